@@ -1,0 +1,27 @@
+"""Everything that can be measured: one folder per kind, one file per benchmark."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+from paceline.core.benchmark import Benchmark
+from paceline.core.registry import Registry, scan
+
+__all__ = ["registry"]
+
+
+@lru_cache(maxsize=1)
+def registry() -> Registry[type[Benchmark[Any]]]:
+    """Every benchmark that can be found, by name."""
+    return scan("benchmark", "benchmarks", _benchmarks)
+
+
+def _benchmarks(module: ModuleType) -> Iterator[tuple[str, type[Benchmark[Any]]]]:
+    for value in vars(module).values():
+        if inspect.isclass(value) and issubclass(value, Benchmark) and value.__module__ == module.__name__:
+            if not inspect.isabstract(value):
+                yield value.name, value

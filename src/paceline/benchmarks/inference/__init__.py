@@ -1,0 +1,1 @@
+"""Benchmarks of running a model forward."""

@@ -1,0 +1,33 @@
+"""A case: one benchmark with one concrete set of parameters, on one target."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Origin = Literal["local", "network"]
+
+
+class Case(BaseModel):
+    """One benchmark with one concrete set of parameters: all of them, after defaults."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    index: int  # place in the run, from 0
+    benchmark: str
+    parameters: dict[str, Any]
+    title: str  # what tells this case from its neighbours, for people
+    target: str = "cpu"  # cpu, cuda:0, cuda:*
+    ranks: int = Field(default=1, ge=1)
+    timeout: float = 600.0
+    repeat: int = 1  # which repetition, from 1
+    origin: Origin = "local"  # a case from the network may not import a user's code
+
+    @property
+    def key(self) -> str:
+        """The same for the same work, in this run and in any other."""
+        what = [self.benchmark, self.parameters, self.target, self.ranks]
+        return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -1,0 +1,111 @@
+"""Durations, sizes, rates and fractions, read as people write them (`30s`, `64MiB`, `2k/s`, `1%`)."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+_NUMBER = re.compile(r"^\s*([+-]?(?:\d+(?:_\d+)*)?(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([^\d\s]*)\s*$")
+
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_BYTES = {"": 1, "B": 1}
+for _power, _letter in enumerate("KMGT", start=1):
+    _BYTES |= {f"{_letter}iB": 1024**_power, f"{_letter}B": 1000**_power, _letter: 1000**_power}
+_BYTES |= {"kB": 1000, "k": 1000}
+_COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
+
+
+def _read(text: object, units: dict[str, float], what: str, example: str) -> float:
+    if isinstance(text, bool) or not isinstance(text, int | float | str):
+        raise ValueError(f"{text!r} is not a {what}; write it like {example}")
+    if isinstance(text, int | float):
+        value, unit = float(text), ""
+    else:
+        found = _NUMBER.match(text)
+        if not found or not found.group(1):
+            raise ValueError(f"'{text}' is not a {what}; write it like {example}")
+        value, unit = float(found.group(1)), found.group(2)
+    if unit not in units:
+        known = ", ".join(name for name in units if name)
+        raise ValueError(f"'{text}' has the unknown unit '{unit}'; a {what} takes {known}")
+    value *= units[unit]
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(f"'{text}' must be finite and not negative")
+    return value
+
+
+def parse_duration(text: object) -> float:
+    """Seconds; a bare number is seconds already."""
+    return _read(text, {"": 1.0} | _SECONDS, "duration", "30s, 500ms or 2min")
+
+
+def parse_size(text: object) -> int:
+    """Bytes; MiB is 1024*1024, MB is 1000*1000."""
+    return round(_read(text, {k: float(v) for k, v in _BYTES.items()}, "size", "64MiB or 2GB"))
+
+
+def parse_rate(text: object) -> float:
+    """Events per second; `2k/s`, `90/min` or a bare number."""
+    if isinstance(text, str) and "/" in text:
+        count, _, per = text.partition("/")
+        per = per.strip()
+        if per not in _SECONDS:
+            raise ValueError(f"'{text}' is not a rate; write it like 200/s or 2k/s")
+        return _read(count, _COUNTS, "rate", "200/s or 2k/s") / _SECONDS[per]
+    return _read(text, _COUNTS, "rate", "200/s or 2k/s")
+
+
+def parse_fraction(text: object) -> float:
+    """A part of one: `1%` or 0.01."""
+    if isinstance(text, str) and text.strip().endswith("%"):
+        return _read(text.strip()[:-1], {"": 0.01}, "fraction", "1% or 0.01")
+    return _read(text, {"": 1.0}, "fraction", "1% or 0.01")
+
+
+Duration = Annotated[float, BeforeValidator(parse_duration)]
+Size = Annotated[int, BeforeValidator(parse_size)]
+Rate = Annotated[float, BeforeValidator(parse_rate)]
+Fraction = Annotated[float, BeforeValidator(parse_fraction)]
+
+
+def show_duration(seconds: float) -> str:
+    """`seconds` in the unit a person would choose, with three significant digits."""
+    for unit, scale in (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3)):
+        if abs(seconds) < 1000 * scale * 0.9995 and seconds:
+            return f"{seconds / scale:.3g} {unit}"
+    if abs(seconds) < 120:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def show_size(count: float) -> str:
+    """Bytes in binary units."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
+        count /= 1024
+    return f"{count:.4g} TiB"
+
+
+def show_count(value: float) -> str:
+    """A plain number with four significant digits and thousands marked."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def show(value: float, unit: str) -> str:
+    """A value in its unit, scaled for reading."""
+    if unit == "s":
+        return show_duration(value)
+    if unit == "B":
+        return show_size(value)
+    if unit == "%":
+        return f"{value:.3g} %"
+    return f"{show_count(value)} {unit}".strip()

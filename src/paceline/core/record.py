@@ -1,0 +1,146 @@
+"""A record: what one case yielded, with its samples, statistics, doubts and outcome."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from paceline.core.case import Case
+from paceline.core.metric import Metric
+from paceline.core.stats import Interval, Samples, Summary, summarize
+
+Statistic = Literal["median", "mean", "single"]
+
+
+class Outcome(StrEnum):
+    """How a case ended."""
+
+    OK = "ok"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out-of-memory"
+    UNSUPPORTED = "unsupported"
+
+
+class CauseKind(StrEnum):
+    """Why a case did not end well, for programs; the message is for people."""
+
+    ERROR = "error"  # the case raised
+    CRASHED = "crashed"  # the process died by a signal of its own making
+    INTERRUPTED = "interrupted"  # killed from outside, or the runner died: the case is still to be done
+    TIMEOUT = "timeout"
+    HOST_MEMORY = "host-memory"
+    DEVICE_MEMORY = "device-memory"
+    MISSING_DEPENDENCY = "missing-dependency"
+    UNSUPPORTED = "unsupported"
+    CORRUPTION = "silent-corruption"
+
+
+class Cause(BaseModel):
+    """Why a case did not end well, in words a person can act on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: CauseKind
+    message: str
+    detail: str = ""  # a traceback or the last lines the process wrote
+    rank: int | None = None  # the first rank that failed
+
+
+class Doubt(BaseModel):
+    """A reason to trust a number less, and what to do about it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: str  # unsteady, imprecise, drifting, short, throttled, contended, emulated, ...
+    message: str
+    remedy: str
+
+
+class Measurement(BaseModel):
+    """One metric of a record: its samples and what they say."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    metric: Metric
+    scope: str = ""  # "" for the whole case, "rank 0", ... for one rank
+    statistic: Statistic = "single"  # which of the summary's figures is the headline
+    summary: Summary
+    samples: list[float] = Field(default_factory=list)  # raw, in the order they were taken
+    derived_from: str = ""  # the metric whose samples this one was computed from, if it has none of its own
+    work: float | None = None  # work per sample, for a rate derived from times
+
+    @property
+    def value(self) -> float:
+        """The headline figure."""
+        return self.summary.median if self.statistic == "median" else self.summary.mean
+
+    @property
+    def interval(self) -> Interval | None:
+        """The interval of the headline figure."""
+        if self.statistic == "single":
+            return None
+        return self.summary.median_interval if self.statistic == "median" else self.summary.mean_interval
+
+    @classmethod
+    def of_samples(cls, metric: Metric, samples: Samples, *, statistic: Statistic = "median", scope: str = "") -> Self:
+        """A metric that was observed many times."""
+        values = [float(sample) for sample in samples]
+        return cls(metric=metric, scope=scope, statistic=statistic, summary=summarize(values), samples=values)
+
+    @classmethod
+    def of_value(cls, metric: Metric, value: float, *, scope: str = "") -> Self:
+        """A metric that was observed once."""
+        return cls(metric=metric, scope=scope, summary=summarize([value]), samples=[float(value)])
+
+    @classmethod
+    def of_rate(cls, metric: Metric, work: float, times: Measurement, *, scope: str = "") -> Self:
+        """Work over time, from the samples of a time; the headline is all work over all time."""
+        return cls(
+            metric=metric,
+            scope=scope,
+            statistic="mean",
+            summary=times.summary.as_rate(work),
+            derived_from=times.metric.name,
+            work=work,
+        )
+
+
+class Result(BaseModel):
+    """What a benchmark's `measure()` returns; the runner makes a record of it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    measurements: list[Measurement] = Field(default_factory=list)
+    facts: dict[str, Any] = Field(default_factory=dict)  # parameter count, formula of FLOPs, how it was timed, ...
+    doubts: list[Doubt] = Field(default_factory=list)
+
+
+class Record(BaseModel):
+    """One attempt at one case of a run."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    run_id: str
+    case: Case
+    attempt: int = 1
+    outcome: Outcome
+    cause: Cause | None = None
+    started_at: datetime
+    seconds: float  # of the whole case, start-up included
+    measurements: list[Measurement] = Field(default_factory=list)
+    facts: dict[str, Any] = Field(default_factory=dict)
+    doubts: list[Doubt] = Field(default_factory=list)
+    conditions: dict[str, Any] = Field(default_factory=dict)  # load, clocks, temperatures before and after
+
+    def measurement(self, name: str, scope: str = "") -> Measurement | None:
+        """The measurement of one metric, if the record has it."""
+        return next((m for m in self.measurements if m.metric.name == name and m.scope == scope), None)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether a resumed run has nothing left to do here."""
+        return self.cause is None or self.cause.kind is not CauseKind.INTERRUPTED

@@ -1,0 +1,47 @@
+"""A run: one execution of a suite, with the environment it was taken in."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from paceline.core.case import Case
+from paceline.core.record import Outcome, Record
+
+RunStatus = Literal["running", "finished", "interrupted"]
+
+
+class Run(BaseModel):
+    """One execution of a suite."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str
+    name: str  # of the suite
+    status: RunStatus = "running"
+    started_at: datetime
+    ended_at: datetime | None = None
+    version: str  # of Paceline
+    command: list[str] = Field(default_factory=list)
+    environment: dict[str, Any] = Field(default_factory=dict)
+    cases: list[Case] = Field(default_factory=list)
+
+
+class RunRecords(BaseModel):
+    """A run with the last attempt at each of its cases: what analysis and reports take."""
+
+    run: Run
+    records: list[Record]
+
+    @property
+    def missing(self) -> list[Case]:
+        """Cases that have no final record yet."""
+        done = {record.case.index for record in self.records if record.is_final}
+        return [case for case in self.run.cases if case.index not in done]
+
+    @property
+    def all_ok(self) -> bool:
+        """Whether every case was measured and is ok."""
+        return not self.missing and all(record.outcome is Outcome.OK for record in self.records)

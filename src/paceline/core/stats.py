@@ -1,0 +1,303 @@
+"""The one place where samples become percentiles, intervals and outliers, live and afterwards.
+
+Percentiles interpolate linearly between order statistics. The interval of the median comes from order
+statistics and assumes no distribution; that of the mean uses Student's t. Samples that follow one another
+are rarely independent, so both intervals count an effective number of samples, corrected for the
+correlation of neighbours: noise that comes in waves does not pass for precision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
+CONFIDENCE = 0.95
+
+Samples = Sequence[float] | NDArray[np.float64]
+
+
+class Interval(BaseModel):
+    """Where the true value lies, with this confidence."""
+
+    model_config = ConfigDict(frozen=True)
+
+    low: float
+    high: float
+    confidence: float
+
+    def relative(self, value: float) -> float:
+        """The larger half-width as a part of `value`."""
+        return max(self.high - value, value - self.low) / abs(value) if value else math.inf
+
+
+class Summary(BaseModel):
+    """What many samples of one metric say together."""
+
+    model_config = ConfigDict(frozen=True)
+
+    count: int
+    effective_count: float
+    mean: float
+    median: float
+    minimum: float
+    maximum: float
+    deviation: float
+    mean_interval: Interval | None
+    median_interval: Interval | None
+    percentiles: dict[str, float]
+    outliers: int
+
+    def as_rate(self, work: float) -> Summary:
+        """The rate at which `work` per sample was done, where the samples are times.
+
+        The mean rate is all work over all time, never a mean of rates; percentile p of the rate is the rate at
+        percentile p of the time, so p99 is a slow step's rate.
+        """
+
+        def turn(interval: Interval | None) -> Interval | None:
+            if interval is None:
+                return None
+            # Student's interval of very noisy times may reach below zero; no rate is above the fastest one seen.
+            fastest = max(interval.low, min(self.minimum, interval.high))
+            return Interval(
+                low=_divide(work, interval.high), high=_divide(work, fastest), confidence=interval.confidence
+            )
+
+        return Summary(
+            count=self.count,
+            effective_count=self.effective_count,
+            mean=_divide(work, self.mean),
+            median=_divide(work, self.median),
+            minimum=_divide(work, self.maximum),
+            maximum=_divide(work, self.minimum),
+            deviation=_divide(work, self.mean) * _divide(self.deviation, self.mean),
+            mean_interval=turn(self.mean_interval),
+            median_interval=turn(self.median_interval),
+            percentiles={name: _divide(work, value) for name, value in self.percentiles.items()},
+            outliers=self.outliers,
+        )
+
+    def scaled(self, factor: float) -> Summary:
+        """The same samples in another unit."""
+
+        def turn(interval: Interval | None) -> Interval | None:
+            if interval is None:
+                return None
+            return Interval(low=interval.low * factor, high=interval.high * factor, confidence=interval.confidence)
+
+        return Summary(
+            count=self.count,
+            effective_count=self.effective_count,
+            mean=self.mean * factor,
+            median=self.median * factor,
+            minimum=self.minimum * factor,
+            maximum=self.maximum * factor,
+            deviation=self.deviation * factor,
+            mean_interval=turn(self.mean_interval),
+            median_interval=turn(self.median_interval),
+            percentiles={name: value * factor for name, value in self.percentiles.items()},
+            outliers=self.outliers,
+        )
+
+
+def resolves(count: int, percentile: float) -> bool:
+    """Whether `count` samples can tell this percentile from their maximum."""
+    return count * (100.0 - percentile) / 100.0 >= 1.0 - 1e-9
+
+
+def summarize(samples: Samples, confidence: float = CONFIDENCE) -> Summary:
+    """All statistics of the samples at once."""
+    values = np.asarray(samples, dtype=np.float64)
+    if values.size == 0:
+        raise ValueError("no samples to summarize")
+    effective = effective_count(values)
+    ordered = np.sort(values)
+    mean = math.fsum(values) / values.size
+    return Summary(
+        count=int(values.size),
+        effective_count=effective,
+        mean=mean,
+        median=float(np.median(ordered)),
+        minimum=float(ordered[0]),
+        maximum=float(ordered[-1]),
+        deviation=float(values.std(ddof=1)) if values.size > 1 else 0.0,
+        mean_interval=_mean_interval(values, mean, effective, confidence),
+        median_interval=_median_interval(ordered, effective, confidence),
+        percentiles={f"{p:g}": float(np.percentile(ordered, p)) for p in PERCENTILES},
+        outliers=int(outliers(ordered).sum()),
+    )
+
+
+def median_interval(samples: Samples, confidence: float = CONFIDENCE) -> Interval | None:
+    """The interval of the median alone: what the live stop rule asks again and again."""
+    values = np.asarray(samples, dtype=np.float64)
+    return _median_interval(np.sort(values), effective_count(values), confidence)
+
+
+def effective_count(samples: Samples) -> float:
+    """How many independent samples these are worth: n / (1 + 2 * sum of the autocorrelations).
+
+    The sum runs over lags until neighbouring pairs of autocorrelations stop being positive (Geyer). Negative
+    correlation earns nothing: the result never exceeds the number of samples.
+    """
+    values = np.asarray(samples, dtype=np.float64)
+    n = values.size
+    if n < 4:
+        return float(n)
+    # Ranks, so that one huge outlier neither hides nor fakes correlation.
+    ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(np.float64)
+    _, same, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    if sizes.size == 1:
+        return float(n)
+    ranks = (np.bincount(same, weights=ranks) / sizes)[same]
+    centred = ranks - ranks.mean()
+    padded = np.fft.rfft(centred, 2 * n)
+    correlation = np.fft.irfft(padded * np.conj(padded))[:n]
+    correlation /= correlation[0]
+    total = 0.0
+    for lag in range(1, n - 1, 2):
+        # A small sample's correlation of order 1/sqrt(n) is noise, not a wave.
+        pair = float(correlation[lag] + correlation[lag + 1])
+        if pair <= 2.0 / math.sqrt(n):
+            break
+        total += pair
+    return max(1.0, min(float(n), n / (1.0 + 2.0 * total)))
+
+
+def outliers(samples: Samples) -> NDArray[np.bool_]:
+    """Which samples lie far from the median: over 5 scaled median absolute deviations and over 2 %."""
+    values = np.asarray(samples, dtype=np.float64)
+    middle = float(np.median(values))
+    distance = np.abs(values - middle)
+    spread = 1.4826 * float(np.median(distance))
+    return np.asarray((distance > 5.0 * spread) & (distance > 0.02 * abs(middle)))
+
+
+def drift(samples: Samples) -> float:
+    """By what part of the median the second half differs from the first, beyond what noise explains; else 0.
+
+    The halves' medians differ by more than noise when their distance exceeds the half-widths of both their
+    intervals together.
+    """
+    values = np.asarray(samples, dtype=np.float64)
+    half = values.size // 2
+    if half < 3:
+        return 0.0
+    first, second = values[:half], values[-half:]
+    before, after = float(np.median(first)), float(np.median(second))
+    doubt = sum(
+        max(interval.high - middle, middle - interval.low)
+        for interval, middle in ((median_interval(first), before), (median_interval(second), after))
+        if interval is not None
+    )
+    change = after - before
+    return change / before if before and abs(change) > doubt else 0.0
+
+
+def _median_interval(ordered: NDArray[np.float64], effective: float, confidence: float) -> Interval | None:
+    n = int(ordered.size)
+    if n < 2:
+        return None
+    reached, rank = _order_rank(max(2, int(effective)), confidence)
+    # Ranks of the effective sample, stretched over the real one; rounded outward.
+    low = min(math.floor(rank * n / max(2, int(effective))), (n - 1) // 2)
+    return Interval(low=float(ordered[low]), high=float(ordered[n - 1 - low]), confidence=reached)
+
+
+@lru_cache(maxsize=4096)
+def _order_rank(n: int, confidence: float) -> tuple[float, int]:
+    """The largest 0-based rank k whose interval [x(k), x(n-1-k)] covers the median with this confidence.
+
+    Few samples cannot reach it; then the whole range is given with the confidence it has.
+    """
+    if n > 1000:  # the normal approximation is exact to a fraction of a rank here
+        z = _normal_quantile(0.5 + confidence / 2.0)
+        return confidence, max(0, math.floor((n - z * math.sqrt(n)) / 2.0))
+    tail, term, rank = 0.0, 0.5**n, -1
+    while True:
+        # tail is P(B <= rank); the interval at rank+1 misses with twice the next tail.
+        next_tail = tail + term
+        if 2.0 * next_tail > 1.0 - confidence or rank + 1 > (n - 1) // 2:
+            break
+        rank += 1
+        tail = next_tail
+        term *= (n - rank) / (rank + 1)
+    if rank < 0:
+        return 1.0 - 2.0 * 0.5**n, 0
+    return 1.0 - 2.0 * tail, rank
+
+
+def _mean_interval(values: NDArray[np.float64], mean: float, effective: float, confidence: float) -> Interval | None:
+    if values.size < 2 or effective < 2:
+        return None
+    error = float(values.std(ddof=1)) / math.sqrt(effective)
+    reach = student_quantile(0.5 + confidence / 2.0, effective - 1.0) * error
+    return Interval(low=mean - reach, high=mean + reach, confidence=confidence)
+
+
+def _normal_quantile(probability: float) -> float:
+    from statistics import NormalDist
+
+    return NormalDist().inv_cdf(probability)
+
+
+@lru_cache(maxsize=4096)
+def student_quantile(probability: float, freedom: float) -> float:
+    """The quantile of Student's t for probabilities above one half."""
+    low, high = 0.0, 2.0
+    while _student_upper(high, freedom) > 1.0 - probability:
+        high *= 2.0
+    for _ in range(80):
+        middle = (low + high) / 2.0
+        if _student_upper(middle, freedom) > 1.0 - probability:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2.0
+
+
+def _student_upper(t: float, freedom: float) -> float:
+    """P(T > t) for t >= 0, by the regularized incomplete beta function."""
+    return 0.5 * _incomplete_beta(freedom / 2.0, 0.5, freedom / (freedom + t * t))
+
+
+def _incomplete_beta(a: float, b: float, x: float) -> float:
+    if x <= 0.0 or x >= 1.0:
+        return 0.0 if x <= 0.0 else 1.0
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
+    if x < (a + 1.0) / (a + b + 2.0):
+        return front * _beta_fraction(a, b, x) / a
+    return 1.0 - front * _beta_fraction(b, a, 1.0 - x) / b
+
+
+def _beta_fraction(a: float, b: float, x: float) -> float:
+    """The continued fraction of the incomplete beta function, evaluated by Lentz's method."""
+    tiny = 1e-300
+    c = 1.0
+    d = 1.0 - (a + b) * x / (a + 1.0)
+    d = 1.0 / (d if abs(d) > tiny else tiny)
+    value = d
+    for m in range(1, 500):
+        even = m * (b - m) * x / ((a + 2 * m - 1.0) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1.0))
+        for numerator in (even, odd):
+            d = 1.0 + numerator * d
+            d = 1.0 / (d if abs(d) > tiny else tiny)
+            c = 1.0 + numerator / c
+            c = c if abs(c) > tiny else tiny
+            step = d * c
+            value *= step
+        if abs(step - 1.0) < 1e-15:
+            break
+    return value
+
+
+def _divide(a: float, b: float) -> float:
+    """A rate; what took no measurable time has none (0) rather than an infinite one."""
+    return a / b if b > 0 else 0.0

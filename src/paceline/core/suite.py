@@ -1,0 +1,222 @@
+"""A suite: an ordered list of cases; a list under a parameter expands to a matrix."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from paceline.core.benchmark import Benchmark
+from paceline.core.case import Case, Origin
+from paceline.core.errors import InputError, nearest, unknown
+from paceline.core.parameters import Parameters, explain
+from paceline.core.quantity import Duration
+
+DEFAULT_TIMEOUT = 600.0
+
+AnyBenchmark = Benchmark[Any]
+
+
+class CaseKeys(BaseModel):
+    """What an entry of a suite may say beside the parameters of its benchmark."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    benchmark: str
+    """Which benchmark to run"""
+    target: str = "auto"
+    """Where to run: auto, cpu, cuda:0, cuda:*"""
+    ranks: int | None = Field(default=None, ge=1)
+    """How many processes measure together (data parallel)"""
+    timeout: Duration = Field(default=DEFAULT_TIMEOUT, gt=0)
+    """End the case after this time"""
+    repeat: int = Field(default=1, ge=1)
+    """Measure the case this many times, each in a process of its own"""
+    only_on: Literal["cpu", "cuda"] | None = None
+    """Leave the case out unless the machine has such a device (cpu: unless it has no GPU)"""
+
+    @field_validator("target")
+    @classmethod
+    def _known_target(cls, value: str) -> str:
+        kind, _, index = value.partition(":")
+        if kind in ("auto", "cpu") and not index:
+            return value
+        if kind == "cuda" and (index in ("", "*") or index.isdecimal()):
+            return value if index else "cuda:0"
+        raise ValueError(f"'{value}' is not a target; write auto, cpu, cuda:0 or cuda:*")
+
+
+class Suite(BaseModel):
+    """A suite as it was written."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    description: str = ""
+    cases: list[dict[str, Any]]
+    origin: Origin = "local"
+
+    @classmethod
+    def read(cls, document: object, where: str, *, origin: Origin = "local") -> Suite:
+        """Check a parsed document's outer shape; the cases are checked when they are expanded."""
+        if not isinstance(document, Mapping):
+            kind = "empty" if document is None else f"a {type(document).__name__}"
+            raise InputError(f"{where}: a suite is a mapping with 'name' and 'cases', but this is {kind}")
+        known = {"name", "description", "cases"}
+        for key in document:
+            if key not in known:
+                guess = nearest(str(key), known)
+                raise InputError(f"{where}: unknown key '{key}': did you mean '{guess or 'cases'}'?")
+        cases = document.get("cases")
+        if not cases:
+            raise InputError(f"{where}: the suite has no cases; add at least one '- benchmark: NAME' under 'cases:'")
+        if not isinstance(cases, list) or not all(isinstance(entry, Mapping) for entry in cases):
+            raise InputError(f"{where}: 'cases' must be a list of mappings, each with a 'benchmark'")
+        if "name" not in document:
+            raise InputError(f"{where}: 'name' is missing; add 'name: ...' at the top")
+        try:
+            return cls.model_validate({**document, "cases": [dict(entry) for entry in cases], "origin": origin})
+        except ValidationError as error:
+            raise InputError(f"{where}: {explain(error, cls)}") from None
+
+
+class Here(BaseModel):
+    """What expansion must know of the machine."""
+
+    gpus: int = 0
+
+    def resolve(self, target: str) -> str:
+        """`auto` becomes the first GPU, or the CPU where there is none."""
+        if target == "auto":
+            return "cuda:0" if self.gpus else "cpu"
+        return target
+
+    def offers(self, device: str | None) -> bool:
+        """Whether a case that is `only_on` this device belongs here."""
+        return device is None or (device == "cuda") == (self.gpus > 0)
+
+
+def expand(
+    suite: Suite,
+    lookup: Callable[[str], type[AnyBenchmark]],
+    here: Here,
+    overrides: Mapping[str, Any] | None = None,
+) -> list[Case]:
+    """Every case of the suite with all its parameters, in order; bad input is refused before anything runs."""
+    entries = [_checked_name(entry, f"{suite.name}, case {n}") for n, entry in enumerate(suite.cases, start=1)]
+    benchmarks = [lookup(entry["benchmark"]) for entry in entries]
+    entries = _override(entries, benchmarks, overrides or {})
+    cases: list[Case] = []
+    for number, (entry, benchmark) in enumerate(zip(entries, benchmarks, strict=True), start=1):
+        where = f"{suite.name}, case {number} ({benchmark.name})"
+        for choice in _matrix(entry, {**CaseKeys.model_fields, **benchmark.Parameters.model_fields}):
+            keys, parameters = _split(choice, benchmark, where)
+            if not here.offers(keys.only_on):
+                continue
+            target = here.resolve(keys.target)
+            ranks = keys.ranks or (max(1, here.gpus) if target == "cuda:*" else 1)
+            if ranks > 1 and not benchmark.distributed:
+                raise InputError(f"{where}: '{benchmark.name}' runs on one rank, but ranks = {ranks}")
+            for repeat in range(1, keys.repeat + 1):
+                case = Case(
+                    index=len(cases),
+                    benchmark=benchmark.name,
+                    parameters=parameters.model_dump(mode="json"),
+                    title=benchmark.title(parameters) + (f" x{ranks}" if ranks > 1 else ""),
+                    target=target,
+                    ranks=ranks,
+                    timeout=keys.timeout,
+                    repeat=repeat,
+                    origin=suite.origin,
+                )
+                if repeat == 1:
+                    try:
+                        benchmark.check(parameters, case)
+                    except InputError as error:
+                        raise InputError(f"{where}: {error}") from None
+                cases.append(case)
+    if not cases:
+        device = "a GPU" if here.gpus else "no GPU"
+        raise InputError(f"{suite.name}: no case is left on this machine, which has {device}; see 'only_on'")
+    return cases
+
+
+def _checked_name(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
+    name = entry.get("benchmark")
+    if name is None:
+        guess = next((key for key in entry if nearest(str(key), ["benchmark"])), None)
+        hint = f"did you mean 'benchmark' by '{guess}'?" if guess else "write '- benchmark: NAME'"
+        raise InputError(f"{where}: 'benchmark' is missing; {hint}")
+    if not isinstance(name, str):
+        raise InputError(f"{where}: 'benchmark' = {name!r} must be one name")
+    return dict(entry)
+
+
+def _override(
+    entries: list[dict[str, Any]], benchmarks: list[type[AnyBenchmark]], overrides: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Put `key=value` into every entry that has the key; `benchmark.key=value` into that benchmark's alone."""
+    entries = [dict(entry) for entry in entries]
+    for path, value in overrides.items():
+        scope, _, key = path.rpartition(".")
+        names = {benchmark.name for benchmark in benchmarks}
+        if scope and scope not in names:
+            raise unknown("benchmark in --set", scope, names)
+        used = False
+        known: set[str] = set()
+        for entry, benchmark in zip(entries, benchmarks, strict=True):
+            fields = set(benchmark.Parameters.model_fields) | set(CaseKeys.model_fields) - {"benchmark"}
+            if scope in ("", benchmark.name):
+                known |= fields
+                if key in fields:
+                    entry[key] = value
+                    used = True
+        if not used:
+            raise InputError(f"--set {path}: {unknown('key', key, known)}")
+    return entries
+
+
+def _split(choice: Mapping[str, Any], benchmark: type[AnyBenchmark], where: str) -> tuple[CaseKeys, Parameters]:
+    own = {key: value for key, value in choice.items() if key in CaseKeys.model_fields}
+    rest = {key: value for key, value in choice.items() if key not in CaseKeys.model_fields}
+    fields = benchmark.Parameters.model_fields
+    for key in rest:
+        if key not in fields:
+            raise InputError(f"{where}: {unknown('key', str(key), [*fields, *CaseKeys.model_fields])}")
+    try:
+        keys = CaseKeys.model_validate(own)
+    except ValidationError as error:
+        raise InputError(f"{where}: {explain(error, CaseKeys)}") from None
+    return keys, benchmark.Parameters.read(rest, where)
+
+
+def _matrix(entry: Mapping[str, Any], fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every combination of the lists in the entry; the last list varies fastest."""
+    axes = [_choices(value, fields[key].annotation if key in fields else None) for key, value in entry.items()]
+    for combination in itertools.product(*axes):
+        yield dict(zip(entry, combination, strict=True))
+
+
+def _choices(value: object, annotation: Any) -> list[Any]:
+    if isinstance(value, list):
+        if not _takes_list(annotation):
+            return value or [None]
+        return value if value and all(isinstance(item, list) for item in value) else [value]
+    if isinstance(value, Mapping):
+        inner = _model_of(annotation)
+        if inner is not None:
+            return list(_matrix(value, inner.model_fields))
+    return [value]
+
+
+def _takes_list(annotation: Any) -> bool:
+    if get_origin(annotation) in (list, tuple, set):
+        return True
+    return any(_takes_list(part) for part in get_args(annotation) if part is not annotation)
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    candidates = [annotation, *get_args(annotation)]
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)

@@ -1,0 +1,65 @@
+"""What a model is to a benchmark: a spec that lists without torch, and a workload that it builds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+Scale = Literal["full", "tiny"]
+Task = Literal["image classification", "language modelling", "masked language modelling", "sequence classification"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs as the module takes them, and what the loss compares its output with; the first axis is the sample."""
+
+    inputs: tuple[Tensor, ...]
+    targets: tuple[Tensor, ...]
+
+    def to(self, device: torch.device, *, memory_format: torch.memory_format | None = None) -> Batch:
+        """The batch on a device; images take the memory format."""
+
+        def move(tensor: Tensor) -> Tensor:
+            if memory_format is not None and tensor.dim() == 4:
+                return tensor.to(device, memory_format=memory_format)
+            return tensor.to(device)
+
+        return Batch(tuple(move(t) for t in self.inputs), tuple(move(t) for t in self.targets))
+
+    def rows(self, start: int, stop: int) -> Batch:
+        """Some samples of the batch: a rank's share of a joined batch."""
+        return Batch(tuple(t[start:stop] for t in self.inputs), tuple(t[start:stop] for t in self.targets))
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A built model with the data to run it on."""
+
+    module: nn.Module
+    make_batch: Callable[[int, torch.Generator], Batch]  # on the CPU; the first n rows do not depend on the batch size
+    loss: Callable[[Any, Batch], Tensor]  # of the module's output in training mode
+    tokens_per_sample: int | None = None  # for sequence models: throughput in tokens as well
+    extra_flops: float = 0.0  # forward FLOPs per sample that the counter of operators cannot see
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model of the zoo; listing it must not import torch."""
+
+    name: str
+    family: str
+    task: Task
+    summary: str
+    build: Callable[[Scale], Workload]  # imports torch; random weights from torch's global seed
+    parameters: int | None = None  # of the full scale, as documented; checked against the built module
+    batch_size: int = 32
+    sample: str = "sample"  # what one sample is called: image, sequence, ...
+    channels_last: bool = False  # whether convolutions gain from it
+    fp8: bool = False  # whether its linear layers can run in fp8
+    imports: tuple[str, ...] = ("torch",)  # heavy modules to have imported before a case is forked
+    settings: dict[str, Any] = field(default_factory=dict)  # layers, hidden size, ...: for people and for formulas
