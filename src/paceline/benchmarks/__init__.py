@@ -22,6 +22,7 @@ def registry() -> Registry[type[Benchmark[Any]]]:
 
 def _benchmarks(module: ModuleType) -> Iterator[tuple[str, type[Benchmark[Any]]]]:
     for value in vars(module).values():
-        if inspect.isclass(value) and issubclass(value, Benchmark) and value.__module__ == module.__name__:
-            if not inspect.isabstract(value):
-                yield value.name, value
+        if not inspect.isclass(value) or not issubclass(value, Benchmark) or inspect.isabstract(value):
+            continue
+        if value.__module__ == module.__name__:
+            yield value.name, value

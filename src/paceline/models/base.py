@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Scale = Literal["full", "tiny"]
-Task = Literal["image classification", "language modelling", "masked language modelling", "sequence classification"]
+Task = Literal[
+    "image classification", "language modelling", "masked language modelling", "sequence classification", "custom"
+]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Records in, answers out: opens no database and imports no torch."""

@@ -1,0 +1,284 @@
+"""The rows of a report: each case's headline with its interval, its doubts, and what it else says."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from paceline.core.case import Case
+from paceline.core.metric import Better, Metric
+from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
+from paceline.core.run import RunRecords
+from paceline.core.stats import Interval, Summary, resolves
+
+REMEDIES = {
+    CauseKind.ERROR: "read the traceback in the HTML report, or run this case alone",
+    CauseKind.CRASHED: "read the last lines it wrote in the HTML report, or run this case alone",
+    CauseKind.INTERRUPTED: "resume the run",
+    CauseKind.TIMEOUT: "raise 'timeout' of the case, or lower its 'budget' or its size",
+    CauseKind.HOST_MEMORY: "lower 'batch_size' or the model's size, or free host memory",
+    CauseKind.DEVICE_MEMORY: "lower 'batch_size', choose a narrower precision, or free the device's memory",
+    CauseKind.MISSING_DEPENDENCY: "install what is missing, or leave the case out",
+    CauseKind.UNSUPPORTED: "leave the case out on this machine, or choose another precision or target",
+    CauseKind.CORRUPTION: "trust no number from this device until it was checked; repeat the case on another one",
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One metric of a case, as a report shows it."""
+
+    metric: Metric
+    scope: str
+    value: float
+    interval: Interval | None
+    relative: float | None  # the interval's larger half-width as a part of the value
+    summary: Summary
+
+    @property
+    def name(self) -> str:
+        """The metric's name."""
+        return self.metric.name
+
+    @property
+    def unit(self) -> str:
+        """The metric's unit."""
+        return self.metric.unit
+
+    @property
+    def count(self) -> int:
+        """How many samples it rests on."""
+        return self.summary.count
+
+    def percentile(self, name: str) -> float | None:
+        """A percentile, unless the samples are too few to tell it from their maximum."""
+        return self.summary.percentiles.get(name) if resolves(self.count, float(name)) else None
+
+    def beats(self, other: Figure) -> bool:
+        """Whether this is the better value of the two."""
+        return self.value < other.value if self.metric.better is Better.LOWER else self.value > other.value
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one case came to."""
+
+    record: Record
+    label: str  # unique in the run
+    headline: Figure | None
+    secondary: tuple[Figure, ...]
+    remedy: str  # what to do if it did not succeed
+
+    @property
+    def case(self) -> Case:
+        """The case itself."""
+        return self.record.case
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended."""
+        return self.record.outcome
+
+    @property
+    def ok(self) -> bool:
+        """Whether it succeeded."""
+        return self.record.outcome is Outcome.OK
+
+    @property
+    def cause(self) -> Cause | None:
+        """Why it did not end well."""
+        return self.record.cause
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Reasons to trust it less."""
+        return tuple(self.record.doubts)
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """Everything it measured, the headline first."""
+        return ((self.headline,) if self.headline else ()) + self.secondary
+
+    def figure(self, name: str) -> Figure | None:
+        """A metric of the whole case, by name."""
+        return next((figure for figure in self.figures if figure.name == name and not figure.scope), None)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows whose headlines may be compared: of one metric in one unit, best first."""
+
+    metric: Metric
+    benchmark: str
+    rows: tuple[Row, ...]
+
+    @property
+    def best(self) -> Row:
+        """The leader."""
+        return self.rows[0]
+
+
+@dataclass(frozen=True)
+class DoubtKind:
+    """One kind of doubt with the mark that stands for it, and what to do about it."""
+
+    kind: str
+    mark: str
+    remedies: tuple[str, ...]
+    labels: tuple[str, ...]  # of the cases that have it
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A whole run, ready to be shown."""
+
+    source: RunRecords
+    rows: tuple[Row, ...]
+    not_run: tuple[Case, ...]  # no attempt at all
+    groups: tuple[Group, ...]
+    doubts: tuple[DoubtKind, ...]
+
+    @property
+    def total(self) -> int:
+        """How many cases the run has."""
+        return len(self.rows) + len(self.not_run)
+
+    @property
+    def measured(self) -> tuple[Row, ...]:
+        """The cases that succeeded."""
+        return tuple(row for row in self.rows if row.ok)
+
+    @property
+    def failed(self) -> tuple[Row, ...]:
+        """The cases that did not succeed."""
+        return tuple(row for row in self.rows if not row.ok)
+
+    @property
+    def doubtful(self) -> tuple[Row, ...]:
+        """The cases that succeeded, but are to be trusted less."""
+        return tuple(row for row in self.measured if row.doubts)
+
+    def marks(self, row: Row) -> str:
+        """The marks of one row's doubts."""
+        kinds = {doubt.kind for doubt in row.doubts}
+        return "".join(kind.mark for kind in self.doubts if kind.kind in kinds)
+
+
+def summarize_run(records: RunRecords, primary: Mapping[str, str] | None = None) -> RunSummary:
+    """All rows of a run; `primary` names the metric that leads a benchmark's row, else the first directed one does."""
+    ordered = sorted(records.records, key=lambda record: record.case.index)
+    seen = {record.case.index for record in ordered}
+    labels = unique_labels([record.case for record in ordered])
+    rows = tuple(
+        _row(record, label, (primary or {}).get(record.case.benchmark))
+        for record, label in zip(ordered, labels, strict=True)
+    )
+    return RunSummary(
+        source=records,
+        rows=rows,
+        not_run=tuple(case for case in records.run.cases if case.index not in seen),
+        groups=_groups(rows),
+        doubts=_doubt_kinds(rows),
+    )
+
+
+def figure_of(measurement: Measurement) -> Figure:
+    """A measurement as a report shows it."""
+    interval = measurement.interval
+    relative = interval.relative(measurement.value) if interval else None
+    return Figure(
+        metric=measurement.metric,
+        scope=measurement.scope,
+        value=measurement.value,
+        interval=interval,
+        relative=relative if relative is not None and math.isfinite(relative) else None,
+        summary=measurement.summary,
+    )
+
+
+def headline_of(record: Record, primary: str | None = None) -> Measurement | None:
+    """The measurement that leads: the one told, else the first with a direction, of the whole case if it can be."""
+    whole = [m for m in record.measurements if not m.scope] or list(record.measurements)
+    told = next((m for m in whole if m.metric.name == primary), None)
+    return told or next((m for m in whole if m.metric.better is not Better.NEITHER), None)
+
+
+def sampled(record: Record, headline: Measurement | None) -> Measurement | None:
+    """The measurement whose raw samples stand behind the headline, or else the first that has several."""
+    candidates: list[Measurement] = []
+    if headline is not None:
+        source = record.measurement(headline.derived_from, headline.scope) if headline.derived_from else headline
+        candidates += [source] if source else []
+    candidates += record.measurements
+    return next((m for m in candidates if len(m.samples) > 1), None)
+
+
+def unique_labels(cases: Sequence[Case]) -> list[str]:
+    """A name for each case that no other of them has; says no more than it must."""
+    labels = [_plain_label(case) for case in cases]
+    for extras in (
+        [f"on {case.target}" for case in cases],
+        [f"#{case.repeat}" for case in cases],
+        [f"[{case.index}]" for case in cases],
+    ):
+        pairs = list(zip(labels, extras, strict=True))
+        variants = Counter(label for label, _ in set(pairs))
+        labels = [f"{label} {extra}" if variants[label] > 1 else label for label, extra in pairs]
+    return labels
+
+
+def _plain_label(case: Case) -> str:
+    title = case.title.strip()
+    if not title or title == case.benchmark or title.startswith(f"{case.benchmark} "):
+        return title or case.benchmark
+    return f"{case.benchmark} {title}"
+
+
+def _row(record: Record, label: str, primary: str | None) -> Row:
+    headline = headline_of(record, primary)
+    return Row(
+        record=record,
+        label=label,
+        headline=figure_of(headline) if headline else None,
+        secondary=tuple(figure_of(m) for m in record.measurements if m is not headline),
+        remedy=REMEDIES[record.cause.kind] if record.cause and record.outcome is not Outcome.OK else "",
+    )
+
+
+def _groups(rows: Iterable[Row]) -> tuple[Group, ...]:
+    found: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        if row.ok and row.headline is not None and math.isfinite(row.headline.value):
+            found.setdefault((row.case.benchmark, row.headline.name, row.headline.unit), []).append(row)
+    groups = []
+    for members in found.values():
+        head = members[0].headline
+        assert head is not None
+        lower = head.metric.better is Better.LOWER
+        ordered = sorted(members, key=lambda row: row.headline.value if row.headline else 0.0, reverse=not lower)
+        groups.append(Group(metric=head.metric, benchmark=members[0].case.benchmark, rows=tuple(ordered)))
+    return tuple(groups)
+
+
+def _doubt_kinds(rows: Iterable[Row]) -> tuple[DoubtKind, ...]:
+    remedies: dict[str, list[str]] = {}
+    labels: dict[str, list[str]] = {}
+    for row in rows:
+        for doubt in row.doubts:
+            remedies.setdefault(doubt.kind, []).append(doubt.remedy)
+            labels.setdefault(doubt.kind, []).append(row.label)
+    taken: set[str] = set()
+    kinds = []
+    for kind, told in remedies.items():
+        mark = next((letter for letter in _letters(kind) if letter not in taken), "*")
+        taken.add(mark)
+        kinds.append(DoubtKind(kind, mark, tuple(dict.fromkeys(told)), tuple(dict.fromkeys(labels[kind]))))
+    return tuple(kinds)
+
+
+def _letters(kind: str) -> str:
+    """What may mark a doubt, best first: the letters of its name, then any."""
+    own = "".join(letter for letter in kind.upper() if letter.isascii() and letter.isalpha())
+    return own + "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"

@@ -1,0 +1,152 @@
+"""What the harness itself costs: its loop against a bare loop of the same work, in the same run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import Field
+
+from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.metric import Better, Metric
+from paceline.core.parameters import MeasuringParameters, Parameters
+from paceline.core.quantity import Duration
+from paceline.core.record import Measurement, Result
+from paceline.measure import loop
+from paceline.measure.device import CpuDevice, CudaDevice, open_device
+from paceline.measure.timeline import monotonic
+
+RATIO = Metric(
+    name="overhead_ratio",
+    unit="x",
+    better=Better.LOWER,
+    description="time per step in the harness over time per step in a bare loop",
+)
+PER_STEP = Metric(
+    name="overhead_per_step", unit="s", better=Better.LOWER, description="what the harness adds to each step"
+)
+BARE = Metric(name="bare_step_time", unit="s", description="time per step in the bare loop")
+
+
+class OverheadParameters(Parameters):
+    """How long a step is, and how often the two loops take turns."""
+
+    step: Duration = Field(default=1e-3, gt=0)
+    """How long the work of one step takes"""
+    steps: int = Field(default=200, ge=10)
+    """Steps per turn"""
+    turns: int = Field(default=21, ge=3)
+    """How many times each loop runs; they alternate, so that drift hits both"""
+
+
+class Overhead(Benchmark[OverheadParameters]):
+    """The measuring loop around work of a known size."""
+
+    name = "overhead"
+    summary = "what the harness adds to a step, against a bare loop of the same work"
+    Parameters = OverheadParameters
+    metrics = (RATIO, PER_STEP, BARE)
+    primary = "overhead_ratio"
+
+    @classmethod
+    def title(cls, parameters: OverheadParameters) -> str:
+        return f"{parameters.step * 1e3:g} ms steps"
+
+    @classmethod
+    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("torch",)
+
+    def measure(self, parameters: OverheadParameters, context: Context) -> Result:
+        device = open_device(context.target)
+        work = _calibrated_work(device, parameters.step)
+        bare: list[float] = []
+        harness: list[float] = []
+
+        def bare_turn() -> float:
+            return _per_step(device, work, lambda counted: _repeat(counted, parameters.steps))
+
+        def harness_turn() -> float:
+            # An interval that is never reached: the rule is asked as often as in a real measurement.
+            limits = MeasuringParameters(
+                interval=1e-12, budget=1e6, max_steps=parameters.steps, min_steps=min(10, parameters.steps)
+            )
+            timeline = device.timeline(in_flight=2)
+
+            def report(phase: str, samples: list[float]) -> None:
+                context.report(Progress(phase="taking turns", samples=tuple(samples), unit="s"))
+
+            return _per_step(device, work, lambda counted: loop.measure(counted, timeline, limits, report=report))
+
+        for turn in range(parameters.turns):
+            # Which loop goes first alternates too: whoever is second finds warmer caches or a hotter device.
+            pair = ((bare, bare_turn), (harness, harness_turn))
+            for times, take in pair if turn % 2 == 0 else reversed(pair):
+                times.append(take())
+        return Result(
+            measurements=[
+                Measurement.of_samples(RATIO, [h / b for h, b in zip(harness, bare, strict=True)]),
+                Measurement.of_samples(PER_STEP, [h - b for h, b in zip(harness, bare, strict=True)]),
+                Measurement.of_samples(BARE, bare),
+            ],
+            facts={"device": device.name, "timing": device.timeline(2).description, "steps": parameters.steps},
+        )
+
+
+def _per_step(
+    device: CpuDevice | CudaDevice, work: Callable[[], object], run: Callable[[Callable[[], object]], object]
+) -> float:
+    """Wall time per call of the work, from the first call to the end of the last."""
+    calls = 0
+    begun = ended = 0.0
+
+    def counted() -> object:
+        nonlocal calls, begun, ended
+        if calls == 0:
+            begun = monotonic()
+        calls += 1
+        done = work()
+        ended = monotonic()
+        return done
+
+    device.synchronize()
+    run(counted)
+    if device.kind == "cuda":
+        device.synchronize()
+        ended = monotonic()
+    return (ended - begun) / calls
+
+
+def _repeat(work: Callable[[], object], times: int) -> None:
+    for _ in range(times):
+        work()
+
+
+def _calibrated_work(device: CpuDevice | CudaDevice, seconds: float) -> Callable[[], object]:
+    """Work that takes about this long: hashing on a CPU, a spinning kernel on a GPU."""
+    size = 1 << 12
+    work = _work(device, size)
+    for _ in range(8):
+        took = min(_timed(device, work) for _ in range(5))
+        if abs(took / seconds - 1.0) < 0.05:
+            break
+        size = max(64, int(size * min(16.0, seconds / took)))
+        work = _work(device, size)
+    return work
+
+
+def _work(device: CpuDevice | CudaDevice, size: int) -> Callable[[], object]:
+    if device.kind == "cuda":
+        import torch
+
+        return lambda: torch.cuda._sleep(size)  # type: ignore[no-untyped-call]
+    data = bytes(size)
+    return lambda: hashlib.sha256(data).digest()
+
+
+def _timed(device: CpuDevice | CudaDevice, work: Callable[[], object]) -> float:
+    device.synchronize()
+    begun = monotonic()
+    work()
+    device.synchronize()
+    return monotonic() - begun

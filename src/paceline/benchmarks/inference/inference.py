@@ -1,0 +1,164 @@
+"""Running one model forward, on one device or on several at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from paceline.benchmarks.model import precision as formats
+from paceline.benchmarks.model import session as sessions
+from paceline.benchmarks.model.batch_size import choose_batch_size
+from paceline.benchmarks.model.graph import capture
+from paceline.benchmarks.model.measuring import measure_steps, time_once
+from paceline.benchmarks.model.metrics import COMMON, StepWork
+from paceline.benchmarks.model.parameters import ModelParameters
+from paceline.benchmarks.model.session import Session, open_session
+from paceline.benchmarks.ranks import Ranks, join
+from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.case import Case
+from paceline.core.errors import SilentCorruption
+from paceline.core.record import Result
+from paceline.measure.device import CpuDevice, CudaDevice, open_device
+from paceline.models.base import Batch, ModelSpec
+from paceline.models.user import find_model
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class InferenceParameters(ModelParameters):
+    """A model and how it is run."""
+
+    min_steps: int = Field(default=30, ge=1)
+    """Measure at least this many steps, however precise they are (the budget still ends it)"""
+    in_flight: int = Field(default=1, ge=1)
+    """Steps issued before the first is waited for: 1 gives the latency that one client sees"""
+
+
+class Inference(Benchmark[InferenceParameters]):
+    """The forward pass of one model."""
+
+    name = "inference"
+    summary = "run a model forward on synthetic data: step-time percentiles, throughput, memory, MFU, energy"
+    Parameters = InferenceParameters
+    metrics = COMMON
+    primary = "throughput"
+    distributed = True
+
+    @classmethod
+    def title(cls, parameters: InferenceParameters) -> str:
+        return sessions.title(parameters)
+
+    @classmethod
+    def check(cls, parameters: InferenceParameters, case: Case) -> None:
+        sessions.check_model(parameters, case)
+
+    @classmethod
+    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(sessions.warm_imports(dict(parameters)))
+
+    def measure(self, parameters: InferenceParameters, context: Context) -> Result:
+        import torch
+
+        spec = find_model(parameters.model, allow_import=context.case.origin == "local")
+        device = open_device(context.target)
+        with join(context, device.kind) as ranks, torch.inference_mode():
+            context.report(Progress(phase="preparing"))
+            size = _batch_size(spec, parameters, device, ranks, context)
+            reference = None
+            if parameters.deterministic:
+                other = Predictor(open_session(spec, parameters, device, "inference"))
+                other.load(size, ranks.rank)
+                reference = _flat(other.step())
+                del other
+            predictor = Predictor(open_session(spec, parameters, device, "inference"))
+            predictor.load(size, ranks.rank)
+            context.report(Progress(phase="compiling" if predictor.session.compiled else "first step"))
+            first_seconds = time_once(predictor.session, predictor.step)
+            if reference is not None and not torch.equal(reference, _flat(predictor.step())):
+                raise SilentCorruption(
+                    f"two computations from seed {parameters.seed} gave different outputs; "
+                    "check the device's memory (ECC) and the determinism of the model's operators"
+                )
+            step = capture(predictor.step) if parameters.graph else predictor.step
+            result = measure_steps(
+                predictor.session,
+                step,
+                predictor.work(),
+                first_seconds,
+                in_flight=parameters.in_flight,
+                ranks=ranks,
+                context=context,
+            )
+        result.facts["flops_formula"] = "forward; 2 per multiply-add of products, convolutions and attention"
+        if reference is not None:
+            result.facts["deterministic"] = "outputs the same twice"
+        return result
+
+
+class Predictor:
+    """A session that runs forward, and its batch."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        module = session.workload.module
+        dtype = formats.low_dtype(session.parameters.precision)
+        if dtype is not None:
+            module = module.to(dtype)
+        self._dtype = dtype
+        self._forward: Callable[..., Any] = sessions.compile_step(module) if session.compiled else module
+        self._batch: Batch | None = None
+        self._size = 0
+
+    def load(self, size: int, rank: int = 0) -> None:
+        """Put this rank's rows of the joined batch on the device, in the format of the weights."""
+        batch = self.session.batch(size, first_row=rank * size)
+        inputs = batch.inputs
+        if self._dtype is not None:
+            inputs = tuple(t.to(self._dtype) if t.is_floating_point() else t for t in inputs)
+        self._batch = Batch(inputs, batch.targets)
+        self._size = size
+
+    def step(self) -> object:
+        """One forward pass; its output stays on the device."""
+        if self._batch is None:
+            raise RuntimeError("step() before load()")
+        return self._forward(*self._batch.inputs)
+
+    def work(self) -> StepWork:
+        """What one step of this rank does."""
+        return self.session.work(self._size, passes=1.0)
+
+
+def _batch_size(
+    spec: ModelSpec,
+    parameters: InferenceParameters,
+    device: CpuDevice | CudaDevice,
+    ranks: Ranks,
+    context: Context,
+) -> int:
+    def trial() -> Callable[[int], None]:
+        plain = parameters.model_copy(update={"compile": "off", "graph": False})
+        predictor = Predictor(open_session(spec, plain, device, "inference"))
+
+        def attempt(size: int) -> None:
+            predictor.load(size)
+            predictor.step()
+
+        return attempt
+
+    return choose_batch_size(spec, parameters, device, ranks, context, trial)
+
+
+def _flat(output: object) -> Tensor:
+    """Every number of a model's output in one row."""
+    import torch
+
+    if isinstance(output, torch.Tensor):
+        return output.flatten().float()
+    parts = output.values() if isinstance(output, dict) else output
+    if not isinstance(parts, list | tuple) and not hasattr(parts, "__iter__"):
+        raise TypeError(f"a model's output of type {type(output).__name__} cannot be compared")
+    return torch.cat([_flat(part) for part in parts])

@@ -1,0 +1,1 @@
+"""What training and inference share: parameters, precision, building, batch size, metrics."""

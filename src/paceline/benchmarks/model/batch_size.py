@@ -1,0 +1,126 @@
+"""The largest batch that fits, found by doubling and bisection, never by crashing the run."""
+
+from __future__ import annotations
+
+import gc
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from paceline.benchmarks.model.parameters import ModelParameters
+from paceline.benchmarks.ranks import Ranks
+from paceline.core.benchmark import Context, Progress
+from paceline.core.errors import OutOfMemory
+from paceline.measure.device import CpuDevice, CudaDevice
+from paceline.measure.exhaustion import exhausted
+from paceline.models.base import ModelSpec
+
+LIMIT = 65_536
+
+
+def choose_batch_size(
+    spec: ModelSpec,
+    parameters: ModelParameters,
+    device: CpuDevice | CudaDevice,
+    ranks: Ranks,
+    context: Context,
+    trial: Callable[[], Callable[[int], None]],
+) -> int:
+    """The batch size that was given, the model's own, or the largest with which a trial runs on every rank.
+
+    `trial` builds what takes steps and returns what takes some with a batch of the size it is given.
+    """
+    if isinstance(parameters.batch_size, int):
+        return parameters.batch_size
+    if parameters.batch_size is None:
+        return spec.batch_size
+    context.report(Progress(phase="finding the largest batch"))
+    attempt = trial()
+
+    def take(size: int) -> None:
+        attempt(size)
+        device.synchronize()
+
+    found = ranks.smallest(largest(lambda size: runs_within_memory(lambda: take(size), device.kind)))
+    if found == 0:
+        raise OutOfMemory(
+            f"{spec.name} does not fit on {device.name} with a batch of one; choose a smaller model or --scale tiny"
+        )
+    return found
+
+
+def largest(fits: Callable[[int], bool], *, limit: int = LIMIT) -> int:
+    """The largest size up to `limit` that fits, to a sixteenth; 0 if not even one does.
+
+    Assumes that whatever is smaller than a size that fits, fits as well.
+    """
+    good, bad = 0, limit + 1
+    size = 1
+    while size < bad:
+        if not fits(size):
+            bad = size
+            break
+        good = size
+        if good == limit:
+            return good
+        size = min(size * 2, limit)
+    while bad - good > max(1, good // 16):
+        middle = (good + bad) // 2
+        if fits(middle):
+            good = middle
+        else:
+            bad = middle
+    return good
+
+
+def runs_within_memory(attempt: Callable[[], object], device_kind: str) -> bool:
+    """Whether the attempt ends without running out of memory; any other error is raised."""
+    import torch
+
+    try:
+        with host_limit() if device_kind == "cpu" else _no_limit():
+            attempt()
+    except (RuntimeError, MemoryError) as error:
+        if exhausted(error) is None:
+            raise
+        return False
+    finally:
+        gc.collect()
+        if device_kind == "cuda":
+            torch.cuda.empty_cache()
+    return True
+
+
+@contextmanager
+def host_limit(part: float = 0.8) -> Iterator[None]:
+    """Let allocation fail at a part of the free memory, before the kernel kills somebody for it."""
+    free = _available_memory()
+    used = _data_size()
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = int(used + part * free)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+@contextmanager
+def _no_limit() -> Iterator[None]:
+    yield
+
+
+def _available_memory() -> int:
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
+def _data_size() -> int:
+    with open("/proc/self/status", encoding="ascii") as lines:  # noqa: PTH123 -- a pseudo-file
+        for line in lines:
+            if line.startswith("VmData:"):
+                return int(line.split()[1]) * 1024
+    return 0

@@ -1,0 +1,196 @@
+"""A session: a model built on a device in a precision, ready to take steps."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from paceline.benchmarks.model import precision as formats
+from paceline.benchmarks.model.metrics import StepWork
+from paceline.benchmarks.model.parameters import ModelParameters
+from paceline.core.errors import InputError, Unsupported
+from paceline.core.record import Doubt
+from paceline.measure.device import CpuDevice, CudaDevice
+from paceline.measure.peak import peak_flops
+from paceline.models.base import Batch, ModelSpec, Workload
+from paceline.models.flops import forward_flops
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from paceline.core.case import Case
+
+# More rows than this repeat: drawing tens of thousands of images on the CPU would take longer than the benchmark.
+DISTINCT_ROWS = 256
+
+
+@dataclass
+class Session:
+    """What a step needs, and what the record must say of it."""
+
+    spec: ModelSpec
+    parameters: ModelParameters
+    device: CpuDevice | CudaDevice
+    workload: Workload
+    channels_last: bool
+    compiled: bool
+    facts: dict[str, Any] = field(default_factory=dict)
+    doubts: list[Doubt] = field(default_factory=list)
+
+    def batch(self, size: int, *, first_row: int = 0) -> Batch:
+        """Rows of the one endless batch that the seed defines, on the device."""
+        import torch
+
+        distinct = min(first_row + size, DISTINCT_ROWS)
+        generator = torch.Generator().manual_seed(self.parameters.seed)
+        drawn = self.workload.make_batch(distinct, generator)
+        index = torch.arange(first_row, first_row + size) % distinct
+        rows = Batch(tuple(t[index] for t in drawn.inputs), tuple(t[index] for t in drawn.targets))
+        return rows.to(
+            self.device.torch(), memory_format=torch.channels_last if self.channels_last else torch.contiguous_format
+        )
+
+    def work(self, size: int, *, passes: float) -> StepWork:
+        """What a step with a batch of this size does; `passes` counts its cost in forward passes."""
+        tokens = self.workload.tokens_per_sample
+        known = self.device.kind == "cuda"
+        return StepWork(
+            samples=size,
+            sample_name=self.spec.sample,
+            tokens=tokens * size if tokens else None,
+            flops=passes * forward_flops(self.spec, self.parameters.scale) * size,
+            peak=peak_flops(self.device.name, self.parameters.precision) if known else None,
+        )
+
+
+def open_session(spec: ModelSpec, parameters: ModelParameters, device: CpuDevice | CudaDevice, mode: str) -> Session:
+    """Build the model with the seed's weights on the device; `mode` is train or inference."""
+    import torch
+
+    formats.check(parameters.precision, device, fp8_model=spec.fp8, model=spec.name)
+    if parameters.graph and device.kind != "cuda":
+        raise Unsupported("graph = true replays CUDA graphs, which a CPU has not; leave it out")
+    formats.set_fp32_mode(parameters.precision)
+    if parameters.deterministic:
+        _compute_deterministically()
+    # Convolutions of one shape again and again: let cuDNN try its algorithms once, unless they must not vary.
+    torch.backends.cudnn.benchmark = not parameters.deterministic
+    torch.manual_seed(parameters.seed)
+    with torch.device(device.torch()):
+        workload = spec.build(parameters.scale)
+    module = workload.module.to(device.torch())
+    channels_last = _wanted(parameters.channels_last, spec.channels_last and device.kind == "cuda")
+    if channels_last:
+        module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    module.train(mode == "train")
+    facts: dict[str, Any] = {
+        "model": spec.name,
+        "parameter_count": sum(p.numel() for p in module.parameters()),
+        "precision": parameters.precision,
+        "device": device.name,
+        "channels_last": channels_last,
+        "input": "synthetic, on the device before the timed region; no input pipeline is measured",
+    }
+    if parameters.precision.startswith("fp8"):
+        module = module.to(torch.bfloat16) if mode == "inference" else module
+        facts["fp8_layers"] = formats.convert_to_fp8(module, parameters.precision)
+    compiled, reason = _whether_to_compile(parameters.compile, device)
+    facts["compiled"] = compiled
+    if reason:
+        facts["not_compiled_because"] = reason
+    return Session(
+        spec=spec,
+        parameters=parameters,
+        device=device,
+        workload=Workload(
+            module=module,
+            make_batch=workload.make_batch,
+            loss=workload.loss,
+            tokens_per_sample=workload.tokens_per_sample,
+            extra_flops=workload.extra_flops,
+        ),
+        channels_last=channels_last,
+        compiled=compiled,
+        facts=facts,
+        doubts=formats.doubts(parameters.precision, device),
+    )
+
+
+def check_model(parameters: ModelParameters, case: Case) -> None:
+    """Refuse an unknown model before anything runs."""
+    from paceline.models import registry
+
+    if ":" in parameters.model:
+        if case.origin != "local":
+            raise InputError(
+                f"model '{parameters.model}' would import code, which a job from the network may not do; "
+                "name a model of the zoo"
+            )
+        return
+    registry().get(parameters.model)
+
+
+def warm_imports(parameters: dict[str, Any]) -> Iterable[str]:
+    """Heavy modules that a case with these parameters will want."""
+    from paceline.models import registry
+
+    spec = registry().entries.get(str(parameters.get("model")))
+    return spec.imports if spec else ("torch",)
+
+
+def title(parameters: ModelParameters) -> str:
+    """Model, precision and whatever else was asked for."""
+    words = [parameters.model, parameters.precision]
+    if parameters.scale != "full":
+        words.append(parameters.scale)
+    if parameters.batch_size is not None:
+        words.append(f"b{parameters.batch_size}")
+    if parameters.compile == "on":
+        words.append("compiled")
+    if parameters.graph:
+        words.append("graph")
+    if parameters.deterministic:
+        words.append("deterministic")
+    return " ".join(words)
+
+
+def compile_step(function: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compile in its default mode: autotuning every kernel costs minutes and gains little."""
+    import torch
+
+    return torch.compile(function)
+
+
+def _wanted(switch: str, when_auto: bool) -> bool:
+    return when_auto if switch == "auto" else switch == "on"
+
+
+def _whether_to_compile(switch: str, device: CpuDevice | CudaDevice) -> tuple[bool, str]:
+    """Whether to compile, and why not where `auto` decides against it."""
+    compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("gcc")
+    obstacle = ""
+    if device.kind == "cuda" and importlib.util.find_spec("triton") is None:
+        obstacle = "triton is not installed"
+    elif compiler is None:
+        obstacle = "no C++ compiler was found"
+    if switch == "off":
+        return False, ""
+    if switch == "on":
+        if obstacle:
+            raise Unsupported(f"compile = on is not possible here: {obstacle}; use --compile off")
+        return True, ""
+    if device.kind == "cpu":
+        return False, "auto compiles on GPUs only"
+    return not obstacle, obstacle
+
+
+def _compute_deterministically() -> None:
+    import torch
+
+    # cuBLAS reads this when its handle is made, which no case has done yet.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)

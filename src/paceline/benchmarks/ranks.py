@@ -1,0 +1,86 @@
+"""Several ranks as one: joining the process group, agreeing, and sharing data."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from paceline.core.benchmark import Context
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among the ranks of its case."""
+
+    rank: int
+    world_size: int
+    control: Any = None  # a group on the CPU for verdicts, beside the one that carries gradients
+    siblings: tuple[int, ...] = ()  # processes of the other ranks on this host
+
+    def agree(self, mine: bool) -> bool:
+        """The first rank's verdict, for everybody."""
+        if self.world_size == 1:
+            return mine
+        import torch
+        from torch import distributed
+
+        verdict = torch.tensor([int(mine)])
+        distributed.broadcast(verdict, src=0, group=self.control)
+        return bool(verdict.item())
+
+    def smallest(self, mine: int) -> int:
+        """The smallest of every rank's number."""
+        if self.world_size == 1:
+            return mine
+        import torch
+        from torch import distributed
+
+        number = torch.tensor([mine])
+        distributed.all_reduce(number, op=distributed.ReduceOp.MIN, group=self.control)
+        return int(number.item())
+
+
+@contextmanager
+def join(context: Context, device_kind: str) -> Iterator[Ranks]:
+    """Meet the other ranks at the rendezvous that the environment names, as torchrun sets it."""
+    if context.world_size == 1:
+        yield Ranks(0, 1)
+        return
+    from torch import distributed
+
+    backend = "nccl" if device_kind == "cuda" else "gloo"
+    distributed.init_process_group(
+        backend,
+        rank=context.rank,
+        world_size=context.world_size,
+        timeout=timedelta(seconds=context.case.timeout),
+    )
+    try:
+        if device_kind == "cpu":
+            _share_cores()
+        control = distributed.new_group(backend="gloo")
+        yield Ranks(context.rank, context.world_size, control, _siblings(control, context.world_size))
+    finally:
+        distributed.destroy_process_group()
+
+
+def _share_cores() -> None:
+    """Ranks on one host divide its cores instead of fighting for them."""
+    import torch
+
+    beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // beside))
+
+
+def _siblings(control: Any, world_size: int) -> tuple[int, ...]:
+    from torch import distributed
+
+    mine = (socket.gethostname(), os.getpid())
+    everybody: list[Any] = [None] * world_size
+    distributed.all_gather_object(everybody, mine, group=control)
+    return tuple(pid for host, pid in everybody if host == mine[0] and pid != mine[1])

@@ -1,0 +1,206 @@
+"""Training one model on one device, or data parallel over several ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from paceline.benchmarks.model import precision as formats
+from paceline.benchmarks.model import session as sessions
+from paceline.benchmarks.model.batch_size import choose_batch_size
+from paceline.benchmarks.model.graph import capture
+from paceline.benchmarks.model.measuring import measure_steps, time_once
+from paceline.benchmarks.model.metrics import COMMON, LOSS, StepWork
+from paceline.benchmarks.model.parameters import ModelParameters
+from paceline.benchmarks.model.session import Session, open_session
+from paceline.benchmarks.ranks import Ranks, join
+from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.case import Case
+from paceline.core.errors import SilentCorruption, Unsupported
+from paceline.core.record import Doubt, Measurement, Result
+from paceline.measure.device import CpuDevice, CudaDevice, open_device
+from paceline.models.base import Batch, ModelSpec
+from paceline.models.user import find_model
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+IN_FLIGHT = 2
+TRACED_STEPS = 5  # whose losses are kept: enough to see that it trains and to compare two computations
+BACKWARD_FACTOR = 3.0  # a training step costs its forward and twice that for the backward
+
+
+class TrainParameters(ModelParameters):
+    """A model and how it is trained."""
+
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    """Which optimizer takes the step (fused)"""
+
+
+class Train(Benchmark[TrainParameters]):
+    """Forward, loss, backward and optimizer step of one model."""
+
+    name = "train"
+    summary = "train a model on synthetic data: throughput, step time, memory, MFU, energy"
+    Parameters = TrainParameters
+    metrics = (*COMMON, LOSS)
+    primary = "throughput"
+    distributed = True
+
+    @classmethod
+    def title(cls, parameters: TrainParameters) -> str:
+        words = sessions.title(parameters)
+        return words if parameters.optimizer == "adamw" else f"{words} {parameters.optimizer}"
+
+    @classmethod
+    def check(cls, parameters: TrainParameters, case: Case) -> None:
+        sessions.check_model(parameters, case)
+
+    @classmethod
+    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(sessions.warm_imports(dict(parameters)))
+
+    def measure(self, parameters: TrainParameters, context: Context) -> Result:
+        spec = find_model(parameters.model, allow_import=context.case.origin == "local")
+        device = open_device(context.target)
+        with join(context, device.kind) as ranks:
+            context.report(Progress(phase="preparing"))
+            size = _batch_size(spec, parameters, device, ranks, context)
+            reference = _trace_alone(spec, parameters, device, ranks, size) if parameters.deterministic else None
+            trainer = Trainer(open_session(spec, parameters, device, "train"), ranks)
+            trainer.load(size)
+            context.report(Progress(phase="compiling" if trainer.session.compiled else "first step"))
+            losses: list[Tensor] = []
+            first_seconds = time_once(trainer.session, lambda: losses.append(trainer.step()))
+            losses += [trainer.step() for _ in range(TRACED_STEPS - 1)]
+            trace = [float(loss) for loss in losses]
+            if reference is not None and trace != reference:
+                raise SilentCorruption(
+                    f"two computations from seed {parameters.seed} gave different losses, {reference} and {trace}; "
+                    "check the device's memory (ECC) and the determinism of the model's operators"
+                )
+            step = trainer.capture() if parameters.graph else trainer.step
+            result = measure_steps(
+                trainer.session,
+                step,
+                trainer.work(),
+                first_seconds,
+                in_flight=IN_FLIGHT,
+                ranks=ranks,
+                context=context,
+            )
+        result.measurements.append(Measurement.of_samples(LOSS, trace, statistic="mean"))
+        result.facts["flops_formula"] = "3 x forward; 2 per multiply-add of products, convolutions and attention"
+        result.facts["optimizer"] = f"{parameters.optimizer}, fused"
+        if reference is not None:
+            result.facts["deterministic"] = f"{TRACED_STEPS} losses the same twice"
+        result.doubts += _loss_doubts(trace)
+        return result
+
+
+class Trainer:
+    """A session that trains: its optimizer, its loss scale and its batch."""
+
+    def __init__(self, session: Session, ranks: Ranks) -> None:
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        self.session = session
+        self._ranks = ranks
+        parameters = session.parameters
+        module = session.workload.module
+        optimizer = parameters.optimizer if isinstance(parameters, TrainParameters) else "adamw"
+        if optimizer == "adamw":
+            self._optimizer: torch.optim.Optimizer = torch.optim.AdamW(
+                module.parameters(), lr=1e-4, fused=True, capturable=parameters.graph
+            )
+        else:
+            self._optimizer = torch.optim.SGD(module.parameters(), lr=1e-3, momentum=0.9, fused=True)
+        self._scaler = torch.amp.GradScaler(session.device.kind, enabled=parameters.precision == "fp16")
+        if ranks.world_size > 1:
+            ids = [session.device.torch()] if session.device.kind == "cuda" else None
+            module = DistributedDataParallel(module, device_ids=ids, gradient_as_bucket_view=True)
+        loss_of = session.workload.loss
+
+        def forward(batch: Batch) -> Tensor:
+            with formats.autocast(parameters.precision, session.device):
+                return loss_of(module(*batch.inputs), batch)
+
+        self._forward: Callable[[Batch], Tensor] = sessions.compile_step(forward) if session.compiled else forward
+        self._batch: Batch | None = None
+        self._size = 0
+
+    def load(self, size: int) -> None:
+        """Put this rank's rows of the joined batch on the device."""
+        self._batch = self.session.batch(size, first_row=self._ranks.rank * size)
+        self._size = size
+
+    def step(self) -> Tensor:
+        """One training step; returns its loss, still on the device."""
+        if self._batch is None:
+            raise RuntimeError("step() before load()")
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = self._forward(self._batch)
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        return loss.detach()
+
+    def capture(self) -> Callable[[], object]:
+        """The step as one CUDA graph; only what never asks the host can be one."""
+        if self._scaler.is_enabled() or self._ranks.world_size > 1:
+            raise Unsupported("graph = true goes with one rank and fp32, tf32, bf16 or fp8: use one of these")
+        return capture(self.step)
+
+    def work(self) -> StepWork:
+        """What one step of this rank does."""
+        return self.session.work(self._size, passes=BACKWARD_FACTOR)
+
+
+def _batch_size(
+    spec: ModelSpec,
+    parameters: TrainParameters,
+    device: CpuDevice | CudaDevice,
+    ranks: Ranks,
+    context: Context,
+) -> int:
+    def trial() -> Callable[[int], None]:
+        import torch
+
+        plain = parameters.model_copy(update={"compile": "off", "graph": False})
+        # Alone, because a rank that runs out of memory inside a reduction would leave the others waiting.
+        trainer = Trainer(open_session(spec, plain, device, "train"), Ranks(0, 1))
+        count = trainer.session.facts["parameter_count"] if ranks.world_size > 1 else 0
+        buckets = torch.empty(count, device=device.torch())  # what the reduction will take beside
+
+        def attempt(size: int, *, _beside: Tensor = buckets) -> None:
+            trainer.load(size)
+            for _ in range(2):
+                trainer.step()
+
+        return attempt
+
+    return choose_batch_size(spec, parameters, device, ranks, context, trial)
+
+
+def _trace_alone(
+    spec: ModelSpec, parameters: TrainParameters, device: CpuDevice | CudaDevice, ranks: Ranks, size: int
+) -> list[float]:
+    """The first losses of a computation that is then thrown away."""
+    trainer = Trainer(open_session(spec, parameters, device, "train"), ranks)
+    trainer.load(size)
+    return [float(trainer.step()) for _ in range(TRACED_STEPS)]
+
+
+def _loss_doubts(trace: list[float]) -> list[Doubt]:
+    import math
+
+    if all(math.isfinite(loss) for loss in trace):
+        return []
+    return [
+        Doubt(
+            kind="diverged",
+            message=f"the loss of the first steps is not finite: {trace}",
+            remedy="use bf16 or fp32; a step that computes nothing sensible may take another time",
+        )
+    ]

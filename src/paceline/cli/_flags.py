@@ -1,0 +1,103 @@
+"""Flags generated from the parameters of benchmarks, and how their values are read."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import click
+from pydantic.fields import FieldInfo
+
+from paceline.core.errors import InputError
+from paceline.core.suite import CaseKeys
+
+PREFIX = "parameter__"
+
+
+def flags_of(fields: Mapping[str, FieldInfo]) -> list[click.Option]:
+    """One option per field; given twice or with commas it expands to a matrix."""
+    return [_flag(name, field) for name, field in fields.items()]
+
+
+def case_flags() -> list[click.Option]:
+    """Flags for what every case can say."""
+    return flags_of({name: f for name, f in CaseKeys.model_fields.items() if name not in ("benchmark", "only_on")})
+
+
+def read_flags(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that were given, as overrides of a suite."""
+    given: dict[str, Any] = {}
+    for name, value in values.items():
+        if not name.startswith(PREFIX) or value in (None, ()):
+            continue
+        given[name.removeprefix(PREFIX)] = value if isinstance(value, bool) else read_value(value)
+    return given
+
+
+def read_settings(settings: Iterable[str]) -> dict[str, Any]:
+    """`--set key=value`, as overrides of a suite."""
+    given: dict[str, Any] = {}
+    for text in settings:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise InputError(f"--set {text}: write it as key=value or benchmark.key=value")
+        given[key.strip().replace("-", "_")] = read_value([value])
+    return given
+
+
+def read_value(texts: Iterable[str]) -> Any:
+    """One value, or a list where there are several."""
+    values: list[Any] = []
+    for text in texts:
+        if text.lstrip().startswith(("[", "{")):
+            from paceline.runner.suite_file import read_yaml
+
+            found = read_yaml(text, f"the value {text}")
+            values.extend(found if isinstance(found, list) else [found])
+        else:
+            values.extend(part.strip() for part in text.split(","))
+    return values[0] if len(values) == 1 else values
+
+
+def _flag(name: str, field: FieldInfo) -> click.Option:
+    option = name.replace("_", "-")
+    text = (field.description or "").replace("\n", " ")
+    if field.annotation is bool:
+        return click.Option(
+            [f"--{option}/--no-{option}", f"{PREFIX}{name}"], default=None, help=f"{text}  [default: {field.default}]"
+        )
+    if not field.is_required() and field.default is not None:
+        text += f"  [default: {_shown(field)}]"
+    elif field.is_required():
+        text += "  [required]"
+    return click.Option(
+        [f"--{option}", f"{PREFIX}{name}"], multiple=True, type=str, metavar=_metavar(field.annotation), help=text
+    )
+
+
+def _shown(field: FieldInfo) -> str:
+    return f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
+
+
+def _metavar(annotation: Any) -> str:
+    choices = _choices(annotation)
+    return "|".join(choices) if choices else "VALUE"
+
+
+def _choices(annotation: Any) -> list[str]:
+    origin = get_origin(annotation)
+    if origin is Literal:
+        return [str(choice) for choice in get_args(annotation)]
+    if origin is Annotated:
+        return _choices(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        parts = [part for part in get_args(annotation) if part is not type(None)]
+        return [choice for part in parts for choice in (_choices(part) or [_type_name(part)])] if len(parts) > 1 else []
+    return []
+
+
+def _type_name(annotation: Any) -> str:
+    while get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    return {int: "N", float: "NUMBER", str: "NAME"}.get(annotation, "VALUE")

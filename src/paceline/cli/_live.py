@@ -1,0 +1,176 @@
+"""What a person or a program sees while a run goes on."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from paceline.core.case import Case
+from paceline.core.quantity import show, show_duration
+from paceline.core.record import Measurement, Outcome, Record
+from paceline.core.run import Run
+from paceline.core.stats import median_interval
+from paceline.runner.run import Listener
+
+SYMBOLS = {Outcome.OK: "✓", Outcome.UNSUPPORTED: "-"}
+
+
+def headline(record: Record) -> Measurement | None:
+    """The measurement that leads, as the benchmark says."""
+    from paceline.benchmarks import registry
+
+    benchmark = registry().entries.get(record.case.benchmark)
+    primary = record.measurement(benchmark.primary) if benchmark else None
+    return primary or (record.measurements[0] if record.measurements else None)
+
+
+def sentence(record: Record) -> str:
+    """A record in one line."""
+    if record.outcome is not Outcome.OK:
+        return f"{record.outcome}: {record.cause.message if record.cause else 'no cause is known'}"
+    lead = headline(record)
+    if lead is None:
+        return "ok, nothing measured"
+    words = show(lead.value, lead.metric.unit)
+    if lead.interval is not None:
+        words += f" ±{lead.interval.relative(lead.value):.1%}"
+    step = record.measurement("step_time")
+    if step is not None and step is not lead:
+        words += f", step {show_duration(step.value)}, {step.summary.count} steps"
+    doubts = ", ".join(dict.fromkeys(doubt.kind for doubt in record.doubts))
+    return words + (f"  ({doubts})" if doubts else "")
+
+
+def estimate(progress: Mapping[str, Any], samples: Sequence[float]) -> str:
+    """The running figure of a case, with its interval once there is one."""
+    if not samples or progress["phase"] != "measuring":
+        return str(progress["phase"])
+    middle = sorted(samples)[len(samples) // 2]
+    interval = median_interval(samples)
+    width = f" ±{interval.relative(middle):.1%}" if interval is not None and middle else ""
+    if progress.get("work") and middle:
+        return f"{show(progress['work'] / middle, progress['rate_unit'])}{width}, {len(samples)} steps"
+    return f"{show(middle, progress['unit'])}{width}, {len(samples)} steps"
+
+
+def label(case: Case) -> str:
+    """A case in a few words."""
+    again = f" #{case.repeat}" if case.repeat > 1 else ""
+    return f"{case.benchmark} {case.title}{again}"
+
+
+class PlainLines(Listener):
+    """One line when a case has ended: for pipes, logs and CI."""
+
+    def __init__(self) -> None:
+        self._total = self._done = 0
+
+    def started(self, run: Run, todo: Sequence[Case]) -> None:
+        self._total = len(todo)
+        click.echo(f"run {run.id}: suite {run.name}, {len(todo)} of {len(run.cases)} cases to measure")
+
+    def case_ended(self, record: Record) -> None:
+        self._done += 1
+        symbol = SYMBOLS.get(record.outcome, "✗")
+        place = f"[{self._done:>{len(str(self._total))}}/{self._total}]"
+        click.echo(f"{place} {symbol} {label(record.case)}: {sentence(record)}  [{show_duration(record.seconds)}]")
+        sys.stdout.flush()
+
+    def trouble(self, message: str) -> None:
+        click.echo(f"paceline: {message}", err=True)
+
+
+class JsonLines(Listener):
+    """One JSON object per event: for programs."""
+
+    def _say(self, event: str, **words: Any) -> None:
+        click.echo(json.dumps({"event": event, **words}))
+        sys.stdout.flush()
+
+    def started(self, run: Run, todo: Sequence[Case]) -> None:
+        self._say("run_started", run=run.id, suite=run.name, cases=len(run.cases), todo=[c.index for c in todo])
+
+    def case_started(self, case: Case) -> None:
+        self._say("case_started", case=case.model_dump(mode="json"))
+
+    def case_progress(self, case: Case, progress: Mapping[str, Any], samples: Sequence[float]) -> None:
+        self._say("case_progress", index=case.index, phase=progress["phase"], samples=len(samples))
+
+    def case_ended(self, record: Record) -> None:
+        words = record.model_dump(mode="json", exclude={"measurements": {"__all__": {"samples"}}})
+        self._say("case_ended", record=words)
+
+    def trouble(self, message: str) -> None:
+        self._say("trouble", message=message)
+
+
+class Terminal(Listener):
+    """A line per case as it goes, and one bar for the whole with the time left."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+
+        self._console = Console()
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=self._console,
+            transient=True,
+        )
+        self._overall = self._bar.add_task("", total=None, left="")
+        self._begun = time.monotonic()
+        self._left_to_do: list[Case] = []
+
+    def started(self, run: Run, todo: Sequence[Case]) -> None:
+        self._console.print(f"[bold]{run.name}[/]  run {run.id}, {len(todo)} cases", highlight=False)
+        self._left_to_do = list(todo)
+        self._bar.update(self._overall, total=len(todo))
+        self._bar.start()
+
+    def case_started(self, case: Case) -> None:
+        self._show(case, "starting")
+
+    def case_progress(self, case: Case, progress: Mapping[str, Any], samples: Sequence[float]) -> None:
+        self._show(case, estimate(progress, samples))
+
+    def case_ended(self, record: Record) -> None:
+        colour = {Outcome.OK: "green", Outcome.UNSUPPORTED: "yellow"}.get(record.outcome, "red")
+        symbol = SYMBOLS.get(record.outcome, "✗")
+        from rich.markup import escape
+
+        self._console.print(
+            f"[{colour}]{symbol}[/] {escape(label(record.case)):<44} {escape(sentence(record))}", highlight=False
+        )
+        self._left_to_do = [case for case in self._left_to_do if case.index != record.case.index]
+        self._bar.advance(self._overall)
+        self._bar.update(self._overall, left=self._time_left())
+
+    def trouble(self, message: str) -> None:
+        self._console.print(f"[red]paceline: {message}[/]", highlight=False)
+
+    def close(self) -> None:
+        self._bar.stop()
+
+    def _show(self, case: Case, words: str) -> None:
+        from rich.markup import escape
+
+        self._bar.update(self._overall, description=f"{escape(label(case))}: {escape(words)}", left=self._time_left())
+
+    def _time_left(self) -> str:
+        """From what cases took so far; before the first has ended, from what they may take."""
+        done = int(self._bar.tasks[0].completed)
+        if done:
+            seconds = (time.monotonic() - self._begun) / done * len(self._left_to_do)
+        else:
+            budgets = (c.parameters.get("budget", 10.0) + c.parameters.get("warm_up", 10.0) for c in self._left_to_do)
+            seconds = sum(budgets)
+        return f"about {show_duration(max(1.0, seconds))} left"

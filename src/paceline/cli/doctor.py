@@ -1,0 +1,43 @@
+"""`paceline doctor`: whether this machine is fit to be measured."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from paceline.machine.fitness import Finding
+
+MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗", "red")}
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings for programs.")
+@click.pass_context
+def command(context: click.Context, as_json: bool) -> None:
+    """Check whether this machine is fit to be measured; exit code 1 if there is a problem."""
+    from paceline.machine.fitness import check, worst
+
+    findings = check()
+    if as_json:
+        click.echo(json.dumps([finding.model_dump(mode="json") for finding in findings], indent=2))
+    else:
+        _print(findings)
+    context.exit(1 if worst(findings) == "problem" else 0)
+
+
+def _print(findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(soft_wrap=True)
+    for finding in findings:
+        mark, colour = MARKS[finding.level]
+        console.print(Text(f"{mark} ", style=colour) + Text(f"{finding.subject}: {finding.message}"))
+        if finding.remedy:
+            console.print(Text(f"    {finding.remedy}", style="dim"))
+    counts = {level: sum(finding.level == level for finding in findings) for level in ("problem", "warning")}
+    told = [f"{count} {level}{'s' if count != 1 else ''}" for level, count in counts.items() if count]
+    console.print(Text(", ".join(told) if told else "fit to be measured", style="bold"))

@@ -1,0 +1,171 @@
+"""`paceline machine`: what this machine is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.table import Table
+
+    from paceline.machine.environment import Cpu, Environment, Gpu
+
+Row = tuple[str, str | None]
+
+
+@click.command("machine")
+@click.option("--json", "as_json", is_flag=True, help="Print everything that is known, for programs.")
+def command(as_json: bool) -> None:
+    """Say what this machine is: hardware, software and settings that bear on a number."""
+    from paceline.machine import describe
+
+    environment = describe()
+    if as_json:
+        click.echo(environment.model_dump_json(indent=2))
+        return
+    from rich.console import Console
+
+    console = Console()
+    for title, rows in sections(environment):
+        console.print(_table(title, rows))
+
+
+def sections(environment: Environment) -> Iterator[tuple[str, list[Row]]]:
+    """What is shown, as rows of a name and a value; a row without a value is left out."""
+    from paceline.core.quantity import show_size
+
+    kinds = (environment.container, environment.virtualization)
+    around = ", ".join(kind for kind in kinds if kind and kind != "none")
+    yield (
+        "system",
+        [
+            ("host", environment.host),
+            ("system", _join(environment.distribution, environment.system, environment.kernel)),
+            ("runs in", around or None),
+            ("load", " ".join(f"{value:.2f}" for value in environment.load) if environment.load else None),
+        ],
+    )
+    memory = environment.memory
+    total = show_size(memory.total) if memory.total is not None else None
+    left = f"{show_size(memory.available)} available" if memory.available is not None else None
+    limit = f"limited to {show_size(memory.limit)}" if memory.limit is not None else None
+    swap = f"{show_size(memory.swap_used or 0)} of {show_size(memory.swap_total)}" if memory.swap_total else None
+    yield "processor", [*_cpu_rows(environment.cpu), ("memory", _join(total, left, limit)), ("swap in use", swap)]
+    for gpu in environment.gpus:
+        yield f"gpu {gpu.index}", _gpu_rows(gpu)
+    software = environment.software
+    driver = environment.driver
+    yield (
+        "software",
+        [
+            ("paceline", software.paceline),
+            ("python", f"{software.implementation} {software.python}"),
+            ("driver", _join(driver.version, f"CUDA {driver.cuda}" if driver.cuda else None) if driver else None),
+            ("torch built for", _torch_build(environment)),
+            *software.packages.items(),
+            ("git", _git(environment)),
+        ],
+    )
+    if environment.variables:
+        yield "variables", list(environment.variables.items())
+
+
+def _cpu_rows(cpu: Cpu) -> list[Row]:
+    from paceline.core.quantity import show_size
+
+    caches = [f"L{c.level}{_CACHE_LETTERS.get(c.kind, '')} {show_size(c.size)}" for c in cpu.caches if c.size]
+    return [
+        ("cpu", _join(cpu.model, cpu.architecture)),
+        (
+            "cores",
+            _join(
+                _count(cpu.sockets, "socket"),
+                _count(cpu.physical_cores, "core"),
+                _count(cpu.logical_cores, "thread"),
+                f"{cpu.usable:g} usable" if cpu.usable is not None else None,
+            ),
+        ),
+        ("clock", _pair(cpu.frequency_mhz, cpu.max_frequency_mhz, "MHz")),
+        ("governor", cpu.governor),
+        ("boost", _switch(cpu.boost)),
+        ("instructions", " ".join(cpu.flags) or None),
+        ("caches", ", ".join(caches) or None),
+        ("numa nodes", ", ".join(f"{node.index}: cores {node.cpus}" for node in cpu.numa_nodes if node.cpus) or None),
+    ]
+
+
+def _gpu_rows(gpu: Gpu) -> list[Row]:
+    from paceline.core.quantity import show_size
+
+    processes = gpu.processes
+    used = f"{show_size(gpu.memory_used)} used" if gpu.memory_used is not None else None
+    pcie = f"gen {gpu.pcie_generation} x{gpu.pcie_width}" if gpu.pcie_generation and gpu.pcie_width else None
+    return [
+        ("name", _join(gpu.name, f"compute capability {gpu.compute_capability}" if gpu.compute_capability else None)),
+        ("target", f"cuda:{gpu.cuda_index}" if gpu.cuda_index is not None else "not visible to CUDA here"),
+        ("uuid", gpu.uuid),
+        ("memory", _join(show_size(gpu.memory_total) if gpu.memory_total else None, used)),
+        ("sm clock", _pair(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, "MHz")),
+        ("memory clock", _pair(gpu.memory_clock_mhz, gpu.memory_clock_max_mhz, "MHz")),
+        ("power", _pair(gpu.power_watts, gpu.power_limit_watts, "W")),
+        ("temperature", f"{gpu.temperature_celsius} °C" if gpu.temperature_celsius is not None else None),
+        ("clocks held by", ", ".join(gpu.throttle_reasons) if gpu.throttle_reasons else None),
+        ("ecc", _switch(gpu.ecc.enabled)),
+        ("mig", _switch(gpu.mig)),
+        ("persistence", _switch(gpu.persistence)),
+        ("pcie", pcie),
+        ("processes", ", ".join(f"{one.name or 'unseen'} ({one.pid})" for one in processes) if processes else None),
+    ]
+
+
+_CACHE_LETTERS = {"Data": "d", "Instruction": "i"}
+
+
+def _torch_build(environment: Environment) -> str | None:
+    software = environment.software
+    if software.torch_cuda:
+        return f"CUDA {software.torch_cuda}"
+    if software.torch_hip:
+        return f"ROCm {software.torch_hip}"
+    return "CPU only" if "torch" in software.packages else None
+
+
+def _git(environment: Environment) -> str | None:
+    if environment.git is None:
+        return None
+    return environment.git.commit[:12] + (" with changes" if environment.git.dirty else "")
+
+
+def _join(*parts: str | None) -> str | None:
+    return ", ".join(part for part in parts if part) or None
+
+
+def _count(number: int | None, noun: str) -> str | None:
+    return None if number is None else f"{number} {noun}" + ("s" if number != 1 else "")
+
+
+def _pair(now: float | None, most: float | None, unit: str) -> str | None:
+    if now is None:
+        return f"at most {most:.0f} {unit}" if most is not None else None
+    return f"{now:.0f} {unit}" + (f" of {most:.0f} {unit}" if most is not None else "")
+
+
+def _switch(value: bool | None) -> str | None:
+    return None if value is None else "on" if value else "off"
+
+
+def _table(title: str, rows: list[Row]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", show_header=False, box=box.SIMPLE, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True, min_width=15)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        if value:
+            table.add_row(name, Text(value))  # as text, since a value's square brackets are no markup
+    return table

@@ -1,0 +1,65 @@
+"""The entry point: finds the verbs in this folder and imports only the one that was typed."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from pathlib import Path
+
+import click
+
+from paceline.core.errors import PacelineError, nearest
+from paceline.version import VERSION
+
+_FOLDER = Path(__file__).parent
+_ORDER = ("run", "list", "show", "machine", "doctor", "results", "report")
+
+
+class Verbs(click.Group):
+    """Every module of this folder that is no helper is a verb; its first docstring line is the verb's help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        found = {path.stem for path in _FOLDER.glob("*.py") if not path.stem.startswith("_") and path.stem != "main"}
+        return [verb for verb in _ORDER if verb in found] + sorted(found.difference(_ORDER))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            guess = nearest(cmd_name, self.list_commands(ctx))
+            ctx.fail(f"no such verb '{cmd_name}'" + (f": did you mean '{guess}'?" if guess else ""))
+        command: click.Command = importlib.import_module(f"paceline.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, _first_line(verb)) for verb in self.list_commands(ctx)])
+
+
+def _first_line(verb: str) -> str:
+    """The verb's help, read without importing it."""
+    doc = ast.get_docstring(ast.parse((_FOLDER / f"{verb}.py").read_text(encoding="utf-8"))) or ""
+    return doc.partition("\n")[0]
+
+
+@click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="paceline")
+def paceline() -> None:
+    """Measure deep learning, from one kernel to a whole cluster.
+
+    \b
+    paceline run                         the default suite on this machine
+    paceline run train --model resnet50 --precision bf16
+    paceline run my-suite.yaml --set batch_size=64
+    """
+
+
+def main() -> None:
+    """Run the command line; bad input ends with one clear message and exit code 2."""
+    try:
+        paceline(prog_name="paceline")
+    except PacelineError as error:
+        click.echo(f"paceline: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        sys.stderr.close()
+        sys.exit(0)

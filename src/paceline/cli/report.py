@@ -1,0 +1,102 @@
+"""`paceline report`: one run, on the terminal or as a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from paceline.core.run import RunRecords
+
+FORMATS = {
+    "html": "a self-contained page",
+    "md": "Markdown",
+    "csv": "one row per measurement",
+    "jsonl": "one JSON object per record, with every sample",
+    "png": "the overview as a picture",
+    "superbench": "SuperBench's results-summary.jsonl",
+}
+_SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".csv": "csv", ".jsonl": "jsonl", ".png": "png"}
+
+
+def _format_options(function: Any) -> Any:
+    for name, what in reversed(FORMATS.items()):
+        function = click.option(f"--{name}", is_flag=True, help=f"{what[0].upper()}{what[1:]}.")(function)
+    return function
+
+
+@click.command("report")
+@click.argument("run", default="last")
+@_format_options
+@click.option("-o", "--output", metavar="PATH", help="Where to write; '-' is standard output.")
+@click.option("--store", metavar="URL", help="Where results are kept.")
+def command(run: str, output: str | None, store: str | None, **chosen: bool) -> None:
+    """Show RUN: an id, the beginning of one, or 'last'. Without a format, a table on the terminal."""
+    kind = _kind([name for name in FORMATS if chosen[name]], output)
+    records = _load(run, store)
+    if kind is None:
+        from paceline.report import console
+
+        console.render(records, primary=primary_metrics())
+        return
+    content = _render(records, kind)
+    target = output or _default_target(records, kind)
+    if target == "-":
+        click.echo(content, nl=False)
+        return
+    from paceline.core.errors import InputError
+    from paceline.report.files import write_atomic
+
+    try:
+        click.echo(str(write_atomic(target, content)))
+    except OSError as error:
+        raise InputError(f"cannot write '{target}': {error.strerror}; choose another place with -o") from None
+
+
+def _kind(chosen: list[str], output: str | None) -> str | None:
+    if len(chosen) > 1:
+        raise click.UsageError(f"--{' and --'.join(chosen)} exclude each other; choose one")
+    if chosen or output is None:
+        return chosen[0] if chosen else None
+    kind = _SUFFIXES.get(Path(output).suffix.lower())
+    if kind is None:
+        raise click.UsageError(f"'{output}' does not tell the format; add one of --{', --'.join(FORMATS)}")
+    return kind
+
+
+def _load(run: str, store: str | None) -> RunRecords:
+    from paceline.store import open_store
+
+    with open_store(store) as opened:
+        records: RunRecords = opened.load(opened.find_run(run))
+    return records
+
+
+def primary_metrics() -> dict[str, str]:
+    """Which metric leads each benchmark's row, as the benchmark itself says."""
+    from paceline.benchmarks import registry
+
+    return {name: benchmark.primary for name, benchmark in registry().entries.items()}
+
+
+def _render(records: RunRecords, kind: str) -> bytes:
+    from paceline.report import csv, html, jsonl, markdown, png, superbench
+
+    if kind == "png":
+        return png.render(records, primary=primary_metrics())
+    if kind == "html":
+        return html.render(records, primary=primary_metrics()).encode()
+    if kind == "md":
+        return markdown.render(records, primary=primary_metrics()).encode()
+    plain = {"csv": csv.render, "jsonl": jsonl.render, "superbench": superbench.render}
+    return plain[kind](records).encode()
+
+
+def _default_target(records: RunRecords, kind: str) -> str:
+    from paceline.report.superbench import FILE_NAME
+
+    if kind == "superbench":
+        return FILE_NAME
+    return f"paceline-report-{records.run.id}.{kind}" if kind in ("html", "png") else "-"

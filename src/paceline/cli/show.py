@@ -1,0 +1,58 @@
+"""Show one benchmark, model or suite: its parameters, metrics or cases."""
+
+from __future__ import annotations
+
+import click
+
+from paceline.core.errors import InputError, nearest
+
+
+@click.command()
+@click.argument("name")
+def command(name: str) -> None:
+    """Show what NAME is."""
+    from paceline.benchmarks import registry as benchmarks
+    from paceline.models import registry as models
+    from paceline.runner.suite_file import shipped
+
+    if name in benchmarks().entries:
+        _show_benchmark(name)
+    elif name in models().entries:
+        _show_model(name)
+    elif name in shipped():
+        click.echo(shipped()[name].read_text(encoding="utf-8").rstrip())
+    else:
+        known = [*benchmarks().entries, *models().entries, *shipped()]
+        guess = nearest(name, known)
+        raise InputError(
+            f"nothing is called '{name}'" + (f": did you mean '{guess}'?" if guess else "; see paceline list")
+        )
+
+
+def _show_benchmark(name: str) -> None:
+    from paceline.benchmarks import registry
+
+    benchmark = registry().get(name)
+    click.secho(name, bold=True)
+    click.echo(f"  {benchmark.summary}\n")
+    click.secho("Parameters", bold=True)
+    for key, field in benchmark.Parameters.model_fields.items():
+        default = "required" if field.is_required() else f"default {field.default}"
+        click.echo(f"  {key:<16} {field.description or ''} [{default}]")
+    click.secho("\nMetrics", bold=True)
+    for metric in benchmark.metrics:
+        better = f", {metric.better} is better" if metric.better != "neither" else ""
+        click.echo(f"  {metric.name:<22} [{metric.unit or '-'}{better}] {metric.description}")
+
+
+def _show_model(name: str) -> None:
+    from paceline.models import registry
+
+    spec = registry().get(name)
+    click.secho(name, bold=True)
+    click.echo(f"  {spec.summary}")
+    if spec.parameters:
+        click.echo(f"  {spec.parameters:,} parameters")
+    click.echo(f"  task: {spec.task}; default batch: {spec.batch_size} {spec.sample}s")
+    for key, value in spec.settings.items():
+        click.echo(f"  {key}: {value}")

@@ -1,0 +1,314 @@
+"""Under which conditions a number was taken: looked at before and after, and judged as doubts."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from paceline.core.quantity import show_duration, show_size
+from paceline.core.record import Doubt
+from paceline.machine import cgroup, gpu, nvml, processes
+from paceline.machine.cpu import frequency_mhz
+from paceline.machine.environment import GpuProcess
+from paceline.machine.probe import ROOT, attempt, parse_size, read_table, read_text
+
+OTHERS_SHARE = 0.10  # of the CPU time that this process could have had
+STEAL_SHARE = 0.02
+STOPPED_SHARE = 0.01  # of the elapsed time, for quotas and for GPU clocks that were held down
+PRESSURE_SHARE = 0.05
+SWAPPED_BYTES = 4 * 1024**2
+_TICK_SECONDS = 0.01  # the kernel counts CPU time in ticks, so each core's count may be off by one
+
+_COUNTERS = {
+    "sw-power-cap": "NVML_FI_DEV_PERF_POLICY_POWER",
+    "thermal": "NVML_FI_DEV_PERF_POLICY_THERMAL",
+    "board-limit": "NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT",
+    "reliability": "NVML_FI_DEV_PERF_POLICY_RELIABILITY",
+    "sw-thermal-slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN",
+    "hw-thermal-slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN",
+    "hw-power-brake-slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN",
+}
+POWER_CAP = "sw-power-cap"
+SLOWDOWNS = (
+    "hw-slowdown",
+    "hw-thermal-slowdown",
+    "sw-thermal-slowdown",
+    "hw-power-brake-slowdown",
+    "thermal",
+    "board-limit",
+    "reliability",
+)
+
+
+class _Seen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class GpuConditions(_Seen):
+    """One GPU at one moment."""
+
+    uuid: str | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_celsius: int | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    throttle_reasons: list[str] | None = None
+    held_down_seconds: dict[str, float] = Field(default_factory=dict)  # counters by reason; only growth means anything
+    processes: list[GpuProcess] | None = None
+
+
+class Conditions(_Seen):
+    """One moment of the machine; counters run since boot, and only their growth means anything."""
+
+    target: str
+    clock: float  # monotonic seconds
+    load: float | None = None  # of the last minute
+    cpus: int | None = None  # logical cores that this process may use; the next three are their sums
+    cpu_seconds: float | None = None
+    busy_seconds: float | None = None
+    steal_seconds: float | None = None
+    own_seconds: float | None = None  # this process and all that it started
+    sibling_seconds: dict[int, float] = Field(default_factory=dict)
+    own_pids: list[int] = Field(default_factory=list)  # this process, its descendants and siblings
+    quota_stopped_seconds: float | None = None
+    involuntary_switches: int | None = None
+    pressure_seconds: dict[str, float] = Field(default_factory=dict)  # some task waited for cpu, memory, io
+    memory_available: int | None = None
+    swapped_bytes: int | None = None
+    frequency_mhz: float | None = None
+    gpus: list[GpuConditions] = Field(default_factory=list)
+
+
+def observe(target: str, siblings: Sequence[int] = (), root: Path = ROOT) -> Conditions:
+    """Look at the machine now; `siblings` are the processes of the other ranks, which are no strangers."""
+    affinity = attempt(lambda: os.sched_getaffinity(0)) or set()
+    started = attempt(lambda: processes.descendants() if root == ROOT else []) or []
+    own = [seconds for pid in (os.getpid(), *started) if (seconds := processes.cpu_seconds(pid, root)) is not None]
+    times = attempt(lambda: _cpu_times(root, affinity))
+    meminfo = read_table(root / "proc/meminfo")
+    library = nvml.kept() if target.startswith("cuda") else None
+    handles = (attempt(lambda: library.handles(target)) if library else None) or []
+    return Conditions(
+        target=target,
+        clock=time.monotonic(),
+        load=attempt(lambda: os.getloadavg()[0]),
+        cpus=len(affinity) or None,
+        cpu_seconds=times[0] if times else None,
+        busy_seconds=times[1] if times else None,
+        steal_seconds=times[2] if times else None,
+        own_seconds=sum(own) if own else None,
+        sibling_seconds={pid: seconds for pid in siblings if (seconds := processes.cpu_seconds(pid, root)) is not None},
+        own_pids=[os.getpid(), *started, *siblings],
+        quota_stopped_seconds=attempt(lambda: cgroup.cpu_stopped(root)),
+        involuntary_switches=attempt(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw),
+        pressure_seconds=attempt(lambda: _pressure(root)) or {},
+        memory_available=attempt(lambda: parse_size(meminfo["MemAvailable"])),
+        swapped_bytes=attempt(lambda: _swapped(root)),
+        frequency_mhz=attempt(lambda: frequency_mhz(root, affinity)),
+        gpus=[_observe_gpu(library, handle) for handle in handles] if library else [],
+    )
+
+
+def doubts(before: Conditions, after: Conditions, own_cpu_seconds: float | None = None) -> list[Doubt]:
+    """What the two looks say against a number taken between them.
+
+    `own_cpu_seconds` is the CPU time of the measurement, where the caller knows it better than the counters.
+    """
+    found = _contention(before, after, own_cpu_seconds) + _quota(before, after) + _swapping(before, after)
+    for index, (first, last) in enumerate(zip(before.gpus, after.gpus, strict=False)):
+        name = after.target if len(after.gpus) == 1 else f"cuda:{index}"
+        found += _gpu_doubts(name, first, last, after.clock - before.clock)
+        strangers = max(strangers_on(first, before.own_pids), strangers_on(last, after.own_pids))
+        if strangers:
+            found.append(
+                Doubt(
+                    kind="contended",
+                    message=f"{_others(strangers)} on {name} during the measurement",
+                    remedy="stop what else runs on the GPU (nvidia-smi lists it), or choose another GPU",
+                )
+            )
+    return found
+
+
+def others_share(before: Conditions, after: Conditions, own_cpu_seconds: float | None = None) -> float | None:
+    """Part of the usable cores' time that went to other processes; None where that cannot be told."""
+    total, busy = _growth(before.cpu_seconds, after.cpu_seconds), _growth(before.busy_seconds, after.busy_seconds)
+    own = _own_growth(before, after) if own_cpu_seconds is None else own_cpu_seconds
+    if not total or busy is None or own is None:
+        return None
+    slack = _TICK_SECONDS * (after.cpus or 1)
+    return max(0.0, busy - own - slack) / total
+
+
+def strangers_on(seen: GpuConditions, own_pids: Sequence[int]) -> int:
+    """How many processes on the GPU are not ours.
+
+    Inside a container the driver counts processes as the host does, so ours appear under numbers that mean nothing
+    here. As long as none of ours is recognised, as many nameless ones as we have may be ours.
+    """
+    listed = seen.processes or []
+    recognised = [one for one in listed if one.pid in own_pids]
+    named = [one for one in listed if one.name is not None and one.pid not in own_pids]
+    nameless = len(listed) - len(recognised) - len(named)
+    return len(named) + (nameless if recognised else max(0, nameless - max(1, len(own_pids))))
+
+
+def _contention(before: Conditions, after: Conditions, own_cpu_seconds: float | None) -> list[Doubt]:
+    found = []
+    share = others_share(before, after, own_cpu_seconds)
+    if share is not None and share > OTHERS_SHARE:
+        found.append(
+            Doubt(
+                kind="contended",
+                message=f"other processes used {share:.0%} of the CPU during the measurement",
+                remedy="stop what else runs on this machine (see top), or give the run cores of its own with taskset",
+            )
+        )
+    total, steal = _growth(before.cpu_seconds, after.cpu_seconds), _growth(before.steal_seconds, after.steal_seconds)
+    if total and steal is not None and steal - _TICK_SECONDS * (after.cpus or 1) > STEAL_SHARE * total:
+        found.append(
+            Doubt(
+                kind="contended",
+                message=f"the hypervisor gave {steal / total:.0%} of this virtual machine's CPU time to others",
+                remedy="use a virtual machine with dedicated cores, or measure when the host is quiet",
+            )
+        )
+    return found
+
+
+def _quota(before: Conditions, after: Conditions) -> list[Doubt]:
+    stopped = _growth(before.quota_stopped_seconds, after.quota_stopped_seconds)
+    if stopped is None or stopped <= STOPPED_SHARE * (after.clock - before.clock):
+        return []
+    return [
+        Doubt(
+            kind="throttled",
+            message=f"the control group's CPU quota held its processes up for {show_duration(stopped)}",
+            remedy="raise the container's CPU limit, or use no more threads than it grants (OMP_NUM_THREADS)",
+        )
+    ]
+
+
+def _swapping(before: Conditions, after: Conditions) -> list[Doubt]:
+    swapped = _growth(before.swapped_bytes, after.swapped_bytes) or 0
+    waited = _growth(before.pressure_seconds.get("memory"), after.pressure_seconds.get("memory")) or 0.0
+    elapsed = after.clock - before.clock
+    if swapped >= SWAPPED_BYTES:
+        message = f"the machine swapped {show_size(swapped)} during the measurement"
+    elif elapsed > 0 and waited > PRESSURE_SHARE * elapsed:
+        message = f"processes waited for memory during {waited / elapsed:.0%} of the measurement"
+    else:
+        return []
+    return [Doubt(kind="swapping", message=message, remedy="free memory, or choose a smaller batch or model")]
+
+
+def _gpu_doubts(name: str, before: GpuConditions, after: GpuConditions, elapsed: float) -> list[Doubt]:
+    shares = {
+        reason: min(1.0, (seconds - before.held_down_seconds[reason]) / elapsed)
+        for reason, seconds in after.held_down_seconds.items()
+        if reason in before.held_down_seconds and elapsed > 0
+    }
+    active = set(after.throttle_reasons or ())
+    slow = [reason for reason in SLOWDOWNS if reason in active or shares.get(reason, 0.0) > STOPPED_SHARE]
+    if slow:
+        told = ", ".join(_tell(reason, shares) for reason in slow)
+        at = "" if after.temperature_celsius is None else f" at {after.temperature_celsius} °C"
+        return [
+            Doubt(
+                kind="throttled",
+                message=f"{name} held its clocks down{at}: {told}",
+                remedy="improve cooling and power supply, let the GPU cool down, or lock its clocks (nvidia-smi -lgc)",
+            )
+        ]
+    if POWER_CAP in active or shares.get(POWER_CAP, 0.0) > STOPPED_SHARE:
+        limit = "" if after.power_limit_watts is None else f" of {after.power_limit_watts:.0f} W"
+        return [
+            Doubt(
+                kind="power-capped",
+                message=f"{name} ran at its power limit{limit}, as is common at full load: {_tell(POWER_CAP, shares)}",
+                remedy="compare only with numbers under the same power limit; nvidia-smi -pl changes it",
+            )
+        ]
+    return []
+
+
+def _tell(reason: str, shares: dict[str, float]) -> str:
+    share = shares.get(reason, 0.0)
+    return f"{reason} ({share:.0%} of the time)" if share > STOPPED_SHARE else reason
+
+
+def _others(count: int) -> str:
+    return "another process was" if count == 1 else f"{count} other processes were"
+
+
+def _own_growth(before: Conditions, after: Conditions) -> float | None:
+    own = _growth(before.own_seconds, after.own_seconds)
+    if own is None or set(before.sibling_seconds) - set(after.sibling_seconds):
+        return None  # a rank that has ended took the count of its time along
+    return own + sum(value - before.sibling_seconds.get(pid, 0.0) for pid, value in after.sibling_seconds.items())
+
+
+def _growth(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else max(0.0, after - before)
+
+
+def _cpu_times(root: Path, affinity: set[int]) -> tuple[float, float, float] | None:
+    """All, busy and stolen seconds of the cores that this process may use."""
+    total = busy = stolen = 0
+    for line in (read_text(root / "proc/stat") or "").splitlines():
+        name, *words = line.split()
+        if not name.startswith("cpu"):
+            break
+        if name == "cpu" or int(name[3:]) not in affinity:
+            continue
+        user, nice, system, idle, waiting, interrupts, soft, steal = (int(word) for word in words[:8])
+        used = user + nice + system + interrupts + soft
+        busy += used
+        stolen += steal
+        total += used + idle + waiting + steal
+    tick = os.sysconf("SC_CLK_TCK")
+    return (total / tick, busy / tick, stolen / tick) if total else None
+
+
+def _pressure(root: Path) -> dict[str, float]:
+    found = {}
+    for name in ("cpu", "memory", "io"):
+        first = (read_text(root / f"proc/pressure/{name}") or "").partition("\n")[0]
+        if "total=" in first:
+            found[name] = int(first.rpartition("total=")[2]) / 1e6
+    return found
+
+
+def _swapped(root: Path) -> int:
+    table = read_table(root / "proc/vmstat")
+    return (int(table["pswpin"]) + int(table["pswpout"])) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _observe_gpu(library: nvml.Nvml, handle: Any) -> GpuConditions:
+    return GpuConditions(
+        uuid=library.text("nvmlDeviceGetUUID", handle),
+        sm_clock_mhz=library.ask("nvmlDeviceGetClockInfo", handle, library.constant("NVML_CLOCK_SM")),
+        memory_clock_mhz=library.ask("nvmlDeviceGetClockInfo", handle, library.constant("NVML_CLOCK_MEM")),
+        temperature_celsius=gpu.temperature(library, handle),
+        power_watts=gpu.watts(library.ask("nvmlDeviceGetPowerUsage", handle)),
+        power_limit_watts=gpu.watts(library.ask("nvmlDeviceGetEnforcedPowerLimit", handle)),
+        throttle_reasons=gpu.throttle_reasons(library, handle),
+        held_down_seconds=attempt(lambda: _held_down(library, handle)) or {},
+        processes=gpu.processes(library, handle),
+    )
+
+
+def _held_down(library: nvml.Nvml, handle: Any) -> dict[str, float]:
+    """How long each reason has held the clocks down since the driver was loaded; the driver counts nanoseconds."""
+    fields = {name: library.constant(constant) for name, constant in _COUNTERS.items()}
+    known = {name: field for name, field in fields.items() if field is not None}
+    values = library.ask("nvmlDeviceGetFieldValues", handle, list(known.values()))
+    pairs = zip(known, values, strict=False) if values is not None else ()
+    return {name: value.value.ullVal / 1e9 for name, value in pairs if value.nvmlReturn == 0}

@@ -1,0 +1,191 @@
+"""The processor, its caches and nodes, and host memory, from /proc and /sys of x86 and Arm machines."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Set
+from pathlib import Path
+
+from paceline.machine import cgroup
+from paceline.machine.environment import Cache, Cpu, Memory, NumaNode
+from paceline.machine.probe import ROOT, attempt, count_cpus, parse_size, read_int, read_table, read_text
+
+FLAGS = frozenset(
+    """
+    sse4_2 avx avx2 fma f16c avx_vnni avx512f avx512bw avx512vl avx512_vnni avx512_bf16 avx512_fp16
+    amx_tile amx_bf16 amx_int8 amx_fp16 hypervisor
+    asimd asimdhp asimddp asimdfhm fphp bf16 i8mm sve sve2 svebf16 svei8mm sme sme2
+    """.split()  # noqa: SIM905
+)
+
+# Arm processors do not say their name; these are the registered numbers of implementers and their parts.
+_ARM_PARTS = {
+    0x41: {
+        0xD03: "Cortex-A53",
+        0xD07: "Cortex-A57",
+        0xD08: "Cortex-A72",
+        0xD0B: "Cortex-A76",
+        0xD0C: "Neoverse-N1",
+        0xD40: "Neoverse-V1",
+        0xD49: "Neoverse-N2",
+        0xD4A: "Neoverse-E1",
+        0xD4F: "Neoverse-V2",
+        0xD83: "Neoverse-V3AE",
+        0xD84: "Neoverse-V3",
+        0xD8E: "Neoverse-N3",
+    },
+    0x43: {0x0AF: "Cavium ThunderX2"},
+    0x46: {0x001: "Fujitsu A64FX"},
+    0x48: {0xD01: "HiSilicon Kunpeng 920"},
+    0x4E: {0x003: "NVIDIA Denver 2", 0x004: "NVIDIA Carmel", 0x010: "NVIDIA Olympus"},
+    0x51: {0x001: "Qualcomm Oryon"},
+    0x61: {
+        0x022: "Apple M1 (efficiency)",
+        0x023: "Apple M1 (performance)",
+        0x024: "Apple M1 Pro (efficiency)",
+        0x025: "Apple M1 Pro (performance)",
+        0x028: "Apple M1 Max (efficiency)",
+        0x029: "Apple M1 Max (performance)",
+        0x032: "Apple M2 (efficiency)",
+        0x033: "Apple M2 (performance)",
+        0x034: "Apple M2 Pro (efficiency)",
+        0x035: "Apple M2 Pro (performance)",
+        0x038: "Apple M2 Max (efficiency)",
+        0x039: "Apple M2 Max (performance)",
+    },
+    0x6D: {0xD49: "Azure Cobalt 100"},
+    0xC0: {0xAC3: "Ampere-1", 0xAC4: "Ampere-1A", 0xAC5: "Ampere-1B"},
+}
+
+
+def describe_cpu(root: Path = ROOT, affinity: Set[int] | None = None) -> Cpu:
+    """The processor of the machine whose /proc and /sys lie below `root`."""
+    usable = affinity if affinity is not None else attempt(lambda: os.sched_getaffinity(0))
+    first = min(usable, default=0) if usable else 0
+    info = _cpuinfo(root)
+    system = root / "sys/devices/system/cpu"
+    frequency = system / f"cpu{first}/cpufreq"
+    online = read_text(system / "online")
+    quota = attempt(lambda: cgroup.cpu_quota(root))
+    maximum = read_int(frequency / "cpuinfo_max_freq")
+    return Cpu(
+        model=attempt(lambda: _model(info)),
+        architecture=platform.machine() or None,
+        sockets=attempt(lambda: _distinct(system, "physical_package_id")),
+        physical_cores=attempt(lambda: _distinct(system, "core_cpus_list", "thread_siblings_list")),
+        logical_cores=attempt(lambda: count_cpus(online)) if online else os.cpu_count(),
+        affinity=len(usable) if usable else None,
+        quota=quota,
+        usable=min(float(len(usable)), quota or float(len(usable))) if usable else quota,
+        frequency_mhz=frequency_mhz(root, usable or ()),
+        max_frequency_mhz=maximum / 1000 if maximum else None,
+        governor=read_text(frequency / "scaling_governor"),
+        boost=boost(root),
+        flags=sorted(FLAGS.intersection((info.get("flags") or info.get("Features") or "").split())),
+        caches=attempt(lambda: _caches(system / f"cpu{first}/cache")) or [],
+        numa_nodes=attempt(lambda: _nodes(root / "sys/devices/system/node")) or [],
+    )
+
+
+def describe_memory(root: Path = ROOT) -> Memory:
+    """Host memory, and what the control group leaves of it."""
+    table = read_table(root / "proc/meminfo")
+
+    def field(name: str) -> int | None:
+        return attempt(lambda: parse_size(table[name]))
+
+    total, swap, free = field("MemTotal"), field("SwapTotal"), field("SwapFree")
+    limit = attempt(lambda: cgroup.memory_limit(root))
+    if limit and total and limit[0] >= total:
+        limit = None
+    return Memory(
+        total=total,
+        available=field("MemAvailable"),
+        swap_total=swap,
+        swap_used=swap - free if swap is not None and free is not None else None,
+        limit=limit[0] if limit else None,
+        limit_used=limit[1] if limit else None,
+    )
+
+
+def frequency_mhz(root: Path, cpus: Set[int] | tuple[int, ...]) -> float | None:
+    """Mean clock of the first few usable cores: asking each of hundreds would itself take their time."""
+    chosen = sorted(cpus)[:4]
+    seen = [
+        value / 1000
+        for cpu in chosen
+        if (value := read_int(root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq"))
+    ]
+    if not seen:
+        text = read_text(root / "proc/cpuinfo", limit=16384) or ""
+        seen = [float(found) for found in re.findall(r"^cpu MHz\s*:\s*(\d+\.?\d*)\n", text, re.MULTILINE)][:4]
+    return round(sum(seen) / len(seen), 1) if seen else None
+
+
+def boost(root: Path = ROOT) -> bool | None:
+    """Whether cores may clock above their base frequency."""
+    system = root / "sys/devices/system/cpu"
+    no_turbo = read_int(system / "intel_pstate/no_turbo")
+    if no_turbo is not None:
+        return no_turbo == 0
+    value = read_int(system / "cpufreq/boost")
+    return None if value is None else value == 1
+
+
+def _cpuinfo(root: Path) -> dict[str, str]:
+    """The lines of the first processor; all of them would take long where there are hundreds."""
+    text = read_text(root / "proc/cpuinfo", limit=16384) or ""
+    table: dict[str, str] = {}
+    for line in text.splitlines():
+        key, found, value = line.partition(":")
+        if found:
+            table.setdefault(key.strip(), value.strip())
+    return table
+
+
+def _model(info: dict[str, str]) -> str | None:
+    if name := info.get("model name"):
+        return " ".join(name.split())
+    if "CPU implementer" not in info or "CPU part" not in info:
+        return None
+    implementer, part = int(info["CPU implementer"], 16), int(info["CPU part"], 16)
+    known = _ARM_PARTS.get(implementer, {}).get(part)
+    return known or f"Arm implementer {implementer:#04x} part {part:#05x}"
+
+
+def _distinct(system: Path, *names: str) -> int | None:
+    """How many different values the cores' topology files of this name hold; the first name that exists counts."""
+    for name in names:
+        values = {read_text(path) for path in system.glob(f"cpu[0-9]*/topology/{name}")} - {None, "", "-1"}
+        if values:
+            return len(values)
+    return None
+
+
+def _caches(folder: Path) -> list[Cache]:
+    caches = []
+    for index in sorted(folder.glob("index[0-9]*")):
+        level, size, shared = read_int(index / "level"), read_text(index / "size"), read_text(index / "shared_cpu_list")
+        if level is not None:
+            caches.append(
+                Cache(
+                    level=level,
+                    kind=read_text(index / "type") or "Unified",
+                    size=parse_size(size) if size else None,
+                    shared_by=count_cpus(shared) if shared else None,
+                )
+            )
+    return caches
+
+
+def _nodes(folder: Path) -> list[NumaNode]:
+    nodes = []
+    for path in folder.glob("node[0-9]*"):
+        index = int(path.name.removeprefix("node"))
+        total = read_table(path / "meminfo").get(f"Node {index} MemTotal")
+        nodes.append(
+            NumaNode(index=index, cpus=read_text(path / "cpulist") or None, memory=parse_size(total) if total else None)
+        )
+    return sorted(nodes, key=lambda node: node.index)

@@ -1,0 +1,270 @@
+"""Whether this machine is fit to be measured: probing in `check`, deciding in functions over what was seen."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from paceline.core.quantity import show_duration, show_size
+from paceline.machine import conditions, cpu, gpu, nvml, timing
+from paceline.machine.conditions import Conditions
+from paceline.machine.environment import Cpu, Gpu, Memory
+from paceline.machine.probe import attempt
+
+Level = Literal["ok", "warning", "problem"]
+
+GIB = 1024**3
+_COARSE_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
+
+
+class Finding(BaseModel):
+    """One thing that was looked at, and what to do about it if it is not well."""
+
+    model_config = ConfigDict(frozen=True)
+
+    level: Level
+    subject: str
+    message: str
+    remedy: str = ""
+
+
+def check(store: Path | None = None, jitter_seconds: float = 0.3) -> list[Finding]:
+    """Look at the machine for about a third of a second; `store` is the folder that results are kept in."""
+    before = conditions.observe("cpu")
+    variation = attempt(lambda: timing.jitter(jitter_seconds))
+    after = conditions.observe("cpu")
+    processor = attempt(cpu.describe_cpu) or Cpu()
+    memory = attempt(cpu.describe_memory) or Memory()
+    with nvml.opened() as library:
+        setting = os.environ.get("CUDA_VISIBLE_DEVICES")
+        gpus = (attempt(lambda: gpu.describe_gpus(library, setting)) if library else None) or []
+    folders = {"results": store or _default_store(), "temporary files": Path(tempfile.gettempdir())}
+    found = [
+        judge_load(before, after),
+        judge_governor(processor),
+        judge_boost(processor),
+        judge_quota(processor),
+        judge_memory(memory),
+        judge_swap(memory),
+        *judge_disks({name: attempt(partial(_free, path)) for name, path in folders.items()}),
+        judge_timer(attempt(timing.timer_resolution), timing.clock_source()),
+        judge_jitter(variation),
+        judge_clock(attempt(timing.clock_state)),
+        *judge_gpus(gpus, os.getpid()),
+    ]
+    return [finding for finding in found if finding is not None]
+
+
+def worst(findings: Sequence[Finding]) -> Level:
+    """The most serious level among them."""
+    order: tuple[Level, ...] = ("problem", "warning", "ok")
+    return next((level for level in order if any(finding.level == level for finding in findings)), "ok")
+
+
+def judge_load(before: Conditions, after: Conditions) -> Finding | None:
+    """Other processes, from two looks with only our own work between them."""
+    share = conditions.others_share(before, after)
+    if share is None:
+        return None
+    message = f"other processes use {share:.0%} of the CPU"
+    if share <= conditions.OTHERS_SHARE:
+        return Finding(level="ok", subject="load", message=message)
+    remedy = "stop what else runs here (see top), or give a run cores of its own with taskset"
+    return Finding(level="problem" if share > 0.5 else "warning", subject="load", message=message, remedy=remedy)
+
+
+def judge_governor(processor: Cpu) -> Finding | None:
+    """Whether the kernel holds the clocks back; a virtual machine has no governor to ask."""
+    if processor.governor is None:
+        return None
+    message = f"the CPU frequency governor is '{processor.governor}'"
+    if processor.governor == "performance":
+        return Finding(level="ok", subject="governor", message=message)
+    remedy = "sudo cpupower frequency-set -g performance"
+    return Finding(level="warning", subject="governor", message=message, remedy=remedy)
+
+
+def judge_boost(processor: Cpu) -> Finding | None:
+    """Boost is what users run with; without it numbers are steadier but lower."""
+    if processor.boost is None:
+        return None
+    if processor.boost:
+        return Finding(level="ok", subject="boost", message="the CPU may boost above its base clock")
+    return Finding(
+        level="warning",
+        subject="boost",
+        message="CPU boost is switched off, so numbers will be lower than this machine can reach",
+        remedy="write 1 to /sys/devices/system/cpu/cpufreq/boost, or 0 to .../intel_pstate/no_turbo",
+    )
+
+
+def judge_quota(processor: Cpu) -> Finding | None:
+    """Threads that outnumber the quota are stopped for part of every period."""
+    if processor.affinity is None:
+        return None
+    if processor.quota is None or processor.quota >= processor.affinity:
+        return Finding(level="ok", subject="cores", message=f"{processor.affinity} cores may be used, without a quota")
+    return Finding(
+        level="warning",
+        subject="cores",
+        message=f"{processor.affinity} cores are visible, but a quota grants {processor.quota:g} cores' worth of time",
+        remedy=f"set OMP_NUM_THREADS={max(1, int(processor.quota))}, or raise the container's CPU limit",
+    )
+
+
+def judge_memory(memory: Memory) -> Finding | None:
+    """What is left of host memory, or of the control group's share of it."""
+    total, available = memory.total, memory.available
+    if memory.limit is not None:
+        total = memory.limit
+        if memory.limit_used is not None:
+            left = max(0, memory.limit - memory.limit_used)
+            available = left if available is None else min(available, left)
+    if not total or available is None:
+        return None
+    message = f"{show_size(available)} of {show_size(total)} memory are available"
+    level: Level = "ok"
+    if available < 0.1 * total or available < 2 * GIB:
+        level = "problem" if available < GIB else "warning"
+    remedy = "" if level == "ok" else "end what holds memory, or raise the container's memory limit"
+    return Finding(level=level, subject="memory", message=message, remedy=remedy)
+
+
+def judge_swap(memory: Memory) -> Finding | None:
+    """Pages out on disk come back in the middle of a measurement."""
+    if memory.swap_used is None:
+        return None
+    if memory.swap_used < 64 * 1024**2:
+        return Finding(level="ok", subject="swap", message="no swap is in use")
+    return Finding(
+        level="warning",
+        subject="swap",
+        message=f"{show_size(memory.swap_used)} are swapped out",
+        remedy="free memory, then sudo swapoff -a && sudo swapon -a",
+    )
+
+
+def judge_disks(free: Mapping[str, int | None]) -> list[Finding]:
+    """Free space by what it is for."""
+    found = []
+    for name, count in free.items():
+        if count is None:
+            continue
+        level: Level = "ok" if count >= 10 * GIB else "warning" if count >= GIB else "problem"
+        remedy = "" if level == "ok" else f"make room on the disk of the {name}"
+        message = f"{show_size(count)} are free for {name}"
+        found.append(Finding(level=level, subject="disk", message=message, remedy=remedy))
+    return found
+
+
+def judge_timer(resolution: float | None, source: str | None) -> Finding | None:
+    """Whether short times can be told apart."""
+    if resolution is None:
+        return None
+    message = f"the timer steps by at most {show_duration(resolution)}" + (
+        f" (clock source {source})" if source else ""
+    )
+    if resolution <= 1e-6 and source not in _COARSE_CLOCKS:
+        return Finding(level="ok", subject="timer", message=message)
+    remedy = "use the processor's own counter as clock source: boot with clocksource=tsc where it is stable"
+    level: Level = "problem" if resolution > 1e-4 else "warning"
+    return Finding(level=level, subject="timer", message=message, remedy=remedy)
+
+
+def judge_jitter(variation: float | None) -> Finding | None:
+    """How much the same work varies when nothing but the machine can be the reason."""
+    if variation is None:
+        return None
+    message = f"the same work varies by {variation:.1%} (coefficient of variation)"
+    if variation <= 0.05:
+        return Finding(level="ok", subject="jitter", message=message)
+    remedy = "quiet the machine, pin the run to cores of its own, and expect wider intervals until then"
+    return Finding(level="problem" if variation > 0.5 else "warning", subject="jitter", message=message, remedy=remedy)
+
+
+def judge_clock(state: timing.ClockState | None) -> Finding | None:
+    """Runs of several machines are put in order by their system clocks; durations do not depend on them."""
+    if state is None:
+        return None
+    if abs(state.offset) <= 0.1 and (state.synchronised or state.largest_error <= 1.0):
+        message = f"the system clock is off by at most {show_duration(state.largest_error)}"
+        return Finding(level="ok", subject="clock", message=message)
+    message = "no time service keeps the system clock"
+    if abs(state.offset) > 0.1:
+        message = f"the system clock is off by {show_duration(abs(state.offset))}"
+    remedy = "run chronyd or systemd-timesyncd, on the host where this is a container"
+    return Finding(level="warning", subject="clock", message=message, remedy=remedy)
+
+
+def judge_gpus(gpus: Sequence[Gpu], own_pid: int) -> list[Finding]:
+    """Every GPU; one that is well gets one line."""
+    if not gpus:
+        return [Finding(level="ok", subject="gpu", message="no NVIDIA GPU is here; cases run on the CPU")]
+    found = []
+    for one in gpus:
+        wrong = _judge_gpu(one, own_pid)
+        at = f", {one.temperature_celsius} °C" if one.temperature_celsius is not None else ""
+        found += wrong or [
+            Finding(level="ok", subject=f"gpu {one.index}", message=f"{one.name or 'NVIDIA GPU'} is fit{at}")
+        ]
+    return found
+
+
+def _judge_gpu(one: Gpu, own_pid: int) -> list[Finding]:
+    found: list[Finding] = []
+
+    def add(level: Level, message: str, remedy: str) -> None:
+        found.append(Finding(level=level, subject=f"gpu {one.index}", message=message, remedy=remedy))
+
+    slow = [reason for reason in one.throttle_reasons or () if reason in conditions.SLOWDOWNS]
+    if slow:
+        add("problem", f"its clocks are held down: {', '.join(slow)}", "check cooling and power supply of the GPU")
+    elif conditions.POWER_CAP in (one.throttle_reasons or ()):
+        add("warning", "it is at its power limit before any work of ours", "stop what else runs on it")
+    if one.persistence is False:
+        add("warning", "persistence mode is off, so each start loads the driver anew", "sudo nvidia-smi -pm 1")
+    others = [process for process in one.processes or () if process.pid != own_pid]
+    if others:
+        names = ", ".join(f"{process.name or 'unseen'} ({process.pid})" for process in others[:4])
+        add("warning", f"{len(others)} other processes compute on it: {names}", "stop them, or choose another GPU")
+    elif one.memory_used is not None and one.memory_used > 2 * GIB:
+        message = f"{show_size(one.memory_used)} of its memory are taken by something that cannot be seen from here"
+        add("warning", message, "look from the host with nvidia-smi, or choose another GPU")
+    if one.ecc.uncorrected_volatile:
+        message = f"{one.ecc.uncorrected_volatile} memory errors could not be corrected since the driver was loaded"
+        add("problem", message, "reset the GPU (nvidia-smi -r) and have it replaced if they come back")
+    elif one.ecc.uncorrected_aggregate:
+        message = f"{one.ecc.uncorrected_aggregate} memory errors could not be corrected in its life"
+        add("warning", message, "watch it; nvidia-smi -q -d ECC tells more")
+    if one.ecc.remap_failed or one.ecc.remap_pending:
+        message = "remapping of broken memory rows " + ("failed" if one.ecc.remap_failed else "waits for a reset")
+        add("problem" if one.ecc.remap_failed else "warning", message, "reset the GPU (nvidia-smi -r) or replace it")
+    if one.pcie_width and one.pcie_width_max and one.pcie_width < one.pcie_width_max:
+        message = f"its PCIe link is x{one.pcie_width}, but could be x{one.pcie_width_max}"
+        add("warning", message, "check its seat, riser and slot; copies to and from it are slower")
+    if (
+        one.power_limit_watts
+        and one.power_limit_default_watts
+        and one.power_limit_watts < one.power_limit_default_watts
+    ):
+        message = f"its power limit is {one.power_limit_watts:.0f} W, by default {one.power_limit_default_watts:.0f} W"
+        add("warning", message, f"sudo nvidia-smi -i {one.index} -pl {one.power_limit_default_watts:.0f}")
+    return found
+
+
+def _default_store() -> Path:
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "paceline"
+
+
+def _free(path: Path) -> int:
+    """Free bytes where the folder is, or will be once it is made."""
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free

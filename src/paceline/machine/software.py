@@ -1,0 +1,114 @@
+"""Versions of what computes, read from files: nothing is imported and no device is touched."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+from paceline.machine.environment import Git, Software
+from paceline.machine.probe import attempt, read_text
+from paceline.version import VERSION
+
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "torchaudio",
+    "torchao",
+    "triton",
+    "pytorch-triton",
+    "transformers",
+    "accelerate",
+    "flash-attn",
+    "xformers",
+    "vllm",
+    "onnx",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "openvino",
+    "tensorrt",
+    "ray",
+    "mpi4py",
+    "numpy",
+    "scipy",
+    "mkl",
+    "pydantic",
+    "nvidia-ml-py",
+)
+_GIT_SECONDS = 0.3
+
+
+def describe_software() -> Software:
+    """Python, Paceline and the libraries beside them."""
+    torch = attempt(_torch_folder)
+    return Software(
+        python=platform.python_version(),
+        implementation=platform.python_implementation(),
+        paceline=VERSION,
+        packages=attempt(packages) or {},
+        torch_cuda=attempt(lambda: torch_build("cuda", torch)) if torch else None,
+        torch_hip=attempt(lambda: torch_build("hip", torch)) if torch else None,
+    )
+
+
+def packages(names: Iterable[str] = PACKAGES) -> dict[str, str]:
+    """Installed versions by name; NVIDIA's libraries are found by their prefix, as their names change with CUDA."""
+    wanted = dict.fromkeys([*names, *_nvidia_names()])
+    found = {name: attempt(partial(importlib.metadata.version, name)) for name in wanted}
+    return {name: version for name, version in found.items() if version}
+
+
+def torch_build(kind: str, folder: Path) -> str | None:
+    """What torch was built for (`cuda`, `hip`), out of its version file as text."""
+    text = read_text(folder / "version.py") or ""
+    found = re.search(rf"^{kind}\s*(?::[^=\n]*)?=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
+    return found.group(1) if found else None
+
+
+def git(folder: Path | None = None) -> Git | None:
+    """Commit of the repository around the folder, and whether tracked files differ from it."""
+    commit = _git(folder, "rev-parse", "--verify", "HEAD")
+    if not commit:
+        return None
+    changes = _git(folder, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
+    return Git(commit=commit, dirty=None if changes is None else bool(changes))
+
+
+def _git(folder: Path | None, *arguments: str) -> str | None:
+    # Without optional locks a look at the status can never get in the way of somebody's commit.
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            ["git", "-c", "core.fsmonitor=false", *arguments],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_GIT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _torch_folder() -> Path | None:
+    spec = importlib.util.find_spec("torch")  # of a top-level name: finds, but does not import
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
+def _nvidia_names() -> list[str]:
+    names = set()
+    for entry in sys.path:
+        folder = Path(entry or ".")
+        if folder.is_dir():
+            names |= {path.name.partition("-")[0] for path in folder.glob("nvidia_*.dist-info")}
+    return sorted(name.replace("_", "-") for name in names)

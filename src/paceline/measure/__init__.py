@@ -1,0 +1,1 @@
+"""How a number is taken: clocks, steady state, stopping, memory, energy, peaks."""

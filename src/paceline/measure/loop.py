@@ -1,0 +1,281 @@
+"""The measuring loop: warm up until steady, measure until precise or the budget is spent.
+
+Every rank of a case must take the same number of steps. Verdicts are therefore asked for after the same counts
+of steps everywhere, and `agree` makes the first rank's verdict everybody's.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from paceline.core.record import Doubt
+from paceline.core.stats import drift, median_interval, summarize
+from paceline.measure.timeline import Clock, Timeline, monotonic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from paceline.core.parameters import MeasuringParameters
+
+WINDOW_STEPS = 6
+WINDOW_SECONDS = 0.5
+STEADY_TOLERANCE = 0.02
+MIN_SECONDS = 0.5  # a few fast steps agree with each other long before clocks and caches have settled
+REPORT_SECONDS = 0.25
+
+Step = Callable[[], object]
+Agree = Callable[[bool], bool]
+Report = Callable[[str, list[float]], None]
+
+
+class Stop(StrEnum):
+    """Why measuring ended."""
+
+    PRECISE = "precise"
+    BUDGET = "budget"
+    STEPS = "steps"
+
+
+@dataclass
+class SteadyRule:
+    """Tells when the recent window of steps stopped drifting."""
+
+    limit: float  # seconds
+    samples: list[float] = field(default_factory=list)
+    total: float = 0.0
+    steady: bool = False
+
+    def add(self, sample: float) -> None:
+        self.samples.append(sample)
+        self.total += sample
+
+    def done(self) -> bool:
+        """Steady, or out of time."""
+        self.steady = self._is_steady()
+        return self.steady or self.total >= self.limit
+
+    def _is_steady(self) -> bool:
+        window = self._window()
+        if window is None:
+            return False
+        return abs(drift(window)) <= STEADY_TOLERANCE
+
+    def _window(self) -> list[float] | None:
+        """The last steps that make up the window: enough of them, and enough time."""
+        needed = min(WINDOW_SECONDS, self.limit / 4)
+        covered = 0.0
+        for count, sample in enumerate(reversed(self.samples), start=1):
+            covered += sample
+            if count >= WINDOW_STEPS and covered >= needed:
+                return self.samples[-count:]
+        return None
+
+
+@dataclass
+class StopRule:
+    """Tells when the interval of the median is narrow enough, or time or steps are used up."""
+
+    interval: float
+    budget: float
+    min_steps: int
+    max_steps: int
+    steps: int | None = None
+    samples: list[float] = field(default_factory=list)
+    total: float = 0.0
+    reason: Stop | None = None
+    _narrow_before: bool = False
+
+    def add(self, sample: float) -> None:
+        self.samples.append(sample)
+        self.total += sample
+
+    def done(self) -> bool:
+        self.reason = self._reason()
+        return self.reason is not None
+
+    def _reason(self) -> Stop | None:
+        count = len(self.samples)
+        if self.steps is not None:
+            return Stop.STEPS if count >= self.steps else None
+        if count >= self.max_steps:
+            return Stop.STEPS
+        # Looking again and again finds a narrow interval by luck sooner or later; twice in a row is less lucky.
+        narrow = self._narrow() if count >= self.min_steps else False
+        twice, self._narrow_before = narrow and self._narrow_before, narrow
+        if twice and self.total >= min(MIN_SECONDS, self.budget):
+            return Stop.PRECISE
+        return Stop.BUDGET if self.total >= self.budget else None
+
+    def _narrow(self) -> bool:
+        interval = median_interval(self.samples)
+        if interval is None:
+            return False
+        middle = sorted(self.samples)[len(self.samples) // 2]
+        return interval.confidence >= 0.9 and interval.relative(middle) <= self.interval
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """What warming up took."""
+
+    samples: list[float]
+    steady: bool
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.samples)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The measured steps and why there are no more of them."""
+
+    samples: list[float]
+    stopped: Stop
+
+
+def warm_up(
+    step: Step,
+    timeline: Timeline,
+    parameters: MeasuringParameters,
+    *,
+    agree: Agree = bool,
+    report: Report | None = None,
+    clock: Clock = monotonic,
+) -> WarmUp:
+    """Run steps until they are steady or the time for it is over; at least one."""
+    rule = SteadyRule(limit=parameters.warm_up)
+    _drive(step, timeline, rule, "warming up", agree, report, clock)
+    return WarmUp(rule.samples, rule.steady)
+
+
+def measure(
+    step: Step,
+    timeline: Timeline,
+    parameters: MeasuringParameters,
+    *,
+    agree: Agree = bool,
+    report: Report | None = None,
+    clock: Clock = monotonic,
+) -> Timed:
+    """Run steps until their median is known well enough, or the budget is spent; at least one."""
+    rule = StopRule(
+        interval=parameters.interval,
+        budget=parameters.budget,
+        min_steps=parameters.min_steps,
+        max_steps=parameters.max_steps,
+        steps=parameters.steps,
+    )
+    with _quiet_collector():
+        _drive(step, timeline, rule, "measuring", agree, report, clock)
+    # Another rank may have decided; what this one thinks of its own samples does not matter then.
+    return Timed(rule.samples, rule.reason or Stop.BUDGET)
+
+
+def doubts(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) -> list[Doubt]:
+    """Reasons to trust the samples less that the samples themselves give."""
+    found: list[Doubt] = []
+    summary = summarize(timed.samples)
+    total = sum(timed.samples)
+    if not warm.steady:
+        found.append(
+            Doubt(
+                kind="unsteady",
+                message=f"step time still drifted after {len(warm.samples)} warm-up steps ({warm.seconds:.3g} s)",
+                remedy="allow more warm-up, for example --warm-up 60s",
+            )
+        )
+    change = drift(timed.samples)
+    if abs(change) > 0.03:
+        word = "slower" if change > 0 else "faster"
+        found.append(
+            Doubt(
+                kind="drifting",
+                message=f"the second half of the steps was {abs(change):.1%} {word} than the first",
+                remedy="look for throttling or other load (paceline doctor), and measure longer (--budget)",
+            )
+        )
+    if summary.count < 5 or total < 0.02:
+        found.append(
+            Doubt(
+                kind="short",
+                message=f"only {summary.count} steps in {total:.3g} s",
+                remedy="measure longer, for example --budget 60s, or make the step longer with a larger batch",
+            )
+        )
+    interval = summary.median_interval
+    if interval is None or interval.relative(summary.median) > max(0.05, parameters.interval):
+        width = "unknown" if interval is None else f"±{interval.relative(summary.median):.1%}"
+        found.append(
+            Doubt(
+                kind="imprecise",
+                message=f"the interval of the median is {width} after {summary.count} steps",
+                remedy="quieten the machine (paceline doctor) or measure longer (--budget)",
+            )
+        )
+    if summary.outliers > 0.1 * summary.count:
+        found.append(
+            Doubt(
+                kind="noisy",
+                message=f"{summary.outliers} of {summary.count} steps lie far from the median",
+                remedy="quieten the machine (paceline doctor)",
+            )
+        )
+    return found
+
+
+def _drive(
+    step: Step,
+    timeline: Timeline,
+    rule: SteadyRule | StopRule,
+    phase: str,
+    agree: Agree,
+    report: Report | None,
+    clock: Clock,
+) -> None:
+    for _ in range(timeline.lead_in):
+        step()
+    issued = 0
+    next_look = 1
+    reported, reported_at = 0, clock()
+    while True:
+        timeline.begin()
+        step()
+        finished = timeline.end()
+        for sample in finished:
+            rule.add(sample)
+        issued += 1
+        if report is not None and finished and clock() - reported_at >= REPORT_SECONDS:
+            report(phase, rule.samples[reported:])
+            reported, reported_at = len(rule.samples), clock()
+        if issued >= next_look:
+            # Every step at first, then at every tenth more: looking costs more the more samples there are.
+            next_look = issued + max(1, issued // 10)
+            if isinstance(rule, StopRule) and rule.steps is not None:
+                next_look = min(next_look, max(issued + 1, rule.steps + timeline.lead_in))
+            if agree(rule.done()):
+                break
+    for sample in timeline.finish():
+        rule.add(sample)
+    if isinstance(rule, StopRule) and rule.steps is not None:
+        del rule.samples[rule.steps :]
+    if report is not None:
+        report(phase, rule.samples[reported:])
+
+
+@contextmanager
+def _quiet_collector() -> Iterator[None]:
+    """Keep Python's garbage collector out of the measured steps."""
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

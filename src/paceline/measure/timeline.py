@@ -1,0 +1,111 @@
+"""Timelines turn the steps of a loop into durations, one way for each kind of device.
+
+A step on the CPU, or one that is waited for, is timed by the host's monotonic clock from its begin to its end,
+so that what the harness does between two steps is in no sample. Steps on a GPU that follow one another without
+a stop are timed by device events, each from the completion of the step before: a few steps stay in flight, the
+device never idles because of the measurement, and the samples add up to the time that passed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+Clock = Callable[[], float]
+
+
+def monotonic() -> float:
+    """The host's monotonic clock, in seconds."""
+    return time.perf_counter_ns() * 1e-9
+
+
+class Timeline(Protocol):
+    """Begin, step, end; and so on."""
+
+    lead_in: int  # steps to issue, untimed, before the first begin
+    description: str  # for the record: how the time was taken
+
+    def begin(self) -> None:
+        """The next step is about to be issued."""
+
+    def end(self) -> list[float]:
+        """A step was issued; the durations of steps that are now known to have ended."""
+
+    def finish(self) -> list[float]:
+        """Wait for the rest."""
+
+
+class HostTimeline:
+    """Times each step on the host's clock, after waiting for the device if there is one."""
+
+    lead_in = 0
+
+    def __init__(self, clock: Clock = monotonic, synchronize: Callable[[], None] | None = None) -> None:
+        self._clock = clock
+        self._synchronize = synchronize
+        self._begun = 0.0
+        waited = "each step waited for, device synchronised before the clock is read" if synchronize else "each step"
+        self.description = f"host monotonic clock, {waited}"
+
+    def begin(self) -> None:
+        self._begun = self._clock()
+
+    def end(self) -> list[float]:
+        if self._synchronize is not None:
+            self._synchronize()
+        return [self._clock() - self._begun]
+
+    def finish(self) -> list[float]:
+        return []
+
+
+class Event(Protocol):
+    """A mark on a device's stream."""
+
+    def record(self) -> None:
+        """Put the mark behind the work issued so far."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has passed the mark."""
+
+    def elapsed_time(self, end: Event, /) -> float:
+        """Milliseconds from this mark to that."""
+
+
+class EventTimeline:
+    """Times steps by device events while a few of them are in flight."""
+
+    def __init__(self, new_event: Callable[[], Event], in_flight: int) -> None:
+        self.lead_in = in_flight
+        self.description = f"device events, from completion to completion, {in_flight} steps in flight"
+        self._new_event = new_event
+        self._in_flight = in_flight
+        self._pending: deque[Event] = deque()
+        self._spare: list[Event] = []
+        self._previous: Event | None = None
+
+    def begin(self) -> None:
+        if self._previous is None:
+            self._previous = self._new_event()
+            self._previous.record()
+
+    def end(self) -> list[float]:
+        event = self._spare.pop() if self._spare else self._new_event()
+        event.record()
+        self._pending.append(event)
+        return [self._settle()] if len(self._pending) > self._in_flight else []
+
+    def finish(self) -> list[float]:
+        return [self._settle() for _ in range(len(self._pending))]
+
+    def _settle(self) -> float:
+        if self._previous is None:
+            raise RuntimeError("end() without begin()")
+        event = self._pending.popleft()
+        event.synchronize()
+        seconds = self._previous.elapsed_time(event) * 1e-3
+        self._spare.append(self._previous)
+        self._previous = event
+        return seconds

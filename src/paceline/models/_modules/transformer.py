@@ -1,0 +1,78 @@
+"""What GPT-2 and BERT share: attention, the feed-forward layer, and the projection onto the vocabulary."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+ALIGNMENT = 64
+IMPOSSIBLE = -1e4  # finite in fp16 too
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with one product for queries, keys and values.
+
+    The rows of the fused weight are ordered head by head, each head's query, key and value together. A split of the
+    rows over devices at head borders is therefore an attention over fewer heads, and this code runs it unchanged.
+    """
+
+    def __init__(self, hidden: int, heads: int, *, causal: bool) -> None:
+        super().__init__()
+        if hidden % heads:
+            raise ValueError(f"hidden size {hidden} is not a multiple of {heads} heads")
+        self.head_size = hidden // heads
+        self.causal = causal
+        self.qkv = nn.Linear(hidden, 3 * hidden)
+        self.output = nn.Linear(hidden, hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        by_head = self.qkv(x).view(batch, length, -1, 3, self.head_size)
+        query, key, value = (part.transpose(1, 2) for part in by_head.unbind(3))
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        return self.output(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+class FeedForward(nn.Module):
+    """Two linear layers, four times as wide in between, with a GELU; GPT-2 takes the tanh form, BERT the exact one."""
+
+    def __init__(self, hidden: int, *, gelu: Literal["tanh", "none"]) -> None:
+        super().__init__()
+        self.gelu = gelu
+        self.expand = nn.Linear(hidden, 4 * hidden)
+        self.contract = nn.Linear(4 * hidden, hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.contract(F.gelu(self.expand(x), approximate=self.gelu))  # type: ignore[no-any-return]
+
+
+def vocabulary_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None = None, *, training: bool) -> Tensor:
+    """Logits over the vocabulary; GPUs compute a padded one, as matrix products of odd widths are far slower there.
+
+    In training the padding stays on: cutting it off would copy the gradient of the logits. Its logits are so low that
+    their probability is exactly zero, and so the loss and all gradients are those of the vocabulary alone.
+    """
+    vocabulary = weight.shape[0]
+    padding = -vocabulary % ALIGNMENT
+    if not padding or not weight.is_cuda:
+        return F.linear(hidden, weight, bias)
+    logits = padded_logits(hidden, weight, bias, padding)
+    return logits if training else logits[..., :vocabulary]
+
+
+def padded_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
+    """Logits with so many impossible tokens after the last one."""
+    bias = weight.new_zeros(weight.shape[0]) if bias is None else bias
+    return F.linear(hidden, F.pad(weight, (0, 0, 0, padding)), F.pad(bias, (0, padding), value=IMPOSSIBLE))
+
+
+def initialise(module: nn.Module, deviation: float = 0.02) -> None:
+    """Small normal weights and zero biases, as both families are trained from; meant for `Module.apply`."""
+    if isinstance(module, nn.Linear):
+        nn.init.normal_(module.weight, std=deviation)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.Embedding):
+        nn.init.normal_(module.weight, std=deviation)

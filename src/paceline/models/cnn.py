@@ -1,0 +1,140 @@
+"""The convolutional classifiers of torchvision with random weights, trained on random images of 1000 classes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from paceline.models.base import Batch, ModelSpec, Scale, Workload
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+CLASSES = 1000
+IMAGE = 224
+TINY_IMAGE = 64
+
+# By family, where it is not the usual size: what it was made for, and the least that its depth allows or needs.
+IMAGES = {"inception": 299}
+TINY_IMAGES = {"inception": 75, "vgg": 32}
+
+# Auxiliary classifiers add this share of their loss while training.
+AUXILIARY_WEIGHTS = {"googlenet": 0.3, "inception": 0.4}
+
+BRANCH_SCALE = 0.2
+
+
+def _build(name: str, family: str, scale: Scale) -> Workload:
+    from paceline.models._modules.torchvision_import import models
+
+    options: dict[str, Any] = {"weights": None, "num_classes": CLASSES}
+    if family in AUXILIARY_WEIGHTS:
+        # Inception's auxiliary classifier needs the features of a full-size image, so that the tiny scale goes without;
+        # the published initialisation of both draws through scipy for minutes and changes no speed.
+        options |= {"aux_logits": scale == "full" or family != "inception", "init_weights": False}
+    image = IMAGES.get(family, IMAGE) if scale == "full" else TINY_IMAGES.get(family, TINY_IMAGE)
+    module = getattr(models, name)(**options)
+    _calm_residuals(module)
+    return Workload(
+        module=module,
+        make_batch=partial(_make_batch, image),
+        loss=partial(_class_loss, AUXILIARY_WEIGHTS.get(family, 0.0)),
+    )
+
+
+def _calm_residuals(module: nn.Module) -> None:
+    """Let the branches of a ResNet add a little each.
+
+    Untrained batch statistics normalise nothing, so that at full strength 50 blocks overflow fp16 in inference.
+    """
+    from torch import nn
+    from torchvision.models.resnet import BasicBlock, Bottleneck
+
+    for block in module.modules():
+        if isinstance(block, BasicBlock):
+            nn.init.constant_(block.bn2.weight, BRANCH_SCALE)
+        elif isinstance(block, Bottleneck):
+            nn.init.constant_(block.bn3.weight, BRANCH_SCALE)
+
+
+def _make_batch(image: int, samples: int, generator: torch.Generator) -> Batch:
+    import torch
+
+    images = torch.empty(samples, 3, image, image, device=generator.device)
+    labels = torch.empty(samples, dtype=torch.int64, device=generator.device)
+    for row in range(samples):  # row by row: the first samples must not depend on how many follow
+        images[row].normal_(generator=generator)
+        labels[row].random_(CLASSES, generator=generator)
+    return Batch(inputs=(images,), targets=(labels,))
+
+
+def _class_loss(auxiliary_weight: float, output: Tensor | tuple[Tensor | None, ...], batch: Batch) -> Tensor:
+    """Cross entropy; a tuple holds the logits first and those of the auxiliary classifiers after."""
+    import torch.nn.functional as F
+
+    labels = batch.targets[0]
+    if not isinstance(output, tuple):
+        return F.cross_entropy(output, labels)
+    main, *auxiliary = (F.cross_entropy(logits, labels) for logits in output if logits is not None)
+    return main + auxiliary_weight * sum(auxiliary, start=main.new_zeros(()))
+
+
+def _spec(name: str, family: str, parameters: int, batch_size: int) -> ModelSpec:
+    image = IMAGES.get(family, IMAGE)
+    return ModelSpec(
+        name=name,
+        family=family,
+        task="image classification",
+        summary=f"torchvision's {name}; images of {image} x {image}, {CLASSES} classes",
+        build=partial(_build, name, family),
+        parameters=parameters,
+        batch_size=batch_size,
+        sample="image",
+        channels_last=True,
+        imports=("torch", "paceline.models._modules.torchvision_import"),
+        settings={"image": image, "classes": CLASSES},
+    )
+
+
+# name, family, parameters, default batch size: what fills a large GPU without coming near its memory
+MODELS = tuple(
+    _spec(*row)
+    for row in (
+        ("resnet18", "resnet", 11_689_512, 128),
+        ("resnet34", "resnet", 21_797_672, 128),
+        ("resnet50", "resnet", 25_557_032, 64),
+        ("resnet101", "resnet", 44_549_160, 64),
+        ("resnet152", "resnet", 60_192_808, 64),
+        ("resnext50_32x4d", "resnext", 25_028_904, 64),
+        ("resnext101_32x8d", "resnext", 88_791_336, 32),
+        ("wide_resnet50_2", "wide_resnet", 68_883_240, 64),
+        ("wide_resnet101_2", "wide_resnet", 126_886_696, 32),
+        ("densenet121", "densenet", 7_978_856, 64),
+        ("densenet161", "densenet", 28_681_000, 32),
+        ("densenet169", "densenet", 14_149_480, 32),
+        ("densenet201", "densenet", 20_013_928, 32),
+        ("vgg11", "vgg", 132_863_336, 64),
+        ("vgg11_bn", "vgg", 132_868_840, 64),
+        ("vgg13", "vgg", 133_047_848, 64),
+        ("vgg13_bn", "vgg", 133_053_736, 64),
+        ("vgg16", "vgg", 138_357_544, 32),
+        ("vgg16_bn", "vgg", 138_365_992, 32),
+        ("vgg19", "vgg", 143_667_240, 32),
+        ("vgg19_bn", "vgg", 143_678_248, 32),
+        ("mnasnet0_5", "mnasnet", 2_218_512, 128),
+        ("mnasnet0_75", "mnasnet", 3_170_208, 128),
+        ("mnasnet1_0", "mnasnet", 4_383_312, 128),
+        ("mnasnet1_3", "mnasnet", 6_282_256, 128),
+        ("mobilenet_v2", "mobilenet", 3_504_872, 128),
+        ("shufflenet_v2_x0_5", "shufflenet", 1_366_792, 128),
+        ("shufflenet_v2_x1_0", "shufflenet", 2_278_604, 128),
+        ("shufflenet_v2_x1_5", "shufflenet", 3_503_624, 128),
+        ("shufflenet_v2_x2_0", "shufflenet", 7_393_996, 128),
+        ("squeezenet1_0", "squeezenet", 1_248_424, 128),
+        ("squeezenet1_1", "squeezenet", 1_235_496, 128),
+        ("alexnet", "alexnet", 61_100_840, 128),
+        ("googlenet", "googlenet", 13_004_888, 128),
+        ("inception_v3", "inception", 27_161_264, 64),
+    )
+)

@@ -1,0 +1,137 @@
+"""Models of the user's own, given as `package.module:factory`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from paceline.core.errors import InputError, PacelineError
+from paceline.models import registry
+from paceline.models.base import ModelSpec, Scale, Workload
+
+_SHAPE = "write it as package.module:factory"
+
+
+def find_model(name: str, *, allow_import: bool) -> ModelSpec:
+    """A model of the zoo by its name, or the user's own as `module:factory` where importing it is allowed."""
+    if ":" not in name:
+        return registry().get(name)
+    if not allow_import:
+        raise InputError(
+            f"model '{name}' is refused: a model given as module:factory runs code, "
+            "so it is taken only from the command line or a local suite"
+        )
+    return load_user_model(name)
+
+
+def load_user_model(reference: str) -> ModelSpec:
+    """The model behind `package.module:factory`; the current folder is on the import path.
+
+    The factory takes nothing, or a keyword `scale` ("full" or "tiny"), and returns a `Workload` or a `ModelSpec`.
+    It is called here once, to see which (at the tiny scale where it takes one), unless it is annotated to return a
+    `Workload`: then only a case calls it, and a large model is not built merely to be looked at.
+    """
+    factory = _attribute(reference)
+    if isinstance(factory, ModelSpec):
+        return factory
+    if not callable(factory):
+        raise InputError(f"model '{reference}' is {_a(factory)}, not a function: {_SHAPE}")
+    takes_scale = _takes_scale(reference, factory)
+
+    def build(scale: Scale) -> Workload:
+        built = factory(scale=scale) if takes_scale else factory()
+        if isinstance(built, ModelSpec):
+            return built.build(scale)
+        return _checked(reference, built)
+
+    if not _promises_workload(factory):
+        try:
+            probe = factory(scale="tiny") if takes_scale else factory()
+        except PacelineError:
+            raise
+        except Exception as error:
+            raise InputError(f"model '{reference}' failed when called: {type(error).__name__}: {error}") from error
+        if isinstance(probe, ModelSpec):
+            return probe
+        _checked(reference, probe)
+    return ModelSpec(
+        name=reference,
+        family="user",
+        task="custom",
+        summary=next(iter((inspect.getdoc(factory) or "").splitlines()), "a model of the user's own"),
+        build=build,
+    )
+
+
+def _attribute(reference: str) -> Any:
+    module_name, colon, attribute = reference.partition(":")
+    parts = module_name.split(".")
+    if not colon or not attribute.isidentifier() or not all(part.isidentifier() for part in parts):
+        raise InputError(f"model '{reference}' is malformed: {_SHAPE}")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise InputError(f"model '{reference}': its module needs '{error.name}', which is not installed") from error
+        raise InputError(
+            f"model '{reference}': there is no module '{error.name}' in {here} or among the installed packages"
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise InputError(
+            f"model '{reference}': importing '{module_name}' failed: {type(error).__name__}: {error}"
+        ) from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError as error:
+        public = ", ".join(sorted(name for name in vars(module) if not name.startswith("_"))[:20])
+        raise InputError(
+            f"model '{reference}': module '{module_name}' has no '{attribute}'; it has {public or 'no public names'}"
+        ) from error
+
+
+def _takes_scale(reference: str, factory: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # some callables written in C do not tell
+        return False
+    required = [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        and parameter.name != "scale"
+    ]
+    if required:
+        raise InputError(
+            f"model '{reference}' needs {', '.join(required)}: a factory takes no arguments, or only the keyword scale"
+        )
+    return any(
+        parameter.kind is parameter.VAR_KEYWORD
+        or (parameter.name == "scale" and parameter.kind is not parameter.POSITIONAL_ONLY)
+        for parameter in parameters
+    )
+
+
+def _promises_workload(factory: Callable[..., Any]) -> bool:
+    promised = getattr(factory, "__annotations__", {}).get("return")
+    return promised is Workload or (isinstance(promised, str) and promised.rpartition(".")[2] == "Workload")
+
+
+def _checked(reference: str, built: object) -> Workload:
+    if isinstance(built, Workload):
+        return built
+    raise InputError(
+        f"model '{reference}' returned {_a(built)}: return a paceline.models.Workload or a paceline.models.ModelSpec"
+    )
+
+
+def _a(value: object) -> str:
+    return f"an object of type {type(value).__name__}"

@@ -1,0 +1,1 @@
+"""Shows records to people and to other programs: console, HTML, Markdown, CSV, JSON lines, PNG."""

@@ -1,0 +1,97 @@
+"""The report on a terminal: the answer, one row per case, what to doubt, and what did not succeed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TextIO
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from paceline.analysis.summary import Row, RunSummary, summarize_run
+from paceline.core.run import RunRecords
+from paceline.report.columns import columns
+from paceline.report.text import answer, clean, one_line, plain
+
+WIDTH = 100
+_SHORT = {"Device memory": "Memory", "Host memory": "Memory", "Doubts": "?", "Step time": "Step"}
+
+
+def open_console(file: TextIO | None = None) -> Console:
+    """A console that fits its terminal; a pipe gets a fixed width, so that no table is squeezed."""
+    file = file or sys.stdout
+    return Console(file=file, highlight=False, width=None if file.isatty() else WIDTH)
+
+
+def render(records: RunRecords, console: Console | None = None, *, primary: Mapping[str, str] | None = None) -> None:
+    """Show a run on a terminal or in a pipe."""
+    _Printer(console or open_console()).show(summarize_run(records, primary))
+
+
+class _Printer:
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.ascii = not console.is_terminal or console.options.ascii_only
+
+    def text(self, content: str, style: str = "") -> Text:
+        """Text that is never read as markup, in signs that this terminal has."""
+        content = clean(plain(content) if self.ascii else content)
+        return Text(content.encode(self.console.encoding, "backslashreplace").decode(self.console.encoding), style)
+
+    def show(self, summary: RunSummary) -> None:
+        self.console.print(self.text(answer(summary), "bold"))
+        if summary.measured:
+            self.console.print()
+            self.console.print(self.table(summary))
+        if summary.doubts:
+            self.doubts(summary)
+        if summary.failed:
+            self.failures(summary.failed)
+        if summary.not_run:
+            titles = ", ".join(one_line(case.title or case.benchmark) for case in summary.not_run)
+            self.console.print()
+            self.console.print(self.text(f"Not run: {titles}", "yellow"))
+
+    def table(self, summary: RunSummary) -> Table:
+        if self.ascii:
+            table = Table(box=box.ASCII2, show_edge=False, pad_edge=False, padding=(0, 1))
+        else:
+            table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        shown = [column for column in columns(summary) if column.key != "samples"]
+        for column in shown:
+            header = self.text(_SHORT.get(column.header, column.header))
+            case = column.key == "case"
+            table.add_column(
+                header,
+                justify="right" if column.numeric else "left",
+                no_wrap=not case,
+                overflow="fold",
+                min_width=14 if case else None,
+                style={"result": "bold", "doubts": "yellow"}.get(column.key, ""),
+            )
+        for index in range(len(summary.measured)):
+            table.add_row(*(self.text(column.cells[index].text) for column in shown))
+        return table
+
+    def doubts(self, summary: RunSummary) -> None:
+        self.console.print()
+        self.console.print(self.text("Doubts, and what to do", "bold yellow"))
+        for kind in summary.doubts:
+            remedies = "; or ".join(one_line(remedy) for remedy in kind.remedies)
+            self.item(f"{kind.mark}  {one_line(kind.kind)}: {remedies}")
+
+    def failures(self, rows: tuple[Row, ...]) -> None:
+        self.console.print()
+        self.console.print(self.text("Did not succeed", "bold red"))
+        for row in rows:
+            cause = one_line(row.cause.message) if row.cause else "no cause was recorded"
+            where = f" (rank {row.cause.rank})" if row.cause and row.cause.rank is not None else ""
+            self.item(f"{one_line(row.label)}: {row.outcome.value}{where}", style="bold")
+            self.item(f"{cause}\nTo do: {row.remedy}" if row.remedy else cause, indent=4)
+
+    def item(self, content: str, *, indent: int = 2, style: str = "") -> None:
+        self.console.print(Padding(self.text(content, style), (0, 0, 0, indent), expand=False))

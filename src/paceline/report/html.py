@@ -1,0 +1,193 @@
+"""The report as one HTML file that needs nothing else: no network, no fonts, no other file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+
+from paceline.analysis.summary import Figure, Row, RunSummary, headline_of, sampled, summarize_run
+from paceline.core.quantity import show_count, show_duration, show_size
+from paceline.core.record import Measurement
+from paceline.core.run import RunRecords
+from paceline.report import charts
+from paceline.report.columns import columns
+from paceline.report.files import write_atomic
+from paceline.report.text import (
+    answer,
+    clean,
+    heading,
+    host_name,
+    humanize,
+    one_line,
+    show_relative,
+    show_value,
+    superlative,
+    when,
+)
+
+PERCENTILES = ("50", "90", "95", "99", "99.9")
+_BYTES = {"total", "available", "limit", "limit_used", "swap_total", "swap_used", "size", "memory"}
+_BYTES |= {"memory_total", "memory_used"}
+_CARDS = 4
+
+
+@dataclass(frozen=True)
+class Card:
+    """One big number."""
+
+    number: str
+    unit: str
+    interval: str
+    what: str
+    label: str
+    doubtful: bool
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A chart that was drawn, with what to know about it."""
+
+    svg: Markup
+    notes: tuple[str, ...]
+
+
+def render(records: RunRecords, *, primary: Mapping[str, str] | None = None) -> str:
+    """The whole page."""
+    summary = summarize_run(records, primary)
+    script = Markup(_templates().get_template("report.js").render())
+    drawn = charts.available()
+    several = sum(len(group.rows) for group in summary.groups) > 1  # a single bar tells nothing
+    overview = charts.overview(summary) if drawn and several else None
+    run = records.run
+    return (
+        _templates()
+        .get_template("report.html")
+        .render(
+            summary=summary,
+            run=run,
+            answer=answer(summary),
+            host=host_name(run.environment),
+            devices=_devices(summary),
+            seconds=(run.ended_at - run.started_at).total_seconds() if run.ended_at else None,
+            command=shlex.join(run.command),
+            cards=_cards(summary),
+            columns=columns(summary),
+            overview=_draw(overview, "overview"),
+            charts_missing=not drawn,
+            drawings={row.case.index: _samples(row, primary) for row in summary.rows} if drawn else {},
+            style=Markup(_templates().get_template("report.css").render()),
+            script=script,
+            script_hash=base64.b64encode(hashlib.sha256(str(script).encode()).digest()).decode(),
+            percentiles=PERCENTILES,
+        )
+    )
+
+
+def write(records: RunRecords, path: str | Path, *, primary: Mapping[str, str] | None = None) -> Path:
+    """Write the page; the path is returned."""
+    return write_atomic(path, render(records, primary=primary))
+
+
+@lru_cache(maxsize=1)
+def _templates() -> Environment:
+    templates = Environment(
+        loader=PackageLoader("paceline.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    templates.filters |= {
+        "value": lambda figure: show_value(figure.value, figure.unit),
+        "bare": _bare,
+        "together": lambda text: text.replace("± ", "±\u00a0").replace(" %", "\u00a0%"),
+        "leaves": lambda mapping: {k: v for k, v in mapping.items() if not isinstance(v, Mapping) and not _is_table(v)},
+        "relative": show_relative,
+        "words": humanize,
+        "heading": heading,
+        "clean": clean,
+        "line": one_line,
+        "when": when,
+        "duration": show_duration,
+        "percentile": _percentile,
+        "fact": show_fact,
+    }
+    templates.tests |= {"nested": lambda value: isinstance(value, Mapping), "table": _is_table}
+    return templates
+
+
+def show_fact(value: Any, key: str = "") -> str:
+    """A fact, a parameter or a part of the environment, as text."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and key in _BYTES:
+        return show_size(value)
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    if isinstance(value, float):
+        return show_count(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(show_fact(item, key) for item in value) or "none"
+    return clean(value) if isinstance(value, str) else clean(json.dumps(value, default=str))
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
+
+
+def _percentile(figure: Figure, name: str) -> str:
+    value = figure.percentile(name)
+    return _bare(value, figure.unit) if value is not None else "–"
+
+
+def _bare(value: float, unit: str) -> str:
+    """A value beside one that tells the unit already, unless its scale is its own."""
+    shown = show_value(value, unit)
+    return shown.removesuffix(f" {unit}") if unit not in ("s", "B", "%") else shown
+
+
+def _devices(summary: RunSummary) -> str:
+    names = [row.record.facts.get("device") for row in summary.rows]
+    return ", ".join(dict.fromkeys(one_line(name) for name in names if isinstance(name, str)))
+
+
+def _cards(summary: RunSummary) -> list[Card]:
+    """The leader of each group; a run with one result shows that case's other figures instead."""
+    results = [row for row in summary.measured if row.headline]
+    if len(results) == 1:
+        row = results[0]
+        whole = [figure for figure in row.figures if not figure.scope]
+        return [_card(figure, humanize(figure.name), row) for figure in whole[:_CARDS]]
+    cards = []
+    for group in summary.groups[:_CARDS]:
+        figure = group.best.headline
+        if figure is not None:
+            alone = len(group.rows) == 1
+            what = (
+                humanize(figure.name) if alone else f"{superlative(group)} of {len(group.rows)} {group.benchmark} cases"
+            )
+            cards.append(_card(figure, what, group.best))
+    return cards
+
+
+def _card(figure: Figure, what: str, row: Row) -> Card:
+    number, _, unit = show_value(figure.value, figure.unit).partition(" ")
+    return Card(number, unit, show_relative(figure.relative), what, one_line(row.label), bool(row.doubts))
+
+
+def _samples(row: Row, primary: Mapping[str, str] | None) -> Drawing | None:
+    headline = headline_of(row.record, (primary or {}).get(row.case.benchmark))
+    source: Measurement | None = sampled(row.record, headline)
+    return _draw(charts.distribution(source), f"case-{row.case.index}-samples") if source else None
+
+
+def _draw(chart: charts.Chart | None, name: str) -> Drawing | None:
+    return Drawing(Markup(charts.draw_svg(chart, name)), chart.notes) if chart else None

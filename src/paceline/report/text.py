@@ -1,0 +1,140 @@
+"""Numbers, names and sentences as every report writes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from paceline.analysis.summary import Figure, Group, RunSummary
+from paceline.core.quantity import show, show_count
+
+SI_UNITS = frozenset({"FLOP/s", "FLOP", "B/s", "J", "W", "Hz"})
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"))
+_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_SIZES = ((1024.0**3, "GiB"), (1024.0**2, "MiB"), (1024.0, "KiB"), (1.0, "B"))
+_WORDS = {
+    word.lower(): word for word in ("CPU", "CUDA", "ECC", "FLOPS", "GPU", "GPUs", "MFU", "MHz", "MIG", "NUMA", "SM")
+}
+_PLAIN = str.maketrans({"±": "+-", "µ": "u", "–": "-", "—": "-", "…": "...", "·": ";", "×": "x"})
+
+
+def show_value(value: float, unit: str) -> str:
+    """A value in its unit, scaled for reading; what is no number says so."""
+    if not math.isfinite(value):
+        return "not a number" if math.isnan(value) else f"{'-' if value < 0 else ''}infinite"
+    if unit in SI_UNITS and value:
+        scale, label = axis_scale(unit, value)
+        return f"{value / scale:.4g} {label}"
+    if unit == "%" and abs(value) >= 0.05:
+        return f"{value:.1f} %"
+    return one_line(show(value, unit))
+
+
+def axis_scale(unit: str, typical: float) -> tuple[float, str]:
+    """What to divide by so that values of this size read well, and the unit they then have."""
+    steps: tuple[tuple[float, str], ...] = ((1.0, unit),)
+    if unit == "s":
+        steps = _TIMES
+    elif unit == "B":
+        steps = _SIZES
+    elif unit in SI_UNITS:
+        steps = tuple((scale, prefix + unit) for scale, prefix in _PREFIXES)
+    return next((step for step in steps if abs(typical) >= step[0]), steps[-1])
+
+
+def show_relative(relative: float | None) -> str:
+    """A relative half-width: `± 0.4 %`."""
+    if relative is None:
+        return ""
+    if relative < 0.0005:
+        return "± <0.1 %"
+    return f"± {100 * relative:.1f} %" if relative < 0.0995 else f"± {100 * relative:.0f} %"
+
+
+def humanize(name: str) -> str:
+    """A metric's or fact's name as words; a name in capitals is an environment variable's and stays."""
+    if name != name.lower():
+        return name
+    return " ".join(_WORDS.get(word, word) for word in name.split("_"))
+
+
+def heading(text: str) -> str:
+    """Words with a capital to start with, and no other letter changed."""
+    return text[:1].upper() + text[1:]
+
+
+def when(moment: datetime) -> str:
+    """A moment that reads the same everywhere."""
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return aware.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def clean(text: str) -> str:
+    """Text without control characters, which could drive a terminal; line ends and tabs stay."""
+    return "".join(
+        char if char in "\n\t" or (char.isprintable() or char == "\u00a0") else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
+def one_line(text: str) -> str:
+    """Clean text on a single line."""
+    return " ".join(clean(text).split())
+
+
+def plain(text: str) -> str:
+    """Our own signs in ASCII, for pipes and old terminals."""
+    return text.translate(_PLAIN)
+
+
+def superlative(group: Group) -> str:
+    """What the leader of a group is."""
+    return "fastest" if group.metric.unit == "s" or group.metric.unit.endswith("/s") else "best"
+
+
+def show_figure(figure: Figure) -> str:
+    """A value with its doubt: `412 images/s ± 0.4 %`."""
+    return f"{show_value(figure.value, figure.unit)} {show_relative(figure.relative)}".rstrip()
+
+
+def answer(summary: RunSummary) -> str:
+    """The one sentence that a report leads with."""
+    if not summary.total:
+        return "This run has no cases."
+    good = len(summary.measured)
+    cases = "case" if summary.total == 1 else "cases"
+    counted = (
+        f"All {good} cases measured" if good == summary.total > 1 else f"{good} of {summary.total} {cases} measured"
+    )
+    parts = [counted, *_leader(summary)]
+    if summary.doubtful:
+        parts.append(f"{len(summary.doubtful)} with doubts")
+    if summary.failed:
+        parts.append(f"{len(summary.failed)} did not succeed")
+    if summary.not_run:
+        parts.append(f"{len(summary.not_run)} not run")
+    return one_line("; ".join(parts) + ".")
+
+
+def _leader(summary: RunSummary) -> list[str]:
+    if not summary.groups:
+        return []
+    group = max(summary.groups, key=lambda group: len(group.rows))
+    figure = group.best.headline
+    if figure is None or (len(group.rows) == 1 and len(summary.groups) > 1):
+        return []
+    label = one_line(group.best.label)
+    if len(group.rows) == 1:
+        return [f"{label}: {show_figure(figure)}"]
+    unit = group.metric.unit
+    if not unit.endswith("/s") or unit in SI_UNITS:
+        return [f"{superlative(group)}: {label}, {show_figure(figure)}"]
+    name = f"{superlative(group)} {group.benchmark} in {unit}"
+    shown = f"{show_count(figure.value)} {show_relative(figure.relative)}".rstrip()
+    return [f"{name}: {label.removeprefix(group.benchmark).strip()}, {shown}"]
+
+
+def host_name(environment: Mapping[str, object]) -> str:
+    """The name of the machine that measured."""
+    return str(environment.get("host") or "unknown")

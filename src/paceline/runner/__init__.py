@@ -1,0 +1,1 @@
+"""Suite to isolated processes to records."""

@@ -1,0 +1,121 @@
+"""What the process of a case does: one rank of one benchmark, its result sent to the runner."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import signal
+import time
+import traceback
+from typing import Any
+
+from paceline.core.benchmark import Context, Progress
+from paceline.core.case import Case
+from paceline.core.errors import (
+    CaseError,
+    InputError,
+    MissingDependency,
+    OutOfMemory,
+    SilentCorruption,
+    Unsupported,
+)
+from paceline.core.record import Cause, CauseKind, Outcome
+from paceline.measure.exhaustion import exhausted
+from paceline.runner.channel import Channel
+
+_PR_SET_PDEATHSIG = 1
+
+
+def run_rank(order: dict[str, Any], channel: Channel) -> None:
+    """Measure, and send what came of it; everything that goes wrong is an outcome."""
+    _die_with_parent()
+    _take_output(order["log"])
+    os.environ.update(order["environment"])
+    os.chdir(order["folder"])
+    case = Case.model_validate(order["case"])
+    channel.send({"started": time.monotonic()})
+    try:
+        context = Context(
+            case=case,
+            rank=order["rank"],
+            world_size=order["world_size"],
+            local_rank=order["local_rank"],
+            report=lambda progress: channel.send({"progress": _progress(progress)}),
+        )
+        from paceline.benchmarks import registry
+
+        benchmark = registry().get(case.benchmark)
+        parameters = benchmark.Parameters.read(case.parameters, case.title)
+        random.seed(case.parameters.get("seed", 0))
+        result = benchmark().measure(parameters, context)
+        channel.send({"result": result.model_dump(mode="json")})
+    except BaseException as error:
+        outcome, cause = explain(error)
+        channel.send({"failed": {"outcome": outcome, "cause": cause.model_dump(mode="json"), "at": time.monotonic()}})
+
+
+def explain(error: BaseException) -> tuple[Outcome, Cause]:
+    """The outcome that an exception means, with its cause."""
+    detail = "".join(traceback.format_exception(error))[-4000:]
+    message = str(error) or type(error).__name__
+
+    def cause(kind: CauseKind, text: str, *, with_detail: bool = True) -> Cause:
+        return Cause(kind=kind, message=text, detail=detail if with_detail else "")
+
+    if isinstance(error, MissingDependency):
+        return Outcome.UNSUPPORTED, cause(CauseKind.MISSING_DEPENDENCY, message, with_detail=False)
+    if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("paceline"):
+        text = f"{error.name} is not installed; pip install {error.name.partition('.')[0]}"
+        return Outcome.UNSUPPORTED, cause(CauseKind.MISSING_DEPENDENCY, text)
+    if isinstance(error, Unsupported):
+        return Outcome.UNSUPPORTED, cause(CauseKind.UNSUPPORTED, message, with_detail=False)
+    if isinstance(error, SilentCorruption):
+        return Outcome.FAILED, cause(CauseKind.CORRUPTION, message, with_detail=False)
+    where = exhausted(error)
+    if where == "device":
+        text = f"the device's memory did not suffice; use a smaller batch (--batch-size auto finds one). {message}"
+        return Outcome.OUT_OF_MEMORY, cause(CauseKind.DEVICE_MEMORY, _first_line(text))
+    if where == "host" or isinstance(error, OutOfMemory):
+        text = f"the host's memory did not suffice; use a smaller batch or --scale tiny. {message}"
+        return Outcome.OUT_OF_MEMORY, cause(CauseKind.HOST_MEMORY, _first_line(text))
+    if isinstance(error, CaseError | InputError):
+        return Outcome.FAILED, cause(CauseKind.ERROR, message, with_detail=False)
+    return Outcome.FAILED, cause(CauseKind.ERROR, _first_line(f"{type(error).__name__}: {message}"))
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0][:500]
+
+
+def _progress(progress: Progress) -> dict[str, Any]:
+    return {
+        "phase": progress.phase,
+        "metric": progress.metric,
+        "unit": progress.unit,
+        "samples": progress.samples,
+        "work": progress.work,
+        "rate_unit": progress.rate_unit,
+        "fraction": progress.fraction,
+    }
+
+
+def _die_with_parent() -> None:
+    """When the warm server is killed, so are its cases."""
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (OSError, AttributeError):
+        return  # not Linux: the runner's end is noticed by the server alone
+    if os.getppid() == 1:
+        os._exit(70)
+
+
+def _take_output(path: str) -> None:
+    """What libraries print belongs to the case, not to the runner's terminal."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    os.close(nothing)

@@ -1,0 +1,300 @@
+"""Runs one case: its ranks in processes of their own, watched until they end or their time is over."""
+
+from __future__ import annotations
+
+import os
+import select
+import selectors
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paceline.core.case import Case
+from paceline.core.merge import merge_ranks
+from paceline.core.metric import Metric
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Result
+from paceline.runner.channel import Channel
+from paceline.runner.host_memory import kills_for_memory
+from paceline.runner.server import ServerLost, ServerTimeout, WarmServer
+from paceline.runner.warm import kill_groups
+
+LINGER_SECONDS = 10.0  # a rank that has sent its result may take this long to leave
+AFTERMATH_SECONDS = 1.0  # how long to listen, after a failure, for the failure that caused it
+LOG_TAIL = 2000
+
+# What a rank says when another one is gone: a consequence, not a cause.
+_CONSEQUENCES = ("connection closed by peer", "connection reset", "broken pipe", "socket closed", "remote process")
+
+OnProgress = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a rank failed, and when."""
+
+    rank: int
+    outcome: Outcome
+    cause: Cause
+    at: float  # monotonic clock
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        """Causes before consequences, then by time."""
+        text = self.cause.message.lower()
+        return any(words in text for words in _CONSEQUENCES), self.at
+
+
+@dataclass
+class CaseEnd:
+    """What came of a case, or of those of its ranks that ran here."""
+
+    results: dict[int, Result] = field(default_factory=dict)  # by rank
+    failure: Failure | None = None
+    samples: list[float] = field(default_factory=list)  # of the first rank, as they came in
+    metric: str = ""
+    unit: str = ""
+    startup_seconds: float | None = None  # from the order to the first line of the case's own code
+
+    def result(self) -> Result:
+        """Everything measured: the ranks' results merged, or what a failed case had seen until then."""
+        if self.failure is None:
+            merged = merge_ranks([self.results[rank] for rank in sorted(self.results)])
+        elif self.samples and self.metric:
+            metric = Metric(name=self.metric, unit=self.unit)
+            merged = Result(measurements=[Measurement.of_samples(metric, self.samples)])
+        else:
+            merged = Result()
+        if self.startup_seconds is not None:
+            merged.facts["startup_seconds"] = self.startup_seconds
+        return merged
+
+
+@dataclass
+class _Rank:
+    rank: int
+    pid: int
+    channel: Channel
+    log: Path
+    result: Result | None = None
+    result_at: float = 0.0
+    failure: Failure | None = None
+    ended: bool = False
+    killed: bool = False
+    started_at: float | None = None
+
+
+class CaseExecution:
+    """One case on this machine."""
+
+    def __init__(
+        self,
+        server: WarmServer,
+        case: Case,
+        *,
+        ranks: Mapping[int, Mapping[str, str]],  # global rank: its environment (LOCAL_RANK, MASTER_PORT, ...)
+        world_size: int,
+        on_progress: OnProgress,
+        abort: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._server = server
+        self._case = case
+        self._environments = ranks
+        self._world_size = world_size
+        self._on_progress = on_progress
+        self._abort = abort
+        self._ranks: list[_Rank] = []
+        self._end = CaseEnd()
+        self._memory_kills = kills_for_memory()
+
+    def run(self, imports: tuple[str, ...]) -> CaseEnd:
+        """Start the ranks, watch them, and return when all of them are gone."""
+        deadline = time.monotonic() + self._case.timeout
+        with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+            try:
+                self._server.warm(imports, deadline)
+                self._start(Path(folder), deadline)
+                self._watch(deadline)
+            except ServerTimeout as error:
+                self._fail_all(Outcome.TIMEOUT, CauseKind.TIMEOUT, str(error))
+            except ServerLost as error:
+                # Its cases died with it. Somebody killed it, or an import did.
+                kind = CauseKind.INTERRUPTED if self._ranks else CauseKind.CRASHED
+                self._fail_all(Outcome.FAILED, kind, str(error))
+            finally:
+                kill_groups({rank.pid for rank in self._ranks if not rank.ended})
+                for rank in self._ranks:
+                    rank.channel.close()
+        failures = [rank.failure for rank in self._ranks if rank.failure is not None]
+        if failures:
+            self._end.failure = min(failures, key=lambda failure: failure.order)
+        self._end.results = {rank.rank: rank.result for rank in self._ranks if rank.result is not None}
+        return self._end
+
+    def _start(self, folder: Path, deadline: float) -> None:
+        for rank, environment in self._environments.items():
+            log = folder / f"rank{rank}.log"
+            ordered_at = time.monotonic()
+            pid, channel = self._server.fork(
+                {
+                    "case": self._case.model_dump(mode="json"),
+                    "rank": rank,
+                    "world_size": self._world_size,
+                    "local_rank": int(environment.get("LOCAL_RANK", rank)),
+                    "environment": dict(environment),
+                    "folder": str(Path.cwd()),
+                    "log": str(log),
+                },
+                deadline,
+            )
+            self._ranks.append(_Rank(rank=rank, pid=pid, channel=channel, log=log, started_at=ordered_at))
+
+    def _watch(self, deadline: float) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._server.control, selectors.EVENT_READ)
+            for rank in self._ranks:
+                selector.register(rank.channel, selectors.EVENT_READ, rank)
+            while not all(rank.ended for rank in self._ranks):
+                now = time.monotonic()
+                self._enforce(now, deadline)
+                for key, _ in selector.select(timeout=min(0.2, max(0.0, deadline - now) + 0.001)):
+                    if key.data is not None and not self._hear(key.data):
+                        selector.unregister(key.fileobj)
+                for pid, status in self._server.poll_ends().items():
+                    self._note_end(pid, status)
+
+    def _hear(self, rank: _Rank) -> bool:
+        """Take one message of a rank; False when it has closed its end."""
+        received = rank.channel.receive()
+        if received is None:
+            return False
+        message, _ = received
+        if "started" in message:
+            if rank.started_at is not None and self._end.startup_seconds is None:
+                self._end.startup_seconds = message["started"] - rank.started_at
+        elif "progress" in message:
+            if rank is self._ranks[0]:
+                self._keep(message["progress"])
+                self._on_progress(message["progress"])
+        elif "result" in message:
+            rank.result = Result.model_validate(message["result"])
+            rank.result_at = time.monotonic()
+        elif "failed" in message:
+            failed = message["failed"]
+            cause = Cause.model_validate(failed["cause"]).model_copy(update={"rank": self._shown(rank)})
+            rank.failure = Failure(rank.rank, Outcome(failed["outcome"]), cause, failed["at"])
+        return True
+
+    def _keep(self, progress: dict[str, Any]) -> None:
+        if progress["metric"]:
+            self._end.metric, self._end.unit = progress["metric"], progress["unit"]
+            self._end.samples.extend(progress["samples"])
+
+    def _note_end(self, pid: int, status: int) -> None:
+        rank = next((rank for rank in self._ranks if rank.pid == pid), None)
+        if rank is None:
+            return
+        # The end may be heard of before the last words. Grandchildren may still hold the other end: never wait.
+        while rank.result is None and rank.failure is None and _readable(rank.channel) and self._hear(rank):
+            pass
+        rank.ended = True
+        if rank.result is None and rank.failure is None and not rank.killed:
+            rank.failure = self._death(rank, status)
+
+    def _death(self, rank: _Rank, status: int) -> Failure:
+        """A process that ended without a word."""
+        tail = _tail(rank.log)
+        outcome, kind = Outcome.FAILED, CauseKind.CRASHED
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+            message = f"the process was ended by {name}"
+            if number == signal.SIGKILL and kills_for_memory() > self._memory_kills:
+                outcome, kind = Outcome.OUT_OF_MEMORY, CauseKind.HOST_MEMORY
+                message = "the kernel killed the process because the host's memory ran out; use a smaller batch"
+            elif number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                kind = CauseKind.INTERRUPTED
+                message += " from outside; --resume measures it again"
+            elif number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE):
+                message += ": native code crashed; the last lines it wrote are below"
+        else:
+            message = f"the process exited with code {os.WEXITSTATUS(status)} before it had a result"
+        cause = Cause(kind=kind, message=message, detail=tail, rank=self._shown(rank))
+        return Failure(rank.rank, outcome, cause, time.monotonic())
+
+    def _enforce(self, now: float, deadline: float) -> None:
+        """Kill what is late, and what waits for a rank that will never come."""
+        failures = [rank.failure for rank in self._ranks if rank.failure is not None]
+        if now >= deadline:
+            message = f"not done after {self._case.timeout:g} s; raise it with --timeout, or make the case smaller"
+            for rank in self._ranks:
+                if rank.result is None and rank.failure is None:
+                    cause = Cause(
+                        kind=CauseKind.TIMEOUT, message=message, detail=_tail(rank.log), rank=self._shown(rank)
+                    )
+                    rank.failure = Failure(rank.rank, Outcome.TIMEOUT, cause, now)
+            self._kill(self._ranks)
+            if now >= deadline + LINGER_SECONDS:  # not even SIGKILL ends a process inside the kernel
+                for rank in self._ranks:
+                    rank.ended = True
+        elif self._abort() or (failures and now >= min(f.at for f in failures) + AFTERMATH_SECONDS):
+            self._kill(self._ranks)
+        else:
+            self._kill([r for r in self._ranks if r.result is not None and now >= r.result_at + LINGER_SECONDS])
+
+    def _kill(self, ranks: list[_Rank]) -> None:
+        victims = [rank for rank in ranks if not rank.ended]
+        for rank in victims:
+            rank.killed = True
+        kill_groups({rank.pid for rank in victims})
+
+    def _fail_all(self, outcome: Outcome, kind: CauseKind, message: str) -> None:
+        ranks = self._ranks or [_Rank(0, 0, Channel(socket.socket()), Path(os.devnull), ended=True)]
+        for rank in ranks:
+            if rank.result is None and rank.failure is None:
+                rank.failure = Failure(rank.rank, outcome, Cause(kind=kind, message=message), time.monotonic())
+            rank.ended = True
+        self._ranks = ranks
+
+    def _shown(self, rank: _Rank) -> int | None:
+        return rank.rank if self._world_size > 1 else None
+
+
+def local_ranks(count: int) -> dict[int, dict[str, str]]:
+    """The environment of each rank of a case that runs on this machine alone, as torchrun would set it."""
+    if count == 1:
+        return {0: {}}
+    port = str(free_port())
+    return {
+        rank: {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(count),
+            "LOCAL_WORLD_SIZE": str(count),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
+        for rank in range(count)
+    }
+
+
+def free_port() -> int:
+    """A port that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def _readable(channel: Channel) -> bool:
+    return bool(select.select([channel], [], [], 0)[0])
+
+
+def _tail(log: Path) -> str:
+    with suppress(OSError):
+        return log.read_bytes()[-LOG_TAIL:].decode(errors="replace").strip()
+    return ""

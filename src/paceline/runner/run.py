@@ -1,0 +1,140 @@
+"""Runs the cases of a suite one after the other and gives away each record as soon as it exists."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from paceline.benchmarks import registry
+from paceline.core.case import Case
+from paceline.core.errors import StoreError
+from paceline.core.record import Outcome, Record
+from paceline.core.run import Run
+from paceline.runner.execute import CaseEnd, CaseExecution, local_ranks
+from paceline.runner.server import WarmServer
+
+PARTIAL_SECONDS = 1.0
+
+
+class Sink(Protocol):
+    """Where records go; the store is one."""
+
+    def add(self, record: Record) -> None:
+        """Keep a record for good before returning."""
+
+    def keep_partial(
+        self, run_id: str, case_index: int, attempt: int, metric: str, unit: str, samples: Sequence[float]
+    ) -> None:
+        """Keep samples of the case in flight, in case nobody lives to add its record."""
+
+
+class Listener:
+    """Hears of everything as it happens; does nothing with it."""
+
+    def started(self, run: Run, todo: Sequence[Case]) -> None:
+        """The run begins (or goes on) with these cases to do."""
+
+    def case_started(self, case: Case) -> None:
+        """A case begins."""
+
+    def case_progress(self, case: Case, progress: Mapping[str, Any], samples: Sequence[float]) -> None:
+        """A case goes on; `samples` are all that were measured so far."""
+
+    def case_ended(self, record: Record) -> None:
+        """A case has ended, one way or another."""
+
+    def trouble(self, message: str) -> None:
+        """Something went wrong that ends no case."""
+
+
+# Runs a case and returns its end; None where another process keeps the record.
+Execute = Callable[[WarmServer, Case, Callable[[dict[str, Any]], None]], CaseEnd | None]
+
+
+def execute_here(server: WarmServer, case: Case, on_progress: Callable[[dict[str, Any]], None]) -> CaseEnd:
+    """All ranks of the case on this machine."""
+    execution = CaseExecution(
+        server, case, ranks=local_ranks(case.ranks), world_size=case.ranks, on_progress=on_progress
+    )
+    return execution.run(imports_of(case))
+
+
+def imports_of(case: Case) -> tuple[str, ...]:
+    """Heavy modules that a case will want."""
+    return registry().get(case.benchmark).imports(case.parameters)
+
+
+@dataclass
+class SuiteRun:
+    """One execution of a suite's cases."""
+
+    run: Run
+    todo: Sequence[Case]
+    sink: Sink
+    listener: Listener = field(default_factory=Listener)
+    attempts: Mapping[int, int] = field(default_factory=dict)  # attempts that were made already, by case
+    execute: Execute = execute_here
+    all_ok: bool = True
+
+    def go(self) -> bool:
+        """Measure every case; whether all of them are ok."""
+        self.listener.started(self.run, self.todo)
+        with WarmServer() as server:
+            for case in self.todo:
+                record = self._measure(server, case)
+                if record is not None:
+                    self._keep(record)
+        return self.all_ok
+
+    def _measure(self, server: WarmServer, case: Case) -> Record | None:
+        attempt = self.attempts.get(case.index, 0) + 1
+        started_at, begun = datetime.now(UTC), time.monotonic()
+        samples: list[float] = []
+        kept, kept_at = 0, begun
+
+        def on_progress(progress: dict[str, Any]) -> None:
+            nonlocal kept, kept_at
+            if progress["metric"]:
+                samples.extend(progress["samples"])
+            self.listener.case_progress(case, progress, samples)
+            if len(samples) > kept and time.monotonic() - kept_at >= PARTIAL_SECONDS:
+                self._keep_partial(case, attempt, progress, samples[kept:])
+                kept, kept_at = len(samples), time.monotonic()
+
+        self.listener.case_started(case)
+        end = self.execute(server, case, on_progress)
+        if end is None:
+            return None
+        result = end.result()
+        conditions = result.facts.pop("conditions", {})
+        return Record(
+            run_id=self.run.id,
+            case=case,
+            attempt=attempt,
+            outcome=end.failure.outcome if end.failure else Outcome.OK,
+            cause=end.failure.cause if end.failure else None,
+            started_at=started_at,
+            seconds=time.monotonic() - begun,
+            measurements=result.measurements,
+            facts=result.facts,
+            doubts=result.doubts,
+            conditions=conditions,
+        )
+
+    def _keep(self, record: Record) -> None:
+        try:
+            self.sink.add(record)
+        except StoreError as error:  # it has put the record elsewhere and says where: the next case may still count
+            self.all_ok = False
+            self.listener.trouble(str(error))
+        self.all_ok &= record.outcome is Outcome.OK
+        self.listener.case_ended(record)
+
+    def _keep_partial(self, case: Case, attempt: int, progress: Mapping[str, Any], samples: Sequence[float]) -> None:
+        try:
+            self.sink.keep_partial(self.run.id, case.index, attempt, progress["metric"], progress["unit"], samples)
+        except StoreError as error:
+            self.listener.trouble(str(error))

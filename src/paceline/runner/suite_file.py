@@ -1,0 +1,70 @@
+"""Finds and reads suites: those that ship, those of other providers, and a user's own file."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from paceline.core.errors import InputError, unknown
+from paceline.core.registry import providers
+from paceline.core.suite import Suite
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML in which a key that stands twice is an error, not a silent last word."""
+
+
+def _mapping(loader: _StrictLoader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if isinstance(key, str | int | float | bool) and key in seen:
+            raise yaml.constructor.ConstructorError(None, None, f"the key '{key}' stands twice", key_node.start_mark)
+        seen.add(str(key) if isinstance(key, list | dict) else key)
+    return dict(yaml.SafeLoader.construct_mapping(loader, node, deep=True))
+
+
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def read_yaml(text: str, where: str) -> Any:
+    """Parse YAML; a mistake is refused with its line."""
+    try:
+        return yaml.load(text, Loader=_StrictLoader)
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise InputError(f"{where}{line}: not valid YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"{where}: not valid YAML: {error}") from None
+
+
+@lru_cache(maxsize=1)
+def shipped() -> dict[str, Path]:
+    """Suites by name, from the `suites` folder of every provider."""
+    found: dict[str, Path] = {}
+    for provider in providers():
+        spec = importlib.util.find_spec(provider)
+        for folder in (spec.submodule_search_locations or []) if spec else []:
+            for path in sorted(Path(folder, "suites").glob("*.yaml")):
+                found.setdefault(path.stem, path)
+    return found
+
+
+def load_suite(name: str) -> Suite:
+    """A suite by its name or by the path of its file."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or "/" in name:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise InputError(f"there is no suite file '{name}'; 'paceline list suites' names those that ship") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"the suite file '{name}' cannot be read: {error}") from None
+        return Suite.read(read_yaml(text, name), name)
+    if name not in shipped():
+        raise unknown("suite", name, shipped())
+    return Suite.read(read_yaml(shipped()[name].read_text(encoding="utf-8"), f"suite {name}"), f"suite {name}")

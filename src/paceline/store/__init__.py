@@ -1,0 +1,32 @@
+"""Keeps runs and their records in SQLite or PostgreSQL, and loses none of them.
+
+Importing this package is cheap: the database libraries are imported when a store is opened.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.store.listing import RunRow
+from paceline.store.location import default_url, locate
+
+if TYPE_CHECKING:
+    from paceline.store.store import Store
+
+__all__ = ["RunRow", "Store", "default_url", "open_store"]
+
+
+def open_store(url_or_path: str | Path | None = None) -> Store:
+    """Open the store at a path or URL (by default the user's own), at the newest schema, spooled records imported."""
+    from paceline.store.opening import open_at
+
+    return open_at(locate(default_url() if url_or_path is None else url_or_path))
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Store":
+        from paceline.store.store import Store
+
+        return Store
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

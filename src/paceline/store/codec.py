@@ -1,0 +1,120 @@
+"""Turns runs, records and samples into rows and lines of JSON, and back without losing a bit."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import Any
+
+import numpy as np
+
+from paceline.core.case import Case
+from paceline.core.record import Measurement, Record
+from paceline.core.run import Run, RunStatus
+
+_FLOAT = "$float"  # JSON has no word for infinities and NaN
+
+
+def dumps(value: Any) -> str:
+    """The value as strict JSON in ASCII, whatever it holds: what cannot be said in JSON is kept as text."""
+    return json.dumps(_plain(value), allow_nan=False)
+
+
+def loads(text: str | bytes) -> Any:
+    """The value that `dumps` was given."""
+    return json.loads(text, object_hook=_restore)
+
+
+def pack(samples: Sequence[float]) -> bytes:
+    """Samples as little-endian float64."""
+    return np.asarray(samples, dtype="<f8").tobytes()
+
+
+def unpack(data: bytes) -> list[float]:
+    """The samples that `pack` was given."""
+    return list(np.frombuffer(data, dtype="<f8").tolist())
+
+
+def run_row(run: Run, runner: Mapping[str, Any]) -> dict[str, Any]:
+    """A run as a row of `runs`; its cases are rows of their own."""
+    return run.model_dump(exclude={"cases"}) | {"runner": runner}
+
+
+def case_row(run_id: str, case: Case) -> dict[str, Any]:
+    """A planned case as a row of `cases`."""
+    return {"run_id": run_id, "case_index": case.index, "document": case.model_dump()}
+
+
+def record_row(record: Record) -> dict[str, Any]:
+    """A record as a row of `records`; its measurements are rows of their own."""
+    row = record.model_dump(exclude={"measurements"})
+    return row | {"outcome": record.outcome.value, "case_index": record.case.index}
+
+
+def measurement_rows(record_id: int, record: Record) -> list[dict[str, Any]]:
+    """A record's measurements as rows of `measurements`."""
+    return [
+        measurement.model_dump(exclude={"samples"})
+        | {
+            "record_id": record_id,
+            "position": position,
+            "name": measurement.metric.name,
+            "samples": pack(measurement.samples),
+        }
+        for position, measurement in enumerate(record.measurements)
+    ]
+
+
+def to_run(row: Mapping[str, Any], status: RunStatus, cases: Sequence[Any]) -> Run:
+    """The run of a row of `runs` and the documents of its cases."""
+    fields = {name: value for name, value in row.items() if name != "runner"}
+    return Run.model_validate(fields | {"status": status, "cases": cases})
+
+
+def to_record(row: Mapping[str, Any], measurements: Sequence[Mapping[str, Any]]) -> Record:
+    """The record of a row of `records` and its rows of `measurements`."""
+    fields = {name: value for name, value in row.items() if name not in ("id", "case_index")}
+    return Record.model_validate(fields | {"measurements": [_to_measurement(row) for row in measurements]})
+
+
+def to_line(record: Record) -> str:
+    """A record as one line of JSON."""
+    return dumps(record.model_dump())
+
+
+def from_line(line: str | bytes) -> Record:
+    """The record of a line; ValueError when it is none."""
+    return Record.model_validate(loads(line))
+
+
+def _to_measurement(row: Mapping[str, Any]) -> Measurement:
+    fields = {name: value for name, value in row.items() if name not in ("record_id", "position", "name")}
+    return Measurement.model_validate(fields | {"samples": unpack(row["samples"])})
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case float():
+            return float(value) if math.isfinite(value) else {_FLOAT: repr(float(value))}
+        case None | bool() | int():
+            return value
+        case str():
+            return str(value)
+        case Mapping():
+            return {str(key): _plain(item) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_plain(item) for item in value]
+        case np.generic() | np.ndarray():
+            return _plain(value.tolist())
+        case date():
+            return value.isoformat()
+        case _:
+            return str(value)
+
+
+def _restore(document: dict[str, Any]) -> Any:
+    if len(document) == 1 and document.get(_FLOAT) in ("inf", "-inf", "nan"):
+        return float(document[_FLOAT])
+    return document

@@ -1,0 +1,43 @@
+"""Turns a database's error into one that says what failed, where, why, and what to do."""
+
+from __future__ import annotations
+
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
+
+from paceline.core.errors import StoreError
+from paceline.store.location import Location
+
+_REMEDIES = {
+    "full": "free some space on that disk, then try again",
+    "no space": "free some space on that disk, then try again",
+    "disk i/o error": "check that disk's free space and health, then try again",
+    "locked": "another process keeps it locked; wait for it or end it, then try again",
+    "readonly": "open it where you may write, or copy it there",
+    "unable to open": "check that the directory exists and that you may write there",
+    "not a database": "give the path of a Paceline store, or of a file that does not exist yet",
+    "malformed": "restore it from a copy, or save what is left with `sqlite3 FILE .recover`",
+}
+
+
+def reason(error: SQLAlchemyError) -> str:
+    """What the database itself said, in one line, without statements or parameters."""
+    said = str(error.orig) if isinstance(error, StatementError) and error.orig else str(error)
+    return " ".join(said.split()) or type(error).__name__
+
+
+def remedy(error: SQLAlchemyError, location: Location) -> str:
+    """What to do about it."""
+    if isinstance(error, IntegrityError):
+        return "this contradicts what the store holds already; use another run id, or cases that the run planned"
+    if isinstance(error, DataError) or not isinstance(error, DBAPIError):
+        return "change the value that it refuses"
+    said = reason(error).lower()
+    for sign, advice in _REMEDIES.items():
+        if sign in said:
+            return advice
+    return "check that the file is intact" if location.path else "check that the server runs and lets you in"
+
+
+def store_error(doing: str, location: Location, error: SQLAlchemyError) -> StoreError:
+    """The error to raise when the store at this location could not do something."""
+    return StoreError(f"could not {doing} in the store {location.shown}: {reason(error)}; {remedy(error, location)}")

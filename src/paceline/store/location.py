@@ -1,0 +1,101 @@
+"""Says which database a path or URL means, how messages name it, and where its spool is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from paceline.core.errors import InputError
+
+VARIABLE = "PACELINE_STORE"
+POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a store is: a SQLite file, or else a PostgreSQL database."""
+
+    shown: str  # for messages, without credentials
+    spools: tuple[Path, ...]  # files for records that the database refuses, best first
+    path: Path | None = None  # of the SQLite file
+    url: str = field(default="", repr=False)  # of the PostgreSQL database, may hold a password
+
+
+def default_url() -> str:
+    """The store named by $PACELINE_STORE, or else a SQLite file in the user's data directory."""
+    return os.environ.get(VARIABLE) or f"sqlite:///{data_directory() / 'paceline.db'}"
+
+
+def data_directory() -> Path:
+    """Where this user's data belongs."""
+    # The XDG specification says to ignore a relative path.
+    base = Path(os.environ.get("XDG_DATA_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".local" / "share") / "paceline"
+
+
+def locate(url_or_path: str | Path) -> Location:
+    """Which database a path or URL means."""
+    text = str(url_or_path)
+    scheme, mark, rest = text.partition("://")
+    if isinstance(url_or_path, Path) or not mark:
+        return _sqlite(text)
+    if scheme == "sqlite":
+        if not rest.startswith("/"):
+            raise InputError(f"the store '{text}' has too few slashes: write sqlite:///relative.db or a plain path")
+        return _sqlite(rest.removeprefix("/"))
+    if scheme in POSTGRES_SCHEMES:
+        return _postgres(text)
+    raise InputError(
+        f"unknown kind of store '{scheme}': give a path, sqlite:///PATH or postgresql://USER@HOST/DATABASE"
+    )
+
+
+def bad_postgres_url(why: str) -> InputError:
+    """The refusal of a URL; it cannot show the URL, as nobody can tell which part of a broken one is the password."""
+    return InputError(
+        f"the URL of the PostgreSQL store {why}: "
+        f"write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with special characters as %XX"
+    )
+
+
+def _sqlite(text: str) -> Location:
+    if not text or text == ":memory:":
+        raise InputError(f"'{text}' names no file, and a store must outlive its process: give the path of a file")
+    path = Path(text).expanduser().absolute()
+    if path.is_dir():
+        raise InputError(f"the store '{path}' is a directory: give the path of a file, such as {path / 'paceline.db'}")
+    beside = path.with_name(f"{path.name}.spool.jsonl")
+    return Location(shown=str(path), spools=(beside, _temporary_spool(str(path.resolve()))), path=path)
+
+
+def _postgres(text: str) -> Location:
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise bad_postgres_url("is not valid") from None
+    if "@" in parts.path + parts.query or parts.fragment:
+        raise bad_postgres_url("has an @ or # in the wrong place")
+    if not parts.path.strip("/"):
+        raise bad_postgres_url("names no database")
+    address = (parts.hostname or "") + (f":{port}" if port else "")
+    options = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "password"])
+    identity = f"{parts.username}@{address}{parts.path}?{options}"
+    spool = data_directory() / f"postgresql-{_digest(identity)}.spool.jsonl"
+    return Location(
+        shown=f"postgresql://{address}{parts.path}",
+        spools=(spool, _temporary_spool(identity)),
+        url=f"postgresql+psycopg://{text.partition('://')[2]}",
+    )
+
+
+def _temporary_spool(identity: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"paceline-{os.getuid()}-{_digest(identity)}.spool.jsonl"
+
+
+def _digest(identity: str) -> str:
+    return hashlib.sha256(identity.encode(errors="surrogateescape")).hexdigest()[:16]

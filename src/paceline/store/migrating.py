@@ -1,0 +1,84 @@
+"""Brings a store to the newest schema version, once, whoever opens it first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, Engine, column, func, inspect, select, table
+from sqlalchemy.exc import OperationalError, ProgrammingError
+
+from paceline.core.errors import StoreError
+from paceline.store.location import Location
+from paceline.store.schema import REVISIONS, SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+VERSION_TABLE = "alembic_version"
+ADVISORY_LOCK = 0x9ACE11E  # the same number in every Paceline
+
+
+def ensure_newest(location: Location, writes: Engine, *, read_only: bool) -> None:
+    """Migrate the store forward if it is behind; refuse one that is ahead. At the newest version, one SELECT."""
+    version = stored_version(writes)
+    if version == SCHEMA_VERSION:
+        return
+    _refuse_unknown(location, version)
+    if read_only:
+        raise StoreError(
+            f"the store {location.shown} has schema version {version or 'none'}, not {SCHEMA_VERSION}, and cannot be "
+            f"migrated where it may not be written: copy it to another directory and open that"
+        )
+    with writes.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(select(func.pg_advisory_xact_lock(ADVISORY_LOCK)))
+        # Whoever held the lock before may have migrated the store, even to a version that is newer than ours.
+        version = _version_if_any(connection)
+        if version != SCHEMA_VERSION:
+            _refuse_unknown(location, version)
+            upgrade(connection, SCHEMA_VERSION)
+
+
+def stored_version(engine: Engine) -> str | None:
+    """The schema version of the store; None before its first opening."""
+    try:
+        with engine.connect() as connection:
+            return _version(connection)
+    except (OperationalError, ProgrammingError):
+        # Ask again rather than raise: another process may have made the table since. A real error comes again.
+        with engine.connect() as connection:
+            return _version_if_any(connection)
+
+
+def upgrade(connection: Connection, revision: str) -> None:
+    """Apply the migrations up to a revision, in the transaction of this connection."""
+    from alembic import command
+
+    config = migration_config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
+
+
+def migration_config() -> Config:
+    """Alembic's configuration; there is no file for it."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", "paceline.store:migrations")
+    return config
+
+
+def _version(connection: Connection) -> str | None:
+    return connection.scalar(select(column("version_num")).select_from(table(VERSION_TABLE)))
+
+
+def _version_if_any(connection: Connection) -> str | None:
+    return _version(connection) if inspect(connection).has_table(VERSION_TABLE) else None
+
+
+def _refuse_unknown(location: Location, version: str | None) -> None:
+    if version is not None and version not in REVISIONS:
+        raise StoreError(
+            f"the store {location.shown} has schema version {version}, and this Paceline knows versions up to "
+            f"{SCHEMA_VERSION}: upgrade Paceline, or name another store"
+        )

@@ -1,0 +1,140 @@
+"""Opens a store: makes the engine, migrates the schema, imports what was spooled."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from paceline.core.errors import InputError, StoreError
+from paceline.store import codec, spool
+from paceline.store.failures import store_error
+from paceline.store.location import Location, bad_postgres_url
+from paceline.store.migrating import ensure_newest
+from paceline.store.store import Store
+
+BUSY_SECONDS = 30
+CONNECT_SECONDS = 10
+_BEGIN = "paceline_begin"  # execution option: how SQLite begins a transaction
+
+_log = logging.getLogger(__name__)
+
+
+def open_at(location: Location) -> Store:
+    """The store at this location, made if there is none."""
+    read_only = location.path is not None and _is_read_only(location.path)
+    engine = _postgres_engine(location) if location.path is None else _sqlite_engine(location.path, read_only)
+    reads = writes = engine
+    if location.path is None:
+        reads = engine.execution_options(isolation_level="REPEATABLE READ")
+    elif not read_only:
+        # A transaction that begins by reading cannot wait for its turn to write; it can only fail.
+        writes = engine.execution_options(**{_BEGIN: "IMMEDIATE"})
+    try:
+        ensure_newest(location, writes, read_only=read_only)
+    except SQLAlchemyError as error:
+        engine.dispose()
+        # Without its context: a driver's own words may repeat the password that it was given.
+        raise store_error("open the database", location, error) from None
+    except StoreError:
+        engine.dispose()
+        raise
+    store = Store(location, reads=reads, writes=writes)
+    if not read_only:
+        _import_waiting(store)
+    return store
+
+
+def _import_waiting(store: Store) -> None:
+    for path in store.location.spools:
+        if not spool.is_ours(path):
+            continue
+        try:
+            _, refusals = store.import_spool(path)
+        except (StoreError, InputError) as error:
+            # The disk may still be full, or another process was faster; what is stored can be read all the same.
+            refusals = [str(error)]
+        for refusal in refusals:
+            _log.warning("a spooled record still waits: %s", refusal)
+
+
+def _is_read_only(path: Path) -> bool:
+    return path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+
+
+def _sqlite_engine(path: Path, read_only: bool) -> Engine:
+    if read_only:
+        options = {"mode": "ro", "uri": "true"}
+        log = path.with_name(f"{path.name}-wal")
+        if not (log.exists() and log.stat().st_size):
+            # Reading a WAL database writes to a shared-memory file beside it, unless nobody else can be writing.
+            options["immutable"] = "1"
+        url = URL.create("sqlite", database=path.as_uri(), query=options)
+    else:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"could not make the directory {path.parent} for the store: {error.strerror}; "
+                f"name another place with --store or $PACELINE_STORE"
+            ) from error
+        url = URL.create("sqlite", database=str(path))
+    engine = _engine(url)
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
+        connection.isolation_level = None  # so that no transaction begins but by the listener below
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA synchronous = FULL")
+        if not read_only:
+            _use_write_ahead_log(connection)
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get(_BEGIN, 'DEFERRED')}")
+
+    return engine
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    # SQLite does not wait here while another process has the file open for the first time, so we do.
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def _postgres_engine(location: Location) -> Engine:
+    try:
+        url = make_url(location.url)
+    except (ArgumentError, ValueError):
+        raise bad_postgres_url("is not valid") from None
+    try:
+        return _engine(url.set(query={"connect_timeout": str(CONNECT_SECONDS), **url.query}))
+    except ImportError as error:
+        raise StoreError(
+            f"the store {location.shown} needs psycopg, which cannot be imported ({error}); "
+            f"install it with `pip install 'paceline[postgres]'`"
+        ) from error
+
+
+def _engine(url: URL) -> Engine:
+    return create_engine(
+        url,
+        json_serializer=codec.dumps,
+        json_deserializer=codec.loads,
+        hide_parameters=True,
+        pool_pre_ping=url.get_backend_name() == "postgresql",
+    )

@@ -1,0 +1,123 @@
+"""Keeps records that the database could not take in a file of JSON lines, until it can.
+
+The file is locked while somebody appends to it or imports it. Whoever replaces or removes it holds the lock, so a
+process that waited for the lock looks again whether the file it has open is still the one with that name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from paceline.core.errors import StoreError
+from paceline.core.record import Record
+from paceline.store.codec import from_line, to_line
+
+
+def keep(record: Record, spools: Sequence[Path]) -> Path:
+    """Append the record to the first file that takes it, durably; say which."""
+    line = to_line(record).encode() + b"\n"
+    refusals = []
+    for path in spools:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _append(path, line)
+            return path
+        except OSError as error:
+            refusals.append(f"{path}: {error.strerror}")
+    raise StoreError(f"the record could not be kept anywhere ({'; '.join(refusals)}); free some disk space")
+
+
+def import_records(path: Path, add: Callable[[Record], None]) -> tuple[int, list[str]]:
+    """Hand every spooled record to `add`, then drop from the file those that it took.
+
+    Returns how many it took and why others stay: lines that are no record and records that `add` refused with
+    StoreError; any other error ends the import and leaves the file as it was. A record is dropped only after `add`
+    returned, so a crash can repeat it but not lose it.
+    """
+    with _locked(path, os.O_RDWR) as descriptor:
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            lines = [line for line in file.read().splitlines() if line.strip()]
+        left, refusals = [], []
+        for number, line in enumerate(lines, 1):
+            try:
+                add(from_line(line))
+            except (ValueError, StoreError) as error:
+                left.append(line)
+                refusals.append(f"{path}, line {number}: {error}")
+        if not left:
+            path.unlink()
+        elif len(left) < len(lines):
+            _replace(path, left)
+        return len(lines) - len(left), refusals
+
+
+def is_ours(path: Path) -> bool:
+    """Whether there is a spool that this user may trust: in a shared temporary directory anybody can make a file."""
+    try:
+        return path.lstat().st_uid == os.getuid() and path.is_file() and not path.is_symlink()
+    except OSError:
+        return False
+
+
+@contextmanager
+def _locked(path: Path, flags: int) -> Iterator[int]:
+    while True:
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if not _is_at(path, descriptor):
+                continue
+            yield descriptor
+            return
+        finally:
+            os.close(descriptor)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _append(path: Path, line: bytes) -> None:
+    with _locked(path, os.O_RDWR | os.O_CREAT) as descriptor:
+        size = os.fstat(descriptor).st_size
+        # A process that died while it wrote left half a line; it must not spoil this one.
+        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        try:
+            _write_all(descriptor, b"\n" + line if torn else line, size)
+            os.fsync(descriptor)
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+    _sync_directory(path.parent)
+
+
+def _write_all(descriptor: int, data: bytes, offset: int) -> None:
+    while data:
+        written = os.pwrite(descriptor, data, offset)
+        data, offset = data[written:], offset + written
+
+
+def _replace(path: Path, lines: Sequence[bytes]) -> None:
+    descriptor, fresh = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
+    with os.fdopen(descriptor, "wb") as file:
+        file.writelines(line + b"\n" for line in lines)
+        file.flush()
+        os.fsync(descriptor)
+    Path(fresh).replace(path)
+    _sync_directory(path.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

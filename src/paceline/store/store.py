@@ -1,0 +1,321 @@
+"""The store: every change is one transaction, and what was acknowledged survives the loss of the process."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sqlalchemy import ColumnElement, Connection, Engine, Row, delete, func, insert, select, update
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
+
+from paceline.core.case import Case
+from paceline.core.errors import InputError, StoreError, unknown
+from paceline.core.metric import Metric
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record
+from paceline.core.run import Run, RunRecords, RunStatus
+from paceline.store import codec, liveness, spool
+from paceline.store.failures import reason, remedy, store_error
+from paceline.store.listing import RunRow
+from paceline.store.location import Location
+from paceline.store.schema import cases, measurements, partials, records, runs
+
+LAST = "last"
+SHOWN_CANDIDATES = 10
+
+
+class Store:
+    """An open store; `paceline.store.open_store` makes one. Threads may share it, forked processes may not."""
+
+    def __init__(self, location: Location, *, reads: Engine, writes: Engine) -> None:
+        self.location = location
+        self._reads = reads
+        self._writes = writes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back the connections."""
+        self._writes.dispose()
+
+    def begin(self, run: Run) -> None:
+        """Keep a new run with its planned cases; this process is its runner."""
+        with self._write(f"begin run '{run.id}'") as connection:
+            connection.execute(insert(runs), codec.run_row(run, liveness.this_runner()))
+            if run.cases:
+                connection.execute(insert(cases), [codec.case_row(run.id, case) for case in run.cases])
+
+    def finish(self, run_id: str, status: RunStatus = "finished") -> None:
+        """Say how the run ended, and that it did now."""
+        with self._write(f"finish run '{run_id}'") as connection:
+            self._lock(connection, run_id)
+            connection.execute(
+                update(runs).where(runs.c.id == run_id).values(status=status, ended_at=datetime.now(UTC))
+            )
+
+    def reopen(self, run_id: str) -> None:
+        """Say that the run goes on, with this process as its runner."""
+        with self._write(f"reopen run '{run_id}'") as connection:
+            self._lock(connection, run_id)
+            connection.execute(
+                update(runs)
+                .where(runs.c.id == run_id)
+                .values(status="running", ended_at=None, runner=liveness.this_runner())
+            )
+
+    def add(self, record: Record) -> None:
+        """Keep a record in place of its partial samples; the same attempt at the same case is kept once.
+
+        When the database cannot take it, the record goes to the spool and StoreError names the file.
+        """
+        doing = f"keep the record of case {record.case.index} of run '{record.run_id}'"
+        try:
+            with self._writes.begin() as connection:
+                self._insert(connection, record)
+        except SQLAlchemyError as error:
+            if _is_the_records_fault(error):
+                raise store_error(doing, self.location, error) from error
+            kept = spool.keep(record, self.location.spools)
+            raise StoreError(
+                f"could not {doing} in the store {self.location.shown}: {reason(error)}; the record is safe in {kept} "
+                f"and is imported when the store is next opened, or by `paceline results --import {kept}`; "
+                f"{remedy(error, self.location)}"
+            ) from error
+
+    def keep_partial(
+        self, run_id: str, case_index: int, attempt: int, metric: str, unit: str, samples: Sequence[float]
+    ) -> None:
+        """Append samples of the case in flight, so that they outlive a runner that dies."""
+        if not len(samples):
+            return
+        with self._write(f"keep samples of case {case_index} of run '{run_id}'") as connection:
+            connection.execute(
+                insert(partials).values(
+                    run_id=run_id,
+                    case_index=case_index,
+                    attempt=attempt,
+                    metric=metric,
+                    unit=unit,
+                    kept_at=datetime.now(UTC),
+                    samples=codec.pack(samples),
+                )
+            )
+
+    def recover(self, run_id: str) -> list[Record]:
+        """Turn what a runner that died left of its cases in flight into records, and return those."""
+        recovered = []
+        with self._write(f"recover run '{run_id}'") as connection:
+            self._lock(connection, run_id)
+            mine = partials.c.run_id == run_id
+            left = connection.execute(
+                select(partials, cases.c.document)
+                .join(cases, (cases.c.run_id == partials.c.run_id) & (cases.c.case_index == partials.c.case_index))
+                .where(mine)
+                .order_by(partials.c.id)
+            ).all()
+            attempts: dict[tuple[int, int], list[Row[Any]]] = defaultdict(list)
+            for row in left:
+                attempts[row.case_index, row.attempt].append(row)
+            for rows in attempts.values():
+                record = _interrupted_record(rows)
+                if self._insert(connection, record):
+                    recovered.append(record)
+            connection.execute(delete(partials).where(mine))
+        return recovered
+
+    def import_spool(self, path: Path) -> tuple[int, list[str]]:
+        """Take over spooled records; how many, and why the others stay in the file."""
+
+        def add(record: Record) -> None:
+            try:
+                with self._writes.begin() as connection:
+                    self._insert(connection, record)
+            except SQLAlchemyError as error:
+                if _is_the_records_fault(error):
+                    raise store_error("import a record", self.location, error) from error
+                raise
+
+        try:
+            return spool.import_records(path, add)
+        except FileNotFoundError:
+            raise InputError(f"there is no spool file '{path}': name the one that the error message named") from None
+        except OSError as error:
+            raise StoreError(f"could not import the spool file '{path}': {error.strerror}") from error
+        except SQLAlchemyError as error:
+            raise store_error(f"import '{path}'", self.location, error) from error
+
+    def load(self, run_id: str) -> RunRecords:
+        """The run with the last attempt at each of its cases."""
+        with self._read(f"load run '{run_id}'") as connection:
+            row = connection.execute(select(runs).where(runs.c.id == run_id)).one_or_none()
+            if row is None:
+                raise unknown("run", run_id, connection.scalars(select(runs.c.id)))
+            planned = select(cases.c.document).where(cases.c.run_id == run_id).order_by(cases.c.case_index)
+            run = codec.to_run(row._asdict(), _status(row), connection.scalars(planned).all())
+            return RunRecords(run=run, records=_records(connection, (records.c.run_id == run_id) & _is_last()))
+
+    def attempts(self, run_id: str, case_index: int) -> list[Record]:
+        """Every attempt at one case, the first one first."""
+        with self._read(f"load case {case_index} of run '{run_id}'") as connection:
+            return _records(connection, (records.c.run_id == run_id) & (records.c.case_index == case_index))
+
+    def find_run(self, text: str) -> str:
+        """The id of the run that a person means by `last`, an id, or the unambiguous beginning of one."""
+        with self._read("find a run") as connection:
+            newest_first = select(runs.c.id).order_by(runs.c.started_at.desc(), runs.c.id.desc())
+            if text == LAST:
+                newest = connection.scalar(newest_first.limit(1))
+                if newest is None:
+                    raise InputError(f"no last run: the store {self.location.shown} is empty; `paceline run` fills it")
+                return str(newest)
+            # Not LIKE, which in SQLite takes a for A and in both takes _ for anything.
+            begins = func.substr(runs.c.id, 1, len(text)) == text
+            found = connection.scalars(newest_first.where(begins)).all() if text else []
+            if text in found or len(found) == 1:
+                return text if text in found else str(found[0])
+            if not found:
+                raise unknown("run", text, connection.scalars(newest_first))
+        shown = ", ".join(found[:SHOWN_CANDIDATES])
+        more = f" and {len(found) - SHOWN_CANDIDATES} more" if len(found) > SHOWN_CANDIDATES else ""
+        raise InputError(f"'{text}' is the beginning of {len(found)} runs: {shown}{more}; type more of yours")
+
+    def runs(self, limit: int | None = 20) -> list[RunRow]:
+        """The latest runs, the newest first."""
+        newest = select(runs).order_by(runs.c.started_at.desc(), runs.c.id.desc()).limit(limit).subquery()
+        planned = select(func.count()).select_from(cases).where(cases.c.run_id == newest.c.id)
+        done = select(func.count()).select_from(records).where(records.c.run_id == newest.c.id, _is_last())
+        counted = select(
+            newest,
+            planned.scalar_subquery().label("cases"),
+            done.where(records.c.outcome == Outcome.OK.value).scalar_subquery().label("ok"),
+            done.where(records.c.outcome != Outcome.OK.value).scalar_subquery().label("not_ok"),
+        ).order_by(newest.c.started_at.desc(), newest.c.id.desc())
+        with self._read("list the runs") as connection:
+            return [
+                RunRow(
+                    id=row.id,
+                    name=row.name,
+                    status=_status(row),
+                    started_at=row.started_at,
+                    ended_at=row.ended_at,
+                    cases=row.cases,
+                    ok=row.ok,
+                    not_ok=row.not_ok,
+                )
+                for row in connection.execute(counted)
+            ]
+
+    def is_alive(self, run_id: str) -> bool:
+        """Whether the process that runs the run still exists, as far as this host can know."""
+        with self._read(f"look for the runner of run '{run_id}'") as connection:
+            runner = connection.scalar(select(runs.c.runner).where(runs.c.id == run_id))
+            if runner is None:
+                raise unknown("run", run_id, connection.scalars(select(runs.c.id)))
+        return liveness.is_alive(runner)
+
+    @contextmanager
+    def _write(self, doing: str) -> Iterator[Connection]:
+        with self._failing_as_store_error(doing), self._writes.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _read(self, doing: str) -> Iterator[Connection]:
+        with self._failing_as_store_error(doing), self._reads.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def _failing_as_store_error(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            raise store_error(doing, self.location, error) from error
+
+    def _lock(self, connection: Connection, run_id: str) -> None:
+        """Let one writer at a time change a run; SQLite lets in only one anyway."""
+        if connection.scalar(select(runs.c.id).where(runs.c.id == run_id).with_for_update()) is None:
+            raise StoreError(f"run '{run_id}' is not in the store {self.location.shown}: it was never begun there")
+
+    def _insert(self, connection: Connection, record: Record) -> bool:
+        """Insert the record unless its attempt has one; an interrupted one gives way to what really happened."""
+        self._lock(connection, record.run_id)
+        attempt = {"run_id": record.run_id, "case_index": record.case.index, "attempt": record.attempt}
+        connection.execute(delete(partials).filter_by(**attempt))
+        standing = connection.execute(select(records.c.id, records.c.cause).filter_by(**attempt)).one_or_none()
+        if standing is not None:
+            if not record.is_final or not _is_interrupted(standing.cause):
+                return False
+            connection.execute(delete(records).where(records.c.id == standing.id))
+        inserted = connection.execute(insert(records).returning(records.c.id), codec.record_row(record))
+        rows = codec.measurement_rows(inserted.scalar_one(), record)
+        if rows:
+            connection.execute(insert(measurements), rows)
+        return True
+
+
+def _is_the_records_fault(error: SQLAlchemyError) -> bool:
+    """Whether the same record would be refused again, however healthy the database is."""
+    if isinstance(error, DBAPIError):
+        return isinstance(error, IntegrityError | DataError)
+    return isinstance(error, StatementError)
+
+
+def _status(row: Row[Any]) -> RunStatus:
+    status: RunStatus = row.status
+    return "interrupted" if status == "running" and not liveness.is_alive(row.runner) else status
+
+
+def _is_interrupted(cause: dict[str, Any] | None) -> bool:
+    return cause is not None and cause["kind"] == CauseKind.INTERRUPTED.value
+
+
+def _is_last() -> ColumnElement[bool]:
+    other = records.alias("other")
+    last = select(func.max(other.c.attempt)).where(
+        other.c.run_id == records.c.run_id, other.c.case_index == records.c.case_index
+    )
+    return records.c.attempt == last.correlate(records).scalar_subquery()
+
+
+def _records(connection: Connection, which: ColumnElement[bool]) -> list[Record]:
+    of_record: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    wanted = select(records.c.id).where(which)
+    for row in connection.execute(
+        select(measurements)
+        .where(measurements.c.record_id.in_(wanted))
+        .order_by(measurements.c.record_id, measurements.c.position)
+    ):
+        of_record[row.record_id].append(row._asdict())
+    found = connection.execute(select(records).where(which).order_by(records.c.case_index, records.c.attempt))
+    return [codec.to_record(row._asdict(), of_record[row.id]) for row in found]
+
+
+def _interrupted_record(rows: Sequence[Row[Any]]) -> Record:
+    """What is known of an attempt from the samples it left, in the order they were kept."""
+    first, last = rows[0], rows[-1]
+    samples: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        samples[row.metric, row.unit] += codec.unpack(row.samples)
+    count = sum(map(len, samples.values()))
+    return Record(
+        run_id=first.run_id,
+        case=Case.model_validate(first.document),
+        attempt=first.attempt,
+        outcome=Outcome.FAILED,
+        cause=Cause(
+            kind=CauseKind.INTERRUPTED,
+            message=f"the runner ended while this case was being measured; its {count} samples are kept",
+        ),
+        started_at=first.kept_at,
+        seconds=(last.kept_at - first.kept_at).total_seconds(),
+        measurements=[
+            Measurement.of_samples(Metric(name=name, unit=unit), values) for (name, unit), values in samples.items()
+        ],
+    )

@@ -1,0 +1,169 @@
+"""The page in a real browser: offline, quiet, sortable, in both colour schemes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.report import html
+from support.records import hostile_run, sample_run
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="install it with: pip install 'paceline[dev]'")
+OPTIONS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.skip("chromium is not installed; get it with: apt-get install chromium")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=OPTIONS)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return html.write(sample_run(), tmp_path_factory.mktemp("report") / "report.html")
+
+
+@pytest.fixture(params=["light", "dark"])
+def page(request: pytest.FixtureRequest, browser: Any, report: Path) -> Iterator[Any]:
+    opened = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=request.param)
+    yield from watched(opened, report)
+
+
+def watched(opened: Any, path: Path) -> Iterator[Any]:
+    """The page; nothing but itself was fetched, and nothing was complained about."""
+    requests: list[str] = []
+    complaints: list[str] = []
+    opened.on("request", lambda request: requests.append(request.url))
+    opened.on("console", lambda message: complaints.append(message.text))
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.goto(path.as_uri())
+    yield opened
+    opened.close()
+    assert {request.partition("#")[0] for request in requests} == {path.as_uri()}
+    assert complaints == []
+
+
+def column(page: Any, index: int) -> list[str]:
+    return [text.strip() for text in page.locator(f"#results tbody td:nth-child({index})").all_inner_texts()]
+
+
+def test_the_answer_is_seen_at_once(page: Any) -> None:
+    answer = page.locator("#answer")
+    assert answer.is_visible()
+    assert answer.inner_text().replace("\u00a0", " ").startswith("7 of 9 cases measured")
+    assert answer.bounding_box()["y"] < 300
+    assert page.locator(".card .number").first.is_visible()
+
+
+def test_the_table_sorts_by_number_and_by_name(page: Any) -> None:
+    head = page.locator("#results thead th").nth(1)
+    before = column(page, 2)
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    rising = [float(text.split()[0].replace(",", "")) for text in column(page, 2)]
+    assert rising == sorted(rising)
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "descending"
+    falling = [float(text.split()[0].replace(",", "")) for text in column(page, 2)]
+    assert falling == rising[::-1]
+    assert sorted(before) == sorted(column(page, 2))
+    page.locator("#results thead th").nth(0).locator("button").click()
+    assert column(page, 1) == sorted(column(page, 1))
+    assert head.get_attribute("aria-sort") is None
+
+
+def test_empty_cells_sort_last_both_ways(page: Any) -> None:
+    headers = page.locator("#results thead th").all_inner_texts()
+    place = headers.index("p99")
+    for _ in range(2):
+        page.locator("#results thead th").nth(place).locator("button").click()
+        cells = column(page, place + 1)
+        assert cells[0] and cells[1] and not any(cells[2:])
+
+
+def test_a_link_in_the_table_opens_its_case(page: Any) -> None:
+    assert not page.locator("#case-4 svg.chart").is_visible()
+    page.locator("#results a[href='#case-4']").click()
+    assert page.locator("#case-4 svg.chart").is_visible()
+
+
+def test_the_table_sorts_by_keyboard(page: Any) -> None:
+    page.locator("#results thead button").nth(1).focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#results thead th").nth(1).get_attribute("aria-sort") == "ascending"
+
+
+CONTRAST = """() => {
+  const light = (text) => {
+    const [r, g, b] = text.match(/[\\d.]+/g).slice(0, 3).map((part) => {
+      const value = Number(part) / 255;
+      return value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (node) => {
+    for (let at = node; at; at = at.parentElement) {
+      const colour = getComputedStyle(at).backgroundColor;
+      if (!colour.endsWith(", 0)")) return colour;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  document.querySelectorAll("details").forEach((part) => { part.open = true; });
+  return [...document.querySelectorAll("body *")]
+    .filter((node) => [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim()))
+    .filter((node) => node.getClientRects().length)
+    .map((node) => {
+      const style = getComputedStyle(node);
+      const [a, b] = [light(node instanceof SVGElement ? style.fill : style.color), light(behind(node))];
+      return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), node.tagName + ": " + node.textContent.slice(0, 40)];
+    })
+    .filter(([contrast]) => contrast < 4.5);
+}"""
+
+
+def test_all_text_has_enough_contrast(page: Any) -> None:
+    assert page.evaluate(CONTRAST) == []
+
+
+def test_the_schemes_differ(browser: Any, report: Path) -> None:
+    colours = []
+    for scheme in ("light", "dark"):
+        opened = browser.new_page(color_scheme=scheme)
+        opened.goto(report.as_uri())
+        bar = "getComputedStyle(document.querySelector('.chart [fill=\"#2a66c8\"]')).fill"
+        colours.append((opened.evaluate("getComputedStyle(document.body).backgroundColor"), opened.evaluate(bar)))
+        opened.close()
+    assert colours[0][0] == "rgb(255, 255, 255)"
+    assert colours[0][0] != colours[1][0] and colours[0][1] != colours[1][1]
+
+
+def test_a_phone_scrolls_in_one_direction_only(browser: Any, report: Path) -> None:
+    opened = browser.new_page(viewport={"width": 390, "height": 800})
+    for page in watched(opened, report):
+        page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_hostile_text_runs_nothing(browser: Any, tmp_path: Path) -> None:
+    opened = browser.new_page()
+    dialogs: list[str] = []
+    opened.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    for page in watched(opened, html.write(hostile_run(), tmp_path / "report.html")):
+        assert page.locator("script").count() == 1
+    assert dialogs == []

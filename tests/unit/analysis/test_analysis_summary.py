@@ -1,0 +1,152 @@
+"""The rows of a report, from literals."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from paceline.analysis.summary import figure_of, headline_of, sampled, summarize_run, unique_labels
+from paceline.core.metric import Better, Metric
+from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome
+from support.records import LOSS, STEP_TIME, case, literal_run, record, run_of, sample_run, throughput
+
+
+def test_a_row_leads_with_the_first_metric_that_has_a_direction() -> None:
+    row = summarize_run(literal_run()).rows[0]
+    assert row.headline is not None
+    assert (row.headline.name, row.headline.value, row.headline.count) == ("throughput", pytest.approx(320.0), 20)
+    assert [figure.name for figure in row.secondary] == ["step_time"]
+
+
+def test_a_metric_without_direction_never_leads_unless_it_is_told() -> None:
+    one = record(case(0, "odd", "a"), [Measurement.of_value(LOSS, 2.5)])
+    assert headline_of(one) is None
+    told = headline_of(one, "loss")
+    assert told is not None and told.value == 2.5
+
+
+def test_primary_chooses_the_headline_of_its_benchmark() -> None:
+    rows = summarize_run(literal_run(), {"train": "step_time"}).rows
+    assert [row.headline.value for row in rows if row.headline] == [0.1, 0.2]
+    rows = summarize_run(literal_run(), {"train": "absent", "inference": "step_time"}).rows
+    assert rows[0].headline is not None and rows[0].headline.name == "throughput"
+
+
+def test_the_whole_case_goes_before_its_ranks() -> None:
+    times = Measurement.of_samples(STEP_TIME, [0.1, 0.1], scope="rank 0")
+    whole = Measurement.of_samples(STEP_TIME, [0.3, 0.3])
+    assert headline_of(record(case(0, "train", "a"), [times, whole])) is whole
+    assert headline_of(record(case(0, "train", "a"), [times])) is times
+
+
+def test_the_relative_half_width_is_the_larger_one() -> None:
+    times = Measurement.of_samples(STEP_TIME, [1.0, 1.0, 1.0, 2.0, 2.5, 4.0])
+    figure = figure_of(times)
+    assert figure.value == 1.5
+    assert figure.interval is not None
+    assert figure.relative == pytest.approx(max(figure.interval.high - 1.5, 1.5 - figure.interval.low) / 1.5)
+
+
+def test_a_single_value_and_a_zero_have_no_relative_half_width() -> None:
+    assert figure_of(Measurement.of_value(STEP_TIME, 3.0)).relative is None
+    assert figure_of(Measurement.of_samples(STEP_TIME, [0.0, 0.0, 0.0])).relative is None
+
+
+def test_percentiles_need_enough_samples() -> None:
+    few = figure_of(Measurement.of_samples(STEP_TIME, [float(value) for value in range(20)]))
+    assert few.percentile("50") == 9.5
+    assert few.percentile("99") is None
+
+
+def test_groups_compare_only_what_can_be_compared() -> None:
+    groups = summarize_run(sample_run()).groups
+    assert [(group.benchmark, group.metric.unit, len(group.rows)) for group in groups] == [
+        ("train", "sequences/s", 3),
+        ("train", "images/s", 2),
+        ("inference", "images/s", 1),
+        ("inference", "sequences/s", 1),
+    ]
+    assert groups[0].best.label == "train bert-large bf16"
+
+
+def test_lower_is_better_where_the_metric_says_so() -> None:
+    group = summarize_run(literal_run(), {"train": "step_time"}).groups[0]
+    assert [row.label for row in group.rows] == ["train resnet50 fp16", "train vgg16 fp16"]
+    assert group.rows[0].headline and group.rows[1].headline
+    assert group.rows[0].headline.beats(group.rows[1].headline)
+
+
+def test_what_is_no_number_leads_no_group() -> None:
+    metric = Metric(name="score", unit="", better=Better.HIGHER)
+    records = [record(case(0, "odd", "a"), [Measurement.of_value(metric, math.nan)])]
+    assert summarize_run(run_of(records)).groups == ()
+
+
+def test_counts_of_a_whole_run() -> None:
+    summary = summarize_run(sample_run())
+    assert (summary.total, len(summary.measured), len(summary.failed), len(summary.doubtful)) == (9, 7, 2, 2)
+
+
+def test_cases_without_a_record_are_told() -> None:
+    waiting = case(2, "train", "vgg11 fp16")
+    summary = summarize_run(run_of(literal_run().records, not_run=[waiting]))
+    assert summary.not_run == (waiting,)
+    assert summary.total == 3
+
+
+def test_a_failed_case_has_a_remedy_and_an_ok_one_has_none() -> None:
+    cause = Cause(kind=CauseKind.DEVICE_MEMORY, message="full")
+    bad = record(case(0, "train", "a"), outcome=Outcome.OUT_OF_MEMORY, cause=cause)
+    rows = summarize_run(run_of([bad, record(case(1, "train", "b"))])).rows
+    assert "batch_size" in rows[0].remedy
+    assert rows[1].remedy == ""
+
+
+@pytest.mark.parametrize("kind", list(CauseKind))
+def test_every_kind_of_cause_has_a_remedy(kind: CauseKind) -> None:
+    bad = record(case(0, "train", "a"), outcome=Outcome.FAILED, cause=Cause(kind=kind, message="m"))
+    assert summarize_run(run_of([bad])).rows[0].remedy
+
+
+def test_marks_are_letters_of_their_kind_and_never_shared() -> None:
+    doubts = [Doubt(kind=kind, message="m", remedy=f"fix {kind}") for kind in ("drifting", "dim", "drab", "idid")]
+    summary = summarize_run(run_of([record(case(0, "train", "a"), doubts=doubts)]))
+    assert [kind.mark for kind in summary.doubts] == ["D", "I", "R", "A"]
+    assert summary.marks(summary.rows[0]) == "DIRA"
+
+
+def test_a_remedy_is_told_once() -> None:
+    doubt = Doubt(kind="short", message="m", remedy="measure longer")
+    records = [record(case(index, "train", str(index)), doubts=[doubt]) for index in range(3)]
+    (kind,) = summarize_run(run_of(records)).doubts
+    assert kind.remedies == ("measure longer",)
+    assert kind.labels == ("train 0", "train 1", "train 2")
+
+
+@pytest.mark.parametrize(
+    ("cases", "labels"),
+    [
+        ([case(0, "train", "a"), case(1, "inference", "a")], ["train a", "inference a"]),
+        ([case(0, "overhead", ""), case(1, "train", "train a")], ["overhead", "train a"]),
+        ([case(0, "t", "a", target="cpu"), case(1, "t", "a")], ["t a on cpu", "t a on cuda:0"]),
+        ([case(0, "t", "a"), case(1, "t", "a", repeat=2), case(2, "t", "b")], ["t a #1", "t a #2", "t b"]),
+        ([case(0, "t", "a"), case(1, "t", "a")], ["t a [0]", "t a [1]"]),
+    ],
+)
+def test_labels_say_no_more_than_they_must(cases: list[object], labels: list[str]) -> None:
+    assert unique_labels(cases) == labels  # type: ignore[arg-type]
+
+
+def test_samples_behind_a_rate_are_its_times() -> None:
+    times = Measurement.of_samples(STEP_TIME, [0.1, 0.2])
+    rate = Measurement.of_rate(throughput("images/s"), 8, times)
+    one = record(case(0, "train", "a"), [rate, times])
+    assert sampled(one, rate) is times
+    assert sampled(record(case(0, "train", "a"), [Measurement.of_value(LOSS, 1.0)]), None) is None
+
+
+def test_rows_are_in_the_order_of_the_run() -> None:
+    run = literal_run()
+    run.records.reverse()
+    assert [row.case.index for row in summarize_run(run).rows] == [0, 1]

@@ -1,0 +1,82 @@
+"""The FLOP formula against sums done by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from paceline.models import Batch, ModelSpec, Workload, registry
+from paceline.models.flops import forward_flops
+
+GPT2 = ("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl")
+
+
+def transformer_flops(settings: dict[str, int]) -> float:
+    """Per block: 12 h^2 weights for every token, and two products of the sequence with itself."""
+    length, hidden = settings["sequence"], settings["hidden"]
+    return float(settings["layers"] * (2 * 12 * hidden**2 * length + 4 * length**2 * hidden))
+
+
+@pytest.mark.parametrize("name", GPT2)
+def test_gpt2(name: str) -> None:
+    settings = registry().get(name).settings
+    head = 2 * settings["sequence"] * settings["hidden"] * settings["vocabulary"]
+    assert forward_flops(registry().get(name)) == pytest.approx(transformer_flops(settings) + head, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["bert-base", "bert-large"])
+def test_bert_counts_its_head_at_the_masked_positions_only(name: str) -> None:
+    settings = registry().get(name).settings
+    head = 2 * settings["masked"] * settings["hidden"] * (settings["vocabulary"] + settings["hidden"])
+    assert forward_flops(registry().get(name)) == pytest.approx(transformer_flops(settings) + head, rel=1e-3)
+
+
+def test_gpt2_small_is_near_two_per_parameter_and_token() -> None:
+    attention = 12 * 4 * 1024**2 * 768
+    assert forward_flops(registry().get("gpt2-small")) == pytest.approx(2 * 124.4e6 * 1024 + attention, rel=0.02)
+
+
+@pytest.mark.parametrize(("name", "giga"), [("resnet50", 8.18), ("vgg16", 30.94), ("inception_v3", 11.43)])
+def test_convolutions(name: str, giga: float) -> None:
+    assert forward_flops(registry().get(name)) == pytest.approx(giga * 1e9, rel=0.02)
+
+
+def test_lstm() -> None:
+    steps = 512 * (2 * 4 * 1024 * (256 + 1024) + 7 * 2 * 4 * 1024 * 2048)
+    assert forward_flops(registry().get("lstm")) == pytest.approx(steps + 2 * 1024 * 100, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gpt2-small", "bert-base", "lstm", "resnet18", "inception_v3"])
+def test_the_tiny_scale_counts_less(name: str) -> None:
+    spec = registry().get(name)
+    assert 0 < forward_flops(spec, "tiny") < forward_flops(spec, "full")
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_recurrent_layers_count_by_extra_flops_alone(
+    layer: type[nn.RNNBase], bidirectional: bool, batch_first: bool
+) -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.recurrent = layer(6, 8, 2, bidirectional=bidirectional, batch_first=batch_first)
+
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            outputs, state = self.recurrent(features)
+            last = state[0] if isinstance(state, tuple) else state
+            assert outputs.shape == (*features.shape[:2], 16 if bidirectional else 8)
+            assert last.shape == (4 if bidirectional else 2, features.shape[0 if batch_first else 1], 8)
+            return last @ last.mT
+
+    def build(scale: str) -> Workload:
+        def make_batch(samples: int, generator: torch.Generator) -> Batch:
+            return Batch((torch.zeros(samples, 3, 6),), (torch.zeros(samples),))
+
+        return Workload(Recurrent(), make_batch, lambda output, batch: output.sum(), extra_flops=1000.0)
+
+    spec = ModelSpec("recurrent", "test", "custom", "for this test", build)
+    layers, rows = (4 if bidirectional else 2), (1 if batch_first else 3)
+    assert forward_flops(spec) == 1000.0 + layers * 2 * rows * 8 * rows

@@ -1,0 +1,141 @@
+"""Every model of the zoo: it lists without torch, has the parameters it claims, and trains and infers at tiny scale."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from paceline.models import ModelSpec, Workload, registry
+
+NAMES = """
+gpt2-small gpt2-medium gpt2-large gpt2-xl bert-base bert-large lstm
+resnet18 resnet34 resnet50 resnet101 resnet152 resnext50_32x4d resnext101_32x8d wide_resnet50_2 wide_resnet101_2
+densenet121 densenet161 densenet169 densenet201
+vgg11 vgg13 vgg16 vgg19 vgg11_bn vgg13_bn vgg16_bn vgg19_bn
+mnasnet0_5 mnasnet0_75 mnasnet1_0 mnasnet1_3 mobilenet_v2
+shufflenet_v2_x0_5 shufflenet_v2_x1_0 shufflenet_v2_x1_5 shufflenet_v2_x2_0
+squeezenet1_0 squeezenet1_1 alexnet googlenet inception_v3
+"""
+ALL = [pytest.param(spec, id=name) for name, spec in registry().entries.items()]
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_every_model_is_listed_and_no_module_is_broken() -> None:
+    assert set(registry().entries) >= set(NAMES.split())
+    assert registry().broken == []
+
+
+def test_listing_imports_no_torch() -> None:
+    code = (
+        "import sys; from paceline.models import registry; names = registry().entries; import paceline.models.flops;"
+        "heavy = {'torch', 'torchvision', 'transformers', 'numpy'} & set(sys.modules);"
+        "assert len(names) >= 42 and not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("spec", ALL)
+def test_the_parameter_count_is_that_of_the_built_module(spec: ModelSpec) -> None:
+    with torch.device("meta"):
+        module = spec.build("full").module
+    assert spec.parameters == sum(parameter.numel() for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("spec", ALL)
+def test_one_training_step_and_one_inference_step(spec: ModelSpec) -> None:
+    workload = spec.build("tiny")
+    module = workload.module
+    memory_format = torch.channels_last if spec.channels_last else None
+    if memory_format is not None:
+        module.to(memory_format=memory_format)
+    batch = workload.make_batch(2, generator()).to(torch.device("cpu"), memory_format=memory_format)
+
+    module.train()
+    before = [parameter.detach().clone() for parameter in module.parameters()]
+    loss = workload.loss(module(*batch.inputs), batch)
+    loss.backward()
+    torch.optim.SGD(module.parameters(), lr=1e-3).step()
+    assert loss.dim() == 0
+    assert torch.isfinite(loss)
+    unused = [name for name, parameter in module.named_parameters() if parameter.grad is None]
+    assert unused == []
+    changed = [not torch.equal(old, new) for old, new in zip(before, module.parameters(), strict=True)]
+    assert sum(changed) > len(changed) / 2
+    assert all(torch.isfinite(parameter).all() for parameter in module.parameters())
+
+    module.eval()
+    with torch.inference_mode():
+        output = module(*batch.inputs)
+    assert isinstance(output, torch.Tensor)
+    assert output.shape[0] == 2
+    assert torch.isfinite(output).all()
+
+
+@pytest.mark.parametrize("scale", ["tiny", "full"])
+@pytest.mark.parametrize("name", ["gpt2-small", "bert-base", "lstm", "resnet50", "inception_v3", "vgg11"])
+def test_the_first_rows_do_not_depend_on_the_batch_size(name: str, scale: str) -> None:
+    spec = registry().get(name)
+    with torch.device("meta"):
+        workload = spec.build(scale)  # type: ignore[arg-type]
+    large = workload.make_batch(7, generator(3))
+    for rows in (1, 2, 5):
+        small = workload.make_batch(rows, generator(3))
+        for few, many in zip(small.inputs + small.targets, large.inputs + large.targets, strict=True):
+            assert torch.equal(few, many[:rows])
+    other = workload.make_batch(7, generator(4))
+    assert not torch.equal(other.inputs[0], large.inputs[0])
+    assert not torch.equal(large.inputs[0][0], large.inputs[0][1])
+
+
+def test_batches_are_made_on_the_cpu_also_where_another_device_is_the_default() -> None:
+    workload = registry().get("resnet18").build("tiny")
+    source = generator()
+    with torch.device("meta"):
+        batch = workload.make_batch(2, source)
+    assert {tensor.device.type for tensor in batch.inputs + batch.targets} == {"cpu"}
+
+
+def fit(workload: Workload, steps: int, rate: float) -> tuple[float, float]:
+    module = workload.module.train()
+    batch = workload.make_batch(4, generator())
+    optimizer = torch.optim.Adam(module.parameters(), lr=rate)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = workload.loss(module(*batch.inputs), batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses[0], losses[-1]
+
+
+@pytest.mark.parametrize("name", ["gpt2-small", "bert-base", "lstm"])
+def test_the_model_learns_one_batch(name: str) -> None:
+    first, last = fit(registry().get(name).build("tiny"), steps=60, rate=3e-3)
+    assert last < first / 2
+
+
+def test_the_same_seed_gives_the_same_weights() -> None:
+    spec = registry().get("gpt2-small")
+    torch.manual_seed(5)
+    first = spec.build("tiny").module.state_dict()
+    torch.manual_seed(5)
+    second = spec.build("tiny").module.state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize(("name", "weight", "heads"), [("googlenet", 0.3, 2), ("inception_v3", 0.4, 1)])
+def test_auxiliary_classifiers_enter_the_loss(name: str, weight: float, heads: int) -> None:
+    workload = registry().get(name).build("full")
+    batch = workload.make_batch(2, generator())
+    with torch.no_grad():
+        output = workload.module.train()(*batch.inputs)
+        main, *auxiliary = [torch.nn.functional.cross_entropy(logits, batch.targets[0]) for logits in output]
+        assert len(auxiliary) == heads
+        torch.testing.assert_close(workload.loss(output, batch), main + weight * sum(auxiliary))

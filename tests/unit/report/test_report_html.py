@@ -1,0 +1,185 @@
+"""The page: self-contained, complete, and no text can become more than text."""
+
+from __future__ import annotations
+
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from paceline.core.record import Measurement
+from paceline.report import charts, html
+from support.records import HOSTILE, STEP_TIME, case, hostile_run, literal_run, record, run_of, sample_run
+
+
+class Page(HTMLParser):
+    """The tags with their attributes, and the text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return html.render(sample_run())
+
+
+def test_it_points_to_nothing_outside(page: str) -> None:
+    assert not re.findall(r"(?:https?:)?//[\w.-]+\.\w", page)
+    assert "@import" not in page
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", page))
+    for tag, attributes in Page(page).tags:
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base")
+        assert (attributes.get("href") or "#").startswith("#")
+        assert "src" not in attributes
+
+
+def test_it_leads_with_the_answer(page: str) -> None:
+    text = Page(page).text
+    assert text.index("7 of 9 cases measured") < text.index("At a glance") < text.index("Environment")
+
+
+def test_it_shows_everything(page: str) -> None:
+    text = Page(page).text
+    for part in (
+        "train gpt2-small bf16 x2",
+        "improve the cooling",
+        "the device has 139.8 GiB, of which 138.9 GiB were in use",
+        "Float8_e4m3fn",
+        "p99.9",
+        "parameter count 124,439,808",
+        "device events around forward",
+        "rank 1",
+        "AMD EPYC 9654",
+        "OMP_NUM_THREADS 96",
+        "paceline run node-check.yaml --set budget=10s",
+        "2,000 of 3,200 samples are drawn",
+    ):
+        assert part in text, part
+
+
+def test_every_name_inside_is_unique_and_every_link_lands(page: str) -> None:
+    tags = Page(page).tags
+    names = [attributes["id"] for _, attributes in tags if "id" in attributes]
+    assert len(names) == len(set(names))
+    links = {str(attributes["href"])[1:] for tag, attributes in tags if tag == "a"}
+    assert links <= set(names)
+    assert set(re.findall(r"url\(#([^)]*)\)", page)) <= set(names)
+
+
+def test_charts_say_what_they_show(page: str) -> None:
+    drawn = re.findall(r"<svg[^>]*class=\"chart\"[^>]*role=\"img\"[^>]*><title[^>]*>([^<]+)</title><desc[^>]*>", page)
+    assert len(drawn) == 1 + 7
+    assert drawn[0] == "Result of each case with its interval"
+
+
+def test_the_style_knows_every_colour_of_the_charts(page: str) -> None:
+    style = page[page.index("<style>") : page.index("</style>")]
+    for role, colour in re.findall(r'(fill|stroke)="(#[0-9a-f]{3,6})"', page):
+        assert f'[{role}="{colour}"]' in style
+
+
+def test_hostile_text_stays_text() -> None:
+    page = html.render(hostile_run())
+    parsed = Page(page)
+    assert sum(tag == "script" for tag, _ in parsed.tags) == 1
+    assert "<script>alert" not in page
+    assert "\x1b" not in page
+    assert "<script>alert('x')</script>" in parsed.text
+    assert all(not name.startswith("on") for _, attributes in parsed.tags for name in attributes)
+
+
+def test_only_our_own_script_may_run(page: str) -> None:
+    policy = next(str(a["content"]) for tag, a in Page(page).tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert re.fullmatch(r"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-[\w+/]+=*'", policy)
+
+
+def test_without_the_drawing_library_it_is_made_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    page = html.render(sample_run())
+    assert "pip install &#39;paceline[charts]&#39;" in page or "pip install 'paceline[charts]'" in page
+    assert "train gpt2-small bf16" in page
+    assert 'class="chart"' not in page
+
+
+def test_one_case_shows_its_own_figures_at_once() -> None:
+    page = html.render(run_of(literal_run().records[:1]))
+    assert re.search(r'<details id="case-0" open>', page)
+    assert page.count('<li class="card">') == 2
+
+
+@pytest.mark.parametrize("records", [[], [record(case(0, "odd", ""))]])
+def test_a_run_with_nothing_to_show_still_has_a_page(records: list[object]) -> None:
+    page = html.render(run_of(records, environment={}, command=[], ended_at=None, status="running"))  # type: ignore[arg-type]
+    assert "No environment was recorded." in page
+
+
+def test_writing_leaves_the_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    assert html.write(literal_run(), path) == path
+    assert path.read_text().startswith("<!doctype html>")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("old")
+
+    def fail(_self: Path, _target: Path) -> Path:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        html.write(literal_run(), path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_thinning_keeps_every_spike_and_is_said() -> None:
+    samples = [1.0] * 5000
+    samples[1234], samples[4321] = 9.0, 0.1
+    places = charts.thinned(samples)
+    assert len(places) <= charts.PLOTTED
+    assert {1234, 4321} <= set(places)
+    assert charts.thinned([1.0, 2.0]) == [0, 1]
+    chart = charts.distribution(Measurement.of_samples(STEP_TIME, samples))
+    assert chart is not None and "of 5,000 samples are drawn" in chart.notes[0]
+
+
+def test_far_outliers_do_not_flatten_the_chart() -> None:
+    samples = [0.1 + 0.0001 * (index % 7) for index in range(300)] + [30.0]
+    chart = charts.distribution(Measurement.of_samples(STEP_TIME, samples))
+    assert chart is not None
+    low, high = chart.spec["hconcat"][1]["layer"][0]["encoding"]["y"]["scale"]["domain"]
+    assert 99 < low < high < 110
+    assert chart.notes == ("1 sample lies beyond the axis, drawn at its edge.",)
+
+
+def test_samples_that_are_no_numbers_or_all_the_same() -> None:
+    assert charts.distribution(Measurement.of_samples(STEP_TIME, [1.0, float("nan")])) is None
+    assert charts.distribution(Measurement.of_value(STEP_TIME, 1.0)) is None
+    same = charts.distribution(Measurement.of_samples(STEP_TIME, [0.0] * 30))
+    assert same is not None and "<svg" in charts.draw_svg(same, "same")
+
+
+def test_a_fact_reads_as_a_person_would_write_it() -> None:
+    assert html.show_fact(True) == "yes"
+    assert html.show_fact(150_754_820_096, "memory_total") == "140 GiB"
+    assert html.show_fact([]) == "none"
+    assert html.show_fact(HOSTILE).isprintable()

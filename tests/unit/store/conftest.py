@@ -1,0 +1,45 @@
+"""Stores for tests: every test that takes `url` or `store` runs on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from paceline.store import Store, open_store
+from support.postgres import PostgresServer, postgres_server
+
+
+@pytest.fixture(autouse=True)
+def private_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test touches the user's own data, nor leaves spools behind."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("PACELINE_STORE", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a store that does not exist yet."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'paceline.db'}"
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.new_database()
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with open_store(url) as opened:
+        yield opened

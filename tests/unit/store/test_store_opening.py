@@ -1,0 +1,291 @@
+"""Where a store is, how it is opened and migrated, and what is refused."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, create_engine, insert, text
+from store_samples import a_record, a_run
+
+from paceline.core.errors import InputError, StoreError
+from paceline.store import codec, default_url, liveness, open_store, schema
+from paceline.store.location import locate
+from paceline.store.migrating import migration_config, upgrade
+from paceline.store.opening import open_at
+from support.postgres import PASSWORD, PostgresServer
+
+NOBODY = 65534
+
+
+def engine_of(url: str) -> Engine:
+    return create_engine(
+        url.replace("postgresql://", "postgresql+psycopg://"),
+        json_serializer=codec.dumps,
+        json_deserializer=codec.loads,
+    )
+
+
+def python(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_default_store_is_in_the_users_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_url() == f"sqlite:///{tmp_path}/data/paceline/paceline.db"
+    with open_store() as store:
+        store.begin(a_run())
+    assert (tmp_path / "data/paceline/paceline.db").is_file()
+    monkeypatch.setenv("XDG_DATA_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_url() == f"sqlite:///{tmp_path}/.local/share/paceline/paceline.db"
+    monkeypatch.setenv("PACELINE_STORE", str(tmp_path / "mine.db"))
+    with open_store() as store:
+        assert store.runs() == []
+    assert (tmp_path / "mine.db").is_file()
+
+
+@pytest.mark.parametrize("name", ["plain.db", "with space.db", "100%?#.db", "ünï.db"])
+def test_a_path_and_its_url_are_the_same_store(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "new" / name
+    with open_store(path) as store:
+        store.begin(a_run())
+    for same in (str(path), f"sqlite:///{path}"):
+        with open_store(same) as store:
+            assert store.find_run("last") == "run-1"
+    assert path.is_file()
+
+
+def test_relative_paths_and_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert locate("sqlite:///x.db").path == locate("x.db").path == tmp_path / "x.db"
+    assert locate("~/x.db").path == tmp_path / "home/x.db"
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("mysql://me:secret@host/db", "unknown kind of store 'mysql'"),
+        ("sqlite://x.db", "too few slashes"),
+        ("sqlite://", "too few slashes"),
+        ("sqlite:///", "names no file"),
+        (":memory:", "names no file"),
+        ("", "names no file"),
+        ("/tmp", "is a directory"),
+        ("postgresql://me:secret@host", "names no database"),
+        ("postgresql://me:secret@host:port/db", "is not valid"),
+        ("postgresql://me:sec/ret@host/db", "is not valid"),
+        ("postgresql://me:12/secret@host/db", "wrong place"),
+        ("postgresql://me:12#secret@host/db", "wrong place"),
+        ("postgresql://me@host/db?password=x@secret", "wrong place"),
+        ("postgresql://[secret@host/db", "is not valid"),
+    ],
+)
+def test_a_place_that_is_no_store_is_refused_without_its_password(place: str, said: str) -> None:
+    with pytest.raises(InputError, match=said) as refused:
+        open_store(place)
+    assert "secret" not in str(refused.value)
+    assert "ret@" not in str(refused.value)
+
+
+def test_the_password_is_in_no_message(postgres: PostgresServer) -> None:
+    location = locate("postgresql://me:secret@127.0.0.1:1/db?password=secret")
+    assert "secret" not in repr(location)
+    assert "secret" in location.url
+    for url in (
+        location.url,
+        postgres.url("postgres", password="secret"),
+        postgres.url("no_such_database"),
+        f"postgresql://127.0.0.1:{postgres.port}/postgres?user=tester&password=secret",
+    ):
+        with pytest.raises(StoreError, match="could not open the database in the store postgresql://127") as failed:
+            open_store(url)
+        assert "secret" not in str(failed.value)
+        assert PASSWORD not in str(failed.value)
+        assert failed.value.__suppress_context__
+
+
+def test_the_spool_of_a_server_does_not_depend_on_the_password() -> None:
+    first, second = (locate(f"postgresql://me:{word}@host/db?password={word}") for word in ("one", "two"))
+    assert first.spools == second.spools
+    assert locate("postgresql://me@host/other").spools != first.spools
+
+
+def test_postgres_without_its_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(StoreError, match=r"pip install 'paceline\[postgres\]'"):
+        open_store("postgresql://host/db")
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("these are my notes, not a database\n" * 100)
+    with pytest.raises(StoreError, match="not a database; give the path"):
+        open_store(path)
+    assert path.read_text().startswith("these are my notes")
+
+
+def test_importing_the_package_imports_no_database_library() -> None:
+    done = python(
+        "import sys, paceline.store\n"
+        "from paceline.store import open_store, default_url, RunRow\n"
+        "print([name for name in ('sqlalchemy', 'alembic', 'psycopg', 'psutil') if name in sys.modules])"
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_store_at_the_newest_version_opens_without_alembic(url: str) -> None:
+    open_store(url).close()
+    done = python(
+        "import sys; from paceline.store import open_store\n"
+        "open_store(sys.argv[1]).runs(); print('alembic' in sys.modules)",
+        url,
+    )
+    assert done.stdout.strip() == "False", done.stderr
+
+
+def test_the_known_versions_are_those_of_the_migrations() -> None:
+    from alembic.script import ScriptDirectory
+
+    scripts = ScriptDirectory.from_config(migration_config())
+    assert scripts.get_heads() == [schema.SCHEMA_VERSION]
+    assert tuple(step.revision for step in reversed(list(scripts.walk_revisions()))) == schema.REVISIONS
+
+
+def test_the_migrations_make_the_tables_that_the_code_uses(url: str) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    open_store(url).close()
+    engine = engine_of(url)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), schema.metadata) == []
+    engine.dispose()
+
+
+def test_a_store_of_the_first_version_is_migrated_with_its_data(url: str) -> None:
+    engine = engine_of(url)
+    with engine.begin() as connection:
+        upgrade(connection, "0001")
+        connection.execute(insert(schema.runs), codec.run_row(a_run(), liveness.this_runner()))
+        connection.execute(insert(schema.cases), [codec.case_row("run-1", case) for case in a_run().cases])
+        inserted = connection.execute(
+            insert(schema.records).returning(schema.records.c.id), codec.record_row(a_record())
+        )
+        connection.execute(insert(schema.measurements), codec.measurement_rows(inserted.scalar_one(), a_record()))
+    with open_store(url) as store:
+        loaded = store.load("run-1")
+        assert (loaded.run, loaded.records) == (a_run(), [a_record()])
+        store.keep_partial("run-1", 1, 1, "step_time", "s", [1.0])
+        assert len(store.recover("run-1")) == 1
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == schema.SCHEMA_VERSION
+    engine.dispose()
+
+
+def test_a_store_of_a_newer_version_is_refused(url: str) -> None:
+    open_store(url).close()
+    engine = engine_of(url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    engine.dispose()
+    with pytest.raises(StoreError, match=r"version 9999, and this Paceline knows versions up to .*: upgrade Paceline"):
+        open_store(url)
+
+
+def open_and_begin(url: str, together: Barrier, run_id: str) -> None:
+    together.wait()
+    with open_store(url) as store:
+        store.begin(a_run(run_id))
+
+
+def test_many_processes_may_open_a_new_store_at_once(url: str) -> None:
+    fork = multiprocessing.get_context("fork")
+    together = fork.Barrier(4)
+    openers = [fork.Process(target=open_and_begin, args=(url, together, f"run-{number}")) for number in range(4)]
+    for opener in openers:
+        opener.start()
+    for opener in openers:
+        opener.join(60)
+    assert [opener.exitcode for opener in openers] == [0] * 4
+    with open_store(url) as store:
+        assert len(store.runs()) == 4
+
+
+def test_sqlite_is_set_to_lose_nothing(tmp_path: Path) -> None:
+    with open_store(tmp_path / "x.db") as store, store._reads.connect() as connection:
+        found = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+        }
+    assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30_000}
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that every user may enter, unlike pytest's."""
+    path = Path(tempfile.mkdtemp(dir="/tmp", prefix="paceline-store-"))
+    path.chmod(0o755)
+    yield path
+    path.chmod(0o755)
+    shutil.rmtree(path)
+
+
+def protect(directory: Path) -> None:
+    for path in (*directory.iterdir(), directory):
+        path.chmod(path.stat().st_mode & ~0o222)
+
+
+# Root may write everywhere, so it becomes somebody else, after the imports that this somebody may not read.
+AS_A_USER = f"""
+import os, sys
+import sqlalchemy.dialects.sqlite
+import paceline.store.opening
+from paceline.store import open_store
+if os.getuid() == 0:
+    os.setgroups([])
+    os.setgid({NOBODY})
+    os.setuid({NOBODY})
+"""
+
+
+def test_a_store_that_may_only_be_read_is_read(open_directory: Path) -> None:
+    path = open_directory / "100% #.db"
+    with open_store(path) as store:
+        store.begin(a_run())
+    protect(open_directory)
+    script = AS_A_USER + (
+        "store = open_store(sys.argv[1]); print(store.find_run('last'), len(store.load('run-1').run.cases))\n"
+        "try: store.finish('run-1', 'finished')\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    done = python(script, str(path))
+    assert done.stdout.startswith("run-1 2\nStoreError could not finish run 'run-1'"), done.stderr
+    assert "open it where you may write" in done.stdout
+
+
+def test_a_store_that_may_only_be_read_cannot_be_migrated(open_directory: Path) -> None:
+    path = open_directory / "old.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
+        connection.execute("INSERT INTO alembic_version VALUES ('0001')")
+    connection.close()
+    protect(open_directory)
+    script = AS_A_USER + "open_store(sys.argv[1])"
+    done = python(script, str(path))
+    assert "copy it to another directory" in done.stderr
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"could not make the directory .*PACELINE_STORE"):
+        open_at(locate(tmp_path / "file" / "sub" / "x.db"))
