@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli._flags import case_flags, flags_of, read_flags, read_settings
-from paceline.core.errors import InputError, nearest
+from paceline.core.errors import InputError, nearest, unknown
 
 if TYPE_CHECKING:
     from paceline.core.case import Case
@@ -35,7 +35,13 @@ class RunCommand(click.Command):
             suite = find_suite(what)
             ctx.meta["paceline.suite"] = suite
             self.params = [*self.params, *flags_of(_fields_of(suite))]
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            flags = [flag for option in self.params if isinstance(option, click.Option) for flag in option.opts]
+            raise unknown("flag", error.option_name, flags) from None
+        except click.UsageError as error:  # one line, as for every other mistake
+            raise InputError(error.format_message()) from None
 
     def _what(self, args: list[str]) -> str | None:
         """The first argument that is neither a flag nor the value of one."""
@@ -246,12 +252,11 @@ def _measure(
         words = {"event": "run_ended", "run": run.id, "ok": ok, "report": str(path) if path else None}
         click.echo(json.dumps(words))
     else:
-        from rich.console import Console
-
+        from paceline.cli.report import primary_metrics
         from paceline.report import console
 
         click.echo()
-        console.render(records, Console())
+        console.render(records, primary=primary_metrics())
         if path is not None:
             click.echo(f"\nReport: {path}")
         click.echo(f"Run:    {run.id}")
@@ -269,13 +274,14 @@ def _follow(joined: JoinedRanks, suite: Suite, cases: list[Case]) -> int:
 
 
 def _write_report(records: Any, report_path: str | None) -> Path | None:
+    from paceline.cli.report import primary_metrics
     from paceline.report import html
     from paceline.store.location import data_directory
 
     path = Path(report_path) if report_path else data_directory() / "reports" / f"{records.run.id}.html"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return html.write(records, path)
+        return html.write(records, path, primary=primary_metrics())
     except OSError as error:  # what was measured is in the store: a report can be made later
         click.echo(f"paceline: no report at {path}: {error}; try: paceline report {records.run.id} --html", err=True)
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ class Context:
     world_size: int = 1
     local_rank: int = 0
     report: Callable[[Progress], None] = field(default=lambda _progress: None)
+    began: float = field(default_factory=time.perf_counter)
 
     @property
     def target(self) -> str:

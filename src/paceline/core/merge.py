@@ -11,7 +11,6 @@ from paceline.core.metric import Merge
 from paceline.core.record import Doubt, Measurement, Result
 from paceline.core.stats import summarize
 
-
 _JOINS: dict[Merge, Callable[..., Any]] = {
     Merge.SUM: np.sum,
     Merge.MAXIMUM: np.max,

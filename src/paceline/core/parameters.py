@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paceline.core.errors import InputError, nearest
 from paceline.core.quantity import Duration, Fraction
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 
 class Parameters(BaseModel):
@@ -46,32 +50,61 @@ class MeasuringParameters(Parameters):
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """The first complaint of pydantic, in words for the person who typed the value."""
-    first = error.errors()[0]
-    path = ".".join(str(part) for part in first["loc"] if not str(part).startswith("function-"))
+    first, *others = error.errors()
+    path, _ = _place(model, first["loc"])
     if first["type"] == "extra_forbidden":
-        known = _keys_at(model, first["loc"][:-1])
+        _, inner = _place(model, first["loc"][:-1])
+        known = _model_in(inner, model).model_fields
         key = str(first["loc"][-1])
         guess = nearest(key, known)
         hint = f"did you mean '{guess}'?" if guess else f"known are {', '.join(sorted(known))}"
         return f"unknown key '{path}': {hint}"
     if first["type"] == "missing":
         return f"'{path}' is missing"
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "literal_error":
-        choices = str(first.get("ctx", {}).get("expected", ""))
-        guess = nearest(
-            str(first["input"]), [choice.strip(" '") for choice in choices.replace(" or ", ", ").split(",")]
-        )
-        message = f"must be one of {choices}" + (f"; did you mean '{guess}'?" if guess else "")
+    if first["type"] == "value_error":
+        return f"'{path}': {_words(first)}"
+    # Where several types are allowed, pydantic complains once for each.
+    alternatives = [one for one in others if _place(model, one["loc"])[0] == path]
+    words = list(dict.fromkeys(_words(one) for one in (first, *alternatives)))
+    guessed = next((word for word in words if "did you mean" in word), None)
     where = f"'{path}' = " if path else ""
-    return f"{where}{first['input']!r}: {message}" if first["type"] != "value_error" else f"'{path}': {message}"
+    return f"{where}{first['input']!r}: {guessed or '; or '.join(words)}"
 
 
-def _keys_at(model: type[BaseModel], path: tuple[int | str, ...]) -> set[str]:
-    for part in path:
-        field = model.model_fields.get(str(part))
-        inner = field.annotation if field else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            break
-        model = inner
-    return set(model.model_fields)
+def _words(complaint: ErrorDetails) -> str:
+    message = complaint["msg"].removeprefix("Value error, ")
+    if complaint["type"] != "literal_error":
+        return message
+    choices = str(complaint.get("ctx", {}).get("expected", ""))
+    names = [choice.strip(" '") for choice in choices.replace(" or ", ", ").split(",")]
+    guess = nearest(str(complaint["input"]), names)
+    return f"must be {'one of ' if len(names) > 1 else ''}{choices}" + (f"; did you mean '{guess}'?" if guess else "")
+
+
+def _place(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[str, Any]:
+    """The path that a user would write for pydantic's location, and the type expected there."""
+    parts: list[str] = []
+    expected: Any = model
+    for part in location:
+        if isinstance(expected, type) and issubclass(expected, BaseModel):
+            field = expected.model_fields.get(str(part))
+            expected = _without_none(field.annotation) if field else None
+        elif get_origin(expected) in (Union, UnionType):  # the part names the alternative, which nobody wrote
+            expected = next((one for one in get_args(expected) if getattr(one, "__name__", "") == part), None)
+            continue
+        elif get_origin(expected) in (list, tuple, set):
+            expected = _without_none(get_args(expected)[0])
+        elif str(part).startswith("function-"):
+            continue
+        parts.append(str(part))
+    return ".".join(parts), expected
+
+
+def _without_none(annotation: Any) -> Any:
+    members = [one for one in get_args(annotation) if one is not type(None)]
+    is_optional = get_origin(annotation) in (Union, UnionType) and len(members) == 1
+    return members[0] if is_optional else annotation
+
+
+def _model_in(annotation: Any, otherwise: type[BaseModel]) -> type[BaseModel]:
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else otherwise

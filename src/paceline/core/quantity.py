@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-_NUMBER = re.compile(r"^\s*([+-]?(?:\d+(?:_\d+)*)?(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([^\d\s]*)\s*$")
+_NUMBER = re.compile(r"^\s*([+-]?(?:\d+(?:_\d+)*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s]*)\s*$")
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _BYTES = {"": 1, "B": 1}
@@ -22,10 +22,10 @@ def _read(text: object, units: dict[str, float], what: str, example: str) -> flo
     if isinstance(text, bool) or not isinstance(text, int | float | str):
         raise ValueError(f"{text!r} is not a {what}; write it like {example}")
     if isinstance(text, int | float):
-        value, unit = float(text), ""
+        value, unit = _as_float(text), ""
     else:
         found = _NUMBER.match(text)
-        if not found or not found.group(1):
+        if not found:
             raise ValueError(f"'{text}' is not a {what}; write it like {example}")
         value, unit = float(found.group(1)), found.group(2)
     if unit not in units:
@@ -35,6 +35,13 @@ def _read(text: object, units: dict[str, float], what: str, example: str) -> flo
     if not math.isfinite(value) or value < 0:
         raise ValueError(f"'{text}' must be finite and not negative")
     return value
+
+
+def _as_float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # an integer can be longer than any float
+        return math.inf
 
 
 def parse_duration(text: object) -> float:
@@ -85,8 +92,9 @@ def show_duration(seconds: float) -> str:
 def show_size(count: float) -> str:
     """Bytes in binary units."""
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
+        if abs(count) < 1023.5:
+            whole = unit == "B" or abs(count) >= 999.5
+            return f"{count:.0f} {unit}" if whole else f"{count:.3g} {unit}"
         count /= 1024
     return f"{count:.4g} TiB"
 
@@ -107,5 +115,5 @@ def show(value: float, unit: str) -> str:
     if unit == "B":
         return show_size(value)
     if unit == "%":
-        return f"{value:.3g} %"
+        return f"{value:.3g} %" if abs(value) < 999.5 else f"{value:,.0f} %"
     return f"{show_count(value)} {unit}".strip()

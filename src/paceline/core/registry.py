@@ -92,7 +92,7 @@ def _module_names(package_name: str, registry: Registry[T]) -> list[str]:
         if importlib.util.find_spec(package_name) is None:  # imports the provider; one that has no such folder is fine
             return []
         package = importlib.import_module(package_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         registry.broken.append(Broken(package_name, f"{type(error).__name__}: {error}"))
         return []
     names = [package_name]

@@ -183,7 +183,8 @@ def drift(samples: Samples) -> float:
     """By what part of the median the second half differs from the first, beyond what noise explains; else 0.
 
     The halves' medians differ by more than noise when their distance exceeds the half-widths of both their
-    intervals together.
+    intervals together, or when one half lies almost entirely on one side of the other: a fall that slows down
+    looks like strongly correlated noise to the intervals.
     """
     values = np.asarray(samples, dtype=np.float64)
     half = values.size // 2
@@ -197,7 +198,16 @@ def drift(samples: Samples) -> float:
         if interval is not None
     )
     change = after - before
-    return change / before if before and abs(change) > doubt else 0.0
+    is_noise = abs(change) <= doubt and _separation(first, second) < 0.95
+    return 0.0 if is_noise or not before else change / before
+
+
+def _separation(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    """In which part of all pairs, one of each half, the same half is the larger: 0.5 if they are mixed, 1 if apart."""
+    ordered = np.sort(first)
+    smaller = np.searchsorted(ordered, second, "left").sum()
+    larger = first.size * second.size - np.searchsorted(ordered, second, "right").sum()
+    return float(max(smaller, larger) / (first.size * second.size))
 
 
 def _median_interval(ordered: NDArray[np.float64], effective: float, confidence: float) -> Interval | None:

@@ -42,7 +42,7 @@ class CaseKeys(BaseModel):
     def _known_target(cls, value: str) -> str:
         kind, _, index = value.partition(":")
         if kind in ("auto", "cpu") and not index:
-            return value
+            return kind
         if kind == "cuda" and (index in ("", "*") or index.isdecimal()):
             return value if index else "cuda:0"
         raise ValueError(f"'{value}' is not a target; write auto, cpu, cuda:0 or cuda:*")
@@ -111,7 +111,7 @@ def expand(
     cases: list[Case] = []
     for number, (entry, benchmark) in enumerate(zip(entries, benchmarks, strict=True), start=1):
         where = f"{suite.name}, case {number} ({benchmark.name})"
-        for choice in _matrix(entry, {**CaseKeys.model_fields, **benchmark.Parameters.model_fields}):
+        for choice in _matrix(entry, {**CaseKeys.model_fields, **benchmark.Parameters.model_fields}, where):
             keys, parameters = _split(choice, benchmark, where)
             if not here.offers(keys.only_on):
                 continue
@@ -192,22 +192,27 @@ def _split(choice: Mapping[str, Any], benchmark: type[AnyBenchmark], where: str)
     return keys, benchmark.Parameters.read(rest, where)
 
 
-def _matrix(entry: Mapping[str, Any], fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _matrix(entry: Mapping[str, Any], fields: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
     """Every combination of the lists in the entry; the last list varies fastest."""
-    axes = [_choices(value, fields[key].annotation if key in fields else None) for key, value in entry.items()]
+    axes = [
+        _choices(value, fields[key].annotation if key in fields else None, f"{where}: '{key}'")
+        for key, value in entry.items()
+    ]
     for combination in itertools.product(*axes):
         yield dict(zip(entry, combination, strict=True))
 
 
-def _choices(value: object, annotation: Any) -> list[Any]:
+def _choices(value: object, annotation: Any, where: str) -> list[Any]:
     if isinstance(value, list):
         if not _takes_list(annotation):
-            return value or [None]
+            if not value:
+                raise InputError(f"{where} is an empty list; give at least one value, or leave the key out")
+            return value
         return value if value and all(isinstance(item, list) for item in value) else [value]
     if isinstance(value, Mapping):
         inner = _model_of(annotation)
         if inner is not None:
-            return list(_matrix(value, inner.model_fields))
+            return list(_matrix(value, inner.model_fields, where))
     return [value]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Literal
 
 
@@ -10,8 +11,11 @@ def exhausted(error: BaseException) -> Literal["host", "device"] | None:
     if type(error).__name__ == "OutOfMemoryError":
         return "device"
     text = str(error)
-    if "CUDA" in text and ("out of memory" in text or "ALLOC_FAILED" in text):
+    of_device = any(name in text.casefold() for name in ("cuda", "cudnn", "cublas"))
+    if of_device and ("out of memory" in text or "ALLOC_FAILED" in text):
         return "device"
-    if isinstance(error, MemoryError) or "can't allocate memory" in text or "not enough memory" in text:
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return "host"
+    if "bad_alloc" in text or "can't allocate memory" in text or "not enough memory" in text:
         return "host"
     return None

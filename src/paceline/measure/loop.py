@@ -242,6 +242,9 @@ def _drive(
         step()
     issued = 0
     next_look = 1
+    most = None
+    if isinstance(rule, StopRule):
+        most = rule.max_steps if rule.steps is None else rule.steps
     reported, reported_at = 0, clock()
     while True:
         timeline.begin()
@@ -256,14 +259,14 @@ def _drive(
         if issued >= next_look:
             # Every step at first, then at every tenth more: looking costs more the more samples there are.
             next_look = issued + max(1, issued // 10)
-            if isinstance(rule, StopRule) and rule.steps is not None:
-                next_look = min(next_look, max(issued + 1, rule.steps + timeline.lead_in))
+            if most is not None:
+                next_look = min(next_look, max(issued + 1, most + timeline.lead_in))
             if agree(rule.done()):
                 break
     for sample in timeline.finish():
         rule.add(sample)
-    if isinstance(rule, StopRule) and rule.steps is not None:
-        del rule.samples[rule.steps :]
+    if most is not None:
+        del rule.samples[most:]
     if report is not None:
         report(phase, rule.samples[reported:])
 

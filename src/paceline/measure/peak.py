@@ -27,6 +27,8 @@ _DATASHEET: tuple[tuple[str, tuple[float | None, float | None, float | None, flo
     (r"\bRTX 4090\b(?! D)", (82.6, 82.6, 165.2, 330.3)),
     (r"\bRTX 3090\b(?! Ti)", (35.6, 35.6, 71.0, None)),
 )
+# A part of a GPU, or a slower one that shares its name.
+_NOT_WHOLE = re.compile(r"\bMIG\b|-\d+[ABCQ]$|\bLaptop\b|\bMax-Q\b")
 _COLUMN = {"fp32": 0, "tf32": 1, "fp16": 2, "bf16": 2, "fp8_hybrid": 3, "fp8_e4m3": 3}
 
 
@@ -40,8 +42,11 @@ class Peak:
 
 def peak_flops(device_name: str, precision: str) -> Peak | None:
     """The datasheet peak of this device in this precision, if it is known."""
+    if _NOT_WHOLE.search(device_name):
+        return None
     for pattern, rates in _DATASHEET:
         if re.search(pattern, device_name):
-            rate = rates[_COLUMN[precision]]
+            has_bf16 = rates[_COLUMN["tf32"]] is not None  # both came with the same generation
+            rate = rates[_COLUMN[precision]] if precision != "bf16" or has_bf16 else None
             return Peak(rate * 1e12, f"datasheet, dense {precision}, {device_name}") if rate else None
     return None

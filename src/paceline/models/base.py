@@ -59,6 +59,7 @@ class ModelSpec:
     summary: str
     build: Callable[[Scale], Workload]  # imports torch; random weights from torch's global seed
     parameters: int | None = None  # of the full scale, as documented; checked against the built module
+    flops: int | None = None  # forward, of one sample at the full scale; what counting gives, kept to save the time
     batch_size: int = 32
     sample: str = "sample"  # what one sample is called: image, sequence, ...
     channels_last: bool = False  # whether convolutions gain from it

@@ -81,7 +81,7 @@ def _build(shape: BertShape, scale: Scale) -> Workload:
     return build_bert(shape if scale == "full" else TINY)
 
 
-def _spec(size: str, parameters: int, shape: BertShape) -> ModelSpec:
+def _spec(size: str, parameters: int, flops: int, shape: BertShape) -> ModelSpec:
     return ModelSpec(
         name=f"bert-{size}",
         family="bert",
@@ -90,6 +90,7 @@ def _spec(size: str, parameters: int, shape: BertShape) -> ModelSpec:
         f"{shape.sequence} tokens a sample, the head over {shape.masked} masked ones, no dropout",
         build=partial(_build, shape),
         parameters=parameters,
+        flops=flops,
         batch_size=16,
         sample="sequence",
         fp8=True,
@@ -99,6 +100,6 @@ def _spec(size: str, parameters: int, shape: BertShape) -> ModelSpec:
 
 BASE = BertShape(layers=12, hidden=768, heads=12)
 MODELS = (
-    _spec("base", 109_514_298, BASE),
-    _spec("large", 335_174_458, replace(BASE, layers=24, hidden=1024, heads=16)),
+    _spec("base", 109_514_298, 100_481_679_360, BASE),
+    _spec("large", 335_174_458, 340_175_945_728, replace(BASE, layers=24, hidden=1024, heads=16)),
 )

@@ -63,7 +63,7 @@ def _build(shape: Gpt2Shape, scale: Scale) -> Workload:
     return build_gpt2(shape if scale == "full" else TINY)
 
 
-def _spec(size: str, parameters: int, batch_size: int, shape: Gpt2Shape) -> ModelSpec:
+def _spec(size: str, parameters: int, flops: int, batch_size: int, shape: Gpt2Shape) -> ModelSpec:
     return ModelSpec(
         name=f"gpt2-{size}",
         family="gpt2",
@@ -72,6 +72,7 @@ def _spec(size: str, parameters: int, batch_size: int, shape: Gpt2Shape) -> Mode
         f"{shape.sequence} tokens a sample, no dropout",
         build=partial(_build, shape),
         parameters=parameters,
+        flops=flops,
         batch_size=batch_size,
         sample="sequence",
         fp8=True,
@@ -81,8 +82,8 @@ def _spec(size: str, parameters: int, batch_size: int, shape: Gpt2Shape) -> Mode
 
 SMALL = Gpt2Shape(layers=12, hidden=768, heads=12)
 MODELS = (
-    _spec("small", 124_439_808, 8, SMALL),
-    _spec("medium", 354_823_168, 8, replace(SMALL, layers=24, hidden=1024, heads=16)),
-    _spec("large", 774_030_080, 4, replace(SMALL, layers=36, hidden=1280, heads=20)),
-    _spec("xl", 1_557_611_200, 4, replace(SMALL, layers=48, hidden=1600, heads=25)),
+    _spec("small", 124_439_808, 291_648_307_200, 8, SMALL),
+    _spec("medium", 354_823_168, 826_951_073_792, 8, replace(SMALL, layers=24, hidden=1024, heads=16)),
+    _spec("large", 774_030_080, 1_774_570_700_800, 4, replace(SMALL, layers=36, hidden=1280, heads=20)),
+    _spec("xl", 1_557_611_200, 3_506_703_564_800, 4, replace(SMALL, layers=48, hidden=1600, heads=25)),
 )

@@ -77,6 +77,7 @@ LSTM = ModelSpec(
     f"features; {FULL.classes} classes from the last step",
     build=_build,
     parameters=64_131_172,
+    flops=65_498_456_064,
     batch_size=32,
     sample="sequence",
     settings=asdict(FULL),

@@ -93,19 +93,30 @@ class SuiteRun:
         attempt = self.attempts.get(case.index, 0) + 1
         started_at, begun = datetime.now(UTC), time.monotonic()
         samples: list[float] = []
+        metric = unit = ""
         kept, kept_at = 0, begun
 
         def on_progress(progress: dict[str, Any]) -> None:
-            nonlocal kept, kept_at
+            nonlocal metric, unit
             if progress["metric"]:
+                metric, unit = progress["metric"], progress["unit"]
                 samples.extend(progress["samples"])
             self.listener.case_progress(case, progress, samples)
-            if len(samples) > kept and time.monotonic() - kept_at >= PARTIAL_SECONDS:
-                self._keep_partial(case, attempt, progress, samples[kept:])
+            if time.monotonic() - kept_at >= PARTIAL_SECONDS:
+                keep_new_samples()
+
+        def keep_new_samples() -> None:
+            nonlocal kept, kept_at
+            if len(samples) > kept:
+                self._keep_partial(case, attempt, metric, unit, samples[kept:])
                 kept, kept_at = len(samples), time.monotonic()
 
         self.listener.case_started(case)
-        end = self.execute(server, case, on_progress)
+        try:
+            end = self.execute(server, case, on_progress)
+        except KeyboardInterrupt:
+            keep_new_samples()
+            raise
         if end is None:
             return None
         result = end.result()
@@ -133,8 +144,8 @@ class SuiteRun:
         self.all_ok &= record.outcome is Outcome.OK
         self.listener.case_ended(record)
 
-    def _keep_partial(self, case: Case, attempt: int, progress: Mapping[str, Any], samples: Sequence[float]) -> None:
+    def _keep_partial(self, case: Case, attempt: int, metric: str, unit: str, samples: Sequence[float]) -> None:
         try:
-            self.sink.keep_partial(self.run.id, case.index, attempt, progress["metric"], progress["unit"], samples)
+            self.sink.keep_partial(self.run.id, case.index, attempt, metric, unit, samples)
         except StoreError as error:
             self.listener.trouble(str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import subprocess
 import sys
@@ -93,6 +94,8 @@ class WarmServer:
                 [sys.executable, "-m", "paceline.runner.warm", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                # Asking the runtime whether there is a GPU would spoil it for every fork; NVML's answer does not.
+                env=os.environ | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
                 start_new_session=True,
             )
             theirs.close()

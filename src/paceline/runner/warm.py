@@ -28,6 +28,7 @@ def main() -> None:
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     children: set[int] = set()
+    _prepare()
     try:
         while True:
             ready, _, _ = select.select([control.fileno(), wake_read], [], [])
@@ -65,6 +66,15 @@ def _obey(order: dict[str, Any], descriptors: list[int], control: Channel, child
         os.close(descriptor)
     children.add(pid)
     control.send({"forked": pid, "ticket": order["ticket"]})
+
+
+def _prepare() -> None:
+    """Import what every case needs, so that none of them does it again."""
+    from paceline import benchmarks, models
+    from paceline.runner import child  # noqa: F401
+
+    benchmarks.registry()
+    models.registry()
 
 
 def _import_all(modules: list[str]) -> dict[str, str]:

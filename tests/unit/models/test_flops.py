@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from paceline.models import Batch, ModelSpec, Workload, registry
-from paceline.models.flops import forward_flops
+from paceline.models.flops import count_flops, forward_flops
 
 GPT2 = ("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl")
 
@@ -80,3 +80,9 @@ def test_recurrent_layers_count_by_extra_flops_alone(
     spec = ModelSpec("recurrent", "test", "custom", "for this test", build)
     layers, rows = (4 if bidirectional else 2), (1 if batch_first else 3)
     assert forward_flops(spec) == 1000.0 + layers * 2 * rows * 8 * rows
+
+
+@pytest.mark.parametrize("name", sorted(registry().entries))
+def test_the_flops_in_the_spec_are_those_that_counting_gives(name: str) -> None:
+    spec = registry().get(name)
+    assert spec.flops == count_flops(spec, "full")

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+SETTLING_ROWS = 8
+
+
 class InferenceParameters(ModelParameters):
     """A model and how it is run."""
 
@@ -104,6 +107,7 @@ class Predictor:
     def __init__(self, session: Session) -> None:
         self.session = session
         module = session.workload.module
+        _settle_batch_norm(session)
         dtype = formats.low_dtype(session.parameters.precision)
         if dtype is not None:
             module = module.to(dtype)
@@ -150,6 +154,24 @@ def _batch_size(
         return attempt
 
     return choose_batch_size(spec, parameters, device, ranks, context, trial)
+
+
+def _settle_batch_norm(session: Session) -> None:
+    """Give untrained batch norms the statistics of the data, as training would have.
+
+    Without them activations shrink to zero or overflow fp16 with depth, and zeros are faster than numbers.
+    """
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    module = session.workload.module
+    norms = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
+    if not norms:
+        return
+    for norm in norms:
+        norm.momentum = None  # the plain average over the batches seen: of one batch, its own statistics
+    module.train()
+    module(*session.batch(SETTLING_ROWS).inputs)
+    module.eval()
 
 
 def _flat(output: object) -> Tensor:

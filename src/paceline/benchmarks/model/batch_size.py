@@ -13,6 +13,7 @@ from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import OutOfMemory
 from paceline.measure.device import CpuDevice, CudaDevice
 from paceline.measure.exhaustion import exhausted
+from paceline.measure.timeline import monotonic
 from paceline.models.base import ModelSpec
 
 LIMIT = 65_536
@@ -37,16 +38,23 @@ def choose_batch_size(
     context.report(Progress(phase="finding the largest batch"))
     attempt = trial()
 
-    def take(size: int) -> None:
-        attempt(size)
-        device.synchronize()
+    def fits(size: int) -> bool:
+        begun = monotonic()
+        fitted = runs_within_memory(lambda: _take(attempt, size, device), device.kind)
+        # A step that outlasts the budget could not be measured, however much memory is left.
+        return fitted and monotonic() - begun <= parameters.budget
 
-    found = ranks.smallest(largest(lambda size: runs_within_memory(lambda: take(size), device.kind)))
+    found = ranks.smallest(largest(fits))
     if found == 0:
         raise OutOfMemory(
             f"{spec.name} does not fit on {device.name} with a batch of one; choose a smaller model or --scale tiny"
         )
     return found
+
+
+def _take(attempt: Callable[[int], None], size: int, device: CpuDevice | CudaDevice) -> None:
+    attempt(size)
+    device.synchronize()
 
 
 def largest(fits: Callable[[int], bool], *, limit: int = LIMIT) -> int:

@@ -49,6 +49,7 @@ def measure_steps(
     context: Context,
 ) -> Result:
     """Everything that repeating the step tells."""
+    entered = monotonic()
     device, parameters = session.device, session.parameters
 
     def report(phase: str, samples: list[float]) -> None:
@@ -64,6 +65,7 @@ def measure_steps(
         )
 
     warm = loop.warm_up(step, device.timeline(in_flight), parameters, agree=ranks.agree, report=report)
+    warmed = monotonic()
     meter = open_meter(context.target)
     host = HostPeak()
     device.synchronize()
@@ -91,6 +93,12 @@ def measure_steps(
         "global_batch_size": work.samples * ranks.world_size,
         "timing": timeline.description,
         "stopped": timed.stopped.value,
+        "spent": {
+            "preparing": entered - context.began - first_seconds,
+            "first step": first_seconds,
+            "warming up": warmed - entered,
+            "measuring": monotonic() - warmed,
+        },
         "warm_up": {"steps": len(warm.samples), "seconds": warm.seconds, "steady": warm.steady},
         "flops_per_step": work.flops,
         "peak_flops": work.peak.flops if work.peak else None,

@@ -35,6 +35,8 @@ class ModelParameters(MeasuringParameters):
     """Compile with torch.compile; auto does on a GPU where it can"""
     channels_last: Switch = "auto"
     """Memory layout of images; auto takes it for models that gain from it"""
+    autotune: Switch = "auto"
+    """Let cuDNN try its algorithms for every convolution, which can take a minute; auto does when compiling"""
     graph: bool = False
     """Replay each step as one CUDA graph"""
     deterministic: bool = False

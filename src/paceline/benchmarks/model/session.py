@@ -54,6 +54,14 @@ class Session:
             self.device.torch(), memory_format=torch.channels_last if self.channels_last else torch.contiguous_format
         )
 
+    def _flops_per_sample(self) -> float:
+        try:
+            return forward_flops(self.spec, self.parameters.scale)
+        except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+            # A user's model need not run without data; then its FLOPs are unknown, not wrong.
+            self.facts["flops_unknown_because"] = f"{type(error).__name__}: {error}"
+            return 0.0
+
     def work(self, size: int, *, passes: float) -> StepWork:
         """What a step with a batch of this size does; `passes` counts its cost in forward passes."""
         tokens = self.workload.tokens_per_sample
@@ -62,7 +70,7 @@ class Session:
             samples=size,
             sample_name=self.spec.sample,
             tokens=tokens * size if tokens else None,
-            flops=passes * forward_flops(self.spec, self.parameters.scale) * size,
+            flops=passes * self._flops_per_sample() * size,
             peak=peak_flops(self.device.name, self.parameters.precision) if known else None,
         )
 
@@ -77,8 +85,9 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: CpuDevice
     formats.set_fp32_mode(parameters.precision)
     if parameters.deterministic:
         _compute_deterministically()
-    # Convolutions of one shape again and again: let cuDNN try its algorithms once, unless they must not vary.
-    torch.backends.cudnn.benchmark = not parameters.deterministic
+    compiled, not_compiled_because = _whether_to_compile(parameters.compile, device)
+    autotuned = _wanted(parameters.autotune, compiled) and not parameters.deterministic
+    torch.backends.cudnn.benchmark = autotuned
     torch.manual_seed(parameters.seed)
     with torch.device(device.torch()):
         workload = spec.build(parameters.scale)
@@ -93,15 +102,15 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: CpuDevice
         "precision": parameters.precision,
         "device": device.name,
         "channels_last": channels_last,
+        "compiled": compiled,
+        "autotuned": autotuned,
         "input": "synthetic, on the device before the timed region; no input pipeline is measured",
     }
     if parameters.precision.startswith("fp8"):
         module = module.to(torch.bfloat16) if mode == "inference" else module
         facts["fp8_layers"] = formats.convert_to_fp8(module, parameters.precision)
-    compiled, reason = _whether_to_compile(parameters.compile, device)
-    facts["compiled"] = compiled
-    if reason:
-        facts["not_compiled_because"] = reason
+    if not_compiled_because:
+        facts["not_compiled_because"] = not_compiled_because
     return Session(
         spec=spec,
         parameters=parameters,
@@ -139,7 +148,12 @@ def warm_imports(parameters: dict[str, Any]) -> Iterable[str]:
     from paceline.models import registry
 
     spec = registry().entries.get(str(parameters.get("model")))
-    return spec.imports if spec else ("torch",)
+    wanted = list(spec.imports) if spec else ["torch"]
+    # What the first optimizer step, the first flop count and the first fp8 layer would otherwise import in every case.
+    wanted += ["torch._dynamo", "torch.utils.flop_counter", "torch.nn.parallel"]
+    if str(parameters.get("precision")).startswith("fp8"):
+        wanted.append("torchao.float8")
+    return wanted
 
 
 def title(parameters: ModelParameters) -> str:

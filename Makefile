@@ -1,0 +1,43 @@
+# Every target makes its own environment: nothing has to be set up first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint bench docs clean
+
+help: ## show this
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-6s %s\n", $$1, $$2}'
+
+# torch comes first and alone: whatever depends on it then takes the build that is there.
+$(VENV)/.run: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --constraint constraints.txt torch
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[all]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+run: $(VENV)/.run ## measure this machine with the suite 'quick' and write paceline-report.html
+	$(BIN)/paceline run quick --report paceline-report.html
+
+test: lint ## everything that must hold: lint, types, import contract, tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev ## style, types and the arrows of the design
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev ## Paceline's own speed, as ratios
+	$(BIN)/python -m bench
+
+docs: $(VENV)/.dev ## generate docs/reference from the code
+	$(BIN)/python docs/generate.py
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build

@@ -1,0 +1,173 @@
+"""kill -9 of the runner or of a case, at any moment, loses nothing that was acknowledged and leaves nobody behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from paceline.core.errors import InputError
+from paceline.core.record import CauseKind, Outcome
+from support.cli import Sandbox, case_processes, sandbox_in
+from support.watching import Watched
+
+KILLS = 50
+WORKERS = 2
+NAPS = ["60ms", "150ms", "50ms", "200ms", "100ms", "80ms"]
+ALONE = ("--no-report", "--json")
+LONG_THEN_SHORT = {"benchmark": "nap", "duration": ["30s", "20ms"], "steps": 300}
+
+
+def kill_runner(rng: random.Random, watched: Watched) -> bool:
+    """At any moment, start-up included."""
+    if rng.random() < 0.8:
+        watched.wait_for("run_started")
+    time.sleep(rng.uniform(0.0, 0.9))
+    if watched.process.poll() is not None:
+        return False
+    watched.process.kill()
+    return True
+
+
+def kill_case(rng: random.Random, watched: Watched) -> bool:
+    """The case that happens to run after a random while."""
+    watched.wait_for("run_started")
+    time.sleep(rng.uniform(0.0, 0.6))
+    while watched.process.poll() is None:
+        for case in case_processes(watched.process.pid):
+            with suppress(psutil.NoSuchProcess):
+                case.kill()
+                return True
+        time.sleep(0.001)
+    return False
+
+
+def assert_nothing_is_lost(sandbox: Sandbox, run_id: str, acknowledged: set[tuple[int, int, str]]) -> None:
+    with sqlite3.connect(sandbox.store) as database:
+        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    database.close()
+    kept = [
+        (record.case.index, record.attempt, str(record.outcome))
+        for index in range(len(NAPS))
+        for record in sandbox.attempts(run_id, index)
+    ]
+    assert len(kept) == len(set(kept))
+    assert acknowledged <= set(kept)
+    loaded = sandbox.load(run_id)
+    assert loaded.run.status in ("interrupted", "finished")
+    assert all(record.cause is None or record.cause.kind is CauseKind.INTERRUPTED for record in loaded.records)
+
+
+def kill_until_done(sandbox: Sandbox, rng: random.Random, budget: int) -> int:
+    """One run, killed and resumed again and again until it is complete; how often it was killed."""
+    suite = sandbox.suite({"benchmark": "nap", "duration": NAPS, "steps": 4})
+    run_id: str | None = None
+    acknowledged: set[tuple[int, int, str]] = set()
+    kills = 0
+    while kills < budget:
+        kill = rng.choice([kill_runner, kill_case])
+        watched = Watched.start(sandbox, "run", *(["--resume", run_id] if run_id else [suite]), *ALONE)
+        killed = kill(rng, watched)
+        code = watched.finish()
+        killed = code == -signal.SIGKILL if kill is kill_runner else killed  # it may have ended in the last moment
+        kills += killed
+        acknowledged |= watched.acknowledged
+        run_id = watched.run_id or run_id or begun_run(sandbox)
+        assert code in ((-signal.SIGKILL,) if killed and kill is kill_runner else (0, 1))
+        assert sandbox.left_behind() == []
+        if run_id is not None:
+            assert_nothing_is_lost(sandbox, run_id, acknowledged)
+        if code == 0:
+            break
+    if run_id is None:
+        return kills
+    done = sandbox.run("run", "--resume", run_id, *ALONE)
+    assert done.returncode == 0, done.stderr
+    assert_nothing_is_lost(sandbox, run_id, acknowledged)
+    loaded = sandbox.load(run_id)
+    assert loaded.run.status == "finished"
+    assert [record.case.index for record in loaded.records] == list(range(len(NAPS)))
+    assert all(record.outcome is Outcome.OK for record in loaded.records)
+    for index in range(len(NAPS)):
+        *earlier, last = sandbox.attempts(run_id, index)
+        assert last.outcome is Outcome.OK
+        assert all(record.cause and record.cause.kind is CauseKind.INTERRUPTED for record in earlier)
+        assert [record.attempt for record in (*earlier, last)] == list(range(1, last.attempt + 1))
+    assert sandbox.left_behind() == []
+    return kills
+
+
+def begun_run(sandbox: Sandbox) -> str | None:
+    """A runner may die after it began the run and before it could say so."""
+    if not sandbox.store.exists():
+        return None
+    with suppress(InputError):
+        return sandbox.load().run.id
+    return None
+
+
+def test_fifty_kills_lose_nothing_and_every_run_can_be_resumed(tmp_path: Path) -> None:
+    def worker(number: int) -> int:
+        rng = random.Random(f"kills, worker {number}")
+        kills = runs = 0
+        while kills < KILLS // WORKERS:
+            with sandbox_in(tmp_path / f"{number}-{runs}") as sandbox:
+                kills += kill_until_done(sandbox, rng, KILLS // WORKERS - kills)
+            runs += 1
+        return kills
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        assert sum(pool.map(worker, range(WORKERS))) >= KILLS
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_case_that_is_killed_counts_as_interrupted_and_is_measured_again(
+    sandbox: Sandbox, number: signal.Signals
+) -> None:
+    watched = Watched.start(sandbox, "run", sandbox.suite(LONG_THEN_SHORT), *ALONE)
+    assert watched.wait_for("case_progress", index=0, samples=3)
+    (case,) = case_processes(watched.process.pid)
+    case.send_signal(number)
+    assert watched.finish() == 1
+    first, second = sandbox.load().records
+    assert second.outcome is Outcome.OK
+    assert first.outcome is Outcome.FAILED
+    assert first.cause is not None
+    assert first.cause.kind is CauseKind.INTERRUPTED
+    assert "--resume" in first.cause.message
+    assert [case.index for case in sandbox.load().missing] == [0]
+
+
+def test_a_killed_warm_server_interrupts_its_case_alone(sandbox: Sandbox) -> None:
+    watched = Watched.start(sandbox, "run", sandbox.suite(LONG_THEN_SHORT), *ALONE)
+    assert watched.wait_for("case_started")
+    while not case_processes(watched.process.pid):
+        time.sleep(0.01)
+    (server,) = psutil.Process(watched.process.pid).children()
+    os.kill(server.pid, signal.SIGKILL)
+    assert watched.finish() == 1
+    first, second = sandbox.load().records
+    assert first.cause is not None
+    assert first.cause.kind is CauseKind.INTERRUPTED
+    assert second.outcome is Outcome.OK
+    assert sandbox.left_behind() == []
+
+
+def test_a_run_that_is_still_measured_cannot_be_resumed_beside_it(sandbox: Sandbox) -> None:
+    watched = Watched.start(sandbox, "run", "nap", "--duration", "30s", *ALONE)
+    assert watched.wait_for("case_started")
+    assert watched.run_id is not None
+    done = sandbox.run("run", "--resume", watched.run_id, *ALONE)
+    assert done.returncode == 2
+    assert "still being measured" in done.stderr
+    watched.process.kill()
+    watched.finish()
+    assert sandbox.left_behind() == []

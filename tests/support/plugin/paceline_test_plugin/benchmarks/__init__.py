@@ -1,0 +1,1 @@
+"""One file per way to misbehave, and `nap`, which behaves."""

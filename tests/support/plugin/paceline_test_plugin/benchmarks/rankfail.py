@@ -1,0 +1,50 @@
+"""One rank fails while the others wait for it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from paceline.benchmarks.ranks import join
+from paceline.core.benchmark import Benchmark, Context
+from paceline.core.parameters import Parameters
+from paceline.core.record import Result
+from paceline_test_plugin.benchmarks._step_time import STEP_TIME
+
+
+class RankFailParameters(Parameters):
+    """How the second rank fails."""
+
+    how: Literal["raise", "abort", "kill"] = "raise"
+    """How it fails"""
+
+
+class RankFail(Benchmark[RankFailParameters]):
+    """A collective that one rank never joins."""
+
+    name = "rankfail"
+    summary = "the second rank fails, the others wait in a barrier"
+    Parameters = RankFailParameters
+    metrics = (STEP_TIME,)
+    primary = "step_time"
+    distributed = True
+
+    @classmethod
+    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("torch",)
+
+    def measure(self, parameters: RankFailParameters, context: Context) -> Result:
+        from torch import distributed
+
+        with join(context, "cpu"):
+            if context.rank == 1:
+                time.sleep(0.3)  # so that the others are inside the barrier
+                if parameters.how == "raise":
+                    raise ValueError("rank one has a fault of its own")
+                if parameters.how == "abort":
+                    os.abort()
+                os.kill(os.getpid(), 9)
+            distributed.barrier()
+        raise AssertionError("unreachable")

@@ -1,0 +1,64 @@
+"""A runner in a process of its own that a test watches while it measures."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from support.cli import Sandbox, events
+
+
+@dataclass
+class Watched:
+    """A runner whose events are read as they come."""
+
+    process: subprocess.Popen[str]
+    said: list[dict[str, Any]] = field(default_factory=list)
+    errors: str = ""  # what it wrote to stderr, once it has ended
+
+    @classmethod
+    def start(cls, sandbox: Sandbox, *arguments: str) -> Self:
+        """`paceline ...`, which must be told to speak JSON."""
+        return cls(sandbox.start(*arguments))
+
+    def __post_init__(self) -> None:
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with suppress(ValueError):  # the last line of a killed runner may be torn
+                self.said += events(line)
+
+    def wait_for(self, event: str, **words: Any) -> bool:
+        """Until it was said; False when the runner ended before."""
+        while not any(found["event"] == event and words.items() <= found.items() for found in list(self.said)):
+            if not self._reader.is_alive():
+                return False
+            time.sleep(0.005)
+        return True
+
+    def finish(self) -> int:
+        code = self.process.wait(timeout=60)
+        self._reader.join(timeout=30)
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.process.stdout.close()
+        self.errors = self.process.stderr.read()
+        self.process.stderr.close()
+        return code
+
+    @property
+    def run_id(self) -> str | None:
+        return next((event["run"] for event in self.said if event["event"] == "run_started"), None)
+
+    @property
+    def acknowledged(self) -> set[tuple[int, int, str]]:
+        """Case, attempt and outcome of everything that was said to be kept."""
+        records = [event["record"] for event in self.said if event["event"] == "case_ended"]
+        return {(record["case"]["index"], record["attempt"], record["outcome"]) for record in records}

@@ -1,0 +1,137 @@
+"""Several ranks' results become one case's."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.core.merge import merge_ranks
+from paceline.core.metric import Better, Merge, Metric
+from paceline.core.record import Doubt, Measurement, Result
+
+STEP_TIME = Metric(name="step_time", unit="s", better=Better.LOWER, merge=Merge.SLOWEST)
+THROUGHPUT = Metric(name="throughput", unit="images/s", better=Better.HIGHER, merge=Merge.SUM)
+MFU = Metric(name="mfu", unit="%", better=Better.HIGHER, merge=Merge.MEAN)
+LOSS = Metric(name="loss", unit="", merge=Merge.MEAN)
+MEMORY = Metric(name="memory", unit="B", better=Better.LOWER, merge=Merge.MAXIMUM)
+SLACK = Metric(name="slack", unit="B", better=Better.HIGHER, merge=Merge.MINIMUM)
+TOTAL = Metric(name="total", unit="B", merge=Merge.SUM)
+SIZE = Metric(name="size", unit="", merge=Merge.FIRST)
+
+
+def of_rank(
+    times: list[float],
+    *,
+    work: float = 8.0,
+    mfu: float = 10.0,
+    loss: list[float] | None = None,
+    memory: float = 100.0,
+    doubts: tuple[str, ...] = (),
+) -> Result:
+    step_time = Measurement.of_samples(STEP_TIME, times)
+    return Result(
+        measurements=[
+            # Before the times that they derive from, as benchmarks list them.
+            Measurement.of_rate(THROUGHPUT, work, step_time),
+            Measurement.of_rate(MFU, mfu, step_time),
+            step_time,
+            Measurement.of_samples(LOSS, loss or [1.0], statistic="mean"),
+            Measurement.of_value(MEMORY, memory),
+            Measurement.of_value(SLACK, memory),
+            Measurement.of_value(TOTAL, memory),
+            Measurement.of_value(SIZE, 7.0),
+        ],
+        facts={"formula": "6ND", "memory": memory},
+        doubts=[Doubt(kind=kind, message=f"{kind} at {memory:g}", remedy="") for kind in doubts],
+    )
+
+
+def merged(*ranks: Result) -> dict[str, Measurement]:
+    return {m.metric.name: m for m in merge_ranks(ranks).measurements if m.scope == ""}
+
+
+FIRST = of_rank([1.0, 4.0, 2.0], loss=[3.0, 2.0, 1.0], memory=100.0)
+SECOND = of_rank([2.0, 3.0, 2.5], loss=[5.0, 4.0, 1.0], memory=300.0)
+
+
+def test_one_rank_s_result_is_the_case_s() -> None:
+    assert merge_ranks([FIRST]) is FIRST
+
+
+def test_a_step_lasts_as_long_as_on_its_slowest_rank() -> None:
+    assert merged(FIRST, SECOND)["step_time"].samples == [2.0, 4.0, 2.5]
+
+
+def test_throughput_is_everybody_s_work_over_the_merged_time() -> None:
+    found = merged(FIRST, SECOND)["throughput"]
+    assert found.value == pytest.approx((8 + 8) * 3 / (2.0 + 4.0 + 2.5))
+    assert found.work == 16.0
+    assert found.derived_from == "step_time"
+
+
+def test_ranks_with_different_work_add_what_each_did() -> None:
+    found = merged(of_rank([1.0] * 4, work=6.0), of_rank([2.0] * 4, work=10.0))["throughput"]
+    assert found.value == pytest.approx(16.0 / 2.0)
+
+
+def test_a_rate_relative_to_one_device_is_averaged_over_the_merged_time() -> None:
+    found = merged(of_rank([1.0] * 4, mfu=10.0), of_rank([2.0] * 4, mfu=30.0))["mfu"]
+    assert found.value == pytest.approx(20.0 / 2.0)
+
+
+def test_losses_are_averaged_step_by_step() -> None:
+    found = merged(FIRST, SECOND)["loss"]
+    assert found.samples == [4.0, 3.0, 1.0]
+    assert found.statistic == "mean"
+    assert found.value == pytest.approx(8 / 3)
+
+
+def test_single_values_follow_their_rule() -> None:
+    found = merged(FIRST, SECOND)
+    assert {name: found[name].value for name in ("memory", "slack", "total", "size")} == {
+        "memory": 300.0,
+        "slack": 100.0,
+        "total": 400.0,
+        "size": 7.0,
+    }
+
+
+def test_every_rank_s_own_measurements_are_kept_beside_the_whole() -> None:
+    found = merge_ranks([FIRST, SECOND]).measurements
+    assert [m.samples for m in found if m.metric.name == "step_time"] == [
+        [2.0, 4.0, 2.5],
+        [1.0, 4.0, 2.0],
+        [2.0, 3.0, 2.5],
+    ]
+    assert [m.scope for m in found if m.metric.name == "throughput"] == ["", "rank 0", "rank 1"]
+    own = next(m for m in found if m.metric.name == "throughput" and m.scope == "rank 1")
+    assert own.value == pytest.approx(8 * 3 / 7.5)
+
+
+def test_what_every_rank_knows_alike_is_told_once() -> None:
+    assert [m.scope for m in merge_ranks([FIRST, SECOND]).measurements if m.metric.name == "size"] == [""]
+
+
+def test_the_whole_case_comes_first_in_the_benchmark_s_order() -> None:
+    names = [m.metric.name for m in merge_ranks([FIRST, SECOND]).measurements if m.scope == ""]
+    assert names == ["throughput", "mfu", "step_time", "loss", "memory", "slack", "total", "size"]
+
+
+def test_a_metric_that_only_one_rank_took_is_kept() -> None:
+    energy = Measurement.of_value(Metric(name="energy", unit="J", merge=Merge.MEAN), 5.0)
+    lone = FIRST.model_copy(update={"measurements": [*FIRST.measurements, energy]})
+    assert merged(lone, SECOND)["energy"].value == 5.0
+
+
+def test_ranks_of_unequal_length_are_merged_as_far_as_both_go() -> None:
+    assert merged(of_rank([1.0, 5.0, 1.0]), of_rank([2.0, 2.0]))["step_time"].samples == [2.0, 5.0]
+
+
+def test_a_doubt_that_several_ranks_have_is_told_once_and_the_first_rank_s_words_stay() -> None:
+    first = of_rank([1.0] * 3, memory=1.0, doubts=("noisy",))
+    second = of_rank([1.0] * 3, memory=2.0, doubts=("noisy", "short"))
+    found = {doubt.kind: doubt.message for doubt in merge_ranks([first, second]).doubts}
+    assert found == {"noisy": "noisy at 1", "short": "short at 2"}
+
+
+def test_facts_are_the_first_rank_s_and_count_the_ranks() -> None:
+    assert merge_ranks([FIRST, SECOND]).facts == {"formula": "6ND", "memory": 100.0, "ranks": 2}

@@ -1,0 +1,161 @@
+"""What a user wrote is validated, and refused in words that name the place, the value and the remedy."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+
+from paceline.core.case import Case
+from paceline.core.errors import InputError
+from paceline.core.parameters import MeasuringParameters, Parameters
+from paceline.core.quantity import Size
+
+
+class Load(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    arrival: Literal["poisson", "constant"] = "poisson"
+    duration: float = 1.0
+
+
+class Example(MeasuringParameters):
+    precision: Literal["fp32", "tf32", "fp16", "bf16"] = "fp32"
+    batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] | None = None
+    buffer: Size = 0
+    shape: list[int] = []
+    load: Load = Load()
+    spare: Load | None = None
+    phases: list[Load] = []
+
+
+class Needs(Parameters):
+    model: str
+
+
+def refusal(values: dict[str, Any], model: type[Parameters] = Example) -> str:
+    with pytest.raises(InputError) as refused:
+        model.read(values, "here")
+    message = str(refused.value)
+    assert message.startswith("here: ")
+    return message.removeprefix("here: ")
+
+
+def test_quantities_are_read_as_people_write_them() -> None:
+    found = Example.read({"budget": "500ms", "interval": "2%", "buffer": "1KiB", "warm_up": "1min"}, "here")
+    assert (found.budget, found.interval, found.buffer, found.warm_up) == (0.5, 0.02, 1024, 60.0)
+
+
+def test_parameters_cannot_be_changed_once_read() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Example.read({}, "here").budget = 3.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("key", "near"), [("budgt", "budget"), ("warmup", "warm_up"), ("Precision", "precision"), ("batchsize", "batch_size")]
+)
+def test_an_unknown_key_names_the_nearest(key: str, near: str) -> None:
+    assert refusal({key: 1}) == f"unknown key '{key}': did you mean '{near}'?"
+
+
+def test_an_unknown_key_near_nothing_lists_what_is_known() -> None:
+    assert refusal({"zzzzzz": 1}, Needs) == "unknown key 'zzzzzz': known are model" or "missing" in refusal(
+        {"zzzzzz": 1}, Needs
+    )
+    assert "known are batch_size, budget" in refusal({"qqqqqqqq": 1})
+
+
+@pytest.mark.parametrize("field", ["load", "spare"])
+def test_an_unknown_key_of_an_inner_mapping_names_the_nearest_there(field: str) -> None:
+    assert refusal({field: {"duratoin": 3}}) == f"unknown key '{field}.duratoin': did you mean 'duration'?"
+
+
+def test_an_unknown_key_in_a_list_of_mappings_names_its_place() -> None:
+    found = refusal({"phases": [{}, {"arival": "poisson"}]})
+    assert found == "unknown key 'phases.1.arival': did you mean 'arrival'?"
+
+
+def test_a_bad_unit_names_value_and_known_units() -> None:
+    found = refusal({"budget": "3 parsecs"})
+    assert found == (
+        "'budget': '3 parsecs' has the unknown unit 'parsecs'; a duration takes ns, us, µs, ms, s, m, min, h"
+    )
+
+
+def test_a_wrong_choice_lists_the_choices_and_the_nearest() -> None:
+    assert refusal({"precision": "fp61"}) == (
+        "'precision' = 'fp61': must be one of 'fp32', 'tf32', 'fp16' or 'bf16'; did you mean 'fp16'?"
+    )
+    assert refusal({"precision": "quadruple"}) == (
+        "'precision' = 'quadruple': must be one of 'fp32', 'tf32', 'fp16' or 'bf16'"
+    )
+    assert "'load.arrival' = 'poison'" in refusal({"load": {"arrival": "poison"}})
+
+
+@pytest.mark.parametrize(("value", "word"), [(0, "greater than or equal to 1"), ("many", "integer"), (1.5, "integer")])
+def test_where_several_types_are_allowed_each_is_explained_under_the_key_that_was_written(
+    value: object, word: str
+) -> None:
+    found = refusal({"batch_size": value})
+    assert found.startswith(f"'batch_size' = {value!r}: must be 'auto'; or ")
+    assert word in found
+
+
+def test_where_several_types_are_allowed_a_near_miss_is_recognised() -> None:
+    assert refusal({"batch_size": "atuo"}) == "'batch_size' = 'atuo': must be 'auto'; did you mean 'auto'?"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"budget": 0}, "'budget' = 0.0: Input should be greater than 0"),
+        ({"interval": "100%"}, "'interval' = 1.0: Input should be less than 1"),
+        ({"steps": 0}, "'steps' = 0: Input should be greater than or equal to 1"),
+        ({"seed": "one"}, "'seed' = 'one': Input should be a valid integer"),
+        ({"shape": [1, "x"]}, "'shape.1' = 'x': Input should be a valid integer"),
+        ({"budget": -1}, "'budget': '-1' must be finite and not negative"),
+        ({"budget": float("inf")}, "must be finite"),
+    ],
+)
+def test_a_refused_value_is_named_with_its_key(values: dict[str, Any], words: str) -> None:
+    assert words in refusal(values)
+
+
+def test_a_missing_key_is_named() -> None:
+    assert refusal({}, Needs) == "'model' is missing"
+
+
+# ---- a case's key
+
+
+def case(**values: Any) -> Case:
+    return Case(**({"index": 0, "benchmark": "b", "parameters": {"x": 1, "y": {"p": 2, "q": 3}}, "title": ""} | values))
+
+
+def test_the_key_does_not_depend_on_the_order_of_parameters() -> None:
+    assert case().key == case(parameters={"y": {"q": 3, "p": 2}, "x": 1}).key
+
+
+def test_the_key_is_the_same_in_every_process_and_version() -> None:
+    assert case().key == "PINNED"
+
+
+def test_the_key_ignores_what_does_not_change_the_work() -> None:
+    assert case().key == case(index=7, title="other", timeout=3.0, repeat=2, origin="network").key
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"parameters": {"x": 2, "y": {"p": 2, "q": 3}}},
+        {"parameters": {"x": 1, "y": {"p": 2, "q": 4}}},
+        {"parameters": {"x": "1", "y": {"p": 2, "q": 3}}},
+        {"parameters": {"x": 1}},
+        {"benchmark": "c"},
+        {"target": "cuda:0"},
+        {"ranks": 2},
+    ],
+)
+def test_different_work_has_a_different_key(changed: dict[str, Any]) -> None:
+    assert case().key != case(**changed).key

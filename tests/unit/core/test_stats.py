@@ -1,0 +1,311 @@
+"""The statistics against answers worked out by hand, and against scipy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import signal, stats
+
+from paceline.core.stats import (
+    PERCENTILES,
+    Interval,
+    drift,
+    effective_count,
+    median_interval,
+    outliers,
+    resolves,
+    student_quantile,
+    summarize,
+)
+
+Series = NDArray[np.float64]
+
+
+def correlated(rng: np.random.Generator, rho: float, count: int, length: int) -> Series:
+    """Rows of an AR(1) process around 100, each from its stationary state."""
+    noise = rng.standard_normal((count, length + 200))
+    return 100.0 + signal.lfilter([1.0], [1.0, -rho], noise, axis=1)[:, 200:]
+
+
+# ---- summaries
+
+
+def test_five_samples_by_hand() -> None:
+    found = summarize([3.0, 1.0, 2.0, 5.0, 4.0])
+    assert (found.count, found.effective_count) == (5, 5.0)
+    assert (found.mean, found.median, found.minimum, found.maximum) == (3.0, 3.0, 1.0, 5.0)
+    assert found.deviation == pytest.approx(1.5811388300841898)
+    assert found.percentiles == pytest.approx({"50": 3.0, "90": 4.6, "95": 4.8, "99": 4.96, "99.9": 4.996})
+    assert found.outliers == 0
+    # Half of five samples lie on one side with probability 2/32: the whole range is all there is.
+    assert found.median_interval == Interval(low=1.0, high=5.0, confidence=0.9375)
+    assert found.mean_interval is not None
+    assert found.mean_interval.low == pytest.approx(3.0 - 2.7764451051977934 * math.sqrt(0.5))
+    assert found.mean_interval.high == pytest.approx(3.0 + 2.7764451051977934 * math.sqrt(0.5))
+
+
+def test_the_median_interval_of_ten_samples_leaves_one_out_on_each_side() -> None:
+    found = summarize([7.0, 2.0, 9.0, 4.0, 10.0, 1.0, 6.0, 3.0, 8.0, 5.0])
+    assert found.median == 5.5
+    # P(B <= 1) = 11/1024 for ten fair coins.
+    assert found.median_interval == Interval(low=2.0, high=9.0, confidence=1 - 22 / 1024)
+
+
+def test_one_sample_has_no_interval() -> None:
+    found = summarize([2.5])
+    assert (found.mean, found.median, found.minimum, found.maximum, found.deviation) == (2.5, 2.5, 2.5, 2.5, 0.0)
+    assert found.mean_interval is None
+    assert found.median_interval is None
+
+
+def test_equal_samples_have_intervals_of_no_width() -> None:
+    found = summarize([0.25] * 20)
+    assert found.effective_count == 20
+    assert found.median_interval is not None
+    assert (found.median_interval.low, found.median_interval.high) == (0.25, 0.25)
+    assert found.median_interval.relative(found.median) == 0.0
+
+
+def test_no_samples_are_refused() -> None:
+    with pytest.raises(ValueError, match="no samples"):
+        summarize([])
+
+
+@pytest.mark.parametrize("count", [2, 3, 17, 100, 1001])
+def test_a_summary_agrees_with_numpy_and_scipy(count: int) -> None:
+    values = np.random.default_rng(count).lognormal(0.0, 0.5, count)
+    found = summarize(values)
+    assert found.mean == pytest.approx(values.mean(), rel=1e-12)
+    assert found.deviation == pytest.approx(stats.tstd(values), rel=1e-12)
+    for percentile in PERCENTILES:
+        expected = stats.scoreatpercentile(values, percentile, interpolation_method="fraction")
+        assert found.percentiles[f"{percentile:g}"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_mean_interval_of_independent_samples_is_student_s() -> None:
+    values = np.random.default_rng(5).normal(10.0, 1.0, 40)
+    found = summarize(values)
+    assert found.effective_count == 40.0
+    low, high = stats.t.interval(0.95, 39, loc=values.mean(), scale=stats.sem(values))
+    assert found.mean_interval is not None
+    assert (found.mean_interval.low, found.mean_interval.high) == pytest.approx((low, high), rel=1e-9)
+
+
+def test_the_live_interval_is_the_summary_s() -> None:
+    values = np.random.default_rng(5).normal(10.0, 1.0, 77)
+    assert median_interval(values) == summarize(values).median_interval
+
+
+# ---- quantiles and ranks against scipy
+
+
+@pytest.mark.parametrize("freedom", [1.0, 1.5, 2.0, 3.0, 5.0, 10.7, 29.0, 100.0, 999.0, 9999.0])
+@pytest.mark.parametrize("probability", [0.6, 0.9, 0.95, 0.975, 0.995, 0.9995])
+def test_student_s_quantile_is_scipy_s(probability: float, freedom: float) -> None:
+    assert student_quantile(probability, freedom) == pytest.approx(stats.t.ppf(probability, freedom), rel=1e-9)
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
+@pytest.mark.parametrize("count", [2, 5, 6, 8, 9, 11, 12, 30, 99, 100, 500, 1000])
+def test_the_median_interval_s_ranks_are_the_exact_binomial_s(count: int, confidence: float) -> None:
+    order = np.random.default_rng(0).permutation(count)
+    if effective_count(order) != count:
+        pytest.skip("this shuffle looks correlated")
+    found = median_interval(order.astype(float), confidence)
+    # The widest tail that may be cut off on each side; where there is none, the whole range with what it reaches.
+    cuts = [rank for rank in range(count // 2) if 1 - 2 * stats.binom.cdf(rank, count, 0.5) >= confidence]
+    rank = max(cuts, default=0)
+    assert found is not None
+    assert (found.low, found.high) == (rank, count - 1 - rank)
+    assert found.confidence == pytest.approx(1 - 2 * stats.binom.cdf(rank, count, 0.5), abs=1e-12)
+
+
+@pytest.mark.parametrize("count", [1001, 2000, 5001, 20_000])
+def test_beyond_a_thousand_samples_the_approximate_rank_is_within_one(count: int) -> None:
+    order = np.random.default_rng(1).permutation(count)
+    assert effective_count(order) == count
+    found = median_interval(order.astype(float))
+    assert found is not None
+    exact = stats.binom.ppf(0.025, count, 0.5) - 1
+    assert abs(found.low - exact) <= 1
+
+
+# ---- coverage
+
+
+def coverage(rows: Series, interval: Callable[[Series], Interval | None]) -> float:
+    hits = 0
+    for row in rows:
+        found = interval(row)
+        assert found is not None
+        hits += found.low <= 100.0 <= found.high
+    return hits / len(rows)
+
+
+@pytest.mark.parametrize("length", [10, 30, 100])
+def test_the_median_interval_covers_the_median_of_independent_samples(length: int) -> None:
+    rows = correlated(np.random.default_rng(11), 0.0, 400, length)
+    assert coverage(rows, median_interval) >= 0.93
+
+
+@pytest.mark.parametrize(("rho", "length"), [(0.5, 100), (0.7, 100), (0.9, 300)])
+def test_the_median_interval_covers_the_median_of_correlated_samples(rho: float, length: int) -> None:
+    rng = np.random.default_rng(12)
+    rows = correlated(rng, rho, 400, length)
+    assert coverage(rows, median_interval) >= 0.9
+    # The same samples, shuffled, look independent: the interval is then too narrow to be believed.
+    assert coverage(rows, lambda row: median_interval(rng.permutation(row))) < 0.85
+
+
+# ---- effective count
+
+
+def test_white_noise_is_worth_its_number() -> None:
+    rows = correlated(np.random.default_rng(21), 0.0, 100, 200)
+    assert np.mean([effective_count(row) for row in rows]) > 0.95 * 200
+
+
+@pytest.mark.parametrize(("rho", "length"), [(0.5, 300), (0.9, 300), (0.9, 1000)])
+def test_correlated_samples_are_worth_what_theory_says_within_a_factor_of_two(rho: float, length: int) -> None:
+    rows = correlated(np.random.default_rng(22), rho, 100, length)
+    expected = length * (1 - rho) / (1 + rho)
+    middle = np.median([effective_count(row) for row in rows])
+    assert expected / 2 <= middle <= expected * 2
+
+
+def test_alternation_earns_nothing_beyond_the_number_of_samples() -> None:
+    assert effective_count([1.0, 2.0] * 50) == 100.0
+
+
+def test_one_huge_outlier_does_not_hide_correlation() -> None:
+    wave = np.sin(np.arange(200) / 10)
+    spiked = wave.copy()
+    spiked[100] = 1e6
+    assert effective_count(spiked) == pytest.approx(effective_count(wave), rel=0.2)
+    assert effective_count(wave) < 30
+
+
+@pytest.mark.parametrize("samples", [[1.0], [1.0, 5.0], [1.0, 2.0, 3.0]])
+def test_too_few_samples_to_judge_count_as_they_are(samples: list[float]) -> None:
+    assert effective_count(samples) == len(samples)
+
+
+# ---- outliers
+
+
+def test_a_sample_far_from_the_rest_is_an_outlier() -> None:
+    found = outliers([1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 3.0])
+    assert list(np.flatnonzero(found)) == [6]
+
+
+def test_a_fast_step_is_as_much_an_outlier_as_a_slow_one() -> None:
+    assert list(np.flatnonzero(outliers([1.0, 1.01, 0.99, 0.2, 1.0, 1.02, 0.98]))) == [3]
+
+
+def test_two_percent_is_never_far_however_quiet_the_rest() -> None:
+    assert not outliers([1.0] * 9 + [1.019]).any()
+    assert outliers([1.0] * 9 + [1.021]).sum() == 1
+
+
+def test_wide_noise_has_no_outliers() -> None:
+    assert not outliers(np.random.default_rng(2).uniform(1.0, 2.0, 500)).any()
+
+
+# ---- drift
+
+
+def test_the_drift_of_a_step_is_its_height() -> None:
+    assert drift([1.0] * 10 + [1.5] * 10) == 0.5
+    assert drift([2.0] * 10 + [1.5] * 10) == -0.25
+
+
+def test_a_middle_sample_belongs_to_neither_half() -> None:
+    assert drift([1.0] * 3 + [99.0] + [1.0] * 3) == 0.0
+
+
+@pytest.mark.parametrize("length", [20, 50, 200])
+def test_stationary_noise_does_not_drift(length: int) -> None:
+    rows = correlated(np.random.default_rng(31), 0.0, 200, length)
+    assert sum(drift(row) != 0.0 for row in rows) <= 2
+
+
+def test_correlated_stationary_noise_rarely_drifts() -> None:
+    rows = correlated(np.random.default_rng(32), 0.5, 200, 100)
+    assert sum(drift(row) != 0.0 for row in rows) <= 6
+
+
+def test_a_step_within_noise_is_found_with_its_height() -> None:
+    rng = np.random.default_rng(33)
+    values = np.concatenate([rng.normal(1.0, 0.05, 100), rng.normal(1.2, 0.05, 100)])
+    assert drift(values) == pytest.approx(0.2, abs=0.03)
+
+
+@pytest.mark.parametrize("length", [6, 20, 100])
+@pytest.mark.parametrize("ends_at", [0.5, 0.1, 0.01])
+def test_a_fall_that_slows_down_drifts(length: int, ends_at: float) -> None:
+    # To the interval of each half a smooth fall looks like correlated noise.
+    values = 1.0 + ends_at ** (np.arange(length) / length)
+    assert drift(values) < -0.05
+
+
+@pytest.mark.parametrize("samples", [[], [1.0], [9.0, 1.0, 9.0, 1.0, 1.0]])
+def test_too_few_samples_do_not_drift(samples: list[float]) -> None:
+    assert drift(samples) == 0.0
+
+
+# ---- turning a summary
+
+
+def test_a_rate_is_work_over_time_and_its_slow_percentiles_are_slow() -> None:
+    times = [1.0, 2.0, 4.0, 1.0, 2.0, 4.0, 1.0, 2.0, 4.0, 3.0]
+    rate = summarize(times).as_rate(12.0)
+    assert rate.mean == pytest.approx(12.0 * 10 / 24.0)
+    assert rate.mean < np.mean([12.0 / time for time in times])
+    assert (rate.median, rate.minimum, rate.maximum) == (6.0, 3.0, 12.0)
+    assert rate.percentiles["99"] == pytest.approx(3.0)
+    assert rate.percentiles["99"] <= rate.percentiles["50"]
+    assert rate.median_interval is not None
+    assert (rate.median_interval.low, rate.median_interval.high) == (3.0, 12.0)
+    # The same part of the mean, seen from either side.
+    times_summary = summarize(times)
+    assert rate.deviation / rate.mean == pytest.approx(times_summary.deviation / times_summary.mean)
+
+
+def test_no_rate_is_above_the_fastest_step_although_the_mean_s_interval_reaches_below_zero() -> None:
+    times = summarize([0.1, 0.1, 10.0])
+    assert times.mean_interval is not None
+    assert times.mean_interval.low < 0
+    rate = times.as_rate(1.0)
+    assert rate.mean_interval is not None
+    assert rate.mean_interval.high == pytest.approx(10.0)
+    assert 0 < rate.mean_interval.low <= rate.mean <= rate.mean_interval.high
+
+
+def test_what_took_no_measurable_time_has_no_rate() -> None:
+    assert summarize([0.0, 0.0]).as_rate(5.0).mean == 0.0
+
+
+def test_another_unit_scales_every_figure() -> None:
+    seconds = summarize([1.0, 2.0, 3.0, 4.0, 5.0, 60.0])
+    milliseconds = seconds.scaled(1000.0)
+    directly = summarize([1000.0, 2000.0, 3000.0, 4000.0, 5000.0, 60000.0])
+    assert milliseconds.median_interval == directly.median_interval
+    assert milliseconds.percentiles == pytest.approx(directly.percentiles)
+    for name in ("count", "mean", "median", "minimum", "maximum", "deviation", "outliers", "effective_count"):
+        assert getattr(milliseconds, name) == pytest.approx(getattr(directly, name))
+
+
+def test_few_samples_cannot_tell_a_high_percentile_from_the_maximum() -> None:
+    assert [resolves(count, 99.0) for count in (1, 99, 100, 101)] == [False, False, True, True]
+    assert [resolves(count, 99.9) for count in (999, 1000)] == [False, True]
+    assert [resolves(count, 50.0) for count in (1, 2)] == [False, True]
+
+
+def test_an_interval_s_relative_width_is_its_larger_side() -> None:
+    interval = Interval(low=9.0, high=12.0, confidence=0.95)
+    assert interval.relative(10.0) == pytest.approx(0.2)
+    assert interval.relative(0.0) == math.inf

@@ -1,0 +1,354 @@
+"""Warm-up, stop rule, agreement of ranks and doubts, on scripted clocks: every count has a known answer."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from support.scripted import ScriptedClock, ScriptedDevice, ScriptedStep
+
+from paceline.core.parameters import MeasuringParameters
+from paceline.measure.loop import Stop, Timed, WarmUp, doubts, measure, warm_up
+from paceline.measure.timeline import HostTimeline, Timeline
+
+WAVE = [0.001, 0.002] * 10_000  # its median is never known to 1 %
+
+
+def parameters(**values: Any) -> MeasuringParameters:
+    return MeasuringParameters(**values)
+
+
+def on_host(durations: list[float]) -> tuple[ScriptedStep, HostTimeline, ScriptedClock]:
+    clock = ScriptedClock()
+    return ScriptedStep(clock.advance, durations), HostTimeline(clock), clock
+
+
+def on_device(durations: list[float], in_flight: int) -> tuple[ScriptedStep, Timeline, ScriptedClock]:
+    clock = ScriptedClock()
+    device = ScriptedDevice(clock)
+    return ScriptedStep(device.issue, durations), device.event_timeline(in_flight), clock
+
+
+def warm(durations: list[float], limit: float) -> tuple[WarmUp, int]:
+    step, timeline, clock = on_host(durations)
+    return warm_up(step, timeline, parameters(warm_up=limit), clock=clock), step.calls
+
+
+def timed(durations: list[float], **values: Any) -> Timed:
+    step, timeline, clock = on_host(durations)
+    found = measure(step, timeline, parameters(**values), clock=clock)
+    assert len(found.samples) == step.calls
+    return found
+
+
+# ---- warm-up
+
+
+def test_constant_steps_are_steady_as_soon_as_the_window_is_full() -> None:
+    found, calls = warm([0.25], 100.0)
+    assert (calls, found.steady, found.samples) == (6, True, [0.25] * 6)
+    assert found.seconds == 1.5
+
+
+def test_fast_steps_are_not_steady_before_the_window_has_its_half_second() -> None:
+    found, calls = warm([1 / 32], 100.0)
+    assert (calls, found.steady) == (16, True)
+
+
+def test_a_short_warm_up_needs_a_quarter_of_itself_as_window() -> None:
+    found, calls = warm([1 / 32], 1.0)
+    assert (calls, found.steady) == (8, True)
+
+
+def test_falling_step_times_are_steady_once_the_fall_has_left_the_window() -> None:
+    falling = [2.0 - 0.125 * k for k in range(10)]
+    found, calls = warm([*falling, 0.75], 100.0)
+    # With 13 steps the halves of the window are [1.125, 1, 0.875] and [0.75] * 3; with 14 they share a value.
+    assert (calls, found.steady) == (14, True)
+
+
+@pytest.mark.parametrize("ratio", [0.3, 0.5, 0.7, 0.9])
+def test_a_fall_that_slows_down_is_not_taken_for_noise(ratio: float) -> None:
+    times = [0.125 * (1 + 5 * ratio**k) for k in range(200)]
+    found, calls = warm(times, 100.0)
+    assert found.steady
+    first, second = np.median(times[calls - 6 : calls - 3]), np.median(times[calls - 3 : calls])
+    assert abs(first - second) / first <= 0.02
+
+
+def test_steps_that_never_stop_falling_are_unsteady_at_the_limit() -> None:
+    found, calls = warm([2.0 - 0.0625 * k for k in range(30)], 15.0)
+    # 8 steps take 14.25 s, 9 take 15.75 s.
+    assert (calls, found.steady) == (9, False)
+
+
+def test_too_few_slow_steps_to_judge_are_unsteady() -> None:
+    found, calls = warm([4.0], 10.0)
+    assert (calls, found.steady) == (3, False)
+
+
+def test_no_time_for_warm_up_still_takes_one_step_and_is_unsteady() -> None:
+    found, calls = warm([0.5], 0.0)
+    assert (calls, found.steady) == (1, False)
+
+
+def test_noise_without_drift_is_steady_sooner_or_later() -> None:
+    rng = np.random.default_rng(3)
+    found, calls = warm(list(0.125 * (1 + 0.1 * rng.standard_normal(500))), 60.0)
+    assert found.steady
+    assert calls < 50
+
+
+# ---- stop rule
+
+
+def test_constant_steps_are_precise_at_the_second_narrow_look() -> None:
+    found = timed([0.125], budget=100.0, min_steps=10)
+    assert (len(found.samples), found.stopped) == (11, Stop.PRECISE)
+
+
+def test_fast_steps_are_not_precise_before_half_a_second() -> None:
+    found = timed([1 / 32], budget=100.0, min_steps=10)
+    assert (len(found.samples), found.stopped) == (16, Stop.PRECISE)
+
+
+def test_a_budget_of_one_second_runs_four_steps_of_three_tenths() -> None:
+    found = timed([0.3], budget=1.0)
+    assert (len(found.samples), found.stopped) == (4, Stop.BUDGET)
+
+
+def test_the_first_step_that_outlasts_the_budget_is_the_last() -> None:
+    found = timed([30.0], budget=1.0)
+    assert (len(found.samples), found.stopped) == (1, Stop.BUDGET)
+
+
+def test_the_budget_is_overrun_by_a_tenth_at_most_however_fast_the_steps() -> None:
+    for seconds in (1e-4, 1e-3, 1e-2):
+        found = timed([seconds, 3 * seconds] * 10_000, budget=1.0, max_steps=1_000_000)
+        assert found.stopped is Stop.BUDGET
+        assert 1.0 - 1e-9 <= sum(found.samples) <= 1.1 + 3 * seconds
+
+
+def test_noisy_steps_use_the_budget_up() -> None:
+    found = timed([0.25, 0.5] * 50, budget=6.0)
+    # Pairs take 0.75 s: eight of them are exactly the budget.
+    assert (len(found.samples), found.stopped) == (16, Stop.BUDGET)
+
+
+@pytest.mark.parametrize("most", [1, 20, 25, 105, 1000])
+def test_no_more_steps_are_measured_than_the_most_allowed(most: int) -> None:
+    found = timed(WAVE, budget=1e6, max_steps=most)
+    assert (len(found.samples), found.stopped) == (most, Stop.STEPS)
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 4])
+@pytest.mark.parametrize("most", [1, 25, 105])
+def test_no_more_steps_in_flight_are_measured_than_the_most_allowed(most: int, in_flight: int) -> None:
+    step, timeline, clock = on_device(WAVE, in_flight)
+    found = measure(step, timeline, parameters(budget=1e6, max_steps=most), clock=clock)
+    assert (len(found.samples), found.stopped) == (most, Stop.STEPS)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 19, 21, 100, 333])
+def test_exactly_the_steps_asked_for_are_measured_on_the_host(count: int) -> None:
+    # Neither precision, nor the budget, nor max_steps has a say then.
+    found = timed([0.5], steps=count, budget=1.0, max_steps=3)
+    assert (len(found.samples), found.stopped) == (count, Stop.STEPS)
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 4])
+@pytest.mark.parametrize("count", [1, 2, 7, 21, 100, 333])
+def test_exactly_the_steps_asked_for_are_measured_in_flight(count: int, in_flight: int) -> None:
+    step, timeline, clock = on_device([0.5], in_flight)
+    found = measure(step, timeline, parameters(steps=count, budget=1.0), clock=clock)
+    assert (len(found.samples), found.stopped) == (count, Stop.STEPS)
+    assert found.samples == pytest.approx([0.5] * count)
+
+
+def test_untimed_steps_lead_in_when_steps_are_in_flight() -> None:
+    step, timeline, clock = on_device([100.0, 100.0, 0.5], 2)
+    found = measure(step, timeline, parameters(steps=10), clock=clock)
+    assert found.samples == pytest.approx([0.5] * 10)
+    assert step.calls >= 12
+
+
+def test_samples_come_out_exactly_as_scripted() -> None:
+    times = [0.25, 0.5, 0.125, 1.0, 0.75, 0.375]
+    assert timed(times, steps=6).samples == times
+
+
+def test_the_least_number_of_steps_delays_precision_but_not_the_end_of_the_budget() -> None:
+    assert len(timed([0.125], budget=100.0, min_steps=15).samples) == 16
+    assert len(timed([0.125], budget=1.0, min_steps=15).samples) == 8
+
+
+# ---- reports, garbage collection
+
+
+@pytest.mark.parametrize("in_flight", [0, 2])
+def test_every_sample_is_reported_once_and_reporting_is_in_no_sample(in_flight: int) -> None:
+    step, timeline, clock = on_host([0.125]) if in_flight == 0 else on_device([0.125], in_flight)
+    reported: list[float] = []
+
+    def report(phase: str, samples: list[float]) -> None:
+        assert phase == "measuring"
+        reported.extend(samples)
+        if in_flight == 0:
+            clock.advance(5.0)
+
+    found = measure(step, timeline, parameters(steps=30), clock=clock, report=report)
+    assert reported == found.samples == pytest.approx([0.125] * 30)
+
+
+def test_reports_are_a_quarter_second_apart() -> None:
+    step, timeline, clock = on_host([1 / 32])
+    sizes: list[int] = []
+    measure(step, timeline, parameters(steps=32), clock=clock, report=lambda _, samples: sizes.append(len(samples)))
+    assert sizes == [8, 8, 8, 8, 0]
+
+
+def test_the_garbage_collector_rests_while_steps_are_measured_and_works_again_after() -> None:
+    seen: list[bool] = []
+    _, timeline, clock = on_host([0.5])
+    measure(lambda: seen.append(gc.isenabled()), timeline, parameters(steps=3), clock=clock)
+    assert seen == [False] * 3
+    assert gc.isenabled()
+
+
+def test_the_garbage_collector_works_again_after_a_step_that_raised() -> None:
+    def step() -> None:
+        raise ValueError("broken step")
+
+    _, timeline, clock = on_host([0.5])
+    with pytest.raises(ValueError, match="broken step"):
+        measure(step, timeline, parameters(steps=3), clock=clock)
+    assert gc.isenabled()
+
+
+def test_a_collector_that_was_off_stays_off() -> None:
+    gc.disable()
+    try:
+        timed([0.5], steps=1)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+# ---- agreement of ranks
+
+
+def noisy(seed: int, scale: float) -> list[float]:
+    return list(scale * np.random.default_rng(seed).lognormal(0.0, 0.3, 3000))
+
+
+def as_two_ranks(drive: Callable[[list[float], Callable[[bool], bool]], int]) -> tuple[int, int, list[bool]]:
+    """The steps that each rank took; the second hears what the first said, look by look."""
+    verdicts: list[bool] = []
+
+    def leads(mine: bool) -> bool:
+        verdicts.append(mine)
+        return mine
+
+    first = drive(noisy(1, 0.01), leads)
+    heard: Iterator[bool] = iter(verdicts)
+    second = drive(noisy(2, 0.02), lambda _mine: next(heard))  # one look too many raises StopIteration
+    assert next(heard, None) is None, "the second rank looked less often"
+    return first, second, verdicts
+
+
+@pytest.mark.parametrize("in_flight", [0, 2])
+@pytest.mark.parametrize("values", [{"budget": 2.0}, {"interval": 0.05}, {"steps": 57}, {"max_steps": 90}])
+def test_ranks_with_different_noise_take_the_same_steps(values: dict[str, Any], in_flight: int) -> None:
+    def drive(times: list[float], agree: Callable[[bool], bool]) -> int:
+        step, timeline, clock = on_device(times, in_flight) if in_flight else on_host(times)
+        found = measure(step, timeline, parameters(**values), agree=agree, clock=clock)
+        assert found.stopped in Stop
+        return step.calls
+
+    first, second, verdicts = as_two_ranks(drive)
+    assert first == second
+    assert verdicts == [False] * (len(verdicts) - 1) + [True]
+
+
+def test_ranks_warm_up_together() -> None:
+    def drive(times: list[float], agree: Callable[[bool], bool]) -> int:
+        step, timeline, clock = on_host(times)
+        warm_up(step, timeline, parameters(), agree=agree, clock=clock)
+        return step.calls
+
+    first, second, _ = as_two_ranks(drive)
+    assert first == second
+
+
+def test_left_alone_those_ranks_would_have_taken_different_steps() -> None:
+    assert len(timed(noisy(1, 0.01), budget=2.0).samples) != len(timed(noisy(2, 0.02), budget=2.0).samples)
+
+
+# ---- doubts
+
+STEADY = WarmUp([0.1] * 6, steady=True)
+
+
+def kinds(samples: list[float], warmed: WarmUp = STEADY, **values: Any) -> list[str]:
+    return [doubt.kind for doubt in doubts(warmed, Timed(samples, Stop.BUDGET), parameters(**values))]
+
+
+def test_good_samples_raise_no_doubt() -> None:
+    assert kinds([0.1, 0.101, 0.099, 0.1, 0.1005] * 10) == []
+
+
+def test_an_unsteady_warm_up_is_doubted_with_what_it_took() -> None:
+    warmed = WarmUp([2.0, 1.0], steady=False)
+    (found,) = doubts(warmed, Timed([0.1] * 20, Stop.PRECISE), parameters())
+    assert found.kind == "unsteady"
+    assert "2 warm-up steps (3 s)" in found.message
+    assert "--warm-up" in found.remedy
+
+
+@pytest.mark.parametrize(("after", "word"), [(0.12, "20.0% slower"), (0.08, "20.0% faster")])
+def test_a_second_half_unlike_the_first_is_drifting(after: float, word: str) -> None:
+    found = {d.kind: d for d in doubts(STEADY, Timed([0.1] * 20 + [after] * 20, Stop.BUDGET), parameters())}
+    assert word in found["drifting"].message
+
+
+def test_a_change_of_two_percent_is_not_yet_drifting() -> None:
+    assert kinds([0.1] * 20 + [0.102] * 20) == []
+
+
+@pytest.mark.parametrize("samples", [[1.0] * 4, [0.0005] * 39])
+def test_few_steps_or_little_time_is_short(samples: list[float]) -> None:
+    assert "short" in kinds(samples)
+
+
+@pytest.mark.parametrize("samples", [[1.0] * 5, [0.0005] * 41])
+def test_enough_steps_and_time_is_not_short(samples: list[float]) -> None:
+    assert kinds(samples) == []
+
+
+def test_an_interval_beyond_five_percent_is_imprecise() -> None:
+    assert kinds([0.1, 0.13] * 20) == ["imprecise"]
+    assert kinds([0.1, 0.104] * 20) == []
+
+
+def test_an_interval_as_wide_as_was_asked_for_is_precise_enough() -> None:
+    assert kinds([0.1, 0.13] * 20, interval=0.3) == []
+
+
+def test_one_step_has_an_unknown_interval() -> None:
+    found = {d.kind: d for d in doubts(STEADY, Timed([1.0], Stop.BUDGET), parameters())}
+    assert set(found) == {"short", "imprecise"}
+    assert "unknown" in found["imprecise"].message
+
+
+def test_more_than_a_tenth_far_away_is_noisy() -> None:
+    far = [0.1] * 8 + [0.2]
+    assert kinds(far * 3) == ["noisy"]
+    assert kinds([0.1] * 27 + [0.2] * 3) == []
+
+
+def test_every_doubt_says_what_to_do() -> None:
+    found = doubts(WarmUp([1.0], steady=False), Timed([0.001], Stop.BUDGET), parameters())
+    assert all(doubt.message and doubt.remedy for doubt in found)

@@ -1,0 +1,127 @@
+"""What each timeline puts into a sample, and what it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support.scripted import ScriptedClock, ScriptedDevice
+
+from paceline.measure.timeline import EventTimeline, HostTimeline, monotonic
+
+
+@pytest.fixture
+def clock() -> ScriptedClock:
+    return ScriptedClock()
+
+
+@pytest.fixture
+def device(clock: ScriptedClock) -> ScriptedDevice:
+    return ScriptedDevice(clock)
+
+
+def take(timeline: HostTimeline | EventTimeline, step: Callable[[], None]) -> list[float]:
+    timeline.begin()
+    step()
+    return timeline.end()
+
+
+def test_a_step_on_the_host_lasts_from_begin_to_end(clock: ScriptedClock) -> None:
+    timeline = HostTimeline(clock)
+    samples = [take(timeline, lambda seconds=seconds: clock.advance(seconds)) for seconds in (0.25, 0.5, 0.125)]
+    assert samples == [[0.25], [0.5], [0.125]]
+    assert timeline.finish() == []
+
+
+def test_the_device_is_waited_for_before_the_clock_is_read(clock: ScriptedClock, device: ScriptedDevice) -> None:
+    timeline = device.host_timeline()
+    # Issuing costs the host nothing here, so a clock read before the synchronisation would say 0.
+    assert take(timeline, lambda: device.issue(0.75)) == [0.75]
+
+
+def test_the_order_is_work_then_synchronisation_then_clock() -> None:
+    order: list[str] = []
+
+    def clock() -> float:
+        order.append("clock")
+        return 0.0
+
+    timeline = HostTimeline(clock, lambda: order.append("synchronize"))
+    take(timeline, lambda: order.append("step"))
+    assert order == ["clock", "step", "synchronize", "clock"]
+
+
+def test_what_happens_between_end_and_begin_is_in_no_sample(clock: ScriptedClock, device: ScriptedDevice) -> None:
+    timeline = device.host_timeline()
+    samples = []
+    for _ in range(3):
+        samples += take(timeline, lambda: device.issue(0.5))
+        clock.advance(10.0)
+    assert samples == [0.5, 0.5, 0.5]
+
+
+def test_the_record_can_say_whether_each_step_was_waited_for() -> None:
+    assert "synchronised before the clock is read" in HostTimeline(synchronize=lambda: None).description
+    assert "synchronised" not in HostTimeline().description
+    assert "3 steps in flight" in ScriptedDevice(ScriptedClock()).event_timeline(3).description
+
+
+def test_the_host_clock_never_goes_back() -> None:
+    readings = [monotonic() for _ in range(1000)]
+    assert readings == sorted(readings)
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 5])
+def test_event_samples_are_the_steps_in_order_and_add_up(in_flight: int, device: ScriptedDevice) -> None:
+    durations = [0.5, 0.25, 1.0, 0.125, 0.125, 2.0, 0.75]
+    timeline = device.event_timeline(in_flight)
+    samples: list[float] = []
+    for seconds in durations:
+        samples += take(timeline, lambda seconds=seconds: device.issue(seconds))
+    samples += timeline.finish()
+    assert samples == pytest.approx(durations)
+    assert sum(samples) == pytest.approx(device.busy_until)
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 5])
+def test_never_more_than_the_bound_is_in_flight(in_flight: int, device: ScriptedDevice) -> None:
+    timeline = device.event_timeline(in_flight)
+    known = 0
+    for issued in range(1, 21):
+        known += len(take(timeline, lambda: device.issue(1.0)))
+        assert issued - known == min(issued, in_flight)
+        # The host has waited for exactly the steps that are no longer in flight.
+        assert device.clock.now == pytest.approx(max(0, issued - in_flight))
+    assert len(timeline.finish()) == in_flight
+    assert timeline.finish() == []
+
+
+def test_a_host_that_is_late_makes_the_step_longer_because_the_device_idled(device: ScriptedDevice) -> None:
+    timeline = device.event_timeline(1)
+    take(timeline, lambda: device.issue(1.0))
+    device.clock.advance(3.0)
+    take(timeline, lambda: device.issue(1.0))
+    assert sum(timeline.finish()) == pytest.approx(3.0)  # 2 s of nothing, 1 s of work
+
+
+def test_work_issued_before_the_first_begin_is_in_no_sample(device: ScriptedDevice) -> None:
+    timeline = device.event_timeline(2)
+    assert timeline.lead_in == 2
+    for _ in range(timeline.lead_in):
+        device.issue(100.0)
+    samples = take(timeline, lambda: device.issue(0.5)) + timeline.finish()
+    assert samples == pytest.approx([0.5])
+
+
+def test_events_are_reused_rather_than_made_for_every_step(device: ScriptedDevice) -> None:
+    timeline = device.event_timeline(2)
+    for _ in range(100):
+        take(timeline, lambda: device.issue(0.25))
+    timeline.finish()
+    assert len(device.events) <= 5
+
+
+def test_an_end_without_a_begin_is_refused(device: ScriptedDevice) -> None:
+    timeline = device.event_timeline(0)
+    with pytest.raises(RuntimeError, match="without begin"):
+        timeline.end()
