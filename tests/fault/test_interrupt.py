@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
+from collections.abc import Callable
 
 import pytest
 
 from paceline.core.record import CauseKind, Outcome
-from support.cli import Sandbox
+from support.cli import Sandbox, ended, events
 from support.watching import Watched
 
 LONG = {"benchmark": "nap", "duration": "60s", "steps": 1200}
@@ -27,7 +29,9 @@ def _terminate(watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("end", [_ctrl_c, _terminate])
-def test_an_interrupted_run_keeps_every_sample_it_has_told_of_and_says_how_to_resume(sandbox: Sandbox, end) -> None:
+def test_an_interrupted_run_keeps_every_sample_it_has_told_of_and_says_how_to_resume(
+    sandbox: Sandbox, end: Callable[[Watched], None]
+) -> None:
     watched = Watched.start(sandbox, "run", sandbox.suite(SHORT, LONG), *ALONE)
     assert watched.wait_for("case_progress", index=1, samples=12)
     end(watched)
@@ -53,15 +57,20 @@ def test_an_interrupted_run_keeps_every_sample_it_has_told_of_and_says_how_to_re
 
 
 def test_the_printed_command_resumes_the_run(sandbox: Sandbox) -> None:
-    watched = Watched.start(sandbox, "run", sandbox.suite(SHORT, {**SHORT, "duration": "1s"}, SHORT), *ALONE)
+    suite = sandbox.suite(SHORT, {**SHORT, "duration": "1s"}, SHORT)
+    watched = Watched.start(sandbox, "run", suite, "--store", "my store.db", *ALONE)
     assert watched.wait_for("case_progress", index=1)
     _ctrl_c(watched)
     assert watched.finish() == 130
-    found = re.search(r"paceline (run --resume \S+)", watched.errors)
+    found = re.search(r"go on with: paceline (.*)", watched.errors)
     assert found is not None
-    done = sandbox.run(*found.group(1).split(), "--no-report")
+    done = sandbox.run(*shlex.split(found.group(1)), "--no-report", "--json")
     assert done.returncode == 0, done.stderr
-    assert [record.outcome for record in sandbox.load().records] == [Outcome.OK] * 3
+    assert [(record.case.index, record.outcome) for record in ended(events(done.stdout))] == [
+        (1, Outcome.OK),
+        (2, Outcome.OK),
+    ]
+    assert not sandbox.store.exists()
 
 
 def test_an_interrupt_while_libraries_are_imported_ends_them_too(sandbox: Sandbox) -> None:

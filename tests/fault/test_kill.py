@@ -21,16 +21,24 @@ from support.watching import Watched
 
 KILLS = 50
 WORKERS = 2
-NAPS = ["60ms", "150ms", "50ms", "200ms", "100ms", "80ms"]
+NAPS = [0.06, 0.15, 0.05, 0.2, 0.1, 0.08]  # seconds
 ALONE = ("--no-report", "--json")
 LONG_THEN_SHORT = {"benchmark": "nap", "duration": ["30s", "20ms"], "steps": 300}
 
 
+def wait_for_a_moment(rng: random.Random, watched: Watched) -> None:
+    """Any moment of the measuring, from the first sign of life of the first case to the last case."""
+    if watched.wait_for("case_progress"):
+        todo = next(event["todo"] for event in watched.said if event["event"] == "run_started")
+        time.sleep(rng.uniform(0.0, sum(NAPS[index] for index in todo)))
+
+
 def kill_runner(rng: random.Random, watched: Watched) -> bool:
-    """At any moment, start-up included."""
-    if rng.random() < 0.8:
-        watched.wait_for("run_started")
-    time.sleep(rng.uniform(0.0, 0.9))
+    """Mostly while it measures, now and then while it starts."""
+    if rng.random() < 0.25:
+        time.sleep(rng.uniform(0.0, 1.5))
+    else:
+        wait_for_a_moment(rng, watched)
     if watched.process.poll() is not None:
         return False
     watched.process.kill()
@@ -39,8 +47,7 @@ def kill_runner(rng: random.Random, watched: Watched) -> bool:
 
 def kill_case(rng: random.Random, watched: Watched) -> bool:
     """The case that happens to run after a random while."""
-    watched.wait_for("run_started")
-    time.sleep(rng.uniform(0.0, 0.6))
+    wait_for_a_moment(rng, watched)
     while watched.process.poll() is None:
         for case in case_processes(watched.process.pid):
             with suppress(psutil.NoSuchProcess):

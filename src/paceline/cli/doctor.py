@@ -1,4 +1,4 @@
-"""`paceline doctor`: whether this machine is fit to be measured."""
+"""Say whether this machine is fit to be measured, and how to mend it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗", 
 def command(context: click.Context, as_json: bool) -> None:
     """Check whether this machine is fit to be measured; exit code 1 if there is a problem."""
     from paceline.machine.fitness import check, worst
+    from paceline.store import default_url, locate
 
-    findings = check()
+    findings = check(store=locate(default_url()).spools[0].parent)
     if as_json:
         click.echo(json.dumps([finding.model_dump(mode="json") for finding in findings], indent=2))
     else:

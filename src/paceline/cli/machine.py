@@ -1,4 +1,4 @@
-"""`paceline machine`: what this machine is."""
+"""Say what this machine is."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shlex
 import signal
 import sys
 from datetime import UTC, datetime
@@ -13,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli._flags import case_flags, flags_of, read_flags, read_settings
-from paceline.core.errors import InputError, nearest, unknown
+from paceline.core.errors import InputError, StoreError, nearest, unknown
 
 if TYPE_CHECKING:
     from paceline.core.case import Case
-    from paceline.core.run import Run
+    from paceline.core.run import Run, RunStatus
     from paceline.core.suite import Suite
     from paceline.runner.joined import JoinedRanks
     from paceline.runner.run import Listener
@@ -236,17 +237,17 @@ def _measure(
     try:
         suite_run.go()
     except KeyboardInterrupt:
-        store.recover(run.id)
-        store.finish(run.id, "interrupted")
-        click.echo(f"\npaceline: interrupted; go on with: paceline run --resume {run.id}", err=True)
+        _finish(store, run.id, "interrupted", listener)
+        again = f"paceline run --resume {run.id}{_store_flag(store)}"
+        click.echo(f"\npaceline: interrupted; go on with: {again}", err=True)
         return 130
     finally:
         listener_close = getattr(listener, "close", None)
         if listener_close is not None:
             listener_close()
-    store.finish(run.id, "finished")
+    finished = _finish(store, run.id, "finished", listener)
     records = store.load(run.id)
-    ok = records.all_ok and suite_run.all_ok
+    ok = records.all_ok and suite_run.all_ok and finished
     path = None if no_report else _write_report(records, report_path)
     if as_json:
         words = {"event": "run_ended", "run": run.id, "ok": ok, "report": str(path) if path else None}
@@ -261,6 +262,26 @@ def _measure(
             click.echo(f"\nReport: {path}")
         click.echo(f"Run:    {run.id}")
     return 0 if ok else 1
+
+
+def _finish(store: Store, run_id: str, status: RunStatus, listener: Listener) -> bool:
+    """Say in the store how the run ended; on a full disk that may fail, and what was measured is safe all the same."""
+    try:
+        if status == "interrupted":
+            store.recover(run_id)
+        store.finish(run_id, status)
+    except StoreError as error:
+        listener.trouble(str(error))
+        return False
+    return True
+
+
+def _store_flag(store: Store) -> str:
+    """What a later command must say to find this store; a URL without its password."""
+    given = click.get_current_context().params.get("store")
+    if not given:
+        return ""
+    return f" --store {shlex.quote(store.location.shown if '://' in given else given)}"
 
 
 def _follow(joined: JoinedRanks, suite: Suite, cases: list[Case]) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
+
+from paceline.machine.nvml import Nvml, kept
 
 POWERCAP = Path("/sys/class/powercap")
 _MOST_MICROWATTS = 1_000_000_000  # a kilowatt: more than any package draws
@@ -30,10 +31,10 @@ class EnergyMeter(Protocol):
         ...
 
 
-def open_meter(target: str, powercap: Path = POWERCAP, nvml: Any = None) -> EnergyMeter | None:
+def open_meter(target: str, powercap: Path = POWERCAP) -> EnergyMeter | None:
     """The meter of a target's device (`cpu`, `cuda:N`, `cuda:*`); None where the hardware does not count for us."""
     if target.startswith("cuda"):
-        return _open_gpus(target, nvml)
+        return _open_gpus(target, kept())
     return _open_packages(powercap) if target == "cpu" else None
 
 
@@ -42,7 +43,7 @@ class GpuEnergy:
 
     late = False  # 64 bits of millijoules do not go round
 
-    def __init__(self, nvml: Any, handles: Sequence[Any], target: str) -> None:
+    def __init__(self, nvml: Nvml, handles: Sequence[Any], target: str) -> None:
         self._nvml = nvml
         self._handles = tuple(handles)
         self.source = f"NVML total energy counter of {target}"
@@ -55,8 +56,7 @@ class GpuEnergy:
         return self._last
 
     def _total(self) -> float:
-        millijoules = [int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) for handle in self._handles]
-        return sum(millijoules) / 1000.0
+        return sum(_millijoules(self._nvml, handle) or 0 for handle in self._handles) / 1000.0
 
 
 class PackageEnergy:
@@ -116,47 +116,14 @@ def _largest_power(domain: Path) -> int:
     return min(max(known, default=0) or _MOST_MICROWATTS, _MOST_MICROWATTS)
 
 
-def _open_gpus(target: str, nvml: Any) -> GpuEnergy | None:
-    try:
-        if nvml is None:
-            import pynvml
-
-            nvml = pynvml
-        nvml.nvmlInit()
-        handles = _handles(nvml, target)
-        return GpuEnergy(nvml, handles, target) if handles else None
-    except Exception:  # no binding, no driver, or a card that does not count
+def _open_gpus(target: str, nvml: Nvml | None) -> GpuEnergy | None:
+    handles = nvml.handles(target) if nvml is not None else []
+    # A card may not count, and a part of one (MIG) has no counter of its own.
+    if nvml is None or not handles or any(_millijoules(nvml, handle) is None for handle in handles):
         return None
+    return GpuEnergy(nvml, handles, target)
 
 
-def _handles(nvml: Any, target: str) -> list[Any]:
-    """The GPUs that CUDA calls by this target; none where its order cannot be known."""
-    count = nvml.nvmlDeviceGetCount()
-    every = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-    entries = cuda_order([_text(nvml.nvmlDeviceGetUUID(handle)) for handle in every], os.environ)
-    number = target.partition(":")[2] or "0"
-    chosen = entries if number == "*" else entries[int(number) : int(number) + 1]
-    alike = len({_text(nvml.nvmlDeviceGetName(handle)) for handle in every}) == 1
-    if not alike and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        return []  # CUDA then puts the fastest first, and only CUDA knows which that is
-    return [every[entry] for entry in chosen]
-
-
-def cuda_order(uuids: Sequence[str], environ: Any) -> list[int]:
-    """Which GPUs CUDA shows, in its order; a part of a GPU (MIG) has no counter of its own, so it ends the list."""
-    setting = environ.get("CUDA_VISIBLE_DEVICES")
-    if setting is None:
-        return list(range(len(uuids)))
-    entries: list[int] = []
-    for word in (word.strip() for word in setting.split(",")):
-        named = [index for index, uuid in enumerate(uuids) if word.startswith("GPU-") and uuid.startswith(word)]
-        if word.isdecimal() and int(word) < len(uuids):
-            named = [int(word)]
-        if len(named) != 1:
-            break
-        entries += named
-    return entries if len(set(entries)) == len(entries) else []
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
+def _millijoules(nvml: Nvml, handle: Any) -> int | None:
+    answer = nvml.ask("nvmlDeviceGetTotalEnergyConsumption", handle)
+    return None if answer is None else int(answer)

@@ -29,7 +29,7 @@ MIN_SECONDS = 0.5  # a few fast steps agree with each other long before clocks a
 REPORT_SECONDS = 0.25
 
 Step = Callable[[], object]
-Agree = Callable[[bool], bool]
+Agree = Callable[[bool], bool]  # None: nobody to agree with
 Report = Callable[[str, list[float]], None]
 
 
@@ -54,10 +54,15 @@ class SteadyRule:
         self.samples.append(sample)
         self.total += sample
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether the time for it is over."""
+        return self.total >= self.limit
+
     def done(self) -> bool:
         """Steady, or out of time."""
         self.steady = self._is_steady()
-        return self.steady or self.total >= self.limit
+        return self.steady or self.is_spent
 
     def _is_steady(self) -> bool:
         window = self._window()
@@ -94,7 +99,13 @@ class StopRule:
         self.samples.append(sample)
         self.total += sample
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether the budget is used up; a fixed number of steps has none."""
+        return self.steps is None and self.total >= self.budget
+
     def done(self) -> bool:
+        """Precise enough, or out of time or steps."""
         self.reason = self._reason()
         return self.reason is not None
 
@@ -109,7 +120,7 @@ class StopRule:
         twice, self._narrow_before = narrow and self._narrow_before, narrow
         if twice and self.total >= min(MIN_SECONDS, self.budget):
             return Stop.PRECISE
-        return Stop.BUDGET if self.total >= self.budget else None
+        return Stop.BUDGET if self.is_spent else None
 
     def _narrow(self) -> bool:
         interval = median_interval(self.samples)
@@ -137,6 +148,7 @@ class Timed:
 
     samples: list[float]
     stopped: Stop
+    executed: int = 0  # steps that ran in all, those before the first and after the last sample included
 
 
 def warm_up(
@@ -144,7 +156,7 @@ def warm_up(
     timeline: Timeline,
     parameters: MeasuringParameters,
     *,
-    agree: Agree = bool,
+    agree: Agree | None = None,
     report: Report | None = None,
     clock: Clock = monotonic,
 ) -> WarmUp:
@@ -159,7 +171,7 @@ def measure(
     timeline: Timeline,
     parameters: MeasuringParameters,
     *,
-    agree: Agree = bool,
+    agree: Agree | None = None,
     report: Report | None = None,
     clock: Clock = monotonic,
 ) -> Timed:
@@ -172,9 +184,9 @@ def measure(
         steps=parameters.steps,
     )
     with _quiet_collector():
-        _drive(step, timeline, rule, "measuring", agree, report, clock)
+        executed = _drive(step, timeline, rule, "measuring", agree, report, clock)
     # Another rank may have decided; what this one thinks of its own samples does not matter then.
-    return Timed(rule.samples, rule.reason or Stop.BUDGET)
+    return Timed(rule.samples, rule.reason or Stop.BUDGET, executed)
 
 
 def doubts(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) -> list[Doubt]:
@@ -234,10 +246,10 @@ def _drive(
     timeline: Timeline,
     rule: SteadyRule | StopRule,
     phase: str,
-    agree: Agree,
+    agree: Agree | None,
     report: Report | None,
     clock: Clock,
-) -> None:
+) -> int:
     for _ in range(timeline.lead_in):
         step()
     issued = 0
@@ -256,12 +268,14 @@ def _drive(
         if report is not None and finished and clock() - reported_at >= REPORT_SECONDS:
             report(phase, rule.samples[reported:])
             reported, reported_at = len(rule.samples), clock()
-        if issued >= next_look:
+        # Alone, time that is up ends it at once; together, everybody must look after the same steps.
+        if issued >= next_look or (agree is None and rule.is_spent):
             # Every step at first, then at every tenth more: looking costs more the more samples there are.
             next_look = issued + max(1, issued // 10)
             if most is not None:
                 next_look = min(next_look, max(issued + 1, most + timeline.lead_in))
-            if agree(rule.done()):
+            done = rule.done()
+            if agree(done) if agree is not None else done:
                 break
     for sample in timeline.finish():
         rule.add(sample)
@@ -269,6 +283,7 @@ def _drive(
         del rule.samples[most:]
     if report is not None:
         report(phase, rule.samples[reported:])
+    return timeline.lead_in + issued
 
 
 @contextmanager

@@ -11,8 +11,9 @@ from typing import Any, Protocol
 from paceline.benchmarks import registry
 from paceline.core.case import Case
 from paceline.core.errors import StoreError
-from paceline.core.record import Outcome, Record
+from paceline.core.record import Cause, Outcome, Record
 from paceline.core.run import Run
+from paceline.machine.privacy import scrub
 from paceline.runner.execute import CaseEnd, CaseExecution, local_ranks
 from paceline.runner.server import WarmServer
 
@@ -126,7 +127,7 @@ class SuiteRun:
             case=case,
             attempt=attempt,
             outcome=end.failure.outcome if end.failure else Outcome.OK,
-            cause=end.failure.cause if end.failure else None,
+            cause=_shareable(end.failure.cause) if end.failure else None,
             started_at=started_at,
             seconds=time.monotonic() - begun,
             measurements=result.measurements,
@@ -149,3 +150,8 @@ class SuiteRun:
             self.sink.keep_partial(self.run.id, case.index, attempt, metric, unit, samples)
         except StoreError as error:
             self.listener.trouble(str(error))
+
+
+def _shareable(cause: Cause) -> Cause:
+    """Messages and tracebacks name files: without the user's home folder, and without secrets."""
+    return cause.model_copy(update={"message": scrub(cause.message), "detail": scrub(cause.detail)})

@@ -47,7 +47,10 @@ def shipped() -> dict[str, Path]:
     """Suites by name, from the `suites` folder of every provider."""
     found: dict[str, Path] = {}
     for provider in providers():
-        spec = importlib.util.find_spec(provider)
+        try:
+            spec = importlib.util.find_spec(provider)
+        except (Exception, SystemExit):  # of the package around it; the registries say why
+            continue
         for folder in (spec.submodule_search_locations or []) if spec else []:
             for path in sorted(Path(folder, "suites").glob("*.yaml")):
                 found.setdefault(path.stem, path)

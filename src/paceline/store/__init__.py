@@ -14,7 +14,7 @@ from paceline.store.location import default_url, locate
 if TYPE_CHECKING:
     from paceline.store.store import Store
 
-__all__ = ["RunRow", "Store", "default_url", "open_store"]
+__all__ = ["RunRow", "Store", "default_url", "locate", "open_store"]
 
 
 def open_store(url_or_path: str | Path | None = None) -> Store:

@@ -53,17 +53,15 @@ def test_parameters_cannot_be_changed_once_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "near"), [("budgt", "budget"), ("warmup", "warm_up"), ("Precision", "precision"), ("batchsize", "batch_size")]
+    ("key", "near"),
+    [("budgt", "budget"), ("warmup", "warm_up"), ("Precision", "precision"), ("batchsize", "batch_size")],
 )
 def test_an_unknown_key_names_the_nearest(key: str, near: str) -> None:
     assert refusal({key: 1}) == f"unknown key '{key}': did you mean '{near}'?"
 
 
 def test_an_unknown_key_near_nothing_lists_what_is_known() -> None:
-    assert refusal({"zzzzzz": 1}, Needs) == "unknown key 'zzzzzz': known are model" or "missing" in refusal(
-        {"zzzzzz": 1}, Needs
-    )
-    assert "known are batch_size, budget" in refusal({"qqqqqqqq": 1})
+    assert refusal({"model": "x", "zzzzzz": 1}, Needs) == "unknown key 'zzzzzz': known are model"
 
 
 @pytest.mark.parametrize("field", ["load", "spare"])
@@ -138,7 +136,7 @@ def test_the_key_does_not_depend_on_the_order_of_parameters() -> None:
 
 
 def test_the_key_is_the_same_in_every_process_and_version() -> None:
-    assert case().key == "PINNED"
+    assert case().key == "1a8a21a3562aa2ec"
 
 
 def test_the_key_ignores_what_does_not_change_the_work() -> None:

@@ -113,8 +113,7 @@ def test_student_s_quantile_is_scipy_s(probability: float, freedom: float) -> No
 @pytest.mark.parametrize("count", [2, 5, 6, 8, 9, 11, 12, 30, 99, 100, 500, 1000])
 def test_the_median_interval_s_ranks_are_the_exact_binomial_s(count: int, confidence: float) -> None:
     order = np.random.default_rng(0).permutation(count)
-    if effective_count(order) != count:
-        pytest.skip("this shuffle looks correlated")
+    assert effective_count(order) == count
     found = median_interval(order.astype(float), confidence)
     # The widest tail that may be cut off on each side; where there is none, the whole range with what it reaches.
     cuts = [rank for rank in range(count // 2) if 1 - 2 * stats.binom.cdf(rank, count, 0.5) >= confidence]
@@ -158,7 +157,7 @@ def test_the_median_interval_covers_the_median_of_correlated_samples(rho: float,
     rows = correlated(rng, rho, 400, length)
     assert coverage(rows, median_interval) >= 0.9
     # The same samples, shuffled, look independent: the interval is then too narrow to be believed.
-    assert coverage(rows, lambda row: median_interval(rng.permutation(row))) < 0.85
+    assert coverage(rows, lambda row: median_interval(rng.permutation(row))) < 0.88
 
 
 # ---- effective count

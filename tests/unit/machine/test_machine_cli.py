@@ -36,7 +36,7 @@ def test_machine_for_programs() -> None:
 def test_doctor(level: Level, code: int, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     remedy = "" if level == "ok" else "do [this]"
     finding = Finding(level=level, subject="memory", message="is so", remedy=remedy)
-    monkeypatch.setattr("paceline.machine.fitness.check", lambda: [finding])
+    monkeypatch.setattr("paceline.machine.fitness.check", lambda store: [finding])
     done = CliRunner().invoke(doctor, [])
     assert done.exit_code == code
     assert f"{mark} memory: is so" in done.output

@@ -12,7 +12,7 @@ from paceline.machine import describe, gpu_count
 from paceline.machine.conditions import observe
 from paceline.machine.gpu import describe_driver, describe_gpus
 from paceline.machine.nvml import Nvml, reasons, visible
-from paceline.measure.energy import cuda_order, open_meter
+from paceline.measure.energy import open_meter
 
 Install = Callable[..., Any]
 UUIDS = ["GPU-0aaa", "GPU-1aaa", "GPU-2aaa"]
@@ -90,13 +90,10 @@ VISIBILITY = [
 @pytest.mark.parametrize(("setting", "expected"), VISIBILITY)
 def test_visible_devices(setting: str | None, expected: list[int]) -> None:
     assert visible(UUIDS, setting) == expected
-    environ = {} if setting is None else {"CUDA_VISIBLE_DEVICES": setting}
-    assert cuda_order(UUIDS, environ) == expected, "measuring energy follows the same order"
 
 
-def test_a_part_of_a_gpu_is_visible_but_has_no_energy_of_its_own() -> None:
+def test_a_part_of_a_gpu_is_visible() -> None:
     assert visible(UUIDS, "MIG-abc") == ["MIG-abc"]
-    assert cuda_order(UUIDS, {"CUDA_VISIBLE_DEVICES": "MIG-abc"}) == []
 
 
 def test_unlike_gpus_are_not_guessed(fake_nvml: Install, monkeypatch: pytest.MonkeyPatch) -> None:

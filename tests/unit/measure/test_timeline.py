@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.scripted import ScriptedClock, ScriptedDevice
 
 from paceline.measure.timeline import EventTimeline, HostTimeline, monotonic
+from support.scripted import ScriptedClock, ScriptedDevice
 
 
 @pytest.fixture

@@ -41,8 +41,9 @@ def choose_batch_size(
     def fits(size: int) -> bool:
         begun = monotonic()
         fitted = runs_within_memory(lambda: _take(attempt, size, device), device.kind)
-        # A step that outlasts the budget could not be measured, however much memory is left.
-        return fitted and monotonic() - begun <= parameters.budget
+        # A step that outlasts the budget could not be measured, however much memory is left. The very first one
+        # pays for everything lazy, so it is not judged by its time.
+        return fitted and (size == 1 or monotonic() - begun <= parameters.budget)
 
     found = ranks.smallest(largest(fits))
     if found == 0:
@@ -88,7 +89,7 @@ def runs_within_memory(attempt: Callable[[], object], device_kind: str) -> bool:
     try:
         with host_limit() if device_kind == "cpu" else _no_limit():
             attempt()
-    except (RuntimeError, MemoryError) as error:
+    except Exception as error:
         if exhausted(error) is None:
             raise
         return False

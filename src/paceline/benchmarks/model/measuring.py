@@ -52,6 +52,8 @@ def measure_steps(
     entered = monotonic()
     device, parameters = session.device, session.parameters
 
+    agree = ranks.agree if ranks.world_size > 1 else None
+
     def report(phase: str, samples: list[float]) -> None:
         context.report(
             Progress(
@@ -64,7 +66,7 @@ def measure_steps(
             )
         )
 
-    warm = loop.warm_up(step, device.timeline(in_flight), parameters, agree=ranks.agree, report=report)
+    warm = loop.warm_up(step, device.timeline(in_flight), parameters, agree=agree, report=report)
     warmed = monotonic()
     meter = open_meter(context.target)
     host = HostPeak()
@@ -74,7 +76,7 @@ def measure_steps(
     before = conditions.observe(context.target, ranks.siblings)
     timeline = device.timeline(in_flight)
     energy_before = meter.read() if meter else 0.0
-    timed = loop.measure(step, timeline, parameters, agree=ranks.agree, report=report)
+    timed = loop.measure(step, timeline, parameters, agree=agree, report=report)
     energy = meter.read() - energy_before if meter else 0.0
     after = conditions.observe(context.target, ranks.siblings)
 
@@ -106,11 +108,11 @@ def measure_steps(
         "conditions": {"before": before.model_dump(mode="json"), "after": after.model_dump(mode="json")},
     }
     seconds = sum(timed.samples)
-    if meter is not None and energy > 0 and seconds >= MIN_ENERGY_SECONDS:
+    if meter is not None and energy > 0 and not meter.late and seconds >= MIN_ENERGY_SECONDS:
         whole_host = context.target == "cpu"
         if not whole_host or context.local_rank == 0:
             # The CPU's counter sees every rank on this host, a GPU's only its own.
-            samples = len(timed.samples) * work.samples * (ranks.world_size if whole_host else 1)
+            samples = timed.executed * work.samples * (ranks.world_size if whole_host else 1)
             found.append(Measurement.of_value(ENERGY, energy / samples))
             facts["energy_source"] = meter.source
     return Result(

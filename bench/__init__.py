@@ -1,0 +1,1 @@
+"""Paceline's own speed, as ratios that hold on any machine: `python -m bench`."""

@@ -1,0 +1,110 @@
+"""Measures what Paceline costs: per step, per case, and before it does anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+
+IMPORT_TORCH = [sys.executable, "-c", "import torch"]
+PACELINE = [sys.executable, "-m", "paceline"]
+CASES = 4  # the first one pays for the imports
+TIMES = 5
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One figure, what it was made of, and what it should be."""
+
+    name: str
+    value: float
+    target: str
+    is_met: bool
+    made_of: str
+
+
+def main() -> int:
+    """Print the table; the exit code says only whether it could be measured."""
+    try:
+        records = overhead_records()
+        ratios = [harness(records), start(records), help_text()]
+    except (OSError, subprocess.SubprocessError, LookupError, ValueError) as error:
+        click.echo(f"bench: could not measure: {error}{_last_words(error)}", err=True)
+        return 1
+    click.echo(f"{'':34} {'ratio':>8}  {'target':<8}  {'':3}  made of")
+    for ratio in ratios:
+        met = "yes" if ratio.is_met else "no"
+        click.echo(f"{ratio.name:34} {ratio.value:8.4g}  {ratio.target:<8}  {met:3}  {ratio.made_of}")
+    return 0
+
+
+def harness(records: list[dict[str, Any]]) -> Ratio:
+    """A step of a millisecond in the harness against the same step in a bare loop."""
+    value = median(_median_of(record, "overhead_ratio") for record in records)
+    added = median(_median_of(record, "overhead_per_step") for record in records)
+    return Ratio("step in the harness / bare", value, "<= 1.01", value <= 1.01, f"{added * 1e6:+.2f} us per 1 ms step")
+
+
+def start(records: list[dict[str, Any]]) -> Ratio:
+    """A fresh interpreter that imports torch against the start of every case but the first."""
+    fresh = median(_wall_seconds(IMPORT_TORCH) for _ in range(TIMES))
+    forked = median(float(record["facts"]["startup_seconds"]) for record in records[1:])
+    made_of = f"{fresh:.3g} s / {forked * 1e3:.3g} ms"
+    return Ratio("fresh interpreter / later case", fresh / forked, ">= 10", fresh / forked >= 10, made_of)
+
+
+def help_text() -> Ratio:
+    """CPU time of `paceline --help` against that of importing torch."""
+    helped = median(_cpu_seconds([*PACELINE, "--help"]) for _ in range(TIMES))
+    imported = median(_cpu_seconds(IMPORT_TORCH) for _ in range(TIMES))
+    value = helped / imported
+    return Ratio("CPU: --help / import torch", value, "<= 1/6", value <= 1 / 6, f"{helped:.3g} s / {imported:.3g} s")
+
+
+def overhead_records() -> list[dict[str, Any]]:
+    """The records of a few cases of the benchmark `overhead`, in a store that is thrown away."""
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = ["run", "overhead", "--repeat", str(CASES), "--json", "--no-report"]
+        ended = subprocess.run(
+            [*PACELINE, *arguments, "--store", str(Path(folder) / "bench.db")], check=True, capture_output=True
+        )
+    events = [json.loads(line) for line in ended.stdout.splitlines()]
+    return [event["record"] for event in events if event["event"] == "case_ended"]
+
+
+def _median_of(record: dict[str, Any], metric: str) -> float:
+    found = next(m for m in record["measurements"] if m["metric"]["name"] == metric)
+    return float(found["summary"]["median"])
+
+
+def _wall_seconds(command: list[str]) -> float:
+    return _clocked(command, time.perf_counter)
+
+
+def _cpu_seconds(command: list[str]) -> float:
+    return _clocked(command, lambda: os.times().children_user + os.times().children_system)
+
+
+def _clocked(command: list[str], clock: Callable[[], float]) -> float:
+    begun = clock()
+    subprocess.run(command, check=True, capture_output=True)
+    return clock() - begun
+
+
+def _last_words(error: Exception) -> str:
+    said = getattr(error, "stderr", None) or b""
+    return f"\n{said.decode(errors='replace').strip()}" if said else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

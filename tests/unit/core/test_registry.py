@@ -1,0 +1,208 @@
+"""The registry finds plug-ins of every provider; what is broken disables itself alone and says why."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from paceline.core import registry as registry_module
+from paceline.core.errors import InputError
+from paceline.core.registry import Broken, Registry, scan
+
+Provide = Callable[..., Registry[str]]
+
+
+def write_package(root: Path, name: str, files: dict[str, str]) -> None:
+    for path, text in files.items():
+        file = root / name / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        for folder in file.relative_to(root).parents[:-1]:
+            (root / folder / "__init__.py").touch()
+
+
+def named_things(module: ModuleType) -> Iterator[tuple[str, str]]:
+    for name in getattr(module, "THINGS", []):
+        yield name, f"{name} of {module.__name__}"
+
+
+@pytest.fixture
+def provide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Provide]:
+    """Scans packages that are made of the files given for each."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def scan_packages(**packages: dict[str, str]) -> Registry[str]:
+        for name, files in packages.items():
+            write_package(tmp_path, name, files)
+        monkeypatch.setattr(registry_module, "providers", lambda: tuple(packages))
+        return scan("thing", "things", named_things)
+
+    yield scan_packages
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_every_module_of_a_provider_is_looked_at(provide: Provide) -> None:
+    found = provide(
+        pace_all={
+            "things/one.py": "THINGS = ['a', 'b']",
+            "things/deep/er/two.py": "THINGS = ['c']",
+            "other/x.py": "1/0",
+        }
+    )
+    assert found.entries == {
+        "a": "a of pace_all.things.one",
+        "b": "b of pace_all.things.one",
+        "c": "c of pace_all.things.deep.er.two",
+    }
+    assert found.broken == []
+
+
+def test_a_folder_may_be_a_single_module(provide: Provide) -> None:
+    assert list(provide(pace_single={"things.py": "THINGS = ['a']"}).entries) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import no_such_library", "ModuleNotFoundError: No module named 'no_such_library'"),
+        ("raise RuntimeError('no driver')", "RuntimeError: no driver"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("def (", "SyntaxError: "),
+        ("THINGS = 5", "TypeError: "),
+    ],
+)
+def test_a_broken_module_disables_itself_alone_and_says_why(provide: Provide, text: str, reason: str) -> None:
+    found = provide(pace_mixed={"things/bad_one.py": text, "things/good.py": "THINGS = ['a']"})
+    assert list(found.entries) == ["a"]
+    (broken,) = found.broken
+    assert broken.module == "pace_mixed.things.bad_one"
+    assert broken.reason.startswith(reason)
+
+
+def test_asking_for_what_a_broken_module_would_have_given_tells_its_reason(provide: Provide) -> None:
+    found = provide(pace_asked={"things/bad_one.py": "raise RuntimeError('no driver')"})
+    with pytest.raises(InputError, match="thing 'bad-one' is disabled: RuntimeError: no driver"):
+        found.get("bad-one")
+
+
+def test_a_broken_package_does_not_hide_its_neighbours(provide: Provide) -> None:
+    found = provide(
+        pace_folder={
+            "things/bad/__init__.py": "1/0",
+            "things/bad/x.py": "THINGS = ['x']",
+            "things/ok.py": "THINGS = ['a']",
+        }
+    )
+    assert list(found.entries) == ["a"]
+    assert {broken.module for broken in found.broken} == {"pace_folder.things.bad", "pace_folder.things.bad.x"}
+
+
+@pytest.mark.parametrize("text", ["1/0", "raise SystemExit('no license')"])
+def test_a_broken_provider_does_not_hide_the_others(provide: Provide, text: str) -> None:
+    found = provide(pace_worse={"__init__.py": text, "things/x.py": ""}, pace_fine={"things/x.py": "THINGS = ['a']"})
+    assert list(found.entries) == ["a"]
+    assert [broken.module for broken in found.broken] == ["pace_worse.things"]
+
+
+def test_a_provider_that_is_not_installed_is_broken_and_one_without_the_folder_is_fine(
+    provide: Provide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = provide(pace_empty={"others/x.py": ""})
+    assert (found.entries, found.broken) == ({}, [])
+    monkeypatch.setattr(registry_module, "providers", lambda: ("pace_absent",))
+    found = scan("thing", "things", named_things)
+    assert found.broken == [Broken("pace_absent.things", "ModuleNotFoundError: No module named 'pace_absent'")]
+
+
+def test_modules_that_start_with_an_underscore_are_not_looked_at(provide: Provide) -> None:
+    found = provide(
+        pace_private={"things/_hidden.py": "1/0", "things/_more/x.py": "1/0", "things/a.py": "THINGS = ['a']"}
+    )
+    assert list(found.entries) == ["a"]
+    assert found.broken == []
+
+
+def test_of_two_with_one_name_the_first_stays_and_the_second_is_told(provide: Provide) -> None:
+    found = provide(pace_first={"things/x.py": "THINGS = ['a']"}, pace_second={"things/y.py": "THINGS = ['a', 'b']"})
+    assert found.entries == {"a": "a of pace_first.things.x", "b": "b of pace_second.things.y"}
+    assert found.broken == [Broken("pace_second.things.y", "the name 'a' is taken already")]
+
+
+def test_the_same_thing_twice_is_no_duplicate() -> None:
+    registry: Registry[object] = Registry("thing")
+    thing = object()
+    registry.add("a", thing, "x")
+    registry.add("a", thing, "y")
+    assert registry.broken == []
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_or_with_all() -> None:
+    registry: Registry[int] = Registry("model", {"resnet50": 1, "resnet101": 2, "gpt2-small": 3})
+    assert registry.get("resnet50") == 1
+    with pytest.raises(InputError, match="unknown model 'ResNet-50': did you mean 'resnet50'"):
+        registry.get("ResNet-50")
+    with pytest.raises(InputError, match="unknown model 'xyz': known are gpt2-small, resnet101, resnet50"):
+        registry.get("xyz")
+    with pytest.raises(InputError, match="known are none"):
+        Registry[int]("model").get("xyz")
+
+
+BENCHMARK = """
+from paceline.core.benchmark import Benchmark
+from paceline.core.parameters import Parameters
+from paceline.core.record import Result
+
+class Mine(Benchmark[Parameters]):
+    name = "mine"
+    summary = "a third party's"
+    Parameters = Parameters
+    metrics = ()
+    primary = ""
+
+    def measure(self, parameters, context):
+        return Result()
+"""
+
+ASK = """
+import json
+from paceline.benchmarks import registry
+from paceline.core.registry import providers
+found = registry()
+print(json.dumps([providers(), list(found.entries), [[b.module, b.reason] for b in found.broken]]))
+"""
+
+
+def test_a_third_party_s_package_is_found_through_its_entry_point(tmp_path: Path) -> None:
+    write_package(
+        tmp_path,
+        "their_plugins",
+        {"benchmarks/mine.py": BENCHMARK, "benchmarks/bad.py": "import no_such_library"},
+    )
+    info = tmp_path / "their_plugins-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-plugins\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[paceline.plugins]\ntheirs = their_plugins\nlost = no_such_plugins\n")
+    # In a process of its own, as a user would have it: the path is read when Python starts.
+    done = subprocess.run(
+        [sys.executable, "-c", ASK],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    providers, names, broken = json.loads(done.stdout)
+    assert providers[0] == "paceline"
+    assert providers.count("paceline") == 1
+    assert "their_plugins" in providers
+    assert {"mine", "train", "inference"} <= set(names)
+    assert ["their_plugins.benchmarks.bad", "ModuleNotFoundError: No module named 'no_such_library'"] in broken
+    assert ["no_such_plugins.benchmarks", "ModuleNotFoundError: No module named 'no_such_plugins'"] in broken

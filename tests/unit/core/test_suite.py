@@ -1,0 +1,340 @@
+"""A suite as it was written becomes cases in order; bad input is refused before anything runs."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from paceline.core.benchmark import Benchmark, Context
+from paceline.core.case import Case
+from paceline.core.errors import InputError
+from paceline.core.parameters import Parameters
+from paceline.core.quantity import Size
+from paceline.core.record import Result
+from paceline.core.registry import Registry
+from paceline.core.suite import Here, Suite, expand
+
+
+class Load(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    rate: int = 1
+    arrival: Literal["poisson", "constant"] = "poisson"
+
+
+class GemmParameters(Parameters):
+    precision: Literal["fp32", "fp16", "bf16"] = "fp32"
+    size: int = 64
+    buffer: Size = 0
+    shape: list[int] = [1]
+    axes: tuple[int, ...] | None = None
+    load: Load = Load()
+    spare: Load | None = None
+    steps: int | None = None
+
+
+class Gemm(Benchmark[GemmParameters]):
+    name = "gemm"
+    summary = "multiplies"
+    Parameters = GemmParameters
+    metrics = ()
+    primary = ""
+
+    def measure(self, parameters: GemmParameters, context: Context) -> Result:
+        raise AssertionError("expansion runs nothing")
+
+    @classmethod
+    def check(cls, parameters: GemmParameters, case: Case) -> None:
+        if parameters.size == 13 or case.target == "cuda:9":
+            raise InputError("an unlucky size")
+
+
+class TrainParameters(Parameters):
+    model: str
+    size: int = 8
+
+
+class Train(Benchmark[TrainParameters]):
+    name = "train"
+    summary = "trains"
+    Parameters = TrainParameters
+    metrics = ()
+    primary = ""
+    distributed: ClassVar[bool] = True
+
+    def measure(self, parameters: TrainParameters, context: Context) -> Result:
+        raise AssertionError("expansion runs nothing")
+
+
+KNOWN: Registry[type[Benchmark[Any]]] = Registry("benchmark", {"gemm": Gemm, "train": Train})
+
+
+def cases(*entries: dict[str, Any], gpus: int = 0, set: dict[str, Any] | None = None) -> list[Case]:
+    suite = Suite.read({"name": "mine", "cases": list(entries)}, "mine.yaml")
+    return expand(suite, KNOWN.get, Here(gpus=gpus), set)
+
+
+def refusal(*entries: dict[str, Any], **more: Any) -> str:
+    with pytest.raises(InputError) as refused:
+        cases(*entries, **more)
+    return str(refused.value)
+
+
+# ---- the matrix
+
+
+def test_lists_expand_to_a_matrix_whose_last_list_varies_fastest() -> None:
+    found = cases({"benchmark": "gemm", "precision": ["fp32", "fp16"], "size": [1, 2, 3]})
+    assert [(case.parameters["precision"], case.parameters["size"]) for case in found] == [
+        ("fp32", 1),
+        ("fp32", 2),
+        ("fp32", 3),
+        ("fp16", 1),
+        ("fp16", 2),
+        ("fp16", 3),
+    ]
+    assert [case.index for case in found] == list(range(6))
+
+
+def test_the_order_of_the_axes_is_the_order_in_which_they_were_written() -> None:
+    found = cases({"benchmark": "gemm", "size": [1, 2], "precision": ["fp32", "fp16"]})
+    assert [(case.parameters["size"], case.parameters["precision"]) for case in found] == [
+        (1, "fp32"),
+        (1, "fp16"),
+        (2, "fp32"),
+        (2, "fp16"),
+    ]
+
+
+def test_entries_stay_in_their_order() -> None:
+    found = cases({"benchmark": "train", "model": "a"}, {"benchmark": "gemm"}, {"benchmark": "train", "model": "b"})
+    assert [(case.benchmark, case.parameters.get("model")) for case in found] == [
+        ("train", "a"),
+        ("gemm", None),
+        ("train", "b"),
+    ]
+
+
+def test_a_case_carries_every_parameter_after_defaults_and_units() -> None:
+    (found,) = cases({"benchmark": "gemm", "buffer": "1KiB"})
+    assert found.parameters["buffer"] == 1024
+    assert set(found.parameters) == set(GemmParameters.model_fields)
+
+
+def test_a_parameter_that_is_a_list_itself_does_not_expand() -> None:
+    (found,) = cases({"benchmark": "gemm", "shape": [2, 3, 4], "axes": [0, 1]})
+    assert found.parameters["shape"] == [2, 3, 4]
+    assert found.parameters["axes"] == [0, 1]
+
+
+def test_a_list_of_lists_expands_a_parameter_that_is_a_list_itself() -> None:
+    assert [case.parameters["shape"] for case in cases({"benchmark": "gemm", "shape": [[2, 3], [4]]})] == [[2, 3], [4]]
+
+
+def test_an_empty_list_is_a_value_of_a_list_and_refused_elsewhere() -> None:
+    assert cases({"benchmark": "gemm", "shape": []})[0].parameters["shape"] == []
+    assert "'precision' is an empty list" in refusal({"benchmark": "gemm", "precision": []})
+    assert "'steps' is an empty list" in refusal({"benchmark": "gemm", "steps": []})
+
+
+@pytest.mark.parametrize("field", ["load", "spare"])
+def test_lists_inside_a_mapping_expand_too(field: str) -> None:
+    found = cases({"benchmark": "gemm", field: {"rate": [50, 100], "arrival": ["poisson", "constant"]}, "size": [1, 2]})
+    assert len(found) == 8
+    assert [case.parameters[field]["rate"] for case in found] == [50] * 4 + [100] * 4
+    assert [case.parameters["size"] for case in found] == [1, 2] * 4
+
+
+def test_keys_of_the_case_expand_as_well() -> None:
+    found = cases({"benchmark": "train", "model": "m", "target": ["cpu", "cuda:1"], "ranks": [1, 2]}, gpus=2)
+    assert [(case.target, case.ranks) for case in found] == [("cpu", 1), ("cpu", 2), ("cuda:1", 1), ("cuda:1", 2)]
+
+
+def test_repetitions_follow_one_another_with_the_same_key() -> None:
+    found = cases({"benchmark": "gemm", "size": [1, 2], "repeat": 3})
+    assert [(case.parameters["size"], case.repeat) for case in found] == [
+        (1, 1),
+        (1, 2),
+        (1, 3),
+        (2, 1),
+        (2, 2),
+        (2, 3),
+    ]
+    assert len({case.key for case in found}) == 2
+    assert [case.index for case in found] == list(range(6))
+
+
+def test_a_title_says_what_was_changed_and_how_many_ranks() -> None:
+    (found,) = cases({"benchmark": "train", "model": "m", "ranks": 4})
+    assert found.title == "model=m x4"
+
+
+def test_timeouts_are_read_as_people_write_them() -> None:
+    assert cases({"benchmark": "gemm", "timeout": "2min"})[0].timeout == 120.0
+
+
+# ---- where to run
+
+
+@pytest.mark.parametrize(("gpus", "target"), [(0, "cpu"), (4, "cuda:0")])
+def test_auto_is_the_first_gpu_or_else_the_cpu(gpus: int, target: str) -> None:
+    assert cases({"benchmark": "gemm"}, gpus=gpus)[0].target == target
+
+
+@pytest.mark.parametrize(
+    ("written", "target"),
+    [("cuda", "cuda:0"), ("cuda:", "cuda:0"), ("cuda:3", "cuda:3"), ("cpu", "cpu"), ("cpu:", "cpu")],
+)
+def test_targets_are_brought_to_one_spelling(written: str, target: str) -> None:
+    assert cases({"benchmark": "gemm", "target": written}, gpus=8)[0].target == target
+
+
+@pytest.mark.parametrize("target", ["gpu", "cpu:0", "cuda:x", "cuda:-1", "auto:1", "", "CUDA:0"])
+def test_other_targets_are_refused_with_the_known_ones(target: str) -> None:
+    found = refusal({"benchmark": "gemm", "target": target})
+    assert f"'{target}' is not a target; write auto, cpu, cuda:0 or cuda:*" in found
+    assert "mine, case 1 (gemm)" in found
+
+
+@pytest.mark.parametrize(("gpus", "ranks"), [(0, 1), (1, 1), (4, 4)])
+def test_all_gpus_are_as_many_ranks(gpus: int, ranks: int) -> None:
+    assert cases({"benchmark": "train", "model": "m", "target": "cuda:*"}, gpus=gpus)[0].ranks == ranks
+
+
+def test_several_ranks_are_refused_where_only_one_can_measure() -> None:
+    assert "'gemm' runs on one rank, but ranks = 2" in refusal({"benchmark": "gemm", "ranks": 2})
+    assert "'gemm' runs on one rank, but ranks = 4" in refusal({"benchmark": "gemm", "target": "cuda:*"}, gpus=4)
+    assert cases({"benchmark": "train", "model": "m", "ranks": 2})[0].ranks == 2
+
+
+def test_a_case_for_another_kind_of_machine_is_left_out() -> None:
+    entries = [{"benchmark": "gemm", "only_on": "cuda", "size": 1}, {"benchmark": "gemm", "only_on": "cpu", "size": 2}]
+    assert [case.parameters["size"] for case in cases(*entries)] == [2]
+    assert [case.parameters["size"] for case in cases(*entries, gpus=1)] == [1]
+    assert [case.index for case in cases(*entries)] == [0]
+
+
+def test_a_suite_of_which_nothing_is_left_is_refused() -> None:
+    found = refusal({"benchmark": "gemm", "only_on": "cuda"})
+    assert "no case is left on this machine, which has no GPU; see 'only_on'" in found
+
+
+# ---- refusals
+
+
+def test_an_unknown_benchmark_names_the_nearest() -> None:
+    assert refusal({"benchmark": "gem"}) == "unknown benchmark 'gem': did you mean 'gemm'?"
+
+
+def test_a_misspelt_benchmark_key_is_recognised() -> None:
+    assert (
+        refusal({"benchmrk": "gemm"}) == "mine, case 1: 'benchmark' is missing; did you mean 'benchmark' by 'benchmrk'?"
+    )
+
+
+def test_an_entry_without_a_benchmark_is_told_what_to_write() -> None:
+    found = refusal({"benchmark": "gemm"}, {"size": 3})
+    assert found == "mine, case 2: 'benchmark' is missing; write '- benchmark: NAME'"
+
+
+@pytest.mark.parametrize("name", [["gemm", "train"], 3, {"a": 1}])
+def test_a_benchmark_is_one_name(name: object) -> None:
+    assert "must be one name" in refusal({"benchmark": name})
+
+
+def test_an_unknown_key_names_the_place_and_the_nearest() -> None:
+    found = refusal({"benchmark": "gemm"}, {"benchmark": "gemm", "precison": "fp16"})
+    assert found == "mine, case 2 (gemm): unknown key 'precison': did you mean 'precision'?"
+    assert "did you mean 'timeout'?" in refusal({"benchmark": "gemm", "timout": 3})
+    assert "'load.raet': did you mean 'rate'?" in refusal({"benchmark": "gemm", "load": {"raet": 3}})
+
+
+def test_a_bad_value_anywhere_in_the_matrix_is_refused() -> None:
+    assert "'fp61'" in refusal({"benchmark": "gemm", "precision": ["fp32", "fp61"]})
+    assert "'ranks' = 0" in refusal({"benchmark": "train", "model": "m", "ranks": 0})
+    assert "'repeat' = 0" in refusal({"benchmark": "gemm", "repeat": 0})
+    assert "'model' is missing" in refusal({"benchmark": "train"})
+
+
+def test_what_the_benchmark_itself_refuses_is_refused_with_the_place() -> None:
+    assert refusal({"benchmark": "gemm", "size": [1, 13]}) == "mine, case 1 (gemm): an unlucky size"
+    assert "an unlucky size" in refusal({"benchmark": "gemm", "target": "cuda:9"}, gpus=1)
+
+
+# ---- --set
+
+BOTH = ({"benchmark": "gemm", "size": [1, 2]}, {"benchmark": "train", "model": "m"})
+
+
+def test_an_override_goes_to_every_case_that_has_the_key() -> None:
+    found = cases(*BOTH, set={"size": 5})
+    assert [(case.benchmark, case.parameters["size"]) for case in found] == [("gemm", 5), ("train", 5)]
+
+
+def test_an_override_leaves_cases_without_the_key_alone() -> None:
+    found = cases(*BOTH, set={"precision": "bf16"})
+    assert [case.parameters.get("precision") for case in found] == ["bf16", "bf16", None]
+
+
+def test_a_scoped_override_goes_to_its_benchmark_alone() -> None:
+    found = cases(*BOTH, set={"train.size": 5})
+    assert [case.parameters["size"] for case in found] == [1, 2, 5]
+
+
+def test_an_override_may_be_a_list_and_a_key_of_the_case() -> None:
+    found = cases(*BOTH, set={"train.model": ["a", "b"], "repeat": 2})
+    assert len(found) == 2 * 2 + 2 * 2
+
+
+def test_an_override_does_not_change_the_suite() -> None:
+    suite = Suite.read({"name": "mine", "cases": [{"benchmark": "gemm"}]}, "mine.yaml")
+    expand(suite, KNOWN.get, Here(), {"size": 5})
+    assert suite.cases == [{"benchmark": "gemm"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("sizee", "--set sizee: unknown key 'sizee': did you mean 'size'?"),
+        ("train.precision", "--set train.precision: unknown key 'precision': known are"),
+        ("trian.size", "unknown benchmark in --set 'trian': did you mean 'train'?"),
+        ("benchmark", "--set benchmark: unknown key 'benchmark'"),
+    ],
+)
+def test_an_override_that_fits_nowhere_is_refused(path: str, words: str) -> None:
+    assert refusal(*BOTH, set={path: 5}).startswith(words)
+
+
+# ---- the document
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        (None, "a suite is a mapping with 'name' and 'cases', but this is empty"),
+        ([1], "but this is a list"),
+        ("gemm", "but this is a str"),
+        ({"name": "x"}, "the suite has no cases"),
+        ({"name": "x", "cases": []}, "the suite has no cases"),
+        ({"name": "x", "cases": None}, "the suite has no cases"),
+        ({"name": "x", "cases": "gemm"}, "'cases' must be a list of mappings"),
+        ({"name": "x", "cases": ["gemm"]}, "'cases' must be a list of mappings"),
+        ({"name": "x", "cases": {"benchmark": "gemm"}}, "'cases' must be a list of mappings"),
+        ({"cases": [{"benchmark": "gemm"}]}, "'name' is missing; add 'name: ...' at the top"),
+        ({"name": 5, "cases": [{"benchmark": "gemm"}]}, "'name' = 5: Input should be a valid string"),
+        ({"name": "x", "case": [{"benchmark": "gemm"}]}, "unknown key 'case': did you mean 'cases'?"),
+        ({"name": "x", "cases": [{"benchmark": "gemm"}], "origin": "local"}, "unknown key 'origin'"),
+    ],
+)
+def test_a_document_of_another_shape_is_refused(document: object, words: str) -> None:
+    with pytest.raises(InputError) as refused:
+        Suite.read(document, "mine.yaml")
+    assert str(refused.value).startswith("mine.yaml: ")
+    assert words in str(refused.value)
+
+
+def test_where_a_suite_came_from_is_told_to_its_cases() -> None:
+    suite = Suite.read({"name": "x", "cases": [{"benchmark": "gemm"}]}, "x", origin="network")
+    assert [case.origin for case in expand(suite, KNOWN.get, Here())] == ["network"]

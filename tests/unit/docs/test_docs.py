@@ -1,0 +1,199 @@
+"""What the texts say is true: examples run, commands exist, links lead somewhere, nothing is left out."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import docs_markdown as markdown
+import pytest
+import yaml
+from click.testing import CliRunner
+from docs_markdown import ROOT
+
+from paceline.benchmarks import registry
+from paceline.cli import run
+from paceline.cli.main import Verbs, paceline
+from paceline.core.record import CauseKind, Outcome
+from paceline.core.suite import Here, Suite, expand
+from paceline.measure import loop
+from support.cli import Sandbox, ended, events
+
+GUIDE = ROOT / "docs" / "guide"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+SHORT = ("--budget", "0.2s", "--warm-up", "0.2s", "--target", "cpu", "--no-report", "--json")
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> dict[str, str]:
+    """CONTRIBUTING's package, installed in a folder of its own; the environment that finds it."""
+    folder = tmp_path / "site"
+    files = markdown.files(CONTRIBUTING)
+    project = tomllib.loads(files.pop("pyproject.toml"))["project"]
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        for parent in path.relative_to(folder).parents[:-1]:
+            (folder / parent / "__init__.py").touch()
+    info = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    points = [
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
+        for group, entries in project["entry-points"].items()
+    ]
+    (info / "entry_points.txt").write_text("\n".join(points))
+    return {"PYTHONPATH": str(folder)}
+
+
+def test_contributing_has_a_benchmark_and_a_model() -> None:
+    assert set(markdown.files(CONTRIBUTING)) == {
+        "pyproject.toml",
+        "my_package/benchmarks/matmul.py",
+        "my_package/models/mlp.py",
+    }
+
+
+def test_the_plug_in_of_contributing_is_listed(sandbox: Sandbox, plugin: dict[str, str]) -> None:
+    listed = sandbox.run("list", env=plugin)
+    assert listed.returncode == 0, listed.stderr
+    assert "my-matmul" in listed.stdout
+    assert "my-mlp" in listed.stdout
+    assert "disabled" not in listed.stdout
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_contributing_is_measured(sandbox: Sandbox, plugin: dict[str, str]) -> None:
+    run = sandbox.run("run", "my-matmul", "--size", "32,64", *SHORT, env=plugin)
+    assert run.returncode == 0, run.stdout + run.stderr
+    records = ended(events(run.stdout))
+    assert [record.case.parameters["size"] for record in records] == [32, 64]
+    for record in records:
+        rate, time = record.measurement("flops"), record.measurement("step_time")
+        assert rate is not None
+        assert time is not None
+        assert rate.value == pytest.approx(2 * record.case.parameters["size"] ** 3 / time.summary.mean)
+    assert sandbox.load().records[0].measurement("step_time").samples  # type: ignore[union-attr]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("benchmark", ["train", "inference"])
+def test_the_model_of_contributing_is_measured(sandbox: Sandbox, plugin: dict[str, str], benchmark: str) -> None:
+    run = sandbox.run("run", benchmark, "--model", "my-mlp", "--batch-size", "4", *SHORT, env=plugin)
+    assert run.returncode == 0, run.stdout + run.stderr
+    (record,) = ended(events(run.stdout))
+    throughput = record.measurement("throughput")
+    assert throughput is not None
+    assert throughput.metric.unit == "vectors/s"
+    shown = sandbox.run("show", "my-mlp", env=plugin)
+    assert f"{record.facts['parameter_count']:,} parameters" in shown.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("benchmark", ["train", "inference"])
+def test_the_own_model_of_the_guide_is_measured(sandbox: Sandbox, benchmark: str) -> None:
+    ((name, text),) = markdown.files(GUIDE / "models.md").items()
+    sandbox.write(name, text)
+    run = sandbox.run("run", benchmark, "--model", "my_models:classifier", "--scale", "tiny", *SHORT)
+    assert run.returncode == 0, run.stdout + run.stderr
+    (record,) = ended(events(run.stdout))
+    assert record.measurement("achieved_flops") is not None
+
+
+def test_the_reference_is_fresh() -> None:
+    command = [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize("page", markdown.pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for link in markdown.links(page):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{link}: there is no such file"
+        assert ROOT in target.parents, f"{link}: leads out of the project"
+        assert not anchor or anchor in markdown.anchors(target), f"{link}: {target.name} has no such heading"
+
+
+@pytest.mark.parametrize("page", markdown.pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_suites_in_the_texts_expand(page: Path) -> None:
+    for block in markdown.blocks(page, "yaml"):
+        suite = Suite.read(yaml.safe_load(block.text), str(page))
+        for gpus in (0, 2):
+            assert expand(suite, registry().get, Here(gpus=gpus))
+
+
+@pytest.mark.parametrize("page", markdown.pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_in_the_texts_are_accepted(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags_of_every_run = list(run.command.params)
+    for block in markdown.blocks(page, "yaml"):
+        name = yaml.safe_load(block.text)["name"]
+        (tmp_path / f"{name}.yaml").write_text(block.text, encoding="utf-8")
+    of_plug_in = {"my-matmul", "my-mlp"}  # they are run above
+    for line in markdown.commands(page):
+        words = shlex.split(line)[1:]
+        if of_plug_in & set(words):
+            continue
+        # The command adds the flags of what it is asked to run, for good.
+        monkeypatch.setattr(run.command, "params", list(flags_of_every_run))
+        # There is no run to resume or to report here; --help still refuses a flag that does not exist.
+        dry = ["--dry-run"] if words[0] == "run" and "--resume" not in words else ["--help"]
+        result = CliRunner().invoke(paceline, [*words, *dry])
+        assert result.exit_code == 0, f"{line}: {result.output} {result.exception}"
+
+
+def test_every_verb_is_in_the_readme() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert isinstance(paceline, Verbs)
+    for verb in paceline.list_commands(paceline.make_context("paceline", [], resilient_parsing=True)):
+        assert f"paceline {verb}" in text
+
+
+def test_every_doubt_is_explained() -> None:
+    text = (GUIDE / "measuring.md").read_text(encoding="utf-8")
+    kinds = set(_doubt_kinds())
+    assert "unsteady" in kinds
+    assert not {kind for kind in kinds if f"| `{kind}` |" not in text}
+
+
+def test_every_outcome_and_cause_is_explained() -> None:
+    text = (GUIDE / "suites.md").read_text(encoding="utf-8")
+    assert not {word.value for word in (*Outcome, *CauseKind) if f"| `{word.value}` |" not in text}
+
+
+def test_the_measuring_guide_has_the_constants_of_the_code() -> None:
+    text = " ".join((GUIDE / "measuring.md").read_text(encoding="utf-8").split())
+    assert f"at least {loop.WINDOW_STEPS} steps that cover at least {loop.WINDOW_SECONDS:g} s" in text
+    assert f"the change is at most {loop.STEADY_TOLERANCE:.0%}".replace("%", " %") in text
+    assert f"`min_steps` steps and {loop.MIN_SECONDS:g} s" in text
+    assert {f"`{reason.value}`" for reason in loop.Stop} <= set(re.findall(r"`\w+`", text))
+
+
+def test_every_decision_is_listed_and_short() -> None:
+    folder = ROOT / "docs" / "decisions"
+    found = sorted(folder.glob("[0-9]*.md"))
+    assert found
+    assert markdown.links(folder / "README.md") == [path.name for path in found]
+    for path in found:
+        text = path.read_text(encoding="utf-8")
+        assert len(text.splitlines()) <= 25, path.name
+        assert all(f"## {part}" in text for part in ("Context", "Decision", "Consequence")), path.name
+
+
+def _doubt_kinds() -> Iterator[str]:
+    """Every kind of doubt that the code can raise."""
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Doubt":
+                for keyword in node.keywords:
+                    if keyword.arg == "kind" and isinstance(keyword.value, ast.Constant):
+                        yield str(keyword.value.value)
