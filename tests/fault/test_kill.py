@@ -34,9 +34,12 @@ def wait_for_a_moment(rng: random.Random, watched: Watched) -> None:
 
 
 def kill_runner(rng: random.Random, watched: Watched) -> bool:
-    """Mostly while it measures, now and then while it starts."""
-    if rng.random() < 0.25:
+    """While it starts, the moment it says that something is kept, or at any moment of its measuring."""
+    moment = rng.choice(["starting", "acknowledging", "measuring", "measuring"])
+    if moment == "starting":
         time.sleep(rng.uniform(0.0, 1.5))
+    elif moment == "acknowledging":
+        watched.wait_for("case_ended")
     else:
         wait_for_a_moment(rng, watched)
     if watched.process.poll() is not None:

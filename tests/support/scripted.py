@@ -66,6 +66,9 @@ class ScriptedEvent:
         self.waited_for += 1
         self._device.clock.now = max(self._device.clock.now, self.at)
 
+    def query(self) -> bool:
+        return self._device.clock.now >= self.at
+
     def elapsed_time(self, end: ScriptedEvent, /) -> float:
         if end.at > self._device.clock.now:
             raise RuntimeError("the event has not completed: its time may not be asked for yet")

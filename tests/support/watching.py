@@ -40,7 +40,7 @@ class Watched:
         while not any(found["event"] == event and words.items() <= found.items() for found in list(self.said)):
             if not self._reader.is_alive():
                 return False
-            time.sleep(0.005)
+            time.sleep(0.001)
         return True
 
     def finish(self) -> int:

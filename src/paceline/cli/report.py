@@ -1,4 +1,4 @@
-"""`paceline report`: one run, on the terminal or as a file."""
+"""Report a past run: as a table, HTML, Markdown, CSV, JSON lines, PNG, or under SuperBench's names."""
 
 from __future__ import annotations
 

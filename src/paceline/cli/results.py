@@ -1,8 +1,9 @@
-"""`paceline results`: past runs, the newest first."""
+"""List past runs, the newest first."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,12 +15,24 @@ if TYPE_CHECKING:
 @click.command("results")
 @click.option("--store", metavar="URL", help="Where results are kept.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many runs at most.")
+@click.option(
+    "--import",
+    "spool",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="First take in records that could not be stored when they were measured.",
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
-def command(store: str | None, limit: int, as_json: bool) -> None:
+def command(store: str | None, limit: int, spool: Path | None, as_json: bool) -> None:
     """List past runs."""
     from paceline.store import open_store
 
     with open_store(store) as opened:
+        if spool is not None:
+            taken, reasons = opened.import_spool(spool)
+            click.echo(f"{taken} records taken from {spool}", err=True)
+            for reason in reasons:
+                click.echo(f"paceline: {reason}", err=True)
         rows = opened.runs(limit)
     if as_json:
         click.echo(json.dumps([_plain(row) for row in rows], indent=2))
@@ -54,11 +67,12 @@ def _table(rows: list[RunRow]) -> None:
     console = open_console()
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else box.ASCII2, show_edge=False, pad_edge=False)
     for header, justify in _HEADERS:
-        table.add_column(header, justify="right" if justify else "left", no_wrap=header != "Suite", overflow="fold")
+        table.add_column(header, justify="right" if justify else "left", no_wrap=True, overflow="fold")
     for row in rows:
         took = show_duration((row.ended_at - row.started_at).total_seconds()) if row.ended_at else ""
-        cells = [row.id, row.name, when(row.started_at), took, str(row.cases), str(row.ok), str(row.not_ok), row.status]
-        styles = ["bold", "", "", "", "", "", "red" if row.not_ok else "", "yellow" if row.status != "finished" else ""]
+        ok, not_ok = f"{row.ok} of {row.cases}", str(row.not_ok or "")
+        cells = [row.id, row.name, when(row.started_at), took, ok, not_ok, row.status]
+        styles = ["bold", "", "", "", "", "red" if row.not_ok else "", "yellow" if row.status != "finished" else ""]
         table.add_row(*(Text(one_line(cell), style) for cell, style in zip(cells, styles, strict=True)))
     console.print(table)
 
@@ -68,7 +82,6 @@ _HEADERS = (
     ("Suite", False),
     ("Started", False),
     ("Took", True),
-    ("Cases", True),
     ("Ok", True),
     ("Not ok", True),
     ("Status", False),

@@ -148,6 +148,7 @@ class Timed:
 
     samples: list[float]
     stopped: Stop
+    starved: int = 0  # steps for which the device had to wait for the host
     executed: int = 0  # steps that ran in all, those before the first and after the last sample included
 
 
@@ -186,7 +187,7 @@ def measure(
     with _quiet_collector():
         executed = _drive(step, timeline, rule, "measuring", agree, report, clock)
     # Another rank may have decided; what this one thinks of its own samples does not matter then.
-    return Timed(rule.samples, rule.reason or Stop.BUDGET, executed)
+    return Timed(rule.samples, rule.reason or Stop.BUDGET, timeline.starved, executed)
 
 
 def doubts(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) -> list[Doubt]:
@@ -228,6 +229,14 @@ def doubts(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) -> list[
                 kind="imprecise",
                 message=f"the interval of the median is {width} after {summary.count} steps",
                 remedy="quieten the machine (paceline doctor) or measure longer (--budget)",
+            )
+        )
+    if timed.starved > 0.5 * summary.count:
+        found.append(
+            Doubt(
+                kind="host-bound",
+                message=f"the device waited for the host in {timed.starved} of {summary.count} steps",
+                remedy="this measures the host's speed of issuing work: use --compile on, --graph or a larger batch",
             )
         )
     if summary.outliers > 0.1 * summary.count:

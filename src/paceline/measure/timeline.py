@@ -25,6 +25,7 @@ class Timeline(Protocol):
     """Begin, step, end; and so on."""
 
     lead_in: int  # steps to issue, untimed, before the first begin
+    starved: int  # steps that had ended before the host was ready to wait for them
     description: str  # for the record: how the time was taken
 
     def begin(self) -> None:
@@ -41,6 +42,7 @@ class HostTimeline:
     """Times each step on the host's clock, after waiting for the device if there is one."""
 
     lead_in = 0
+    starved = 0  # a step that is waited for tells nothing about who was waiting
 
     def __init__(self, clock: Clock = monotonic, synchronize: Callable[[], None] | None = None) -> None:
         self._clock = clock
@@ -70,6 +72,9 @@ class Event(Protocol):
     def synchronize(self) -> None:
         """Wait until the device has passed the mark."""
 
+    def query(self) -> bool:
+        """Whether the device has passed the mark already."""
+
     def elapsed_time(self, end: Event, /) -> float:
         """Milliseconds from this mark to that."""
 
@@ -79,6 +84,7 @@ class EventTimeline:
 
     def __init__(self, new_event: Callable[[], Event], in_flight: int) -> None:
         self.lead_in = in_flight
+        self.starved = 0
         self.description = f"device events, from completion to completion, {in_flight} steps in flight"
         self._new_event = new_event
         self._in_flight = in_flight
@@ -104,6 +110,9 @@ class EventTimeline:
         if self._previous is None:
             raise RuntimeError("end() without begin()")
         event = self._pending.popleft()
+        # With steps still behind it, a step that has ended already means that the device outruns the host.
+        if self._pending and event.query():
+            self.starved += 1
         event.synchronize()
         seconds = self._previous.elapsed_time(event) * 1e-3
         self._spare.append(self._previous)

@@ -365,3 +365,11 @@ def test_more_than_a_tenth_far_away_is_noisy() -> None:
 def test_every_doubt_says_what_to_do() -> None:
     found = doubts(WarmUp([1.0], steady=False), Timed([0.001], Stop.BUDGET), parameters())
     assert all(doubt.message and doubt.remedy for doubt in found)
+
+
+def test_a_device_that_waits_for_the_host_is_doubted() -> None:
+    steady = WarmUp([0.1] * 6, steady=True)
+    starving = Timed([0.1] * 20, Stop.PRECISE, starved=15)
+    assert [doubt.kind for doubt in doubts(steady, starving, parameters())] == ["host-bound"]
+    fed = Timed([0.1] * 20, Stop.PRECISE, starved=5)
+    assert doubts(steady, fed, parameters()) == []

@@ -125,3 +125,28 @@ def test_an_end_without_a_begin_is_refused(device: ScriptedDevice) -> None:
     timeline = device.event_timeline(0)
     with pytest.raises(RuntimeError, match="without begin"):
         timeline.end()
+
+
+def test_steps_that_end_before_the_host_is_ready_are_starved() -> None:
+    clock = ScriptedClock()
+    device = ScriptedDevice(clock)
+    timeline = device.event_timeline(2)
+    timeline.begin()
+    for _ in range(6):
+        clock.advance(1.0)  # the host takes a second to issue
+        device.issue(0.1)  # what the device does in a tenth
+        timeline.end()
+    assert timeline.starved == 4
+    timeline.finish()
+
+
+def test_a_device_that_is_kept_busy_starves_never() -> None:
+    clock = ScriptedClock()
+    device = ScriptedDevice(clock)
+    timeline = device.event_timeline(2)
+    timeline.begin()
+    for _ in range(6):
+        clock.advance(0.1)
+        device.issue(1.0)
+        timeline.end()
+    assert timeline.starved == 0
