@@ -15,9 +15,12 @@ from paceline.core.suite import CaseKeys
 PREFIX = "parameter__"
 
 
-def flags_of(fields: Mapping[str, FieldInfo]) -> list[click.Option]:
-    """One option per field; given twice or with commas it expands to a matrix."""
-    return [_flag(name, field) for name, field in fields.items()]
+def flags_of(fields: Mapping[str, FieldInfo], *, required: bool = True) -> list[click.Option]:
+    """One option per field; given twice or with commas it expands to a matrix.
+
+    What a benchmark requires is marked so, unless the cases of a suite have it already.
+    """
+    return [_flag(name, field, required=required) for name, field in fields.items()]
 
 
 def case_flags() -> list[click.Option]:
@@ -60,7 +63,7 @@ def read_value(texts: Iterable[str]) -> Any:
     return values[0] if len(values) == 1 else values
 
 
-def _flag(name: str, field: FieldInfo) -> click.Option:
+def _flag(name: str, field: FieldInfo, *, required: bool) -> click.Option:
     option = name.replace("_", "-")
     text = (field.description or "").replace("\n", " ")
     if field.annotation is bool:
@@ -69,7 +72,7 @@ def _flag(name: str, field: FieldInfo) -> click.Option:
         )
     if not field.is_required() and field.default is not None:
         text += f"  [default: {_shown(field)}]"
-    elif field.is_required():
+    elif field.is_required() and required:
         text += "  [required]"
     return click.Option(
         [f"--{option}", f"{PREFIX}{name}"], multiple=True, type=str, metavar=_metavar(field.annotation), help=text

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Literal
 
 
 class PacelineError(Exception):
@@ -49,6 +50,10 @@ class MissingDependency(Unsupported):
 
 class OutOfMemory(CaseError):
     """Host or device memory did not suffice."""
+
+    def __init__(self, message: str, where: Literal["host", "device"]) -> None:
+        super().__init__(message)
+        self.where = where
 
 
 class SilentCorruption(CaseError):

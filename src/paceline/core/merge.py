@@ -34,11 +34,15 @@ def merge_ranks(results: Sequence[Result]) -> Result:
         for m in result.measurements
         if m.metric.merge is not Merge.FIRST
     ]
-    doubts = {doubt.kind: doubt for result in reversed(results) for doubt in result.doubts}
+    # Ranks see the same trouble with slightly different figures: of each kind, what the first rank that has it says.
+    spoken: dict[str, list[Doubt]] = {}
+    for result in results:
+        kinds = dict.fromkeys(doubt.kind for doubt in result.doubts if doubt.kind not in spoken)
+        spoken |= {kind: [doubt for doubt in result.doubts if doubt.kind == kind] for kind in kinds}
     return Result(
         measurements=[whole[name] for name in names] + each,
         facts=results[0].facts | {"ranks": len(results)},
-        doubts=list[Doubt](doubts.values()),
+        doubts=[doubt for doubts in spoken.values() for doubt in doubts],
     )
 
 

@@ -57,6 +57,12 @@ class Suite(BaseModel):
     description: str = ""
     cases: list[dict[str, Any]]
     origin: Origin = "local"
+    is_written: bool = True  # by somebody, as a file; False for a benchmark that was named alone
+
+    @classmethod
+    def of_benchmark(cls, name: str) -> Suite:
+        """One benchmark as a suite of one case, its parameters still to come."""
+        return cls(name=name, cases=[{"benchmark": name}], is_written=False)
 
     @classmethod
     def read(cls, document: object, where: str, *, origin: Origin = "local") -> Suite:
@@ -86,6 +92,7 @@ class Here(BaseModel):
     """What expansion must know of the machine."""
 
     gpus: int = 0
+    world: int = 1  # processes that a launcher started together
 
     def resolve(self, target: str) -> str:
         """`auto` becomes the first GPU, or the CPU where there is none."""
@@ -116,7 +123,7 @@ def expand(
             if not here.offers(keys.only_on):
                 continue
             target = here.resolve(keys.target)
-            ranks = keys.ranks or (max(1, here.gpus) if target == "cuda:*" else 1)
+            ranks = _ranks(keys, target, here, benchmark, where)
             if ranks > 1 and not benchmark.distributed:
                 raise InputError(f"{where}: '{benchmark.name}' runs on one rank, but ranks = {ranks}")
             for repeat in range(1, keys.repeat + 1):
@@ -141,6 +148,15 @@ def expand(
         device = "a GPU" if here.gpus else "no GPU"
         raise InputError(f"{suite.name}: no case is left on this machine, which has {device}; see 'only_on'")
     return cases
+
+
+def _ranks(keys: CaseKeys, target: str, here: Here, benchmark: type[AnyBenchmark], where: str) -> int:
+    if here.world > 1:
+        if keys.ranks not in (None, here.world):
+            raise InputError(f"{where}: ranks = {keys.ranks}, but {here.world} processes were started together")
+        # What one process measures alone is measured by the first.
+        return here.world if benchmark.distributed else 1
+    return keys.ranks or (max(1, here.gpus) if target == "cuda:*" else 1)
 
 
 def _checked_name(entry: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ WINDOW_SECONDS = 0.5
 STEADY_TOLERANCE = 0.02
 MIN_SECONDS = 0.5  # a few fast steps agree with each other long before clocks and caches have settled
 REPORT_SECONDS = 0.25
+LOOK_SPACING = 500.0  # times what a look took
 
 Step = Callable[[], object]
 Agree = Callable[[bool], bool]  # None: nobody to agree with
@@ -250,6 +251,37 @@ def doubts(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) -> list[
     return found
 
 
+@dataclass
+class _Looks:
+    """When to ask a rule for its verdict.
+
+    After every step at first, then after every tenth more, for looking costs more the more samples there are. Alone,
+    looks are also spaced so that they take a few thousandths of the time at most, and time that is up ends it at once;
+    together, everybody must look after the same steps, so that nothing but their number may count.
+    """
+
+    together: bool
+    last: int | None  # after how many steps it ends in any case
+    clock: Clock
+    _next: int = 1
+    _not_before: float = 0.0
+
+    def due(self, issued: int, spent: bool) -> bool:
+        if self.together:
+            return issued >= self._next
+        return spent or issued == self.last or (issued >= self._next and self.clock() >= self._not_before)
+
+    def ask(self, rule: SteadyRule | StopRule, issued: int) -> bool:
+        self._next = issued + max(1, issued // 10)
+        if self.last is not None:
+            self._next = min(self._next, max(issued + 1, self.last))
+        begun = self.clock()
+        done = rule.done()
+        ended = self.clock()
+        self._not_before = ended + LOOK_SPACING * (ended - begun)
+        return done
+
+
 def _drive(
     step: Step,
     timeline: Timeline,
@@ -259,13 +291,14 @@ def _drive(
     report: Report | None,
     clock: Clock,
 ) -> int:
+    """Run steps until the rule has enough; how many ran in all."""
     for _ in range(timeline.lead_in):
         step()
-    issued = 0
-    next_look = 1
     most = None
     if isinstance(rule, StopRule):
         most = rule.max_steps if rule.steps is None else rule.steps
+    looks = _Looks(agree is not None, most + timeline.lead_in if most is not None else None, clock)
+    issued = 0
     reported, reported_at = 0, clock()
     while True:
         timeline.begin()
@@ -277,13 +310,8 @@ def _drive(
         if report is not None and finished and clock() - reported_at >= REPORT_SECONDS:
             report(phase, rule.samples[reported:])
             reported, reported_at = len(rule.samples), clock()
-        # Alone, time that is up ends it at once; together, everybody must look after the same steps.
-        if issued >= next_look or (agree is None and rule.is_spent):
-            # Every step at first, then at every tenth more: looking costs more the more samples there are.
-            next_look = issued + max(1, issued // 10)
-            if most is not None:
-                next_look = min(next_look, max(issued + 1, most + timeline.lead_in))
-            done = rule.done()
+        if looks.due(issued, rule.is_spent):
+            done = looks.ask(rule, issued)
             if agree(done) if agree is not None else done:
                 break
     for sample in timeline.finish():

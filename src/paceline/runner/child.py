@@ -25,6 +25,8 @@ from paceline.measure.exhaustion import exhausted
 from paceline.runner.channel import Channel
 
 _PR_SET_PDEATHSIG = 1
+# How torch and oneDNN say that an operator does not exist in a format on a device.
+_NO_KERNEL = ("could not create a primitive", "not implemented for '", "no kernel image is available")
 
 
 def run_rank(order: dict[str, Any], channel: Channel) -> None:
@@ -72,13 +74,16 @@ def explain(error: BaseException) -> tuple[Outcome, Cause]:
         return Outcome.UNSUPPORTED, cause(CauseKind.UNSUPPORTED, message, with_detail=False)
     if isinstance(error, SilentCorruption):
         return Outcome.FAILED, cause(CauseKind.CORRUPTION, message, with_detail=False)
-    where = exhausted(error)
+    where = error.where if isinstance(error, OutOfMemory) else exhausted(error)
     if where == "device":
         text = f"the device's memory did not suffice; use a smaller batch (--batch-size auto finds one). {message}"
         return Outcome.OUT_OF_MEMORY, cause(CauseKind.DEVICE_MEMORY, _first_line(text))
-    if where == "host" or isinstance(error, OutOfMemory):
+    if where == "host":
         text = f"the host's memory did not suffice; use a smaller batch or --scale tiny. {message}"
         return Outcome.OUT_OF_MEMORY, cause(CauseKind.HOST_MEMORY, _first_line(text))
+    if any(words in message for words in _NO_KERNEL):
+        text = f"this device or build of torch has no code for it: {message}"
+        return Outcome.UNSUPPORTED, cause(CauseKind.UNSUPPORTED, _first_line(text))
     if isinstance(error, CaseError | InputError):
         return Outcome.FAILED, cause(CauseKind.ERROR, message, with_detail=False)
     return Outcome.FAILED, cause(CauseKind.ERROR, _first_line(f"{type(error).__name__}: {message}"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from paceline.core.case import Case
 from paceline.core.errors import InputError
 from paceline.core.record import Cause, CauseKind, Outcome, Result
 from paceline.runner.execute import CaseEnd, CaseExecution, Failure, free_port
-from paceline.runner.run import imports_of
+from paceline.runner.run import execute_here, imports_of
 from paceline.runner.server import WarmServer
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 29500
 ABORT_LOOK_SECONDS = 0.5
+PATIENCE_SECONDS = 24 * 3600.0  # others may wait as long as the first process measures alone
 GATHER_SECONDS = 30.0  # ranks end together; one that is this late after its timeout is lost
 
 
@@ -51,7 +52,7 @@ class World:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> World | None:
-        """What torchrun, mpirun or srun says; None in a process that was started plainly."""
+        """What torchrun or mpirun says; None in a process that was started plainly."""
         names = next((names for names in _LAUNCHERS if names[0] in environment and names[1] in environment), None)
         if names is None:
             return None
@@ -71,10 +72,13 @@ class World:
         return world if world.size > 1 else None
 
 
+_CASES = "paceline/cases"
+
+
 class JoinedRanks:
     """Runs cases together with the other processes of the world."""
 
-    def __init__(self, world: World, timeout: float) -> None:
+    def __init__(self, world: World) -> None:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         self.world = world
@@ -83,8 +87,17 @@ class JoinedRanks:
             world.port,
             world.size,
             is_master=world.rank == 0 and not world.agent_store,
-            timeout=timedelta(seconds=timeout),
+            timeout=timedelta(seconds=PATIENCE_SECONDS),
         )
+
+    def announce(self, cases: Sequence[Case]) -> None:
+        """Tell the others which cases are to be measured; only the first word counts."""
+        if not self._store.check([_CASES]):
+            self._store.set(_CASES, json.dumps([case.model_dump(mode="json") for case in cases]))
+
+    def hear_cases(self) -> list[Case]:
+        """Which cases the first process announced."""
+        return [Case.model_validate(case) for case in json.loads(bytes(self._store.get(_CASES)))]
 
     def share(self, name: str, make: Callable[[], str]) -> str:
         """What the first rank makes, for everybody."""
@@ -95,6 +108,8 @@ class JoinedRanks:
     def execute(self, server: WarmServer, case: Case, on_progress: Callable[[dict[str, Any]], None]) -> CaseEnd | None:
         """This process's rank of a case; the first rank returns the end of them all."""
         world = self.world
+        if case.ranks == 1:
+            return execute_here(server, case, on_progress) if world.rank == 0 else None
         prefix = f"paceline/case/{case.index}"
         port = self.share(f"case/{case.index}/port", lambda: str(free_port()))
         environment = {

@@ -50,6 +50,9 @@ class Listener:
     def trouble(self, message: str) -> None:
         """Something went wrong that ends no case."""
 
+    def close(self) -> None:
+        """Nothing more will happen."""
+
 
 # Runs a case and returns its end; None where another process keeps the record.
 Execute = Callable[[WarmServer, Case, Callable[[dict[str, Any]], None]], CaseEnd | None]

@@ -34,8 +34,8 @@ class OverheadParameters(Parameters):
 
     step: Duration = Field(default=1e-3, gt=0)
     """How long the work of one step takes"""
-    steps: int = Field(default=200, ge=10)
-    """Steps per turn"""
+    turn_steps: int = Field(default=200, ge=10)
+    """Steps of each loop before it is the other's turn"""
     turns: int = Field(default=21, ge=3)
     """How many times each loop runs; they alternate, so that drift hits both"""
 
@@ -64,12 +64,12 @@ class Overhead(Benchmark[OverheadParameters]):
         harness: list[float] = []
 
         def bare_turn() -> float:
-            return _per_step(device, work, lambda counted: _repeat(counted, parameters.steps))
+            return _per_step(device, work, lambda counted: _repeat(counted, parameters.turn_steps))
 
         def harness_turn() -> float:
             # An interval that is never reached: the rule is asked as often as in a real measurement.
             limits = MeasuringParameters(
-                interval=1e-12, budget=1e6, max_steps=parameters.steps, min_steps=min(10, parameters.steps)
+                interval=1e-12, budget=1e6, max_steps=parameters.turn_steps, min_steps=min(10, parameters.turn_steps)
             )
             timeline = device.timeline(in_flight=2)
 
@@ -89,7 +89,7 @@ class Overhead(Benchmark[OverheadParameters]):
                 Measurement.of_samples(PER_STEP, [h - b for h, b in zip(harness, bare, strict=True)]),
                 Measurement.of_samples(BARE, bare),
             ],
-            facts={"device": device.name, "timing": device.timeline(2).description, "steps": parameters.steps},
+            facts={"device": device.name, "timing": device.timeline(2).description, "steps": parameters.turn_steps},
         )
 
 

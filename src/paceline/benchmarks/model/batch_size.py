@@ -48,7 +48,8 @@ def choose_batch_size(
     found = ranks.smallest(largest(fits))
     if found == 0:
         raise OutOfMemory(
-            f"{spec.name} does not fit on {device.name} with a batch of one; choose a smaller model or --scale tiny"
+            f"{spec.name} does not fit on {device.name} with a batch of one; choose a smaller model or --scale tiny",
+            where="device" if device.kind == "cuda" else "host",
         )
     return found
 

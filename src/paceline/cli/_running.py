@@ -1,0 +1,227 @@
+"""Starts, resumes and follows runs for the verb `run`: store, runner and report brought together."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline.core.case import Case
+from paceline.core.errors import InputError, PacelineError, StoreError
+from paceline.core.record import Outcome
+from paceline.core.run import Run, RunRecords, RunStatus
+from paceline.core.suite import Here, Suite, expand
+from paceline.runner.joined import JoinedRanks, World
+from paceline.runner.run import Listener, SuiteRun, execute_here
+
+if TYPE_CHECKING:
+    from paceline.store import Store
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Output:
+    """What the user wants to see."""
+
+    as_json: bool = False
+    report: bool = True
+    report_path: str | None = None
+
+    def listener(self) -> Listener:
+        """Lines for programs, for pipes, or a live display."""
+        from paceline.cli import _live
+
+        if self.as_json:
+            return _live.JsonLines()
+        return _live.Terminal() if sys.stdout.isatty() else _live.PlainLines()
+
+
+def expand_here(suite: Suite, overrides: dict[str, Any], world: World | None) -> list[Case]:
+    """The suite's cases on this machine."""
+    from paceline.benchmarks import registry
+    from paceline.machine import gpu_count
+
+    return expand(suite, registry().get, Here(gpus=gpu_count(), world=world.size if world else 1), overrides)
+
+
+def start(suite: Suite, overrides: dict[str, Any], store: str | None, output: Output, world: World | None) -> int:
+    """Measure a suite from the beginning; returns the exit code."""
+    from paceline.store import open_store
+
+    def measure(joined: JoinedRanks | None) -> int:
+        cases = expand_here(suite, overrides, world)
+        with open_store(store) as opened:
+            run = _new_run(suite, cases)
+            opened.begin(run)
+            return _measure(opened, run, cases, {}, output, joined)
+
+    return _together(world, measure)
+
+
+def resume(name: str, store: str | None, output: Output, world: World | None, *, retry_failed: bool) -> int:
+    """Measure what is missing of an earlier run; returns the exit code."""
+    from paceline.store import open_store
+
+    def measure(joined: JoinedRanks | None) -> int:
+        with open_store(store) as opened:
+            run_id = opened.find_run(name)
+            if opened.is_alive(run_id):
+                raise InputError(f"run {run_id} is still being measured by another process; wait for it or end it")
+            opened.recover(run_id)
+            stored = opened.load(run_id)
+            again = {case.index for case in stored.missing}
+            if retry_failed:
+                again |= {record.case.index for record in stored.records if record.outcome is not Outcome.OK}
+            todo = [case for case in stored.run.cases if case.index in again]
+            opened.reopen(run_id)
+            attempts = {record.case.index: record.attempt for record in stored.records}
+            return _measure(opened, stored.run, todo, attempts, output, joined)
+
+    return _together(world, measure)
+
+
+def follow(world: World) -> int:
+    """In a process that a launcher started beside the first: take part in every case, keep nothing."""
+    from paceline.runner.server import WarmServer
+
+    joined = JoinedRanks(world)
+    with WarmServer() as server:
+        for case in joined.hear_cases():
+            joined.execute(server, case, lambda _progress: None)
+    return joined.leave(0)
+
+
+def _together(world: World | None, measure: Callable[[JoinedRanks | None], int]) -> int:
+    """Measure with the other processes, if a launcher started some; whatever happens, they are told when it is over."""
+    if world is None:
+        return measure(None)
+    joined = JoinedRanks(world)
+    code = 1
+    try:
+        code = measure(joined)
+    except PacelineError as error:
+        code = error.exit_code
+        raise
+    finally:
+        joined.announce([])  # unless there were cases, which then stand
+        joined.leave(code)
+    return code
+
+
+def _new_run(suite: Suite, cases: list[Case]) -> Run:
+    from paceline.machine import describe
+    from paceline.machine.privacy import scrub
+    from paceline.version import VERSION
+
+    now = datetime.now(UTC)
+    return Run(
+        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        name=suite.name,
+        started_at=now,
+        version=VERSION,
+        command=[scrub(word) for word in ["paceline", *sys.argv[1:]]],
+        environment=describe().model_dump(mode="json"),
+        cases=cases,
+    )
+
+
+def _measure(
+    store: Store,
+    run: Run,
+    todo: list[Case],
+    attempts: dict[int, int],
+    output: Output,
+    joined: JoinedRanks | None,
+) -> int:
+    """Measure, report, and say with the exit code whether all is well."""
+    if joined is not None:
+        joined.announce(todo)
+    listener = output.listener()
+    suite_run = SuiteRun(
+        run=run,
+        todo=todo,
+        sink=store,
+        listener=listener,
+        attempts=attempts,
+        execute=joined.execute if joined is not None else execute_here,
+    )
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        suite_run.go()
+    except KeyboardInterrupt:
+        _finish(store, run.id, "interrupted", listener)
+        again = f"paceline run --resume {run.id}{_store_flag(store)}"
+        click.echo(f"\npaceline: interrupted; go on with: {again}", err=True)
+        return INTERRUPTED
+    finally:
+        listener.close()
+    finished = _finish(store, run.id, "finished", listener)
+    records = store.load(run.id)
+    ok = records.all_ok and suite_run.all_ok and finished
+    _show(records, output, ok=ok)
+    return 0 if ok else 1
+
+
+def _finish(store: Store, run_id: str, status: RunStatus, listener: Listener) -> bool:
+    """Say in the store how the run ended; on a full disk that may fail, and what was measured is safe all the same."""
+    try:
+        if status == "interrupted":
+            store.recover(run_id)
+        store.finish(run_id, status)
+    except StoreError as error:
+        listener.trouble(str(error))
+        return False
+    return True
+
+
+def _store_flag(store: Store) -> str:
+    """What a later command must say to find this store; a URL without its password."""
+    given = click.get_current_context().params.get("store")
+    if not given:
+        return ""
+    return f" --store {shlex.quote(store.location.shown if '://' in given else given)}"
+
+
+def _show(records: RunRecords, output: Output, *, ok: bool) -> None:
+    from paceline.cli.report import primary_metrics
+    from paceline.report import console
+
+    path = _write_report(records, output) if output.report else None
+    if output.as_json:
+        words = {"event": "run_ended", "run": records.run.id, "ok": ok, "report": str(path) if path else None}
+        click.echo(json.dumps(words))
+        return
+    click.echo()
+    console.render(records, primary=primary_metrics())
+    if path is not None:
+        click.echo(f"\nReport: {path}")
+    click.echo(f"Run:    {records.run.id}")
+
+
+def _write_report(records: RunRecords, output: Output) -> Path | None:
+    from paceline.cli.report import primary_metrics
+    from paceline.report import html
+    from paceline.store.location import data_directory
+
+    run_id = records.run.id
+    path = Path(output.report_path) if output.report_path else data_directory() / "reports" / f"{run_id}.html"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return html.write(records, path, primary=primary_metrics())
+    except OSError as error:  # what was measured is in the store: a report can be made later
+        click.echo(f"paceline: no report at {path}: {error}; try: paceline report {run_id} --html", err=True)
+        return None
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
