@@ -108,7 +108,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """Rows whose headlines may be compared: of one metric in one unit, best first."""
+    """Rows whose headlines may be compared: the same work, one metric in one unit, best first."""
 
     metric: Metric
     benchmark: str
@@ -248,10 +248,12 @@ def _row(record: Record, label: str, primary: str | None) -> Row:
 
 
 def _groups(rows: Iterable[Row]) -> tuple[Group, ...]:
-    found: dict[tuple[str, str, str], list[Row]] = {}
+    found: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         if row.ok and row.headline is not None and math.isfinite(row.headline.value):
-            found.setdefault((row.case.benchmark, row.headline.name, row.headline.unit), []).append(row)
+            # That one model is faster than another is no news; that one way to run it is, is.
+            work = [str(row.case.parameters.get(key, "")) for key in ("model", "scale")]
+            found.setdefault((row.case.benchmark, row.headline.name, row.headline.unit, *work), []).append(row)
     groups = []
     for members in found.values():
         head = members[0].headline

@@ -16,7 +16,8 @@ def command(kind: str | None, as_json: bool) -> None:
     """List what there is: all of it, or one KIND."""
     found = {name: _rows(name) for name in ([kind] if kind else KINDS)}
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        words = {name: {"entries": rows, "disabled": broken} for name, (rows, broken) in found.items()}
+        click.echo(json.dumps(words, indent=2))
         return
     for name, (rows, broken) in found.items():
         if kind is None:

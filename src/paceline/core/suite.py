@@ -113,7 +113,7 @@ def expand(
 ) -> list[Case]:
     """Every case of the suite with all its parameters, in order; bad input is refused before anything runs."""
     entries = [_checked_name(entry, f"{suite.name}, case {n}") for n, entry in enumerate(suite.cases, start=1)]
-    benchmarks = [lookup(entry["benchmark"]) for entry in entries]
+    benchmarks = [_found(lookup, entry["benchmark"], suite, n) for n, entry in enumerate(entries, start=1)]
     entries = _override(entries, benchmarks, overrides or {})
     cases: list[Case] = []
     for number, (entry, benchmark) in enumerate(zip(entries, benchmarks, strict=True), start=1):
@@ -157,6 +157,13 @@ def _ranks(keys: CaseKeys, target: str, here: Here, benchmark: type[AnyBenchmark
         # What one process measures alone is measured by the first.
         return here.world if benchmark.distributed else 1
     return keys.ranks or (max(1, here.gpus) if target == "cuda:*" else 1)
+
+
+def _found(lookup: Callable[[str], type[AnyBenchmark]], name: str, suite: Suite, number: int) -> type[AnyBenchmark]:
+    try:
+        return lookup(name)
+    except InputError as error:
+        raise InputError(f"{suite.name}, case {number}: {error}") from None
 
 
 def _checked_name(entry: Mapping[str, Any], where: str) -> dict[str, Any]:

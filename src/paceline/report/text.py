@@ -118,11 +118,13 @@ def answer(summary: RunSummary) -> str:
 
 
 def _leader(summary: RunSummary) -> list[str]:
-    if not summary.groups:
+    # Several comparisons have several winners: the table and the cards name them.
+    compared = [group for group in summary.groups if len(group.rows) > 1]
+    if len(compared) != 1 and len(summary.groups) != 1:
         return []
-    group = max(summary.groups, key=lambda group: len(group.rows))
+    group = compared[0] if compared else summary.groups[0]
     figure = group.best.headline
-    if figure is None or (len(group.rows) == 1 and len(summary.groups) > 1):
+    if figure is None:
         return []
     label = one_line(group.best.label)
     if len(group.rows) == 1:

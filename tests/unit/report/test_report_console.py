@@ -16,7 +16,7 @@ All 2 cases measured; fastest train in images/s: resnet50 fp16, 320 +- <0.1 %.
 Case                |   Throughput |     +- |   Step
 --------------------+--------------+--------+-------
 train resnet50 fp16 | 320 images/s | <0.1 % | 100 ms
-train vgg16 fp16    | 160 images/s | <0.1 % | 200 ms
+train resnet50 fp32 | 160 images/s | <0.1 % | 200 ms
 """
 
 

@@ -24,7 +24,7 @@ MARKDOWN = """\
 | Case | Throughput | ± | Step time | Samples |
 |---|---:|---:|---:|---:|
 | train resnet50 fp16 | 320 images/s | &lt;0.1 % | 100 ms | 20 |
-| train vgg16 fp16 | 160 images/s | &lt;0.1 % | 200 ms | 20 |
+| train resnet50 fp32 | 160 images/s | &lt;0.1 % | 200 ms | 20 |
 
 Run `20260314-092653-k7qd` on node-07, 2026-03-14 09:26 UTC, Paceline 0.1.0: \
 `paceline run node-check.yaml --set budget=10s`
