@@ -225,7 +225,7 @@ def test_a_suite_of_which_nothing_is_left_is_refused() -> None:
 
 
 def test_an_unknown_benchmark_names_the_nearest() -> None:
-    assert refusal({"benchmark": "gem"}) == "unknown benchmark 'gem': did you mean 'gemm'?"
+    assert refusal({"benchmark": "gem"}) == "mine, case 1: unknown benchmark 'gem': did you mean 'gemm'?"
 
 
 def test_a_misspelt_benchmark_key_is_recognised() -> None:
