@@ -11,11 +11,9 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-import docs_markdown as markdown
 import pytest
 import yaml
 from click.testing import CliRunner
-from docs_markdown import ROOT
 
 from paceline.benchmarks import registry
 from paceline.cli import run
@@ -23,7 +21,9 @@ from paceline.cli.main import Verbs, paceline
 from paceline.core.record import CauseKind, Outcome
 from paceline.core.suite import Here, Suite, expand
 from paceline.measure import loop
+from support import docs_markdown as markdown
 from support.cli import Sandbox, ended, events
+from support.docs_markdown import ROOT
 
 GUIDE = ROOT / "docs" / "guide"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"

@@ -15,7 +15,6 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from store_samples import START, a_case, a_failed_record, a_record, a_run
 
 from paceline.core.case import Case
 from paceline.core.errors import InputError, StoreError
@@ -23,6 +22,7 @@ from paceline.core.metric import Better, Merge, Metric
 from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
 from paceline.core.stats import Interval, Summary
 from paceline.store import Store, liveness, open_store
+from support.store_samples import START, a_case, a_failed_record, a_record, a_run
 
 
 def test_a_run_with_its_records_comes_back_as_it_was(store: Store) -> None:
@@ -188,10 +188,10 @@ def test_the_list_counts_the_last_attempts(store: Store) -> None:
 def test_a_run_whose_runner_is_gone_is_interrupted(url: str, store: Store) -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[2])\n"
-        "from store_samples import a_run; from paceline.store import open_store\n"
+        "from support.store_samples import a_run; from paceline.store import open_store\n"
         "open_store(sys.argv[1]).begin(a_run('dead'))"
     )
-    subprocess.run([sys.executable, "-c", script, url, str(Path(__file__).parent)], check=True)
+    subprocess.run([sys.executable, "-c", script, url, str(Path(__file__).parents[2])], check=True)
     store.begin(a_run("mine"))
     assert {row.id: row.status for row in store.runs()} == {"dead": "interrupted", "mine": "running"}
     assert store.load("dead").run.status == "interrupted"

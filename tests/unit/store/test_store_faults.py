@@ -13,13 +13,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from store_samples import a_record, a_run
 
 from paceline.core.errors import InputError, StoreError
 from paceline.core.record import Record
 from paceline.store import Store, open_store, spool
 from paceline.store.codec import to_line
 from support.postgres import PostgresServer
+from support.store_samples import a_record, a_run
 
 BIG = 50_000  # samples
 

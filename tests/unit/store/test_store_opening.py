@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, create_engine, insert, text
-from store_samples import a_record, a_run
 
 from paceline.core.errors import InputError, StoreError
 from paceline.store import codec, default_url, liveness, open_store, schema
@@ -22,6 +21,7 @@ from paceline.store.location import locate
 from paceline.store.migrating import migration_config, upgrade
 from paceline.store.opening import open_at
 from support.postgres import PASSWORD, PostgresServer
+from support.store_samples import a_record, a_run
 
 NOBODY = 65534
 

@@ -1,19 +1,17 @@
-"""Every test here starts real processes, in a sandbox that ends with the test."""
+"""What tests of every kind share."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.cli import Sandbox, sandbox_in
 
 
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
+    """A place to start real processes in; whatever they leave running ends with the test."""
     with sandbox_in(tmp_path / "sandbox") as made:
         yield made
