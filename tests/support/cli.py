@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -115,6 +116,8 @@ class Sandbox:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            # What starts the tests may ignore the terminal's interrupt, as shells do for what runs in the background.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
 
     def load(self, run: str = "last") -> RunRecords:

@@ -185,7 +185,7 @@ def measure(
         max_steps=parameters.max_steps,
         steps=parameters.steps,
     )
-    with _quiet_collector():
+    with quiet_collector():
         executed = _drive(step, timeline, rule, "measuring", agree, report, clock)
     # Another rank may have decided; what this one thinks of its own samples does not matter then.
     return Timed(rule.samples, rule.reason or Stop.BUDGET, timeline.starved, executed)
@@ -324,13 +324,14 @@ def _drive(
 
 
 @contextmanager
-def _quiet_collector() -> Iterator[None]:
-    """Keep Python's garbage collector out of the measured steps."""
-    was_on = gc.isenabled()
+def quiet_collector() -> Iterator[None]:
+    """Keep Python's garbage collector out of the measured steps; within itself it changes nothing."""
+    if not gc.isenabled():
+        yield
+        return
     gc.collect()
     gc.disable()
     try:
         yield
     finally:
-        if was_on:
-            gc.enable()
+        gc.enable()

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from paceline.analysis.summary import Figure, Row, RunSummary, headline_of, samp
 from paceline.core.quantity import show_count, show_duration, show_size
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
+from paceline.core.stats import Interval
 from paceline.report import charts
 from paceline.report.columns import columns
 from paceline.report.files import write_atomic
@@ -109,6 +110,8 @@ def _templates() -> Environment:
         "together": lambda text: text.replace("± ", "±\u00a0").replace(" %", "\u00a0%"),
         "leaves": lambda mapping: {k: v for k, v in mapping.items() if not isinstance(v, Mapping) and not _is_table(v)},
         "relative": show_relative,
+        "mean": lambda figure: _with_interval(figure, figure.summary.mean, figure.summary.mean_interval),
+        "median": lambda figure: _with_interval(figure, figure.summary.median, figure.summary.median_interval),
         "words": humanize,
         "heading": heading,
         "clean": clean,
@@ -117,6 +120,7 @@ def _templates() -> Environment:
         "duration": show_duration,
         "percentile": _percentile,
         "fact": show_fact,
+        "changes": changes,
     }
     templates.tests |= {"nested": lambda value: isinstance(value, Mapping), "table": _is_table}
     return templates
@@ -139,6 +143,38 @@ def show_fact(value: Any, key: str = "") -> str:
     return clean(value) if isinstance(value, str) else clean(json.dumps(value, default=str))
 
 
+@dataclass(frozen=True)
+class Change:
+    """One condition, before and after the measurement."""
+
+    name: str
+    key: str  # the last part of the name, which tells the unit
+    before: Any
+    after: Any
+
+
+def changes(conditions: Mapping[str, Any]) -> list[Change]:
+    """Every condition on a line of its own; what is known neither before nor after is left out."""
+    before, after = _flat(conditions.get("before")), _flat(conditions.get("after"))
+    names = [name for name in dict.fromkeys([*before, *after]) if (before.get(name), after.get(name)) != (None, None)]
+    return [Change(name, name.rpartition(", ")[2], before.get(name), after.get(name)) for name in names]
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings and lists of them as one, with joined names."""
+    items: Iterable[tuple[Any, Any]]
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif _is_table(value):
+        items = enumerate(value)
+    else:
+        return {prefix: value} if prefix and value not in ([], {}) else {}
+    found: dict[str, Any] = {}
+    for key, inner in items:
+        found |= _flat(inner, f"{prefix}, {key}" if prefix else str(key))
+    return found
+
+
 def _is_table(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
 
@@ -146,6 +182,11 @@ def _is_table(value: object) -> bool:
 def _percentile(figure: Figure, name: str) -> str:
     value = figure.percentile(name)
     return _bare(value, figure.unit) if value is not None else "–"
+
+
+def _with_interval(figure: Figure, value: float, interval: Interval | None) -> str:
+    width = show_relative(interval.relative(value)) if interval is not None and value else ""
+    return f"{show_value(value, figure.unit)} {width}".rstrip()
 
 
 def _bare(value: float, unit: str) -> str:

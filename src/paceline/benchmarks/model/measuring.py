@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from paceline.benchmarks.model.metrics import (
@@ -38,6 +39,21 @@ def time_once(session: Session, step: Callable[[], object]) -> float:
     return monotonic() - begun
 
 
+@dataclass(frozen=True)
+class Region:
+    """The measured steps, and what the hardware showed around them."""
+
+    timed: loop.Timed
+    timing: str  # how the time was taken
+    before: conditions.Conditions
+    after: conditions.Conditions
+    device_memory: tuple[int, int] | None  # allocated and reserved at the peak
+    host_memory: int
+    host_memory_exact: bool
+    energy: float | None  # joules
+    energy_source: str
+
+
 def measure_steps(
     session: Session,
     step: Callable[[], object],
@@ -50,10 +66,36 @@ def measure_steps(
 ) -> Result:
     """Everything that repeating the step tells."""
     entered = monotonic()
-    device, parameters = session.device, session.parameters
-
     agree = ranks.agree if ranks.world_size > 1 else None
+    report = _reporter(context, work, ranks)
+    parameters = session.parameters
+    warm = loop.warm_up(step, session.device.timeline(in_flight), parameters, agree=agree, report=report)
+    warmed = monotonic()
+    region = _measure_region(session, step, in_flight, agree, report, ranks, context)
+    spent = {
+        "preparing": entered - context.began - first_seconds,
+        "first step": first_seconds,
+        "warming up": warmed - entered,
+        "measuring": monotonic() - warmed,
+    }
+    found = step_measurements(region.timed.samples, work)
+    found.append(Measurement.of_value(FIRST_STEP, first_seconds))
+    if session.compiled:
+        steady = sum(region.timed.samples) / len(region.timed.samples)
+        found.append(Measurement.of_value(COMPILE_TIME, max(0.0, first_seconds - steady)))
+    found += _resources(region, work, ranks, context)
+    return Result(
+        measurements=found,
+        facts=session.facts | _facts(region, work, ranks, warm) | {"spent": spent},
+        doubts=[
+            *session.doubts,
+            *loop.doubts(warm, region.timed, parameters),
+            *conditions.doubts(region.before, region.after),
+        ],
+    )
 
+
+def _reporter(context: Context, work: StepWork, ranks: Ranks) -> loop.Report:
     def report(phase: str, samples: list[float]) -> None:
         context.report(
             Progress(
@@ -66,61 +108,76 @@ def measure_steps(
             )
         )
 
-    warm = loop.warm_up(step, device.timeline(in_flight), parameters, agree=agree, report=report)
-    warmed = monotonic()
+    return report
+
+
+def _measure_region(
+    session: Session,
+    step: Callable[[], object],
+    in_flight: int,
+    agree: loop.Agree | None,
+    report: loop.Report,
+    ranks: Ranks,
+    context: Context,
+) -> Region:
+    device = session.device
+    timeline = device.timeline(in_flight)
     meter = open_meter(context.target)
     host = HostPeak()
     device.synchronize()
     device.reset_peak_memory()
     host.start()
-    before = conditions.observe(context.target, ranks.siblings)
-    timeline = device.timeline(in_flight)
-    energy_before = meter.read() if meter else 0.0
-    timed = loop.measure(step, timeline, parameters, agree=agree, report=report)
-    energy = meter.read() - energy_before if meter else 0.0
-    after = conditions.observe(context.target, ranks.siblings)
+    with loop.quiet_collector():  # before the counters are read: collecting is no part of the work
+        before = conditions.observe(context.target, ranks.siblings)
+        joules = meter.read() if meter else 0.0
+        timed = loop.measure(step, timeline, session.parameters, agree=agree, report=report)
+        joules = meter.read() - joules if meter else 0.0
+        after = conditions.observe(context.target, ranks.siblings)
+    long_enough = sum(timed.samples) >= MIN_ENERGY_SECONDS
+    return Region(
+        timed=timed,
+        timing=timeline.description,
+        before=before,
+        after=after,
+        device_memory=device.peak_memory(),
+        host_memory=host.read(),
+        host_memory_exact=host.exact,
+        energy=joules if meter is not None and joules > 0 and long_enough and not meter.late else None,
+        energy_source=meter.source if meter is not None else "no counter that this process may read",
+    )
 
-    found = step_measurements(timed.samples, work)
-    step_time = found[1]
-    found.append(Measurement.of_value(FIRST_STEP, first_seconds))
-    if session.compiled:
-        found.append(Measurement.of_value(COMPILE_TIME, max(0.0, first_seconds - step_time.value)))
-    peak = device.peak_memory()
-    if peak is not None:
-        found.append(Measurement.of_value(DEVICE_MEMORY, peak[0]))
-        found.append(Measurement.of_value(DEVICE_RESERVED, peak[1]))
-    found.append(Measurement.of_value(HOST_MEMORY, host.read()))
-    facts: dict[str, Any] = session.facts | {
+
+def _resources(region: Region, work: StepWork, ranks: Ranks, context: Context) -> list[Measurement]:
+    """Memory at the peak, and energy per sample."""
+    found = [Measurement.of_value(HOST_MEMORY, region.host_memory)]
+    if region.device_memory is not None:
+        allocated, reserved = region.device_memory
+        found += [Measurement.of_value(DEVICE_MEMORY, allocated), Measurement.of_value(DEVICE_RESERVED, reserved)]
+    whole_host = context.target == "cpu"
+    # The CPU's counter sees every rank on this host, so that one of them tells for all; a GPU's sees only its own.
+    if region.energy is not None and (not whole_host or context.local_rank == 0):
+        samples = region.timed.executed * work.samples * (ranks.world_size if whole_host else 1)
+        found.append(Measurement.of_value(ENERGY, region.energy / samples))
+    return found
+
+
+def _facts(region: Region, work: StepWork, ranks: Ranks, warm: loop.WarmUp) -> dict[str, Any]:
+    facts: dict[str, Any] = {
         "batch_size": work.samples,
         "global_batch_size": work.samples * ranks.world_size,
-        "timing": timeline.description,
-        "stopped": timed.stopped.value,
-        "spent": {
-            "preparing": entered - context.began - first_seconds,
-            "first step": first_seconds,
-            "warming up": warmed - entered,
-            "measuring": monotonic() - warmed,
-        },
+        "timing": region.timing,
+        "stopped": region.timed.stopped.value,
+        "starved_steps": region.timed.starved,
         "warm_up": {"steps": len(warm.samples), "seconds": warm.seconds, "steady": warm.steady},
         "flops_per_step": work.flops,
         "peak_flops": work.peak.flops if work.peak else None,
         "peak_flops_source": work.peak.source if work.peak else "unknown for this device, so there is no MFU",
-        "conditions": {"before": before.model_dump(mode="json"), "after": after.model_dump(mode="json")},
+        "energy_source": region.energy_source,
+        "conditions": {
+            "before": region.before.model_dump(mode="json"),
+            "after": region.after.model_dump(mode="json"),
+        },
     }
-    seconds = sum(timed.samples)
-    if meter is not None and energy > 0 and not meter.late and seconds >= MIN_ENERGY_SECONDS:
-        whole_host = context.target == "cpu"
-        if not whole_host or context.local_rank == 0:
-            # The CPU's counter sees every rank on this host, a GPU's only its own.
-            samples = timed.executed * work.samples * (ranks.world_size if whole_host else 1)
-            found.append(Measurement.of_value(ENERGY, energy / samples))
-            facts["energy_source"] = meter.source
-    return Result(
-        measurements=found,
-        facts=facts,
-        doubts=[
-            *session.doubts,
-            *loop.doubts(warm, timed, parameters),
-            *conditions.doubts(before, after),
-        ],
-    )
+    if not region.host_memory_exact:
+        facts["peak_host_memory_since"] = "the start of the process: this system does not let the peak be reset"
+    return facts

@@ -89,7 +89,7 @@ class Train(Benchmark[TrainParameters]):
                 ranks=ranks,
                 context=context,
             )
-        result.measurements.append(Measurement.of_samples(LOSS, trace, statistic="mean"))
+        result.measurements.append(Measurement.of_samples(LOSS, trace, statistic="single"))
         result.facts["flops_formula"] = "3 x forward; 2 per multiply-add of products, convolutions and attention"
         result.facts["optimizer"] = f"{parameters.optimizer}, fused"
         if reference is not None:
