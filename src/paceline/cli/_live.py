@@ -148,7 +148,10 @@ class Terminal(Listener):
         from rich.markup import escape
 
         self._console.print(
-            f"[{colour}]{symbol}[/] {escape(label(record.case)):<44} {escape(sentence(record))}", highlight=False
+            f"[{colour}]{symbol}[/] {escape(label(record.case)):<44} {escape(sentence(record))}",
+            highlight=False,
+            no_wrap=True,
+            overflow="ellipsis",
         )
         self._left_to_do = [case for case in self._left_to_do if case.index != record.case.index]
         self._bar.advance(self._overall)

@@ -8,6 +8,7 @@ import random
 import signal
 import time
 import traceback
+from contextlib import nullcontext
 from typing import Any
 
 from paceline.core.benchmark import Context, Progress
@@ -22,8 +23,10 @@ from paceline.core.errors import (
 )
 from paceline.core.record import Cause, CauseKind, Outcome
 from paceline.measure.exhaustion import exhausted
+from paceline.measure.host_limit import host_limit
 from paceline.runner.channel import Channel
 
+HOST_PART = 0.95  # of the free memory that the ranks of a case may take together
 _PR_SET_PDEATHSIG = 1
 # How torch and oneDNN say that an operator does not exist in a format on a device.
 _NO_KERNEL = ("could not create a primitive", "not implemented for '", "no kernel image is available")
@@ -50,7 +53,10 @@ def run_rank(order: dict[str, Any], channel: Channel) -> None:
         benchmark = registry().get(case.benchmark)
         parameters = benchmark.Parameters.read(case.parameters, case.title)
         random.seed(case.parameters.get("seed", 0))
-        result = benchmark().measure(parameters, context)
+        # A device's driver maps more address space than there is memory; only the host's own work can be limited.
+        limit = host_limit(HOST_PART / case.ranks) if case.target == "cpu" else nullcontext()
+        with limit:
+            result = benchmark().measure(parameters, context)
         channel.send({"result": result.model_dump(mode="json")})
     except BaseException as error:
         outcome, cause = explain(error)

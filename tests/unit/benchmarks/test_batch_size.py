@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from paceline.benchmarks.model.batch_size import choose_batch_size, host_limit, largest, runs_within_memory
+from paceline.benchmarks.model.batch_size import choose_batch_size, largest, runs_within_memory
 from paceline.benchmarks.model.parameters import ModelParameters
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.errors import OutOfMemory
+from paceline.measure.host_limit import host_limit
 from paceline.models.base import ModelSpec
 from support.scripted import ScriptedClock, ScriptedDevice
 
@@ -112,6 +113,6 @@ def test_a_trial_beyond_the_host_s_memory_fails_instead_of_being_killed_and_the_
     before = resource.getrlimit(resource.RLIMIT_DATA)
     assert not runs_within_memory(lambda: bytearray(1 << 45), "cpu")
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
-    with host_limit():
+    with host_limit(0.8):
         assert resource.getrlimit(resource.RLIMIT_DATA)[0] != before[0]
     assert resource.getrlimit(resource.RLIMIT_DATA) == before

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gc
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 
 from paceline.benchmarks.model.parameters import ModelParameters
 from paceline.benchmarks.ranks import Ranks
@@ -13,10 +12,12 @@ from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import OutOfMemory
 from paceline.measure.device import CpuDevice, CudaDevice
 from paceline.measure.exhaustion import exhausted
+from paceline.measure.host_limit import host_limit
 from paceline.measure.timeline import monotonic
 from paceline.models.base import ModelSpec
 
 LIMIT = 65_536
+TRIAL_PART = 0.8  # of the free memory of the host: a measurement needs a little more than a trial
 
 
 def choose_batch_size(
@@ -88,7 +89,7 @@ def runs_within_memory(attempt: Callable[[], object], device_kind: str) -> bool:
     import torch
 
     try:
-        with host_limit() if device_kind == "cpu" else _no_limit():
+        with host_limit(TRIAL_PART) if device_kind == "cpu" else nullcontext():
             attempt()
     except Exception as error:
         if exhausted(error) is None:
@@ -99,38 +100,3 @@ def runs_within_memory(attempt: Callable[[], object], device_kind: str) -> bool:
         if device_kind == "cuda":
             torch.cuda.empty_cache()
     return True
-
-
-@contextmanager
-def host_limit(part: float = 0.8) -> Iterator[None]:
-    """Let allocation fail at a part of the free memory, before the kernel kills somebody for it."""
-    free = _available_memory()
-    used = _data_size()
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = int(used + part * free)
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-@contextmanager
-def _no_limit() -> Iterator[None]:
-    yield
-
-
-def _available_memory() -> int:
-    import psutil
-
-    return int(psutil.virtual_memory().available)
-
-
-def _data_size() -> int:
-    with open("/proc/self/status", encoding="ascii") as lines:  # noqa: PTH123 -- a pseudo-file
-        for line in lines:
-            if line.startswith("VmData:"):
-                return int(line.split()[1]) * 1024
-    return 0

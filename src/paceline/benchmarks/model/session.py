@@ -162,7 +162,7 @@ def title(parameters: ModelParameters) -> str:
     if parameters.scale != "full":
         words.append(parameters.scale)
     if parameters.batch_size is not None:
-        words.append(f"b{parameters.batch_size}")
+        words.append("auto batch" if parameters.batch_size == "auto" else f"b{parameters.batch_size}")
     if parameters.compile == "on":
         words.append("compiled")
     if parameters.graph:
