@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.cli import Sandbox, sandbox_in
+from support.postgres import PostgresServer, postgres_server
 
 
 @pytest.fixture
@@ -15,3 +16,10 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
     """A place to start real processes in; whatever they leave running ends with the test."""
     with sandbox_in(tmp_path / "sandbox") as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server of our own, for as long as the tests run."""
+    with postgres_server() as server:
+        yield server

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline.store import Store, open_store
-from support.postgres import PostgresServer, postgres_server
+from support.postgres import PostgresServer
 
 
 @pytest.fixture(autouse=True)
@@ -19,12 +19,6 @@ def private_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.delenv("PACELINE_STORE", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
