@@ -194,60 +194,36 @@ def measure(
 def doubts(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) -> list[Doubt]:
     """Reasons to trust the samples less that the samples themselves give."""
     found: list[Doubt] = []
+
+    def doubt(kind: str, message: str, remedy: str) -> None:
+        found.append(Doubt(kind=kind, message=message, remedy=remedy))
+
     summary = summarize(timed.samples)
-    total = sum(timed.samples)
+    count, total = summary.count, sum(timed.samples)
     if not warm.steady:
-        found.append(
-            Doubt(
-                kind="unsteady",
-                message=f"step time still drifted after {len(warm.samples)} warm-up steps ({warm.seconds:.3g} s)",
-                remedy="allow more warm-up, for example --warm-up 60s",
-            )
-        )
+        message = f"step time still drifted after {len(warm.samples)} warm-up steps ({warm.seconds:.3g} s)"
+        doubt("unsteady", message, "allow more warm-up, for example --warm-up 60s")
     change = drift(timed.samples)
     if abs(change) > 0.03:
-        word = "slower" if change > 0 else "faster"
-        found.append(
-            Doubt(
-                kind="drifting",
-                message=f"the second half of the steps was {abs(change):.1%} {word} than the first",
-                remedy="look for throttling or other load (paceline doctor), and measure longer (--budget)",
-            )
+        message = (
+            f"the second half of the steps was {abs(change):.1%} {'slower' if change > 0 else 'faster'} than the first"
         )
-    if summary.count < 5 or total < 0.02:
-        found.append(
-            Doubt(
-                kind="short",
-                message=f"only {summary.count} steps in {total:.3g} s",
-                remedy="measure longer, for example --budget 60s, or make the step longer with a larger batch",
-            )
-        )
+        remedy = "look for throttling or other load (paceline doctor), and measure longer (--budget)"
+        doubt("drifting", message, remedy)
+    if count < 5 or total < 0.02:
+        remedy = "measure longer, for example --budget 60s, or make the step longer with a larger batch"
+        doubt("short", f"only {count} steps in {total:.3g} s", remedy)
     interval = summary.median_interval
     if interval is None or interval.relative(summary.median) > max(0.05, parameters.interval):
         width = "unknown" if interval is None else f"±{interval.relative(summary.median):.1%}"
-        found.append(
-            Doubt(
-                kind="imprecise",
-                message=f"the interval of the median is {width} after {summary.count} steps",
-                remedy="quieten the machine (paceline doctor) or measure longer (--budget)",
-            )
-        )
-    if timed.starved > 0.5 * summary.count:
-        found.append(
-            Doubt(
-                kind="host-bound",
-                message=f"the device waited for the host in {timed.starved} of {summary.count} steps",
-                remedy="this measures the host's speed of issuing work: use --compile on, --graph or a larger batch",
-            )
-        )
-    if summary.outliers > 0.1 * summary.count:
-        found.append(
-            Doubt(
-                kind="noisy",
-                message=f"{summary.outliers} of {summary.count} steps lie far from the median",
-                remedy="quieten the machine (paceline doctor)",
-            )
-        )
+        remedy = "quieten the machine (paceline doctor) or measure longer (--budget)"
+        doubt("imprecise", f"the interval of the median is {width} after {count} steps", remedy)
+    if timed.starved > 0.5 * count:
+        remedy = "this measures the host's speed of issuing work: use --compile on, --graph or a larger batch"
+        doubt("host-bound", f"the device waited for the host in {timed.starved} of {count} steps", remedy)
+    if summary.outliers > 0.1 * count:
+        message = f"{summary.outliers} of {count} steps lie far from the median"
+        doubt("noisy", message, "quieten the machine (paceline doctor)")
     return found
 
 

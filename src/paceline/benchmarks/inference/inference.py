@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from paceline.benchmarks.model import precision as formats
-from paceline.benchmarks.model import session as sessions
 from paceline.benchmarks.model.batch_size import choose_batch_size
+from paceline.benchmarks.model.benchmark import ModelBenchmark
 from paceline.benchmarks.model.graph import capture
 from paceline.benchmarks.model.measuring import measure_steps, time_once
 from paceline.benchmarks.model.metrics import COMMON, StepWork
 from paceline.benchmarks.model.parameters import ModelParameters
-from paceline.benchmarks.model.session import Session, open_session
+from paceline.benchmarks.model.session import Session, compile_step, open_session
 from paceline.benchmarks.ranks import Ranks, join
-from paceline.core.benchmark import Benchmark, Context, Progress
-from paceline.core.case import Case
+from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import SilentCorruption
 from paceline.core.record import Result
 from paceline.measure.device import CpuDevice, CudaDevice, open_device
@@ -40,27 +39,13 @@ class InferenceParameters(ModelParameters):
     """Steps issued before the first is waited for: 1 gives the latency that one client sees"""
 
 
-class Inference(Benchmark[InferenceParameters]):
+class Inference(ModelBenchmark[InferenceParameters]):
     """The forward pass of one model."""
 
     name = "inference"
     summary = "run a model forward on synthetic data: step-time percentiles, throughput, memory, MFU, energy"
     Parameters = InferenceParameters
     metrics = COMMON
-    primary = "throughput"
-    distributed = True
-
-    @classmethod
-    def title(cls, parameters: InferenceParameters) -> str:
-        return sessions.title(parameters)
-
-    @classmethod
-    def check(cls, parameters: InferenceParameters, case: Case) -> None:
-        sessions.check_model(parameters, case)
-
-    @classmethod
-    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(sessions.warm_imports(dict(parameters)))
 
     def measure(self, parameters: InferenceParameters, context: Context) -> Result:
         import torch
@@ -112,7 +97,7 @@ class Predictor:
         if dtype is not None:
             module = module.to(dtype)
         self._dtype = dtype
-        self._forward: Callable[..., Any] = sessions.compile_step(module) if session.compiled else module
+        self._forward: Callable[..., Any] = compile_step(module) if session.compiled else module
         self._batch: Batch | None = None
         self._size = 0
 

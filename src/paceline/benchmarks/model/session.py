@@ -7,22 +7,17 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.benchmarks.model import precision as formats
 from paceline.benchmarks.model.metrics import StepWork
 from paceline.benchmarks.model.parameters import ModelParameters
-from paceline.core.errors import InputError, Unsupported
+from paceline.core.errors import Unsupported
 from paceline.core.record import Doubt
 from paceline.measure.device import CpuDevice, CudaDevice
 from paceline.measure.peak import peak_flops
 from paceline.models.base import Batch, ModelSpec, Workload
 from paceline.models.flops import forward_flops
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from paceline.core.case import Case
 
 # More rows than this repeat: drawing tens of thousands of images on the CPU would take longer than the benchmark.
 DISTINCT_ROWS = 256
@@ -127,49 +122,6 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: CpuDevice
         facts=facts,
         doubts=formats.doubts(parameters.precision, device),
     )
-
-
-def check_model(parameters: ModelParameters, case: Case) -> None:
-    """Refuse an unknown model before anything runs."""
-    from paceline.models import registry
-
-    if ":" in parameters.model:
-        if case.origin != "local":
-            raise InputError(
-                f"model '{parameters.model}' would import code, which a job from the network may not do; "
-                "name a model of the zoo"
-            )
-        return
-    registry().get(parameters.model)
-
-
-def warm_imports(parameters: dict[str, Any]) -> Iterable[str]:
-    """Heavy modules that a case with these parameters will want."""
-    from paceline.models import registry
-
-    spec = registry().entries.get(str(parameters.get("model")))
-    wanted = list(spec.imports) if spec else ["torch"]
-    # What the first optimizer step, the first flop count and the first fp8 layer would otherwise import in every case.
-    wanted += ["torch._dynamo", "torch.utils.flop_counter", "torch.nn.parallel"]
-    if str(parameters.get("precision")).startswith("fp8"):
-        wanted.append("torchao.float8")
-    return wanted
-
-
-def title(parameters: ModelParameters) -> str:
-    """Model, precision and whatever else was asked for."""
-    words = [parameters.model, parameters.precision]
-    if parameters.scale != "full":
-        words.append(parameters.scale)
-    if parameters.batch_size is not None:
-        words.append("auto batch" if parameters.batch_size == "auto" else f"b{parameters.batch_size}")
-    if parameters.compile == "on":
-        words.append("compiled")
-    if parameters.graph:
-        words.append("graph")
-    if parameters.deterministic:
-        words.append("deterministic")
-    return " ".join(words)
 
 
 def compile_step(function: Callable[..., Any]) -> Callable[..., Any]:

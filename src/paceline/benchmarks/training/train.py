@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
 
 from paceline.benchmarks.model import precision as formats
-from paceline.benchmarks.model import session as sessions
 from paceline.benchmarks.model.batch_size import choose_batch_size
+from paceline.benchmarks.model.benchmark import ModelBenchmark
 from paceline.benchmarks.model.graph import capture
 from paceline.benchmarks.model.measuring import measure_steps, time_once
 from paceline.benchmarks.model.metrics import COMMON, LOSS, StepWork
 from paceline.benchmarks.model.parameters import ModelParameters
-from paceline.benchmarks.model.session import Session, open_session
+from paceline.benchmarks.model.session import Session, compile_step, open_session
 from paceline.benchmarks.ranks import Ranks, join
-from paceline.core.benchmark import Benchmark, Context, Progress
-from paceline.core.case import Case
+from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import SilentCorruption, Unsupported
 from paceline.core.record import Doubt, Measurement, Result
 from paceline.measure.device import CpuDevice, CudaDevice, open_device
@@ -37,28 +36,18 @@ class TrainParameters(ModelParameters):
     """Which optimizer takes the step (fused)"""
 
 
-class Train(Benchmark[TrainParameters]):
+class Train(ModelBenchmark[TrainParameters]):
     """Forward, loss, backward and optimizer step of one model."""
 
     name = "train"
     summary = "train a model on synthetic data: throughput, step time, memory, MFU, energy"
     Parameters = TrainParameters
     metrics = (*COMMON, LOSS)
-    primary = "throughput"
-    distributed = True
 
     @classmethod
     def title(cls, parameters: TrainParameters) -> str:
-        words = sessions.title(parameters)
+        words = super().title(parameters)
         return words if parameters.optimizer == "adamw" else f"{words} {parameters.optimizer}"
-
-    @classmethod
-    def check(cls, parameters: TrainParameters, case: Case) -> None:
-        sessions.check_model(parameters, case)
-
-    @classmethod
-    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(sessions.warm_imports(dict(parameters)))
 
     def measure(self, parameters: TrainParameters, context: Context) -> Result:
         spec = find_model(parameters.model, allow_import=context.case.origin == "local")
@@ -126,7 +115,7 @@ class Trainer:
             with formats.autocast(parameters.precision, session.device):
                 return loss_of(module(*batch.inputs), batch)
 
-        self._forward: Callable[[Batch], Tensor] = sessions.compile_step(forward) if session.compiled else forward
+        self._forward: Callable[[Batch], Tensor] = compile_step(forward) if session.compiled else forward
         self._batch: Batch | None = None
         self._size = 0
 

@@ -1,0 +1,62 @@
+"""What every benchmark of a whole model says of itself before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from paceline.benchmarks.model.parameters import ModelParameters
+from paceline.core.benchmark import Benchmark
+from paceline.core.case import Case
+from paceline.core.errors import InputError
+
+P = TypeVar("P", bound=ModelParameters)
+
+
+class ModelBenchmark(Benchmark[P]):
+    """A benchmark whose parameters name a model."""
+
+    primary = "throughput"
+    distributed = True
+
+    @classmethod
+    def title(cls, parameters: P) -> str:
+        """Model, precision and whatever else was asked for."""
+        words = [parameters.model, parameters.precision]
+        if parameters.scale != "full":
+            words.append(parameters.scale)
+        if parameters.batch_size is not None:
+            words.append("auto batch" if parameters.batch_size == "auto" else f"b{parameters.batch_size}")
+        if parameters.compile == "on":
+            words.append("compiled")
+        if parameters.graph:
+            words.append("graph")
+        if parameters.deterministic:
+            words.append("deterministic")
+        return " ".join(words)
+
+    @classmethod
+    def check(cls, parameters: P, case: Case) -> None:
+        """Refuse an unknown model, and a user's own where it may not be imported."""
+        from paceline.models import registry
+
+        if ":" not in parameters.model:
+            registry().get(parameters.model)
+        elif case.origin != "local":
+            raise InputError(
+                f"model '{parameters.model}' would import code, which a job from the network may not do; "
+                "name a model of the zoo"
+            )
+
+    @classmethod
+    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        """What the first step would otherwise import again in every case."""
+        from paceline.models import registry
+
+        spec = registry().entries.get(str(parameters.get("model")))
+        wanted = list(spec.imports) if spec else ["torch"]
+        # The first optimizer step imports the compiler, whether it compiles or not.
+        wanted += ["torch._dynamo", "torch.utils.flop_counter", "torch.nn.parallel"]
+        if str(parameters.get("precision")).startswith("fp8"):
+            wanted.append("torchao.float8")
+        return tuple(wanted)
