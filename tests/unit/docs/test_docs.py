@@ -193,7 +193,8 @@ def _doubt_kinds() -> Iterator[str]:
     """Every kind of doubt that the code can raise."""
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Doubt":
-                for keyword in node.keywords:
-                    if keyword.arg == "kind" and isinstance(keyword.value, ast.Constant):
-                        yield str(keyword.value.value)
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "").casefold() == "doubt":
+                named = [keyword.value for keyword in node.keywords if keyword.arg == "kind"]
+                for kind in (*named, *node.args[:1]):
+                    if isinstance(kind, ast.Constant):
+                        yield str(kind.value)
