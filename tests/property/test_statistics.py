@@ -116,9 +116,9 @@ def whole(results: list[Result], name: str) -> Measurement:
 
 
 @given(ranks)
-def test_merged_steps_are_as_slow_as_the_slowest_rank(of_ranks: list[tuple[list[float], int]]) -> None:
+def test_merged_steps_are_those_of_the_rank_that_took_longest(of_ranks: list[tuple[list[float], int]]) -> None:
     merged = whole([result(*one) for one in of_ranks], "step_time").samples
-    assert merged == [max(step) for step in zip(*(times for times, _ in of_ranks), strict=True)]
+    assert math.fsum(merged) == max(math.fsum(times) for times, _ in of_ranks)
 
 
 @given(ranks)

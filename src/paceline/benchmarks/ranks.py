@@ -33,6 +33,13 @@ class Ranks:
         distributed.broadcast(verdict, src=0, group=self.control)
         return bool(verdict.item())
 
+    def meet(self) -> None:
+        """Go on when everybody is here."""
+        if self.world_size > 1:
+            from torch import distributed
+
+            distributed.barrier(group=self.control)
+
     def smallest(self, mine: int) -> int:
         """The smallest of every rank's number."""
         if self.world_size == 1:
@@ -74,7 +81,9 @@ def _share_cores() -> None:
     import torch
 
     beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // beside))
+    # Of as many threads as one rank alone would take, so that one and several ranks can be compared.
+    alone = min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
+    torch.set_num_threads(max(1, alone // beside))
 
 
 def _siblings(control: Any, world_size: int) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -131,7 +132,9 @@ class Terminal(Listener):
         self._left_to_do: list[Case] = []
 
     def started(self, run: Run, todo: Sequence[Case]) -> None:
-        self._console.print(f"[bold]{run.name}[/]  run {run.id}, {len(todo)} cases", highlight=False)
+        from rich.markup import escape
+
+        self._console.print(f"[bold]{escape(run.name)}[/]  run {run.id}, {len(todo)} cases", highlight=False)
         self._left_to_do = list(todo)
         self._bar.update(self._overall, total=len(todo))
         self._bar.start()
@@ -158,7 +161,9 @@ class Terminal(Listener):
         self._bar.update(self._overall, left=self._time_left())
 
     def trouble(self, message: str) -> None:
-        self._console.print(f"[red]paceline: {message}[/]", highlight=False)
+        from rich.markup import escape
+
+        self._console.print(f"[red]paceline: {escape(message)}[/]", highlight=False)
 
     def close(self) -> None:
         self._bar.stop()
@@ -177,3 +182,44 @@ class Terminal(Listener):
             budgets = (c.parameters.get("budget", 10.0) + c.parameters.get("warm_up", 10.0) for c in self._left_to_do)
             seconds = sum(budgets)
         return f"about {show_duration(max(1.0, seconds))} left"
+
+
+class Muted(Listener):
+    """Passes everything on until the output fails: a reader that went away must not end a measurement."""
+
+    def __init__(self, inner: Listener) -> None:
+        self._inner: Listener | None = inner
+
+    def _pass(self, name: str, *arguments: Any) -> None:
+        if self._inner is None:
+            return
+        try:
+            getattr(self._inner, name)(*arguments)
+        except OSError:  # a closed pipe, a full disk behind a redirection
+            self._inner = None
+            silence_output()
+
+    def started(self, run: Run, todo: Sequence[Case]) -> None:
+        self._pass("started", run, todo)
+
+    def case_started(self, case: Case) -> None:
+        self._pass("case_started", case)
+
+    def case_progress(self, case: Case, progress: Mapping[str, Any], samples: Sequence[float]) -> None:
+        self._pass("case_progress", case, progress, samples)
+
+    def case_ended(self, record: Record) -> None:
+        self._pass("case_ended", record)
+
+    def trouble(self, message: str) -> None:
+        self._pass("trouble", message)
+
+    def close(self) -> None:
+        self._pass("close")
+
+
+def silence_output() -> None:
+    """Nobody reads any more: let what is still written go nowhere instead of failing."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shlex
 import signal
@@ -42,8 +43,22 @@ class Output:
         from paceline.cli import _live
 
         if self.as_json:
-            return _live.JsonLines()
-        return _live.Terminal() if sys.stdout.isatty() else _live.PlainLines()
+            return _live.Muted(_live.JsonLines())
+        return _live.Muted(_live.Terminal() if sys.stdout.isatty() else _live.PlainLines())
+
+    def check(self) -> None:
+        """Refuse a place for the report where none can be, before hours are spent."""
+        if self.report_path is None:
+            return
+        path = Path(self.report_path)
+        if path.is_dir():
+            raise InputError(f"--report {path} is a directory; give the path of a file, such as {path / 'report.html'}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"--report {path}: its folder cannot be made: {error.strerror}") from None
+        if not os.access(path.parent, os.W_OK):
+            raise InputError(f"--report {path}: its folder is not writable; choose another")
 
 
 def expand_here(suite: Suite, overrides: dict[str, Any], world: World | None) -> list[Case]:
@@ -155,12 +170,16 @@ def _measure(
         attempts=attempts,
         execute=joined.execute if joined is not None else execute_here,
     )
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
+            signal.signal(number, _interrupt)
     try:
         suite_run.go()
     except KeyboardInterrupt:
         _finish(store, run.id, "interrupted", listener)
         again = f"paceline run --resume {run.id}{_store_flag(store)}"
+        if output.as_json:
+            click.echo(json.dumps({"event": "run_ended", "run": run.id, "ok": False, "status": "interrupted"}))
         click.echo(f"\npaceline: interrupted; go on with: {again}", err=True)
         return INTERRUPTED
     finally:
@@ -168,8 +187,8 @@ def _measure(
     finished = _finish(store, run.id, "finished", listener)
     records = store.load(run.id)
     ok = records.all_ok and suite_run.all_ok and finished
-    _show(records, output, ok=ok)
-    return 0 if ok else 1
+    written = _show(records, output, ok=ok)
+    return 0 if ok and (written or output.report_path is None) else 1
 
 
 def _finish(store: Store, run_id: str, status: RunStatus, listener: Listener) -> bool:
@@ -192,20 +211,22 @@ def _store_flag(store: Store) -> str:
     return f" --store {shlex.quote(store.location.shown if '://' in given else given)}"
 
 
-def _show(records: RunRecords, output: Output, *, ok: bool) -> None:
+def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
+    """Print the results and write the report; whether there is one."""
     from paceline.cli.report import primary_metrics
     from paceline.report import console
 
     path = _write_report(records, output) if output.report else None
     if output.as_json:
-        words = {"event": "run_ended", "run": records.run.id, "ok": ok, "report": str(path) if path else None}
-        click.echo(json.dumps(words))
-        return
+        words = {"event": "run_ended", "run": records.run.id, "ok": ok, "status": "finished"}
+        click.echo(json.dumps(words | {"report": str(path) if path else None}))
+        return path is not None
     click.echo()
     console.render(records, primary=primary_metrics())
     if path is not None:
         click.echo(f"\nReport: {path}")
     click.echo(f"Run:    {records.run.id}")
+    return path is not None
 
 
 def _write_report(records: RunRecords, output: Output) -> Path | None:
@@ -214,12 +235,15 @@ def _write_report(records: RunRecords, output: Output) -> Path | None:
     from paceline.store.location import data_directory
 
     run_id = records.run.id
-    path = Path(output.report_path) if output.report_path else data_directory() / "reports" / f"{run_id}.html"
+    path = Path(output.report_path or f"{run_id}.html")
     try:
+        if output.report_path is None:
+            path = data_directory() / "reports" / path
         path.parent.mkdir(parents=True, exist_ok=True)
         return html.write(records, path, primary=primary_metrics())
-    except OSError as error:  # what was measured is in the store: a report can be made later
-        click.echo(f"paceline: no report at {path}: {error}; try: paceline report {run_id} --html", err=True)
+    except (OSError, InputError) as error:  # what was measured is in the store: a report can be made later
+        why = error.strerror if isinstance(error, OSError) else error
+        click.echo(f"paceline: no report at {path}: {why}; try: paceline report {run_id} --html", err=True)
         return None
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import io
+import os
 import sys
 from pathlib import Path
 
@@ -55,11 +57,37 @@ def paceline() -> None:
 
 def main() -> None:
     """Run the command line; bad input ends with one clear message and exit code 2."""
+    _have_streams()
     try:
-        paceline(prog_name="paceline")
+        code = paceline.main(prog_name="paceline", standalone_mode=False)
     except PacelineError as error:
-        click.echo(f"paceline: {error}", err=True)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        sys.stderr.close()
-        sys.exit(0)
+        _fail(str(error), error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        sys.exit(2)
+    except click.ClickException as error:
+        _fail(error.format_message(), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        _fail("interrupted", 130)
+    except SystemExit as ending:  # click's own way to say that the reader of a pipe has seen enough
+        pacified = type(sys.stdout).__name__ == "PacifyFlushWrapper"
+        sys.exit(0 if pacified else ending.code)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        _fail(f"the output cannot be written: {error.strerror}", 1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"paceline: {message}", err=True)
+    sys.exit(code)
+
+
+def _have_streams() -> None:
+    """Write nowhere if the caller closed an output, and never fail because of its encoding."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123 -- for as long as the process lives
+        elif isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            stream.reconfigure(errors="replace")

@@ -67,7 +67,15 @@ def _table(rows: list[RunRow]) -> None:
     console = open_console()
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else box.ASCII2, show_edge=False, pad_edge=False)
     for header, justify in _HEADERS:
-        table.add_column(header, justify="right" if justify else "left", no_wrap=True, overflow="fold")
+        # An id or a status that is cut short says something else; a suite's name or a date does not.
+        widest = {"Run": max(len(row.id) for row in rows), "Status": max(len(row.status) for row in rows)}.get(header)
+        table.add_column(
+            header,
+            justify="right" if justify else "left",
+            no_wrap=True,
+            overflow="ellipsis" if header in ("Suite", "Started") else "fold",
+            min_width=widest,
+        )
     for row in rows:
         took = show_duration((row.ended_at - row.started_at).total_seconds()) if row.ended_at else ""
         ok, not_ok = f"{row.ok} of {row.cases}", str(row.not_ok or "")

@@ -27,7 +27,9 @@ class RunCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         what = self._what(args)
-        if what is not None:
+        if what is None:  # a resumed run, which takes no parameters: know them, to say so
+            ctx.meta[FLAGS] = flags_of(_every_field())
+        else:
             suite = find_suite(what)
             ctx.meta[SUITE] = suite
             ctx.meta[FLAGS] = flags_of(_fields_of(suite), required=not suite.is_written)
@@ -43,7 +45,7 @@ class RunCommand(click.Command):
         """The first argument that is neither a flag nor the value of one."""
         takes_value = {
             name
-            for option in self.params
+            for option in (*self.params, *flags_of(_every_field()))
             if isinstance(option, click.Option) and not option.is_flag
             for name in option.opts
         }
@@ -101,6 +103,9 @@ def command(
     if world is not None and world.rank != 0:
         sys.exit(_running.follow(world))
     output = _running.Output(as_json=as_json, report=not no_report, report_path=report_path)
+    output.check()
+    if dry_run and resume is not None:
+        raise InputError("--dry-run does not go with --resume; 'paceline results' shows what is missing")
     if dry_run:
         _show_cases(_running.expand_here(ctx.meta[SUITE], overrides, world), as_json)
         return
@@ -137,6 +142,17 @@ def _fields_of(suite: Suite) -> dict[str, Any]:
         if isinstance(name, str) and name in registry().entries:
             for key, field in registry().get(name).Parameters.model_fields.items():
                 fields.setdefault(key, field)
+    return fields
+
+
+def _every_field() -> dict[str, Any]:
+    """The parameters of all benchmarks, once each."""
+    from paceline.benchmarks import registry
+
+    fields: dict[str, Any] = {}
+    for benchmark in registry().entries.values():
+        for key, field in benchmark.Parameters.model_fields.items():
+            fields.setdefault(key, field)
     return fields
 
 

@@ -54,18 +54,29 @@ def _merge(parts: list[Measurement], whole: dict[str, Measurement]) -> Measureme
     first = parts[0]
     rule = first.metric.merge
     if first.derived_from:
-        work = [part.work or 0.0 for part in parts]
-        joined = sum(work) if rule is Merge.SUM else sum(work) / len(work)
-        return Measurement.of_rate(first.metric, joined, whole[first.derived_from])
+        return _merge_rates(parts, whole[first.derived_from])
     if rule is Merge.FIRST:
         return first
     if rule is Merge.SLOWEST:
-        length = min(len(part.samples) for part in parts)
-        samples = np.max([part.samples[:length] for part in parts], axis=0)
-        return Measurement.of_samples(first.metric, samples, statistic=first.statistic)
+        # Not the largest of each step: noise that hits one rank here and another there would count as slowness twice.
+        return max(parts, key=lambda part: part.summary.mean)
+    if rule is Merge.POOLED:
+        pooled = [sample for part in parts for sample in part.samples]
+        return Measurement.of_samples(first.metric, pooled, statistic=first.statistic)
     values = np.array([part.value for part in parts])
     join = _JOINS[rule]
     if len({len(part.samples) for part in parts}) == 1 and len(first.samples) > 1:
         samples = join([part.samples for part in parts], axis=0)
         return first.model_copy(update={"samples": list(map(float, samples)), "summary": summarize(samples)})
     return Measurement.of_value(first.metric, float(join(values)))
+
+
+def _merge_rates(parts: list[Measurement], times: Measurement) -> Measurement:
+    """Together, all work over the time of the slowest; apart, the sum of what each does."""
+    metric = parts[0].metric
+    if times.metric.merge is Merge.POOLED:
+        rates = [part.summary.mean for part in parts]
+        joined = sum(rates) if metric.merge is Merge.SUM else sum(rates) / len(rates)
+        return Measurement.of_rate(metric, joined * times.summary.mean, times)
+    work = [part.work or 0.0 for part in parts]
+    return Measurement.of_rate(metric, sum(work) if metric.merge is Merge.SUM else sum(work) / len(work), times)

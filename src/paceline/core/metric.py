@@ -18,7 +18,8 @@ class Better(StrEnum):
 class Merge(StrEnum):
     """How the values of several ranks become one."""
 
-    SLOWEST = "slowest"  # element by element, the largest: ranks that step together
+    SLOWEST = "slowest"  # the rank that took longest: ranks that step together
+    POOLED = "pooled"  # the samples of all: ranks that go their own ways; their rates add up
     SUM = "sum"
     MAXIMUM = "maximum"
     MINIMUM = "minimum"

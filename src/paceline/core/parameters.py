@@ -44,7 +44,7 @@ class MeasuringParameters(Parameters):
     """Measure at least this many steps, however precise they are (the budget still ends it)"""
     max_steps: int = Field(default=10_000, ge=1)
     """Measure at most this many steps"""
-    seed: int = 1234
+    seed: int = Field(default=1234, ge=0, lt=2**63)
     """Seed of weights and data"""
 
 

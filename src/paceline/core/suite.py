@@ -15,6 +15,7 @@ from paceline.core.parameters import Parameters, explain
 from paceline.core.quantity import Duration
 
 DEFAULT_TIMEOUT = 600.0
+MOST_CASES = 20_000
 
 AnyBenchmark = Benchmark[Any]
 
@@ -32,7 +33,7 @@ class CaseKeys(BaseModel):
     """How many processes measure together (data parallel)"""
     timeout: Duration = Field(default=DEFAULT_TIMEOUT, gt=0)
     """End the case after this time"""
-    repeat: int = Field(default=1, ge=1)
+    repeat: int = Field(default=1, ge=1, le=10_000)
     """Measure the case this many times, each in a process of its own"""
     only_on: Literal["cpu", "cuda"] | None = None
     """Leave the case out unless the machine has such a device (cpu: unless it has no GPU)"""
@@ -124,6 +125,11 @@ def expand(
                 continue
             target = here.resolve(keys.target)
             ranks = _ranks(keys, target, here, benchmark, where)
+            if ranks > 1 and target.startswith("cuda:") and target not in ("cuda:*", "cuda:0"):
+                raise InputError(
+                    f"{where}: {ranks} ranks take {ranks} GPUs, but the target is {target} alone; "
+                    "use target cuda:* and choose GPUs with CUDA_VISIBLE_DEVICES"
+                )
             if ranks > 1 and not benchmark.distributed:
                 raise InputError(f"{where}: '{benchmark.name}' runs on one rank, but ranks = {ranks}")
             for repeat in range(1, keys.repeat + 1):
@@ -144,6 +150,8 @@ def expand(
                     except InputError as error:
                         raise InputError(f"{where}: {error}") from None
                 cases.append(case)
+                if len(cases) > MOST_CASES:
+                    raise InputError(f"{where}: the suite has more than {MOST_CASES:,} cases; shorten its lists")
     if not cases:
         device = "a GPU" if here.gpus else "no GPU"
         raise InputError(f"{suite.name}: no case is left on this machine, which has {device}; see 'only_on'")

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from paceline.core.record import Doubt
-from paceline.core.stats import drift, median_interval, summarize
+from paceline.core.stats import drift, summarize
 from paceline.measure.timeline import Clock, Timeline, monotonic
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ WINDOW_SECONDS = 0.5
 STEADY_TOLERANCE = 0.02
 MIN_SECONDS = 0.5  # a few fast steps agree with each other long before clocks and caches have settled
 REPORT_SECONDS = 0.25
+MEAN_TOLERANCE = 3.0  # how much wider than that of the median the interval of the mean may be
 LOOK_SPACING = 500.0  # times what a look took
 
 Step = Callable[[], object]
@@ -124,11 +125,15 @@ class StopRule:
         return Stop.BUDGET if self.is_spent else None
 
     def _narrow(self) -> bool:
-        interval = median_interval(self.samples)
-        if interval is None:
+        summary = summarize(self.samples)
+        median, mean = summary.median_interval, summary.mean_interval
+        if median is None or mean is None or median.confidence < 0.9:
             return False
-        middle = sorted(self.samples)[len(self.samples) // 2]
-        return interval.confidence >= 0.9 and interval.relative(middle) <= self.interval
+        # Throughput is made of the mean, which rare stalls move and the median does not see.
+        return (
+            median.relative(summary.median) <= self.interval
+            and mean.relative(summary.mean) <= MEAN_TOLERANCE * self.interval
+        )
 
 
 @dataclass(frozen=True)
@@ -213,11 +218,16 @@ def doubts(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) -> list[
     if count < 5 or total < 0.02:
         remedy = "measure longer, for example --budget 60s, or make the step longer with a larger batch"
         doubt("short", f"only {count} steps in {total:.3g} s", remedy)
-    interval = summary.median_interval
-    if interval is None or interval.relative(summary.median) > max(0.05, parameters.interval):
-        width = "unknown" if interval is None else f"±{interval.relative(summary.median):.1%}"
-        remedy = "quieten the machine (paceline doctor) or measure longer (--budget)"
-        doubt("imprecise", f"the interval of the median is {width} after {count} steps", remedy)
+    wide = max(0.05, parameters.interval)
+    for name, value, interval in (
+        ("median", summary.median, summary.median_interval),
+        ("mean", summary.mean, summary.mean_interval),
+    ):
+        if interval is None or interval.relative(value) > wide:
+            width = "unknown" if interval is None else f"±{interval.relative(value):.1%}"
+            remedy = "quieten the machine (paceline doctor) or measure longer (--budget)"
+            doubt("imprecise", f"the interval of the {name} is {width} after {count} steps", remedy)
+            break
     if timed.starved > 0.5 * count:
         remedy = "this measures the host's speed of issuing work: use --compile on, --graph or a larger batch"
         doubt("host-bound", f"the device waited for the host in {timed.starved} of {count} steps", remedy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paceline.models.base import ModelSpec, Scale
+from paceline.models.base import ModelSpec, Scale, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -17,43 +17,73 @@ def forward_flops(spec: ModelSpec, scale: Scale = "full") -> float:
     return float(spec.flops) if scale == "full" and spec.flops is not None else count_flops(spec, scale)
 
 
+def training_flops(spec: ModelSpec, scale: Scale = "full", *, partly_frozen: bool = False) -> float:
+    """FLOPs of training on one sample: three times the forward, or counted where a part of the model is frozen."""
+    if not partly_frozen:
+        return TRAINING_FACTOR * forward_flops(spec, scale)
+    import torch
+
+    with torch.device("meta"):
+        workload = spec.build(scale)
+    return _count(workload.module.train(), workload, backward=True)
+
+
 def count_flops(spec: ModelSpec, scale: Scale = "full") -> float:
     """Forward FLOPs of one sample, counted on the meta device: nothing is computed and no memory is taken.
 
     A multiply-add is two FLOPs. Counted are matrix products, convolutions and attention, by torch's operator counter at
-    batch 1 in evaluation mode (so heads that exist only in training do not count), plus the workload's `extra_flops`.
-    Attention counts as the full square of the sequence length, also where a causal mask lets a kernel skip half.
-    Recurrent layers run as one fused kernel that the counter does not see, so they count by `extra_flops` alone.
+    batch 1 in evaluation mode (so heads that exist only in training do not count), the gates of recurrent layers, which
+    run as one kernel that the counter does not see, and the workload's `extra_flops`. Attention counts as the full
+    square of the sequence length, also where a causal mask lets a kernel skip half.
 
     Training a sample takes `TRAINING_FACTOR` = 3 times this (the backward pass takes two products for each forward
     one). Recomputed activations are not counted: they are a cost, not work.
     """
     import torch
-    from torch import nn
-    from torch.utils.flop_counter import FlopCounterMode
 
     with torch.device("meta"):
         workload = spec.build(scale)
+    return _count(workload.module.eval(), workload, backward=False)
+
+
+def _count(module: nn.Module, workload: Workload, *, backward: bool) -> float:
+    import torch
+    from torch import nn
+    from torch.utils.flop_counter import FlopCounterMode
+
     batch = workload.make_batch(1, torch.Generator()).to(torch.device("meta"))
-    module = workload.module.eval()
+    recurrent: list[float] = []
     for layer in module.modules():
         if isinstance(layer, nn.RNNBase):
-            _skip_recurrence(layer)
+            if backward:
+                raise NotImplementedError("recurrent layers in a partly frozen model")
+            _skip_recurrence(layer, recurrent)
     counter = FlopCounterMode(display=False)
-    with torch.no_grad(), counter:
-        module(*batch.inputs)
-    return float(counter.get_total_flops()) + workload.extra_flops
+    with counter:
+        if backward:
+            workload.loss(module(*batch.inputs), batch).backward()  # type: ignore[no-untyped-call]
+        else:
+            with torch.no_grad():
+                module(*batch.inputs)
+    return float(counter.get_total_flops()) + sum(recurrent) + workload.extra_flops
 
 
-def _skip_recurrence(layer: nn.RNNBase) -> None:
-    """Let a recurrent layer return shapes only: on the meta device it would unroll, slowly, and be counted twice."""
+def _skip_recurrence(layer: nn.RNNBase, counted: list[float]) -> None:
+    """Let a recurrent layer return shapes and count its gates: on the meta device it would unroll, slowly."""
     from torch import nn
 
     directions = 2 if layer.bidirectional else 1
     width = layer.proj_size or layer.hidden_size
+    gates = {"LSTM": 4, "GRU": 3}.get(layer.mode, 1)
 
     def shapes(features: Tensor, state: object = None) -> tuple[Tensor, object]:
         rows = [] if features.dim() == 2 else [features.shape[0 if layer.batch_first else 1]]
+        length = features.shape[0 if features.dim() == 2 or not layer.batch_first else 1]
+        for depth in range(layer.num_layers):
+            inputs = layer.input_size if depth == 0 else directions * width
+            step = 2.0 * gates * layer.hidden_size * (inputs + width)
+            step += 2.0 * layer.proj_size * layer.hidden_size
+            counted.append(step * directions * length * (rows[0] if rows else 1))
         outputs = features.new_empty(*features.shape[:-1], directions * width)
         last = features.new_empty(directions * layer.num_layers, *rows, width)
         if not isinstance(layer, nn.LSTM):

@@ -37,15 +37,7 @@ def build_lstm(shape: LstmShape) -> Workload:
         make_batch=partial(_make_batch, shape),
         loss=_class_loss,
         tokens_per_sample=shape.sequence,
-        extra_flops=recurrent_flops(shape),
     )
-
-
-def recurrent_flops(shape: LstmShape) -> float:
-    """Forward FLOPs of the recurrent layers for one sample: four gates, each over a step's input and the last state."""
-    widths = [shape.inputs, *[shape.hidden] * (shape.layers - 1)]
-    per_step = sum(2 * 4 * shape.hidden * (width + shape.hidden) for width in widths)
-    return float(per_step * shape.sequence)
 
 
 def _make_batch(shape: LstmShape, samples: int, generator: torch.Generator) -> Batch:

@@ -11,7 +11,7 @@ from paceline.core.record import Measurement, Record
 from paceline.core.run import RunRecords
 from paceline.core.stats import PERCENTILES
 
-_CASE = ("run", "case", "benchmark", "title", "target", "ranks", "repeat", "attempt", "outcome", "cause")
+_CASE = ("run", "case", "benchmark", "title", "target", "ranks", "repeat", "attempt", "outcome", "cause", "message")
 _FIGURE = (
     "metric",
     "scope",
@@ -51,7 +51,8 @@ def _about(record: Record) -> dict[str, Any]:
         "repeat": case.repeat,
         "attempt": record.attempt,
         "outcome": record.outcome.value,
-        "cause": record.cause.message if record.cause else "",
+        "cause": record.cause.kind.value if record.cause else "",
+        "message": record.cause.message if record.cause else "",
         "doubts": ";".join(dict.fromkeys(doubt.kind for doubt in record.doubts)),
         "parameters": json.dumps(case.parameters, sort_keys=True, default=str),
     }

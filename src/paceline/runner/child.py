@@ -9,6 +9,7 @@ import signal
 import time
 import traceback
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from paceline.core.benchmark import Context, Progress
@@ -37,6 +38,9 @@ def run_rank(order: dict[str, Any], channel: Channel) -> None:
     _die_with_parent()
     _take_output(order["log"])
     os.environ.update(order["environment"])
+    # What compiling costs must not depend on what was compiled before.
+    cache = Path(order["log"]).parent / "compiled"
+    os.environ |= {"TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"), "TRITON_CACHE_DIR": str(cache / "triton")}
     os.chdir(order["folder"])
     case = Case.model_validate(order["case"])
     channel.send({"started": time.monotonic()})

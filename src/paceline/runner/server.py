@@ -91,7 +91,7 @@ class WarmServer:
         if self._control is None:
             ours, theirs = Channel.pair()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "paceline.runner.warm", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "paceline.runner.warm", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 # Asking the runtime whether there is a GPU would spoil it for every fork; NVML's answer does not.

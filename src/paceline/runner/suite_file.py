@@ -21,6 +21,8 @@ class _StrictLoader(yaml.SafeLoader):
 def _mapping(loader: _StrictLoader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
+        if key_node.tag == "tag:yaml.org,2002:merge":  # '<<: *anchor': what it brings may be overridden
+            continue
         key = loader.construct_object(key_node, deep=True)
         if isinstance(key, str | int | float | bool) and key in seen:
             raise yaml.constructor.ConstructorError(None, None, f"the key '{key}' stands twice", key_node.start_mark)
@@ -38,8 +40,8 @@ def read_yaml(text: str, where: str) -> Any:
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(f"{where}{line}: not valid YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise InputError(f"{where}: not valid YAML: {error}") from None
+    except (yaml.YAMLError, ValueError) as error:  # a date that does not exist is a plain ValueError
+        raise InputError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
 @lru_cache(maxsize=1)

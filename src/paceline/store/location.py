@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,13 @@ def data_directory() -> Path:
     """Where this user's data belongs."""
     # The XDG specification says to ignore a relative path.
     base = Path(os.environ.get("XDG_DATA_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".local" / "share") / "paceline"
+    if base.is_absolute():
+        return base / "paceline"
+    try:
+        home = Path(os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        raise InputError(f"this user has no home folder; set $XDG_DATA_HOME, or ${VARIABLE} for the store") from None
+    return home / ".local" / "share" / "paceline"
 
 
 def locate(url_or_path: str | Path) -> Location:

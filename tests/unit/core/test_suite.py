@@ -148,8 +148,13 @@ def test_lists_inside_a_mapping_expand_too(field: str) -> None:
 
 
 def test_keys_of_the_case_expand_as_well() -> None:
-    found = cases({"benchmark": "train", "model": "m", "target": ["cpu", "cuda:1"], "ranks": [1, 2]}, gpus=2)
-    assert [(case.target, case.ranks) for case in found] == [("cpu", 1), ("cpu", 2), ("cuda:1", 1), ("cuda:1", 2)]
+    found = cases({"benchmark": "train", "model": "m", "target": ["cpu", "cuda:*"], "ranks": [1, 2]}, gpus=2)
+    assert [(case.target, case.ranks) for case in found] == [("cpu", 1), ("cpu", 2), ("cuda:*", 1), ("cuda:*", 2)]
+
+
+def test_one_gpu_is_not_several() -> None:
+    told = refusal({"benchmark": "train", "model": "m", "target": "cuda:1", "ranks": 2})
+    assert "2 ranks take 2 GPUs" in told
 
 
 def test_repetitions_follow_one_another_with_the_same_key() -> None:

@@ -357,9 +357,20 @@ def test_one_step_has_an_unknown_interval() -> None:
 
 
 def test_more_than_a_tenth_far_away_is_noisy() -> None:
-    far = [0.1] * 8 + [0.2]
+    far = [0.1] * 8 + [0.104]
     assert kinds(far * 3) == ["noisy"]
-    assert kinds([0.1] * 27 + [0.2] * 3) == []
+    assert kinds([0.1] * 27 + [0.104] * 3) == []
+
+
+def test_rare_stalls_widen_the_mean_and_that_is_doubted() -> None:
+    assert kinds(([0.005] * 99 + [0.105]) * 2) == ["imprecise"]
+
+
+def test_rare_stalls_keep_the_measurement_going() -> None:
+    stalling = ([0.005] * 49 + [0.2]) * 100
+    assert timed([0.005], budget=20.0).stopped is Stop.PRECISE
+    found = timed(stalling, budget=3.0)
+    assert found.stopped is Stop.BUDGET
 
 
 def test_every_doubt_says_what_to_do() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from paceline.models import Batch, ModelSpec, Workload, registry
-from paceline.models.flops import count_flops, forward_flops
+from paceline.models.flops import count_flops, forward_flops, training_flops
 
 GPT2 = ("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl")
 
@@ -56,9 +56,7 @@ def test_the_tiny_scale_counts_less(name: str) -> None:
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_recurrent_layers_count_by_extra_flops_alone(
-    layer: type[nn.RNNBase], bidirectional: bool, batch_first: bool
-) -> None:
+def test_recurrent_layers_count_their_gates(layer: type[nn.RNNBase], bidirectional: bool, batch_first: bool) -> None:
     class Recurrent(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -79,7 +77,24 @@ def test_recurrent_layers_count_by_extra_flops_alone(
 
     spec = ModelSpec("recurrent", "test", "custom", "for this test", build)
     layers, rows = (4 if bidirectional else 2), (1 if batch_first else 3)
-    assert forward_flops(spec) == 1000.0 + layers * 2 * rows * 8 * rows
+    gates, directions = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}[layer], 2 if bidirectional else 1
+    steps = 3  # one row of three steps, or three rows of one
+    recurrent = sum(2 * gates * 8 * (inputs + 8) * directions * steps for inputs in (6, 8 * directions))
+    assert forward_flops(spec) == 1000.0 + layers * 2 * rows * 8 * rows + recurrent
+
+
+def test_a_partly_frozen_model_is_counted_not_multiplied() -> None:
+    def build(scale: str) -> Workload:
+        module = nn.Sequential(*(nn.Linear(8, 8, bias=False) for _ in range(4)))
+        module[:3].requires_grad_(False)
+        return Workload(
+            module, lambda n, _: Batch((torch.zeros(n, 8),), (torch.zeros(n),)), lambda output, _: output.sum()
+        )
+
+    spec = ModelSpec("frozen", "test", "custom", "for this test", build)
+    layer = 2 * 8 * 8
+    assert training_flops(spec, partly_frozen=True) == 4 * layer + layer  # forward, and the last weight's gradient
+    assert training_flops(spec) == 3 * 4 * layer
 
 
 @pytest.mark.parametrize("name", sorted(registry().entries))

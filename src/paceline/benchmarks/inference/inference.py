@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -10,6 +10,7 @@ from pydantic import Field
 from paceline.benchmarks.model import precision as formats
 from paceline.benchmarks.model.batch_size import choose_batch_size
 from paceline.benchmarks.model.benchmark import ModelBenchmark
+from paceline.benchmarks.model.determinism import Determinism
 from paceline.benchmarks.model.graph import capture
 from paceline.benchmarks.model.measuring import measure_steps, time_once
 from paceline.benchmarks.model.metrics import COMMON, StepWork
@@ -17,8 +18,7 @@ from paceline.benchmarks.model.parameters import ModelParameters
 from paceline.benchmarks.model.session import Session, compile_step, open_session
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
-from paceline.core.errors import SilentCorruption
-from paceline.core.record import Result
+from paceline.core.record import Doubt, Result
 from paceline.measure.device import CpuDevice, CudaDevice, open_device
 from paceline.models.base import Batch, ModelSpec
 from paceline.models.user import find_model
@@ -55,34 +55,44 @@ class Inference(ModelBenchmark[InferenceParameters]):
         with join(context, device.kind) as ranks, torch.inference_mode():
             context.report(Progress(phase="preparing"))
             size = _batch_size(spec, parameters, device, ranks, context)
-            reference = None
-            if parameters.deterministic:
-                other = Predictor(open_session(spec, parameters, device, "inference"))
-                other.load(size, ranks.rank)
-                reference = _flat(other.step())
-                del other
-            predictor = Predictor(open_session(spec, parameters, device, "inference"))
-            predictor.load(size, ranks.rank)
-            context.report(Progress(phase="compiling" if predictor.session.compiled else "first step"))
-            first_seconds = time_once(predictor.session, predictor.step)
-            if reference is not None and not torch.equal(reference, _flat(predictor.step())):
-                raise SilentCorruption(
-                    f"two computations from seed {parameters.seed} gave different outputs; "
-                    "check the device's memory (ECC) and the determinism of the model's operators"
-                )
+            with Determinism(parameters.deterministic) as determinism:
+                reference = None
+                if parameters.deterministic:
+                    other = Predictor(open_session(spec, parameters, device, "inference"))
+                    other.load(size, ranks.rank)
+                    reference = _flat(other.step())
+                    del other
+                predictor = Predictor(open_session(spec, parameters, device, "inference"))
+                predictor.load(size, ranks.rank)
+                context.report(Progress(phase="compiling" if predictor.session.compiled else "first step"))
+                first_seconds = time_once(predictor.session, predictor.step)
+                output = predictor.step()
+                if reference is not None:
+                    determinism.compare(*_differing(reference, _flat(output)), parameters.seed)
+            is_finite = _is_finite(output)
+            del output
+            is_first = reference is None and parameters.batch_size != "auto"  # else something ran before it
             step = capture(predictor.step) if parameters.graph else predictor.step
             result = measure_steps(
                 predictor.session,
                 step,
                 predictor.work(),
-                first_seconds,
+                first_seconds if is_first else None,
                 in_flight=parameters.in_flight,
                 ranks=ranks,
                 context=context,
             )
         result.facts["flops_formula"] = "forward; 2 per multiply-add of products, convolutions and attention"
         if reference is not None:
-            result.facts["deterministic"] = "outputs the same twice"
+            result.facts["deterministic"] = "the first outputs are the same twice"
+        if not is_finite:
+            result.doubts.append(
+                Doubt(
+                    kind="diverged",
+                    message="the model's output is not finite",
+                    remedy="use bf16 or fp32; a step that computes nothing sensible may take another time",
+                )
+            )
         return result
 
 
@@ -118,7 +128,7 @@ class Predictor:
 
     def work(self) -> StepWork:
         """What one step of this rank does."""
-        return self.session.work(self._size, passes=1.0)
+        return self.session.work(self._size, training=False)
 
 
 def _batch_size(
@@ -157,6 +167,26 @@ def _settle_batch_norm(session: Session) -> None:
     module.train()
     module(*session.batch(SETTLING_ROWS).inputs)
     module.eval()
+
+
+def _differing(first: Tensor, second: Tensor) -> tuple[list[float], list[float]]:
+    """Where two outputs differ: the first few numbers of each; nothing if they are the same."""
+    import torch
+
+    if torch.equal(first, second):
+        return [], []
+    where = ((first != second) & ~(first.isnan() & second.isnan())).nonzero().flatten()[:5]
+    return first[where].tolist(), second[where].tolist()
+
+
+def _is_finite(output: object) -> bool:
+    """Whether every number of a model's output is finite, found without a copy of it."""
+    import torch
+
+    if isinstance(output, torch.Tensor):
+        return not output.is_floating_point() or all(bool(edge.isfinite()) for edge in output.aminmax())
+    parts = output.values() if isinstance(output, dict) else output
+    return all(_is_finite(part) for part in parts) if isinstance(parts, Iterable) else True
 
 
 def _flat(output: object) -> Tensor:

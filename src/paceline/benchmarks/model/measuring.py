@@ -19,7 +19,7 @@ from paceline.benchmarks.model.metrics import (
 from paceline.benchmarks.model.session import Session
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context, Progress
-from paceline.core.record import Measurement, Result
+from paceline.core.record import Doubt, Measurement, Result
 from paceline.machine import conditions
 from paceline.measure import loop
 from paceline.measure.energy import open_meter
@@ -27,7 +27,7 @@ from paceline.measure.memory import HostPeak
 from paceline.measure.timeline import monotonic
 
 # The GPU's energy counter advances in steps of up to a tenth of a second: less than this tells nothing.
-MIN_ENERGY_SECONDS = 0.5
+MIN_ENERGY_SECONDS = 2.0
 
 
 def time_once(session: Session, step: Callable[[], object]) -> float:
@@ -48,6 +48,7 @@ class Region:
     before: conditions.Conditions
     after: conditions.Conditions
     device_memory: tuple[int, int] | None  # allocated and reserved at the peak
+    device_reserved: int
     host_memory: int
     host_memory_exact: bool
     energy: float | None  # joules
@@ -58,7 +59,7 @@ def measure_steps(
     session: Session,
     step: Callable[[], object],
     work: StepWork,
-    first_seconds: float,
+    first_seconds: float | None,
     *,
     in_flight: int,
     ranks: Ranks,
@@ -71,24 +72,27 @@ def measure_steps(
     parameters = session.parameters
     warm = loop.warm_up(step, session.device.timeline(in_flight), parameters, agree=agree, report=report)
     warmed = monotonic()
+    graphs = _compiled_graphs() if session.compiled else {}
     region = _measure_region(session, step, in_flight, agree, report, ranks, context)
     spent = {
-        "preparing": entered - context.began - first_seconds,
+        "preparing": entered - context.began - (first_seconds or 0.0),
         "first step": first_seconds,
         "warming up": warmed - entered,
         "measuring": monotonic() - warmed,
     }
     found = step_measurements(region.timed.samples, work)
-    found.append(Measurement.of_value(FIRST_STEP, first_seconds))
-    if session.compiled:
+    if first_seconds is not None:
+        found.append(Measurement.of_value(FIRST_STEP, first_seconds))
+    if session.compiled and first_seconds is not None:
         steady = sum(region.timed.samples) / len(region.timed.samples)
         found.append(Measurement.of_value(COMPILE_TIME, max(0.0, first_seconds - steady)))
     found += _resources(region, work, ranks, context)
     return Result(
         measurements=found,
-        facts=session.facts | _facts(region, work, ranks, warm) | {"spent": spent},
+        facts=session.facts | graphs | _facts(region, work, ranks, warm) | {"spent": spent},
         doubts=[
             *session.doubts,
+            *_compile_doubts(graphs, _compiled_graphs() if session.compiled else {}),
             *loop.doubts(warm, region.timed, parameters),
             *conditions.doubts(region.before, region.after),
         ],
@@ -129,6 +133,7 @@ def _measure_region(
     host.start()
     with loop.quiet_collector():  # before the counters are read: collecting is no part of the work
         before = conditions.observe(context.target, ranks.siblings)
+        ranks.meet()
         joules = meter.read() if meter else 0.0
         timed = loop.measure(step, timeline, session.parameters, agree=agree, report=report)
         joules = meter.read() - joules if meter else 0.0
@@ -139,12 +144,37 @@ def _measure_region(
         timing=timeline.description,
         before=before,
         after=after,
-        device_memory=device.peak_memory(),
+        # Replaying a graph allocates nothing, so that the allocator's peak would leave out what the graph holds.
+        device_memory=None if session.parameters.graph else device.peak_memory(),
+        device_reserved=(device.peak_memory() or (0, 0))[1],
         host_memory=host.read(),
         host_memory_exact=host.exact,
         energy=joules if meter is not None and joules > 0 and long_enough and not meter.late else None,
         energy_source=meter.source if meter is not None else "no counter that this process may read",
     )
+
+
+def _compiled_graphs() -> dict[str, int]:
+    """What the compiler has done so far in this process."""
+    from torch._dynamo.utils import counters
+
+    return {
+        "compiled_graphs": int(counters["stats"]["unique_graphs"]),
+        "graph_breaks": sum(counters["graph_break"].values()),
+    }
+
+
+def _compile_doubts(before: dict[str, int], after: dict[str, int]) -> list[Doubt]:
+    found = []
+    if before.get("graph_breaks"):
+        message = f"the compiler gave up in {before['graph_breaks']} places, so that parts ran as they are"
+        found.append(
+            Doubt(kind="partly-compiled", message=message, remedy="compare with --compile off before believing")
+        )
+    if after.get("compiled_graphs", 0) > before.get("compiled_graphs", 0):
+        message = "something was compiled again while steps were measured"
+        found.append(Doubt(kind="recompiled", message=message, remedy="allow more warm-up, for example --warm-up 60s"))
+    return found
 
 
 def _resources(region: Region, work: StepWork, ranks: Ranks, context: Context) -> list[Measurement]:
@@ -153,10 +183,12 @@ def _resources(region: Region, work: StepWork, ranks: Ranks, context: Context) -
     if region.device_memory is not None:
         allocated, reserved = region.device_memory
         found += [Measurement.of_value(DEVICE_MEMORY, allocated), Measurement.of_value(DEVICE_RESERVED, reserved)]
+    elif region.device_reserved:
+        found.append(Measurement.of_value(DEVICE_RESERVED, region.device_reserved))
     whole_host = context.target == "cpu"
     # The CPU's counter sees every rank on this host, so that one of them tells for all; a GPU's sees only its own.
     if region.energy is not None and (not whole_host or context.local_rank == 0):
-        samples = region.timed.executed * work.samples * (ranks.world_size if whole_host else 1)
+        samples = region.timed.executed * work.samples * (1 + len(ranks.siblings) if whole_host else 1)
         found.append(Measurement.of_value(ENERGY, region.energy / samples))
     return found
 

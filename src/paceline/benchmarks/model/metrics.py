@@ -9,6 +9,7 @@ from paceline.core.record import Measurement
 from paceline.measure.peak import Peak
 
 STEP_TIME = Metric(name="step_time", unit="s", better=Better.LOWER, merge=Merge.SLOWEST, description="time of one step")
+STEP_TIME_APART = STEP_TIME.model_copy(update={"merge": Merge.POOLED})
 THROUGHPUT = Metric(
     name="throughput",
     unit="samples/s",
@@ -105,11 +106,12 @@ class StepWork:
     tokens: int | None
     flops: float
     peak: Peak | None
+    together: bool = True  # whether the ranks step together, as data-parallel training does
 
 
 def step_measurements(times: list[float], work: StepWork) -> list[Measurement]:
     """Throughput, step time and everything else that is work over the same times."""
-    step_time = Measurement.of_samples(STEP_TIME, times)
+    step_time = Measurement.of_samples(STEP_TIME if work.together else STEP_TIME_APART, times)
     throughput = THROUGHPUT.model_copy(update={"unit": f"{work.sample_name}s/s"})
     found = [Measurement.of_rate(throughput, work.samples, step_time), step_time]
     if work.tokens:

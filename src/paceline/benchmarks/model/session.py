@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from paceline.core.record import Doubt
 from paceline.measure.device import CpuDevice, CudaDevice
 from paceline.measure.peak import peak_flops
 from paceline.models.base import Batch, ModelSpec, Workload
-from paceline.models.flops import forward_flops
+from paceline.models.flops import forward_flops, training_flops
 
 # More rows than this repeat: drawing tens of thousands of images on the CPU would take longer than the benchmark.
 DISTINCT_ROWS = 256
@@ -49,23 +50,27 @@ class Session:
             self.device.torch(), memory_format=torch.channels_last if self.channels_last else torch.contiguous_format
         )
 
-    def _flops_per_sample(self) -> float:
+    def _flops_per_sample(self, training: bool) -> float:
+        frozen = any(not parameter.requires_grad for parameter in self.workload.module.parameters())
         try:
+            if training:
+                return training_flops(self.spec, self.parameters.scale, partly_frozen=frozen)
             return forward_flops(self.spec, self.parameters.scale)
         except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
             # A user's model need not run without data; then its FLOPs are unknown, not wrong.
             self.facts["flops_unknown_because"] = f"{type(error).__name__}: {error}"
             return 0.0
 
-    def work(self, size: int, *, passes: float) -> StepWork:
-        """What a step with a batch of this size does; `passes` counts its cost in forward passes."""
+    def work(self, size: int, *, training: bool) -> StepWork:
+        """What a step with a batch of this size does."""
         tokens = self.workload.tokens_per_sample
         known = self.device.kind == "cuda"
         return StepWork(
             samples=size,
             sample_name=self.spec.sample,
             tokens=tokens * size if tokens else None,
-            flops=passes * self._flops_per_sample() * size,
+            flops=self._flops_per_sample(training) * size,
+            together=training,
             peak=peak_flops(self.device.name, self.parameters.precision) if known else None,
         )
 
@@ -83,7 +88,7 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: CpuDevice
     compiled, not_compiled_because = _whether_to_compile(parameters.compile, device)
     autotuned = _wanted(parameters.autotune, compiled) and not parameters.deterministic
     torch.backends.cudnn.benchmark = autotuned
-    torch.manual_seed(parameters.seed)
+    seed_everything(parameters.seed)
     with torch.device(device.torch()):
         workload = spec.build(parameters.scale)
     module = workload.module.to(device.torch())
@@ -99,6 +104,7 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: CpuDevice
         "channels_last": channels_last,
         "compiled": compiled,
         "autotuned": autotuned,
+        "threads": torch.get_num_threads(),
         "input": "synthetic, on the device before the timed region; no input pipeline is measured",
     }
     if parameters.precision.startswith("fp8"):
@@ -122,6 +128,16 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: CpuDevice
         facts=facts,
         doubts=formats.doubts(parameters.precision, device),
     )
+
+
+def seed_everything(seed: int) -> None:
+    """A user's model may draw its weights from any of these."""
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
 
 
 def compile_step(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from paceline.benchmarks.model import precision as formats
 from paceline.benchmarks.model.batch_size import choose_batch_size
 from paceline.benchmarks.model.benchmark import ModelBenchmark
+from paceline.benchmarks.model.determinism import Determinism
 from paceline.benchmarks.model.graph import capture
 from paceline.benchmarks.model.measuring import measure_steps, time_once
 from paceline.benchmarks.model.metrics import COMMON, LOSS, StepWork
@@ -15,7 +16,7 @@ from paceline.benchmarks.model.parameters import ModelParameters
 from paceline.benchmarks.model.session import Session, compile_step, open_session
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
-from paceline.core.errors import SilentCorruption, Unsupported
+from paceline.core.errors import Unsupported
 from paceline.core.record import Doubt, Measurement, Result
 from paceline.measure.device import CpuDevice, CudaDevice, open_device
 from paceline.models.base import Batch, ModelSpec
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 IN_FLIGHT = 2
 TRACED_STEPS = 5  # whose losses are kept: enough to see that it trains and to compare two computations
-BACKWARD_FACTOR = 3.0  # a training step costs its forward and twice that for the backward
 
 
 class TrainParameters(ModelParameters):
@@ -55,35 +55,48 @@ class Train(ModelBenchmark[TrainParameters]):
         with join(context, device.kind) as ranks:
             context.report(Progress(phase="preparing"))
             size = _batch_size(spec, parameters, device, ranks, context)
-            reference = _trace_alone(spec, parameters, device, ranks, size) if parameters.deterministic else None
-            trainer = Trainer(open_session(spec, parameters, device, "train"), ranks)
-            trainer.load(size)
-            context.report(Progress(phase="compiling" if trainer.session.compiled else "first step"))
-            losses: list[Tensor] = []
-            first_seconds = time_once(trainer.session, lambda: losses.append(trainer.step()))
-            losses += [trainer.step() for _ in range(TRACED_STEPS - 1)]
-            trace = [float(loss) for loss in losses]
-            if reference is not None and trace != reference:
-                raise SilentCorruption(
-                    f"two computations from seed {parameters.seed} gave different losses, {reference} and {trace}; "
-                    "check the device's memory (ECC) and the determinism of the model's operators"
-                )
+            with Determinism(parameters.deterministic) as determinism:
+                reference = _trace_alone(spec, parameters, device, ranks, size) if parameters.deterministic else None
+                trainer = Trainer(open_session(spec, parameters, device, "train"), ranks)
+                trainer.load(size)
+                context.report(Progress(phase="compiling" if trainer.session.compiled else "first step"))
+                losses: list[Tensor] = []
+                first_seconds = time_once(trainer.session, lambda: losses.append(trainer.step()))
+                losses += [trainer.step() for _ in range(TRACED_STEPS - 1)]
+                trace = [float(loss) for loss in losses]
+                if reference is not None:
+                    determinism.compare(reference, trace, parameters.seed)
             step = trainer.capture() if parameters.graph else trainer.step
+            scale_before = trainer.loss_scale
+            is_first = reference is None and parameters.batch_size != "auto"  # else something ran before it
             result = measure_steps(
                 trainer.session,
                 step,
                 trainer.work(),
-                first_seconds,
+                first_seconds if is_first else None,
                 in_flight=IN_FLIGHT,
                 ranks=ranks,
                 context=context,
             )
+            last_loss = float(trainer.step())
         result.measurements.append(Measurement.of_samples(LOSS, trace, statistic="single"))
-        result.facts["flops_formula"] = "3 x forward; 2 per multiply-add of products, convolutions and attention"
-        result.facts["optimizer"] = f"{parameters.optimizer}, fused"
+        result.facts |= {
+            "flops_formula": "3 x forward; 2 per multiply-add of products, convolutions and attention",
+            "optimizer": f"{parameters.optimizer}, fused",
+            "last_loss": last_loss,
+        }
         if reference is not None:
-            result.facts["deterministic"] = f"{TRACED_STEPS} losses the same twice"
-        result.doubts += _loss_doubts(trace)
+            result.facts["deterministic"] = f"the first {TRACED_STEPS} losses are the same twice"
+        result.doubts += _loss_doubts([*trace, last_loss])
+        if trainer.loss_scale < scale_before:
+            result.doubts.append(
+                Doubt(
+                    kind="skipped-steps",
+                    message=f"the loss scale fell from {scale_before:g} to {trainer.loss_scale:g}: gradients "
+                    "overflowed and optimizer steps were skipped, which is cheaper than taking them",
+                    remedy="use bf16, or allow more warm-up so that the scale settles",
+                )
+            )
         return result
 
 
@@ -135,6 +148,11 @@ class Trainer:
         self._scaler.update()
         return loss.detach()
 
+    @property
+    def loss_scale(self) -> float:
+        """What fp16 multiplies its loss by; it falls when gradients overflow."""
+        return float(self._scaler.get_scale())
+
     def capture(self) -> Callable[[], object]:
         """The step as one CUDA graph; only what never asks the host can be one."""
         if self._scaler.is_enabled() or self._ranks.world_size > 1:
@@ -143,7 +161,7 @@ class Trainer:
 
     def work(self) -> StepWork:
         """What one step of this rank does."""
-        return self.session.work(self._size, passes=BACKWARD_FACTOR)
+        return self.session.work(self._size, training=True)
 
 
 def _batch_size(
@@ -189,7 +207,7 @@ def _loss_doubts(trace: list[float]) -> list[Doubt]:
     return [
         Doubt(
             kind="diverged",
-            message=f"the loss of the first steps is not finite: {trace}",
+            message=f"the loss of the first steps or of the last one is not finite: {trace}",
             remedy="use bf16 or fp32; a step that computes nothing sensible may take another time",
         )
     ]

@@ -1,0 +1,49 @@
+"""Judges two computations from the same seed: the same, nondeterministic by design, or silently corrupt."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from paceline.core.errors import CaseError, SilentCorruption
+
+
+class Determinism:
+    """While entered, hears of operators that have no deterministic implementation."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._wanted = wanted
+        self._catch = warnings.catch_warnings(record=True)
+        self._caught: list[warnings.WarningMessage] = []
+
+    def __enter__(self) -> Self:
+        if self._wanted:
+            self._caught = self._catch.__enter__() or []
+            warnings.simplefilter("always")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._wanted:
+            self._catch.__exit__(kind, error, trace)
+
+    def compare(self, first: Sequence[float], second: Sequence[float], seed: int) -> None:
+        """Raise unless the numbers are the same, bit by bit; the same not-a-number is the same."""
+        if len(first) == len(second) and all(
+            a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(first, second, strict=True)
+        ):
+            return
+        told = f"two computations from seed {seed} gave {_shown(first)} and {_shown(second)}"
+        excuses = {str(one.message).partition(".")[0] for one in self._caught if "deterministic" in str(one.message)}
+        if excuses:
+            raise CaseError(f"{told}, but that proves nothing: {'; '.join(sorted(excuses))}")
+        raise SilentCorruption(f"{told}; check the device's memory (ECC) and the model's own sources of randomness")
+
+
+def _shown(numbers: Sequence[float]) -> str:
+    few = ", ".join(f"{number:.9g}" for number in numbers[:5])
+    return f"[{few}{', ...' if len(numbers) > 5 else ''}]"
