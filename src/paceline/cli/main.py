@@ -70,7 +70,7 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
     except SystemExit as ending:  # click's own way to say that the reader of a pipe has seen enough
-        pacified = type(sys.stdout).__name__ == "PacifyFlushWrapper"
+        pacified = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
         sys.exit(0 if pacified else ending.code)
     except OSError as error:
         if error.filename is not None:
