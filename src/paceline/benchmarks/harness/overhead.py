@@ -34,9 +34,9 @@ class OverheadParameters(Parameters):
 
     step: Duration = Field(default=1e-3, gt=0)
     """How long the work of one step takes"""
-    turn_steps: int = Field(default=200, ge=10)
-    """Steps of each loop before it is the other's turn"""
-    turns: int = Field(default=21, ge=3)
+    turn_steps: int = Field(default=500, ge=10)
+    """Steps of each loop before it is the other's turn; as many as the shortest real measurement of such steps has"""
+    turns: int = Field(default=11, ge=3)
     """How many times each loop runs; they alternate, so that drift hits both"""
 
 
