@@ -36,7 +36,7 @@ def test_a_lost_output_ends_no_measurement(sandbox: Sandbox, output: str) -> Non
     stored = sandbox.load()
     assert stored.run.status == "finished"
     assert stored.all_ok
-    assert done.returncode in (0, 1)
+    assert done.returncode == 0 or output.startswith(">")  # a redirection that fails is told at the end
 
 
 def test_a_reader_that_has_seen_enough_is_no_failure(sandbox: Sandbox) -> None:

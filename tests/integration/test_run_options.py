@@ -35,6 +35,22 @@ def small() -> Workload:
 def noisy() -> Workload:
     """A layer that no seed rules."""
     return Workload(module=Noisy(8, 4), make_batch=make_batch, loss=loss)
+
+class Hollow(nn.Linear):
+    def forward(self, rows):
+        output = super().forward(rows)
+        if output.requires_grad:
+            output.register_hook(lambda gradient: gradient * float("nan"))
+        return output
+
+def hollow() -> Workload:
+    """A layer whose output is fine and whose gradient is not."""
+    return Workload(module=Hollow(8, 4), make_batch=make_batch, loss=loss)
+
+def frozen() -> Workload:
+    """Two layers of which one trains."""
+    module = nn.Sequential(nn.Linear(8, 8, bias=False).requires_grad_(False), nn.Linear(8, 4, bias=False))
+    return Workload(module=module, make_batch=make_batch, loss=loss)
 '''
 
 
@@ -135,3 +151,26 @@ def test_two_computations_from_one_seed_agree_unless_the_model_is_noisy(sandbox:
 
 def _path() -> str:
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+
+def test_steps_that_only_seem_to_train_are_doubted(sandbox: Sandbox) -> None:
+    sandbox.write("my_model.py", MODEL)
+    options = ("--batch-size", "2", "--steps", "5", "--warm-up", "50ms", "--no-report")
+    done = sandbox.run("run", "train", "--model", "my_model:hollow", "--precision", "fp32,fp16", *options)
+    assert done.returncode == 0, done.stderr
+    single, half = (
+        {doubt.kind for doubt in record.doubts} for record in sorted(sandbox.load().records, key=lambda r: r.case.index)
+    )
+    assert "diverged" in single  # the weights are gone after the first step
+    assert "skipped-steps" in half  # the loss scale saves them, and nothing is trained
+    assert "diverged" not in half
+
+
+def test_a_partly_frozen_model_is_not_credited_with_work_that_it_skips(sandbox: Sandbox) -> None:
+    sandbox.write("my_model.py", MODEL)
+    done = sandbox.run("run", "train", "--model", "my_model:frozen", "--batch-size", "2", "--steps", "5", "--no-report")
+    assert done.returncode == 0, done.stderr
+    [record] = sandbox.load().records
+    forward = 2 * (8 * 8 + 8 * 4)
+    assert record.facts["flops_per_step"] == 2 * (forward + 2 * 8 * 4)  # and the gradient of the last weight
+    assert "counted" in record.facts["flops_formula"]

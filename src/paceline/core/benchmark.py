@@ -26,7 +26,6 @@ class Progress:
     samples: tuple[float, ...] = ()
     work: float | None = None  # per sample, to show a rate
     rate_unit: str = ""
-    fraction: float | None = None  # of the phase, if known
 
 
 @dataclass(frozen=True)

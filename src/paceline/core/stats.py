@@ -83,28 +83,6 @@ class Summary(BaseModel):
             outliers=self.outliers,
         )
 
-    def scaled(self, factor: float) -> Summary:
-        """The same samples in another unit."""
-
-        def turn(interval: Interval | None) -> Interval | None:
-            if interval is None:
-                return None
-            return Interval(low=interval.low * factor, high=interval.high * factor, confidence=interval.confidence)
-
-        return Summary(
-            count=self.count,
-            effective_count=self.effective_count,
-            mean=self.mean * factor,
-            median=self.median * factor,
-            minimum=self.minimum * factor,
-            maximum=self.maximum * factor,
-            deviation=self.deviation * factor,
-            mean_interval=turn(self.mean_interval),
-            median_interval=turn(self.median_interval),
-            percentiles={name: value * factor for name, value in self.percentiles.items()},
-            outliers=self.outliers,
-        )
-
 
 def resolves(count: int, percentile: float) -> bool:
     """Whether `count` samples can tell this percentile from their maximum."""

@@ -16,6 +16,7 @@ class Device(Protocol):
 
     name: str
     kind: str  # cpu or cuda
+    capability: tuple[int, int]  # of a GPU; (0, 0) for a CPU
 
     def timeline(self, in_flight: int) -> Timeline:
         """How steps are timed here; with one step in flight each is waited for."""
@@ -37,6 +38,7 @@ class CpuDevice:
     """The host's own processors."""
 
     kind = "cpu"
+    capability = (0, 0)
 
     def __init__(self) -> None:
         self.name = "cpu"
@@ -105,6 +107,6 @@ class CudaDevice:
         return self._device
 
 
-def open_device(target: str) -> CpuDevice | CudaDevice:
+def open_device(target: str) -> Device:
     """The device that a target names."""
     return CpuDevice() if target == "cpu" else CudaDevice(target)

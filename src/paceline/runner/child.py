@@ -111,7 +111,6 @@ def _progress(progress: Progress) -> dict[str, Any]:
         "samples": progress.samples,
         "work": progress.work,
         "rate_unit": progress.rate_unit,
-        "fraction": progress.fraction,
     }
 
 

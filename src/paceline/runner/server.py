@@ -32,7 +32,6 @@ class WarmServer:
     _imported: set[str] = field(default_factory=set)
     _ticket: int = 0
     _ends: dict[int, int] = field(default_factory=dict)  # pid: wait status, not asked for yet
-    import_seconds: float = 0.0
 
     def __enter__(self) -> WarmServer:
         return self
@@ -45,11 +44,9 @@ class WarmServer:
         wanted = [name for name in modules if name not in self._imported]
         if not wanted:
             return
-        begun = time.monotonic()
         self._live().send({"do": "import", "modules": wanted})
         self._await("imported", deadline)
         self._imported.update(wanted)
-        self.import_seconds += time.monotonic() - begun
 
     def fork(self, order: dict[str, Any], deadline: float) -> tuple[int, Channel]:
         """A new process for one rank of a case: its id, and the channel it reports on."""

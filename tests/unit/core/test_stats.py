@@ -288,16 +288,6 @@ def test_what_took_no_measurable_time_has_no_rate() -> None:
     assert summarize([0.0, 0.0]).as_rate(5.0).mean == 0.0
 
 
-def test_another_unit_scales_every_figure() -> None:
-    seconds = summarize([1.0, 2.0, 3.0, 4.0, 5.0, 60.0])
-    milliseconds = seconds.scaled(1000.0)
-    directly = summarize([1000.0, 2000.0, 3000.0, 4000.0, 5000.0, 60000.0])
-    assert milliseconds.median_interval == directly.median_interval
-    assert milliseconds.percentiles == pytest.approx(directly.percentiles)
-    for name in ("count", "mean", "median", "minimum", "maximum", "deviation", "outliers", "effective_count"):
-        assert getattr(milliseconds, name) == pytest.approx(getattr(directly, name))
-
-
 def test_few_samples_cannot_tell_a_high_percentile_from_the_maximum() -> None:
     assert [resolves(count, 99.0) for count in (1, 99, 100, 101)] == [False, False, True, True]
     assert [resolves(count, 99.9) for count in (999, 1000)] == [False, True]

@@ -14,7 +14,7 @@ from paceline.core.parameters import MeasuringParameters, Parameters
 from paceline.core.quantity import Duration
 from paceline.core.record import Measurement, Result
 from paceline.measure import loop
-from paceline.measure.device import CpuDevice, CudaDevice, open_device
+from paceline.measure.device import Device, open_device
 from paceline.measure.timeline import monotonic
 
 RATIO = Metric(
@@ -93,9 +93,7 @@ class Overhead(Benchmark[OverheadParameters]):
         )
 
 
-def _per_step(
-    device: CpuDevice | CudaDevice, work: Callable[[], object], run: Callable[[Callable[[], object]], object]
-) -> float:
+def _per_step(device: Device, work: Callable[[], object], run: Callable[[Callable[[], object]], object]) -> float:
     """Wall time per call of the work, from the first call to the end of the last."""
     calls = 0
     begun = ended = 0.0
@@ -122,7 +120,7 @@ def _repeat(work: Callable[[], object], times: int) -> None:
         work()
 
 
-def _calibrated_work(device: CpuDevice | CudaDevice, seconds: float) -> Callable[[], object]:
+def _calibrated_work(device: Device, seconds: float) -> Callable[[], object]:
     """Work that takes about this long: hashing on a CPU, a spinning kernel on a GPU."""
     size = 1 << 12
     work = _work(device, size)
@@ -135,7 +133,7 @@ def _calibrated_work(device: CpuDevice | CudaDevice, seconds: float) -> Callable
     return work
 
 
-def _work(device: CpuDevice | CudaDevice, size: int) -> Callable[[], object]:
+def _work(device: Device, size: int) -> Callable[[], object]:
     if device.kind == "cuda":
         import torch
 
@@ -144,7 +142,7 @@ def _work(device: CpuDevice | CudaDevice, size: int) -> Callable[[], object]:
     return lambda: hashlib.sha256(data).digest()
 
 
-def _timed(device: CpuDevice | CudaDevice, work: Callable[[], object]) -> float:
+def _timed(device: Device, work: Callable[[], object]) -> float:
     device.synchronize()
     begun = monotonic()
     work()

@@ -19,7 +19,7 @@ from paceline.benchmarks.model.session import Session, compile_step, open_sessio
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
 from paceline.core.record import Doubt, Result
-from paceline.measure.device import CpuDevice, CudaDevice, open_device
+from paceline.measure.device import Device, open_device
 from paceline.models.base import Batch, ModelSpec
 from paceline.models.user import find_model
 
@@ -36,7 +36,7 @@ class InferenceParameters(ModelParameters):
     min_steps: int = Field(default=30, ge=1)
     """Measure at least this many steps, however precise they are (the budget still ends it)"""
     in_flight: int = Field(default=1, ge=1)
-    """Steps issued before the first is waited for: 1 gives the latency that one client sees"""
+    """On a GPU, steps issued before the first is waited for: 1 gives the latency that one client sees"""
 
 
 class Inference(ModelBenchmark[InferenceParameters]):
@@ -82,7 +82,6 @@ class Inference(ModelBenchmark[InferenceParameters]):
                 ranks=ranks,
                 context=context,
             )
-        result.facts["flops_formula"] = "forward; 2 per multiply-add of products, convolutions and attention"
         if reference is not None:
             result.facts["deterministic"] = "the first outputs are the same twice"
         if not is_finite:
@@ -134,7 +133,7 @@ class Predictor:
 def _batch_size(
     spec: ModelSpec,
     parameters: InferenceParameters,
-    device: CpuDevice | CudaDevice,
+    device: Device,
     ranks: Ranks,
     context: Context,
 ) -> int:

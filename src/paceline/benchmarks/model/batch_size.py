@@ -10,7 +10,7 @@ from paceline.benchmarks.model.parameters import ModelParameters
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import OutOfMemory
-from paceline.measure.device import CpuDevice, CudaDevice
+from paceline.measure.device import Device
 from paceline.measure.exhaustion import exhausted
 from paceline.measure.host_limit import host_limit
 from paceline.measure.timeline import monotonic
@@ -23,7 +23,7 @@ TRIAL_PART = 0.8  # of the free memory of the host: a measurement needs a little
 def choose_batch_size(
     spec: ModelSpec,
     parameters: ModelParameters,
-    device: CpuDevice | CudaDevice,
+    device: Device,
     ranks: Ranks,
     context: Context,
     trial: Callable[[], Callable[[int], None]],
@@ -55,7 +55,7 @@ def choose_batch_size(
     return found
 
 
-def _take(attempt: Callable[[int], None], size: int, device: CpuDevice | CudaDevice) -> None:
+def _take(attempt: Callable[[int], None], size: int, device: Device) -> None:
     attempt(size)
     device.synchronize()
 

@@ -21,7 +21,8 @@ class Determinism:
 
     def __enter__(self) -> Self:
         if self._wanted:
-            self._caught = self._catch.__enter__() or []
+            caught = self._catch.__enter__()
+            self._caught = [] if caught is None else caught  # the very list that fills while it is entered
             warnings.simplefilter("always")
         return self
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from paceline.measure.device import CpuDevice, CudaDevice
+    from paceline.measure.device import Device
 
 _FP8_CAPABILITY = (8, 9)
 _TF32_CAPABILITY = (8, 0)
 _BF16_CAPABILITY = (8, 0)
 
 
-def check(precision: str, device: CpuDevice | CudaDevice, *, fp8_model: bool, model: str) -> None:
+def check(precision: str, device: Device, *, fp8_model: bool, model: str) -> None:
     """Raise Unsupported, with the reason, for what this device or model cannot do."""
     if precision.startswith("fp8") and not fp8_model:
         raise Unsupported(f"{precision} is for models made of linear layers (BERT, GPT-2); {model} is not: use bf16")
@@ -33,19 +33,18 @@ def check(precision: str, device: CpuDevice | CudaDevice, *, fp8_model: bool, mo
         if precision in ("tf32", "fp8_hybrid", "fp8_e4m3"):
             raise Unsupported(f"{precision} needs a GPU's tensor cores; on a CPU use fp32 or bf16")
         return
-    capability = getattr(device, "capability", (0, 0))
     needed = {
         "tf32": _TF32_CAPABILITY,
         "bf16": _BF16_CAPABILITY,
         "fp8_hybrid": _FP8_CAPABILITY,
         "fp8_e4m3": _FP8_CAPABILITY,
     }.get(precision)
-    if needed and capability < needed:
-        have, want = ".".join(map(str, capability)), ".".join(map(str, needed))
+    if needed and device.capability < needed:
+        have, want = ".".join(map(str, device.capability)), ".".join(map(str, needed))
         raise Unsupported(f"{precision} needs compute capability {want}; {device.name} has {have}: use fp32 or fp16")
 
 
-def doubts(precision: str, device: CpuDevice | CudaDevice) -> list[Doubt]:
+def doubts(precision: str, device: Device) -> list[Doubt]:
     """A CPU computes in formats that it has no instructions for; slowly."""
     if device.kind != "cpu" or precision == "fp32":
         return []
@@ -71,7 +70,7 @@ def set_fp32_mode(precision: str) -> None:
     torch.backends.cudnn.allow_tf32 = tf32
 
 
-def autocast(precision: str, device: CpuDevice | CudaDevice) -> AbstractContextManager[object]:
+def autocast(precision: str, device: Device) -> AbstractContextManager[object]:
     """The context in which a training step computes its forward."""
     import torch
 

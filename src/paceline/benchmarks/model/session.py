@@ -7,7 +7,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline.benchmarks.model import precision as formats
@@ -15,7 +15,7 @@ from paceline.benchmarks.model.metrics import StepWork
 from paceline.benchmarks.model.parameters import ModelParameters
 from paceline.core.errors import Unsupported
 from paceline.core.record import Doubt
-from paceline.measure.device import CpuDevice, CudaDevice
+from paceline.measure.device import Device
 from paceline.measure.peak import peak_flops
 from paceline.models.base import Batch, ModelSpec, Workload
 from paceline.models.flops import forward_flops, training_flops
@@ -30,7 +30,7 @@ class Session:
 
     spec: ModelSpec
     parameters: ModelParameters
-    device: CpuDevice | CudaDevice
+    device: Device
     workload: Workload
     channels_last: bool
     compiled: bool
@@ -51,15 +51,22 @@ class Session:
         )
 
     def _flops_per_sample(self, training: bool) -> float:
-        frozen = any(not parameter.requires_grad for parameter in self.workload.module.parameters())
+        """By the documented formula; the record says which part of it."""
+        partly_frozen = any(not parameter.requires_grad for parameter in self.workload.module.parameters())
+        spec, scale = self.spec, self.parameters.scale
         try:
-            if training:
-                return training_flops(self.spec, self.parameters.scale, partly_frozen=frozen)
-            return forward_flops(self.spec, self.parameters.scale)
+            if not training:
+                formula, flops = "forward", forward_flops(spec, scale)
+            elif partly_frozen:
+                formula, flops = "forward and backward, counted", training_flops(spec, scale, partly_frozen=True)
+            else:
+                formula, flops = "3 x forward", training_flops(spec, scale)
         except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
             # A user's model need not run without data; then its FLOPs are unknown, not wrong.
             self.facts["flops_unknown_because"] = f"{type(error).__name__}: {error}"
             return 0.0
+        self.facts["flops_formula"] = f"{formula}; 2 per multiply-add of products, convolutions and attention"
+        return flops
 
     def work(self, size: int, *, training: bool) -> StepWork:
         """What a step with a batch of this size does."""
@@ -75,7 +82,7 @@ class Session:
         )
 
 
-def open_session(spec: ModelSpec, parameters: ModelParameters, device: CpuDevice | CudaDevice, mode: str) -> Session:
+def open_session(spec: ModelSpec, parameters: ModelParameters, device: Device, mode: str) -> Session:
     """Build the model with the seed's weights on the device; `mode` is train or inference."""
     import torch
 
@@ -86,7 +93,7 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: CpuDevice
     if parameters.deterministic:
         _compute_deterministically()
     compiled, not_compiled_because = _whether_to_compile(parameters.compile, device)
-    autotuned = _wanted(parameters.autotune, compiled) and not parameters.deterministic
+    autotuned = _wanted(parameters.autotune, compiled) and device.kind == "cuda" and not parameters.deterministic
     torch.backends.cudnn.benchmark = autotuned
     seed_everything(parameters.seed)
     with torch.device(device.torch()):
@@ -116,13 +123,7 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: CpuDevice
         spec=spec,
         parameters=parameters,
         device=device,
-        workload=Workload(
-            module=module,
-            make_batch=workload.make_batch,
-            loss=workload.loss,
-            tokens_per_sample=workload.tokens_per_sample,
-            extra_flops=workload.extra_flops,
-        ),
+        workload=replace(workload, module=module),
         channels_last=channels_last,
         compiled=compiled,
         facts=facts,
@@ -151,7 +152,7 @@ def _wanted(switch: str, when_auto: bool) -> bool:
     return when_auto if switch == "auto" else switch == "on"
 
 
-def _whether_to_compile(switch: str, device: CpuDevice | CudaDevice) -> tuple[bool, str]:
+def _whether_to_compile(switch: str, device: Device) -> tuple[bool, str]:
     """Whether to compile, and why not where `auto` decides against it."""
     compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("gcc")
     obstacle = ""

@@ -18,7 +18,7 @@ from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import Unsupported
 from paceline.core.record import Doubt, Measurement, Result
-from paceline.measure.device import CpuDevice, CudaDevice, open_device
+from paceline.measure.device import Device, open_device
 from paceline.models.base import Batch, ModelSpec
 from paceline.models.user import find_model
 
@@ -81,7 +81,6 @@ class Train(ModelBenchmark[TrainParameters]):
             last_loss = float(trainer.step())
         result.measurements.append(Measurement.of_samples(LOSS, trace, statistic="single"))
         result.facts |= {
-            "flops_formula": "3 x forward; 2 per multiply-add of products, convolutions and attention",
             "optimizer": f"{parameters.optimizer}, fused",
             "last_loss": last_loss,
         }
@@ -167,7 +166,7 @@ class Trainer:
 def _batch_size(
     spec: ModelSpec,
     parameters: TrainParameters,
-    device: CpuDevice | CudaDevice,
+    device: Device,
     ranks: Ranks,
     context: Context,
 ) -> int:
@@ -190,9 +189,7 @@ def _batch_size(
     return choose_batch_size(spec, parameters, device, ranks, context, trial)
 
 
-def _trace_alone(
-    spec: ModelSpec, parameters: TrainParameters, device: CpuDevice | CudaDevice, ranks: Ranks, size: int
-) -> list[float]:
+def _trace_alone(spec: ModelSpec, parameters: TrainParameters, device: Device, ranks: Ranks, size: int) -> list[float]:
     """The first losses of a computation that is then thrown away."""
     trainer = Trainer(open_session(spec, parameters, device, "train"), ranks)
     trainer.load(size)
