@@ -115,7 +115,8 @@ class CaseExecution:
     def run(self, imports: tuple[str, ...]) -> CaseEnd:
         """Start the ranks, watch them, and return when all of them are gone."""
         deadline = time.monotonic() + self._case.timeout
-        with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+        # A compiler's helper may still write while the folder goes; that must not end the run.
+        with tempfile.TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True) as folder:
             try:
                 self._server.warm(imports, deadline)
                 self._start(Path(folder), deadline)
@@ -254,12 +255,13 @@ class CaseExecution:
         kill_groups({rank.pid for rank in victims})
 
     def _fail_all(self, outcome: Outcome, kind: CauseKind, message: str) -> None:
-        ranks = self._ranks or [_Rank(0, 0, Channel(socket.socket()), Path(os.devnull), ended=True)]
-        for rank in ranks:
+        cause = Cause(kind=kind, message=message)
+        if not self._ranks:  # none was started yet
+            self._end.failure = Failure(0, outcome, cause, time.monotonic())
+        for rank in self._ranks:
             if rank.result is None and rank.failure is None:
-                rank.failure = Failure(rank.rank, outcome, Cause(kind=kind, message=message), time.monotonic())
+                rank.failure = Failure(rank.rank, outcome, cause, time.monotonic())
             rank.ended = True
-        self._ranks = ranks
 
     def _shown(self, rank: _Rank) -> int | None:
         return rank.rank if self._world_size > 1 else None
