@@ -99,4 +99,4 @@ def test_fp8_and_its_refusal(tmp_path: Path) -> None:
     assert records[1]["outcome"] == "unsupported"
     if torch.cuda.get_device_capability() >= (8, 9):
         assert records[0]["outcome"] == "ok" or records[0]["cause"]["kind"] == "missing-dependency"
-    assert code == 1
+    assert code == (0 if records[0]["outcome"] == "ok" else 1)

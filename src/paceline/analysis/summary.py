@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from paceline.core.case import Case
 from paceline.core.metric import Better, Metric
-from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
+from paceline.core.record import At, Cause, CauseKind, Doubt, Measurement, Outcome, Record
 from paceline.core.run import RunRecords
 from paceline.core.stats import Interval, Summary, resolves
 
@@ -32,6 +32,7 @@ class Figure:
 
     metric: Metric
     scope: str
+    at: At
     value: float
     interval: Interval | None
     relative: float | None  # the interval's larger half-width as a part of the value
@@ -103,7 +104,8 @@ class Row:
 
     def figure(self, name: str) -> Figure | None:
         """A metric of the whole case, by name."""
-        return next((figure for figure in self.figures if figure.name == name and not figure.scope), None)
+        whole = (figure for figure in self.figures if not figure.scope and not figure.at)
+        return next((figure for figure in whole if figure.name == name), None)
 
 
 @dataclass(frozen=True)
@@ -191,6 +193,7 @@ def figure_of(measurement: Measurement) -> Figure:
     return Figure(
         metric=measurement.metric,
         scope=measurement.scope,
+        at=measurement.at,
         value=measurement.value,
         interval=interval,
         relative=relative if relative is not None and math.isfinite(relative) else None,
@@ -200,7 +203,7 @@ def figure_of(measurement: Measurement) -> Figure:
 
 def headline_of(record: Record, primary: str | None = None) -> Measurement | None:
     """The measurement that leads: the one told, else the first with a direction, of the whole case if it can be."""
-    whole = [m for m in record.measurements if not m.scope] or list(record.measurements)
+    whole = [m for m in record.measurements if not m.scope and not m.at] or list(record.measurements)
     told = next((m for m in whole if m.metric.name == primary), None)
     return told or next((m for m in whole if m.metric.better is not Better.NEITHER), None)
 
@@ -209,7 +212,7 @@ def sampled(record: Record, headline: Measurement | None) -> Measurement | None:
     """The measurement whose raw samples stand behind the headline, or else the first that has several."""
     candidates: list[Measurement] = []
     if headline is not None:
-        source = record.measurement(headline.derived_from, headline.scope) if headline.derived_from else headline
+        source = record.measurement(headline.derived_from, headline.scope, headline.at) if headline.derived_from else headline
         candidates += [source] if source else []
     candidates += record.measurements
     return next((m for m in candidates if len(m.samples) > 1), None)

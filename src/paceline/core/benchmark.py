@@ -53,6 +53,7 @@ class Benchmark(ABC, Generic[P]):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    category: ClassVar[str] = "other"  # compute, memory, communication, storage, training, ...: a report's sections
     Parameters: ClassVar[type[Parameters]]
     metrics: ClassVar[tuple[Metric, ...]]
     primary: ClassVar[str]  # the metric that leads a report

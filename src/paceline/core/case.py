@@ -24,6 +24,8 @@ class Case(BaseModel):
     ranks: int = Field(default=1, ge=1)
     timeout: float = 600.0
     repeat: int = 1  # which repetition, from 1
+    require: bool = False  # whether it is a failure that the machine cannot do it
+    category: str = "other"  # what kind of benchmark it is, for reports
     origin: Origin = "local"  # a case from the network may not import a user's code
 
     @property

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from paceline.core.metric import Merge
-from paceline.core.record import Doubt, Measurement, Result
+from paceline.core.record import At, Doubt, Measurement, Result
 from paceline.core.stats import summarize
+
+_Key = tuple[str, tuple[tuple[str, int | float | str], ...]]  # a metric at a point of a sweep
 
 _JOINS: dict[Merge, Callable[..., Any]] = {
     Merge.SUM: np.sum,
@@ -23,11 +25,14 @@ def merge_ranks(results: Sequence[Result]) -> Result:
     """The result of a case from those of its ranks, in order; one rank's result is the case's."""
     if len(results) == 1:
         return results[0]
-    names = dict.fromkeys(m.metric.name for result in results for m in result.measurements)
-    whole: dict[str, Measurement] = {}
+    parts: dict[_Key, list[Measurement]] = {}
+    for result in results:
+        for measurement in result.measurements:
+            parts.setdefault(_key(measurement.metric.name, measurement.at), []).append(measurement)
+    whole: dict[_Key, Measurement] = {}
     # Rates need the merged times that they derive from, so those come first.
-    for name in sorted(names, key=lambda name: bool(_of_ranks(results, name)[0].derived_from)):
-        whole[name] = _merge(_of_ranks(results, name), whole)
+    for key in sorted(parts, key=lambda key: bool(parts[key][0].derived_from)):
+        whole[key] = _merge(parts[key], whole)
     each = [
         m.model_copy(update={"scope": f"rank {rank}"})
         for rank, result in enumerate(results)
@@ -40,21 +45,21 @@ def merge_ranks(results: Sequence[Result]) -> Result:
         kinds = dict.fromkeys(doubt.kind for doubt in result.doubts if doubt.kind not in spoken)
         spoken |= {kind: [doubt for doubt in result.doubts if doubt.kind == kind] for kind in kinds}
     return Result(
-        measurements=[whole[name] for name in names] + each,
+        measurements=[whole[key] for key in parts] + each,
         facts=results[0].facts | {"ranks": len(results)},
         doubts=[doubt for doubts in spoken.values() for doubt in doubts],
     )
 
 
-def _of_ranks(results: Sequence[Result], name: str) -> list[Measurement]:
-    return [m for result in results for m in result.measurements if m.metric.name == name]
+def _key(name: str, at: At) -> _Key:
+    return name, tuple(sorted(at.items()))
 
 
-def _merge(parts: list[Measurement], whole: dict[str, Measurement]) -> Measurement:
+def _merge(parts: list[Measurement], whole: dict[_Key, Measurement]) -> Measurement:
     first = parts[0]
     rule = first.metric.merge
     if first.derived_from:
-        return _merge_rates(parts, whole[first.derived_from])
+        return _merge_rates(parts, whole[_key(first.derived_from, first.at)])
     if rule is Merge.FIRST:
         return first
     if rule is Merge.SLOWEST:
@@ -62,13 +67,13 @@ def _merge(parts: list[Measurement], whole: dict[str, Measurement]) -> Measureme
         return max(parts, key=lambda part: part.summary.mean)
     if rule is Merge.POOLED:
         pooled = [sample for part in parts for sample in part.samples]
-        return Measurement.of_samples(first.metric, pooled, statistic=first.statistic)
+        return Measurement.of_samples(first.metric, pooled, statistic=first.statistic, at=first.at)
     values = np.array([part.value for part in parts])
     join = _JOINS[rule]
     if len({len(part.samples) for part in parts}) == 1 and len(first.samples) > 1:
         samples = join([part.samples for part in parts], axis=0)
         return first.model_copy(update={"samples": list(map(float, samples)), "summary": summarize(samples)})
-    return Measurement.of_value(first.metric, float(join(values)))
+    return Measurement.of_value(first.metric, float(join(values)), at=first.at)
 
 
 def _merge_rates(parts: list[Measurement], times: Measurement) -> Measurement:

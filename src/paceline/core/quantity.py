@@ -15,6 +15,7 @@ _BYTES = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGT", start=1):
     _BYTES |= {f"{_letter}iB": 1024**_power, f"{_letter}B": 1000**_power, _letter: 1000**_power}
 _BYTES |= {"kB": 1000, "k": 1000}
+SCALED = ("FLOP/s", "OP/s", "B/s")  # units that are shown with a prefix
 _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 
 
@@ -116,4 +117,14 @@ def show(value: float, unit: str) -> str:
         return show_size(value)
     if unit == "%":
         return f"{value:.3g} %" if abs(value) < 999.5 else f"{value:,.0f} %"
+    if unit in SCALED:
+        return show_scaled(value, unit)
     return f"{show_count(value)} {unit}".strip()
+
+
+def show_scaled(value: float, unit: str) -> str:
+    """A rate with a decimal prefix, as the field writes them: 789 TFLOP/s, 4.31 TB/s."""
+    for prefix, scale in (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12)):
+        if abs(value) < 999.5 * scale:
+            return f"{value / scale:.3g} {prefix}{unit}"
+    return f"{value / 1e15:.4g} P{unit}"

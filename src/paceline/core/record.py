@@ -13,6 +13,7 @@ from paceline.core.metric import Metric
 from paceline.core.stats import Interval, Samples, Summary, summarize
 
 Statistic = Literal["median", "mean", "single"]
+At = dict[str, int | float | str]
 
 
 class Outcome(StrEnum):
@@ -67,6 +68,7 @@ class Measurement(BaseModel):
 
     metric: Metric
     scope: str = ""  # "" for the whole case, "rank 0", ... for one rank
+    at: At = Field(default_factory=dict)  # which point of a sweep: {"size": 1024}; empty for the case as a whole
     statistic: Statistic = "single"  # which of the summary's figures is the headline
     summary: Summary
     samples: list[float] = Field(default_factory=list)  # raw, in the order they were taken
@@ -86,22 +88,32 @@ class Measurement(BaseModel):
         return self.summary.median_interval if self.statistic == "median" else self.summary.mean_interval
 
     @classmethod
-    def of_samples(cls, metric: Metric, samples: Samples, *, statistic: Statistic = "median", scope: str = "") -> Self:
+    def of_samples(
+        cls,
+        metric: Metric,
+        samples: Samples,
+        *,
+        statistic: Statistic = "median",
+        scope: str = "",
+        at: At | None = None,
+    ) -> Self:
         """A metric that was observed many times."""
         values = [float(sample) for sample in samples]
-        return cls(metric=metric, scope=scope, statistic=statistic, summary=summarize(values), samples=values)
+        summary = summarize(values)
+        return cls(metric=metric, scope=scope, at=at or {}, statistic=statistic, summary=summary, samples=values)
 
     @classmethod
-    def of_value(cls, metric: Metric, value: float, *, scope: str = "") -> Self:
+    def of_value(cls, metric: Metric, value: float, *, scope: str = "", at: At | None = None) -> Self:
         """A metric that was observed once."""
-        return cls(metric=metric, scope=scope, summary=summarize([value]), samples=[float(value)])
+        return cls(metric=metric, scope=scope, at=at or {}, summary=summarize([value]), samples=[float(value)])
 
     @classmethod
     def of_rate(cls, metric: Metric, work: float, times: Measurement, *, scope: str = "") -> Self:
-        """Work over time, from the samples of a time; the headline is all work over all time."""
+        """Work over time, from the samples of a time at the same point; the headline is all work over all time."""
         return cls(
             metric=metric,
             scope=scope,
+            at=times.at,
             statistic="mean",
             summary=times.summary.as_rate(work),
             derived_from=times.metric.name,
@@ -136,9 +148,16 @@ class Record(BaseModel):
     doubts: list[Doubt] = Field(default_factory=list)
     conditions: dict[str, Any] = Field(default_factory=dict)  # load, clocks, temperatures before and after
 
-    def measurement(self, name: str, scope: str = "") -> Measurement | None:
-        """The measurement of one metric, if the record has it."""
-        return next((m for m in self.measurements if m.metric.name == name and m.scope == scope), None)
+    def measurement(self, name: str, scope: str = "", at: At | None = None) -> Measurement | None:
+        """The measurement of one metric, of the case as a whole or at one point of its sweep, if the record has it."""
+        return next(
+            (m for m in self.measurements if m.metric.name == name and m.scope == scope and m.at == (at or {})), None
+        )
+
+    @property
+    def is_success(self) -> bool:
+        """Whether nothing went wrong; what a machine cannot do is no failure unless the suite requires it."""
+        return self.outcome is Outcome.OK or (self.outcome is Outcome.UNSUPPORTED and not self.case.require)
 
     @property
     def is_final(self) -> bool:

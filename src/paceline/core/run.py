@@ -43,5 +43,6 @@ class RunRecords(BaseModel):
 
     @property
     def all_ok(self) -> bool:
-        """Whether every case was measured and is ok."""
-        return not self.missing and all(record.outcome is Outcome.OK for record in self.records)
+        """Whether every case is done and none failed; a run that could measure nothing at all is no success."""
+        measured = any(record.outcome is Outcome.OK for record in self.records)
+        return not self.missing and measured and all(record.is_success for record in self.records)

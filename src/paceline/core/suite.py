@@ -35,6 +35,8 @@ class CaseKeys(BaseModel):
     """End the case after this time"""
     repeat: int = Field(default=1, ge=1, le=10_000)
     """Measure the case this many times, each in a process of its own"""
+    require: bool = False
+    """Count it as a failure when this machine cannot do it; else an unsupported case is only reported"""
     only_on: Literal["cpu", "cuda"] | None = None
     """Leave the case out unless the machine has such a device (cpu: unless it has no GPU)"""
 
@@ -142,6 +144,8 @@ def expand(
                     ranks=ranks,
                     timeout=keys.timeout,
                     repeat=repeat,
+                    require=keys.require,
+                    category=benchmark.category,
                     origin=suite.origin,
                 )
                 if repeat == 1:

@@ -15,6 +15,7 @@ _CASE = ("run", "case", "benchmark", "title", "target", "ranks", "repeat", "atte
 _FIGURE = (
     "metric",
     "scope",
+    "at",
     "unit",
     "better",
     "statistic",
@@ -63,6 +64,7 @@ def _figures(measurement: Measurement) -> dict[str, Any]:
     figures: dict[str, Any] = {
         "metric": metric.name,
         "scope": measurement.scope,
+        "at": ";".join(f"{key}={value}" for key, value in measurement.at.items()),
         "unit": metric.unit,
         "better": metric.better.value,
         "statistic": measurement.statistic,

@@ -145,7 +145,7 @@ class SuiteRun:
         except StoreError as error:  # it has put the record elsewhere and says where: the next case may still count
             self.all_ok = False
             self.listener.trouble(str(error))
-        self.all_ok &= record.outcome is Outcome.OK
+        self.all_ok &= record.is_success
         self.listener.case_ended(record)
 
     def _keep_partial(self, case: Case, attempt: int, metric: str, unit: str, samples: Sequence[float]) -> None:

@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 SCHEMA_VERSION = REVISIONS[-1]
 
 
@@ -105,6 +105,7 @@ measurements = Table(
     Column("position", Integer, primary_key=True, autoincrement=False),
     Column("name", Text, nullable=False),  # of the metric, for those who ask in SQL
     Column("scope", Text, nullable=False),
+    Column("at", Document, nullable=False),  # the point of a sweep
     Column("metric", Document, nullable=False),
     Column("statistic", Text, nullable=False),
     Column("summary", Document, nullable=False),

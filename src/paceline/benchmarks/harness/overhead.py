@@ -44,6 +44,7 @@ class Overhead(Benchmark[OverheadParameters]):
     """The measuring loop around work of a known size."""
 
     name = "overhead"
+    category = "harness"
     summary = "what the harness adds to a step, against a bare loop of the same work"
     Parameters = OverheadParameters
     metrics = (RATIO, PER_STEP, BARE)

@@ -11,7 +11,7 @@ from paceline.benchmarks.model import precision as formats
 from paceline.benchmarks.model.batch_size import choose_batch_size
 from paceline.benchmarks.model.benchmark import ModelBenchmark
 from paceline.benchmarks.model.determinism import Determinism
-from paceline.benchmarks.model.graph import capture
+from paceline.benchmarks.graph import capture
 from paceline.benchmarks.model.measuring import measure_steps, time_once
 from paceline.benchmarks.model.metrics import COMMON, StepWork
 from paceline.benchmarks.model.parameters import ModelParameters
@@ -43,6 +43,7 @@ class Inference(ModelBenchmark[InferenceParameters]):
     """The forward pass of one model."""
 
     name = "inference"
+    category = "inference"
     summary = "run a model forward on synthetic data: step-time percentiles, throughput, memory, MFU, energy"
     Parameters = InferenceParameters
     metrics = COMMON

@@ -9,7 +9,7 @@ from paceline.benchmarks.model import precision as formats
 from paceline.benchmarks.model.batch_size import choose_batch_size
 from paceline.benchmarks.model.benchmark import ModelBenchmark
 from paceline.benchmarks.model.determinism import Determinism
-from paceline.benchmarks.model.graph import capture
+from paceline.benchmarks.graph import capture
 from paceline.benchmarks.model.measuring import measure_steps, time_once
 from paceline.benchmarks.model.metrics import COMMON, LOSS, StepWork
 from paceline.benchmarks.model.parameters import ModelParameters
@@ -40,6 +40,7 @@ class Train(ModelBenchmark[TrainParameters]):
     """Forward, loss, backward and optimizer step of one model."""
 
     name = "train"
+    category = "training"
     summary = "train a model on synthetic data: throughput, step time, memory, MFU, energy"
     Parameters = TrainParameters
     metrics = (*COMMON, LOSS)

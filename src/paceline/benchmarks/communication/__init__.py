@@ -1,0 +1,1 @@
+"""What links between devices and hosts can do: pairs, collectives, networks."""

@@ -1,0 +1,1 @@
+"""What the processors can do: launching, multiplying, convolving."""

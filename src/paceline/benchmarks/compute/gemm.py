@@ -1,0 +1,205 @@
+"""General matrix products: how many operations per second in each number format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from paceline.benchmarks.micro import formats
+from paceline.benchmarks.micro.formats import FormatName
+from paceline.benchmarks.micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME
+from paceline.benchmarks.micro.parameters import MicroParameters
+from paceline.benchmarks.micro.session import MicroSession
+from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.case import Case
+from paceline.core.errors import InputError, SilentCorruption, Unsupported
+from paceline.core.record import Result
+from paceline.measure.device import Device, open_device
+from paceline.measure.peak import peak_flops
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GPU_SIZE = 8192
+CPU_SIZES = {"fp64": 1024, "fp32": 1024}
+CPU_SMALL = 256  # formats that many a processor computes in software
+CHECKED_ROWS = 16
+
+
+class GemmParameters(MicroParameters):
+    """Shapes and format of a product C = A B."""
+
+    precision: FormatName = "fp32"
+    """fp64, fp32 (true), tf32, fp16, bf16, fp8 (e4m3), int8"""
+    size: int | None = Field(default=None, ge=1)
+    """Edge of square matrices; unset takes what fills the device (8192 on a GPU, 1024 or less on a CPU)"""
+    m: int | None = Field(default=None, ge=1)
+    """Rows of A and C; with n and k instead of size"""
+    n: int | None = Field(default=None, ge=1)
+    """Columns of B and C"""
+    k: int | None = Field(default=None, ge=1)
+    """Columns of A and rows of B"""
+    batch: int = Field(default=1, ge=1)
+    """How many products at once"""
+    transpose_a: bool = False
+    """A lies transposed in memory"""
+    transpose_b: bool = False
+    """B lies transposed in memory"""
+    tensor_cores: Literal["auto", "off"] = "auto"
+    """auto lets the library use Tensor Cores as the format allows; off measures the plain units (fp64, fp32, fp16)"""
+
+
+class Gemm(Benchmark[GemmParameters]):
+    """One matrix product on random data, checked against a higher precision."""
+
+    name = "gemm"
+    summary = "matrix product in one number format: FLOP/s, percent of peak, result checked"
+    category = "compute"
+    Parameters = GemmParameters
+    metrics = (COMPUTE_RATE, PEAK_SHARE, TIME)
+    primary = "compute_rate"
+
+    @classmethod
+    def title(cls, parameters: GemmParameters) -> str:
+        given = [parameters.m, parameters.n, parameters.k]
+        shape = "x".join(map(str, given)) if None not in given else f"{parameters.size}" if parameters.size else ""
+        words = [
+            parameters.precision,
+            "plain units" if parameters.tensor_cores == "off" else "",
+            shape,
+            f"batch {parameters.batch}" if parameters.batch > 1 else "",
+            "A transposed" if parameters.transpose_a else "",
+            "B transposed" if parameters.transpose_b else "",
+        ]
+        return " ".join(word for word in words if word)
+
+    @classmethod
+    def check(cls, parameters: GemmParameters, case: Case) -> None:
+        given = {name: getattr(parameters, name) for name in ("m", "n", "k")}
+        missing = [name for name, value in given.items() if value is None]
+        if len(missing) == 3:
+            return
+        if missing:
+            raise InputError(f"{', '.join(missing)} missing: give m, n and k together, or size alone")
+        if parameters.size is not None:
+            raise InputError(f"size = {parameters.size} beside m, n and k: give one or the other")
+
+    @classmethod
+    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("torch",)
+
+    def measure(self, parameters: GemmParameters, context: Context) -> Result:
+        device = open_device(context.target)
+        formats.check_device(parameters.precision, device)
+        context.report(Progress(phase="preparing"))
+        product = Product(parameters, device)
+        m, n, k = product.shape
+        product.check()
+        work = 2.0 * m * n * k * parameters.batch
+        kind = "OP/s" if parameters.precision == "int8" else "FLOP/s"
+        rate = COMPUTE_RATE.model_copy(update={"unit": kind})
+        plain = parameters.tensor_cores == "off"
+        peak = peak_flops(device.name, parameters.precision, tensor_cores=not plain)
+        with MicroSession(parameters, context, device) as session:
+            point = session.time(product.call, TIME, work=work, rate_unit=kind, graph=True)
+        product.check()
+        found = [point.rate(rate, work), point.time]
+        if peak is not None:
+            found.insert(1, point.rate(PEAK_SHARE, 100.0 * work / peak.rate))
+        facts = {
+            "shape": {"m": m, "n": n, "k": k, "batch": parameters.batch},
+            "operations": f"2 m n k batch = {work:g}",
+            "library_call": product.how,
+            "peak": peak.rate if peak else None,
+            "peak_source": peak.source if peak else "no datasheet is known for this device",
+            "checked": f"{CHECKED_ROWS} rows before and after, against fp64; largest error "
+            f"{product.worst:.3g} of what the format allows",
+        }
+        return session.result(found, facts)
+
+
+class Product:
+    """The operands of one product, the call that computes it, and the check of its result."""
+
+    def __init__(self, parameters: GemmParameters, device: Device) -> None:
+        import torch
+
+        own = GPU_SIZE if device.kind == "cuda" else CPU_SIZES.get(parameters.precision, CPU_SMALL)
+        size = parameters.size or own
+        self._parameters = parameters
+        self._device = device
+        self.shape = (parameters.m or size, parameters.n or size, parameters.k or size)
+        self.worst = 0.0  # error of the checked elements as a part of what is allowed
+        self.how = ""
+        m, n, k = self.shape
+        generator = torch.Generator(device.torch()).manual_seed(parameters.seed)
+        lead = (parameters.batch,) if parameters.batch > 1 else ()
+        self._a = _operand(parameters.precision, lead, m, k, parameters.transpose_a, generator)
+        self._b = _operand(parameters.precision, lead, k, n, parameters.transpose_b, generator)
+        formats.set_fp32_mode(parameters.precision)
+        self.call: Callable[[], Tensor] = self._make_call(lead)
+
+    def check(self) -> None:
+        """Compare some rows of the result with a higher precision; a difference is silent corruption."""
+        import torch
+
+        m, _, k = self.shape
+        result = self.call()
+        rows = torch.linspace(0, m - 1, min(CHECKED_ROWS, m), device=result.device).long()
+        a = self._a[..., rows, :].double()
+        b = self._b.double()
+        exact = a @ b
+        error = (result[..., rows, :].double() - exact).abs()
+        allowed = formats.tolerance(self._parameters.precision, a.abs() @ b.abs(), k)
+        share = torch.where(error == 0, 0.0, error / allowed)
+        worst = float(share.max())
+        if not worst <= 1.0:  # not a number is no agreement
+            where = [int(i) for i in (~(share <= 1.0)).nonzero()[0]]
+            raise SilentCorruption(
+                f"the product in {self._parameters.precision} is wrong at {where} of the checked rows: "
+                f"{worst:.3g} times as far from the fp64 result as the format allows"
+            )
+        self.worst = max(self.worst, worst)
+
+    def _make_call(self, lead: tuple[int, ...]) -> Callable[[], Tensor]:
+        import torch
+
+        a, b = self._a, self._b
+        m, n, _ = self.shape
+        if self._parameters.tensor_cores == "off":
+            return self._plain_call(lead)
+        if self._parameters.precision == "fp8":
+            return self._fp8_call(lead)
+        if self._parameters.precision == "int8":
+            if lead:
+                raise Unsupported("int8 has no batched product here: use batch = 1")
+            self.how = "torch._int_mm, int32 result"
+            return lambda: torch._int_mm(a, b)
+        out = torch.empty((*lead, m, n), dtype=a.dtype, device=a.device)
+        self.how = "torch.bmm" if lead else "torch.mm"
+        multiply = torch.bmm if lead else torch.mm
+        return lambda: multiply(a, b, out=out)
+
+    def _fp8_call(self, lead: tuple[int, ...]) -> Callable[[], Tensor]:
+        import torch
+
+        if lead or self._parameters.transpose_a:
+            raise Unsupported("fp8 goes with batch = 1 and A as it is: the hardware takes no other layout")
+        # The units read B by columns: what is stored by rows is laid out so once, outside the timed region.
+        a, b = self._a, self._b.t().contiguous().t()
+        one = torch.ones((), device=a.device)
+        self.how = "torch._scaled_mm, e4m3 operands, bf16 result, fast accumulation"
+        return lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+
+    def _plain_call(self, lead: tuple[int, ...]) -> Callable[[], Tensor]:
+        raise Unsupported("tensor_cores = off is not there yet")
+
+
+def _operand(
+    precision: str, lead: tuple[int, ...], rows: int, columns: int, transposed: bool, generator: Any
+) -> Tensor:
+    shape = (*lead, columns, rows) if transposed else (*lead, rows, columns)
+    made = formats.random_operand(precision, shape, generator)
+    return made.transpose(-1, -2) if transposed else made

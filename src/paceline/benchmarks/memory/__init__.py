@@ -1,0 +1,1 @@
+"""What memory can do: copying, streaming, answering."""

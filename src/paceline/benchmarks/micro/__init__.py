@@ -1,0 +1,1 @@
+"""What the micro benchmarks share: their parameters, how a call is timed, programs and native code they use."""

@@ -1,0 +1,88 @@
+"""Number formats of single operators: how operands are made in each, and how exact a result must be."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+from paceline.core.errors import Unsupported
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from paceline.measure.device import Device
+
+FormatName = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
+
+# Compute capability from which a GPU has it.
+_CAPABILITY = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9), "int8": (7, 5)}
+
+# Relative steps: of rounding the operands inside the unit, of accumulating, of the result's own format.
+# Tensor Cores keep fewer bits while they accumulate than fp32 has, fewest (about 14) in fp8.
+_STEPS = {
+    "fp64": (0.0, 2.0**-52, 2.0**-52),
+    "fp32": (0.0, 2.0**-23, 2.0**-23),
+    "tf32": (2.0**-10, 2.0**-20, 2.0**-23),
+    "fp16": (0.0, 2.0**-20, 2.0**-10),
+    "bf16": (0.0, 2.0**-20, 2.0**-7),
+    "fp8": (0.0, 2.0**-12, 2.0**-7),
+    "int8": (0.0, 0.0, 0.0),
+}
+
+
+def check_device(precision: str, device: Device) -> None:
+    """Raise Unsupported, with the reason, for a format that the device does not compute in."""
+    if device.kind == "cpu":
+        if precision in ("tf32", "fp8"):
+            raise Unsupported(f"{precision} needs a GPU's Tensor Cores; on a CPU use fp64, fp32, fp16, bf16 or int8")
+        return
+    needed = _CAPABILITY.get(precision)
+    if needed and device.capability < needed:
+        have, want = ".".join(map(str, device.capability)), ".".join(map(str, needed))
+        raise Unsupported(f"{precision} needs compute capability {want}; {device.name} has {have}: use fp32 or fp16")
+
+
+def dtype_of(precision: str) -> torch.dtype:
+    """The format in which operands lie in memory."""
+    import torch
+
+    return {
+        "fp64": torch.float64,
+        "fp32": torch.float32,
+        "tf32": torch.float32,
+        "fp16": torch.float16,
+        "bf16": torch.bfloat16,
+        "fp8": torch.float8_e4m3fn,
+        "int8": torch.int8,
+    }[precision]
+
+
+def random_operand(precision: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Random numbers in a format: normal, or every integer of int8 alike; zeros would draw less power and run faster."""
+    import torch
+
+    device = generator.device
+    if precision == "int8":
+        return torch.randint(-127, 128, shape, dtype=torch.int8, device=device, generator=generator)
+    wide = torch.float64 if precision == "fp64" else torch.float32
+    return torch.randn(shape, dtype=wide, device=device, generator=generator).to(dtype_of(precision))
+
+
+def tolerance(precision: str, magnitude: Tensor, depth: int) -> Tensor:
+    """How far each element of a product may lie from the exact one.
+
+    `magnitude` is the product of the operands' absolute values; `depth` is how many terms each element sums. Errors of
+    accumulation grow with the root of the depth; the factor leaves room for the order of the sum and split sums.
+    """
+    inside, accumulating, result = _STEPS[precision]
+    return 8.0 * (inside + accumulating * math.sqrt(depth) + result) * magnitude
+
+
+def set_fp32_mode(precision: str) -> None:
+    """Allow TF32 where it is asked for, and nowhere else."""
+    import torch
+
+    tf32 = precision == "tf32"
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32

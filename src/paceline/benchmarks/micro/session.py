@@ -1,0 +1,278 @@
+"""Times calls, one point of a sweep after another, and gathers what is to be known about them.
+
+A call may be shorter than the clock can tell or than Python can issue. Several calls then make one sample: their
+number is found by doubling until a sample is long enough, and the sample is divided by it. On a GPU, calls that are
+too short for Python to keep the device busy are recorded into a CUDA graph, so that the device's speed is measured
+and not the host's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from paceline.benchmarks.micro.parameters import MicroParameters
+from paceline.benchmarks.ranks import Ranks
+from paceline.core.benchmark import Context, Progress
+from paceline.core.metric import Metric
+from paceline.core.quantity import show_size
+from paceline.core.record import At, Doubt, Measurement, Result
+from paceline.machine import conditions
+from paceline.measure import loop
+from paceline.measure.device import Device
+from paceline.measure.timeline import ReportedTimeline, Timeline, monotonic
+
+Call = Callable[[], object]
+
+SAMPLE_SECONDS = {"cpu": 2e-4, "cuda": 1e-3}  # a sample is at least about this long
+MOST_CALLS = 1 << 16
+GRAPH_BELOW = 1e-4  # a call shorter than this keeps the host busier than the device
+GRAPH_CALLS = 200  # a graph holds at most about this many
+IN_FLIGHT = 2
+
+
+@dataclass(frozen=True)
+class Point:
+    """What timing one call at one point of a sweep gave."""
+
+    metric: Metric
+    at: At
+    timed: loop.Timed
+    warm: loop.WarmUp
+    calls: int  # in each sample
+    timing: str  # how the time was taken
+    doubts: tuple[Doubt, ...]
+
+    @property
+    def time(self) -> Measurement:
+        """Seconds per call."""
+        return Measurement.of_samples(self.metric, self.timed.samples, at=self.at)
+
+    def rate(self, metric: Metric, work: float) -> Measurement:
+        """Work of one call over its time."""
+        return Measurement.of_rate(metric, work, self.time)
+
+
+@dataclass
+class MicroSession:
+    """One case of a micro benchmark: enter it, time calls, leave it, make the result."""
+
+    parameters: MicroParameters
+    context: Context
+    device: Device
+    ranks: Ranks = field(default_factory=lambda: Ranks(0, 1))
+    points: list[Point] = field(default_factory=list)
+    _before: conditions.Conditions | None = None
+    _after: conditions.Conditions | None = None
+    _entered: float = 0.0
+    _left: float = 0.0
+
+    def __enter__(self) -> Self:
+        self._entered = monotonic()
+        self._before = conditions.observe(self.context.target, self.ranks.siblings)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._after = conditions.observe(self.context.target, self.ranks.siblings)
+            self._left = monotonic()
+
+    def time(
+        self,
+        call: Call,
+        metric: Metric,
+        *,
+        at: At | None = None,
+        work: float | None = None,
+        rate_unit: str = "",
+        graph: bool = False,
+        each: bool = False,
+    ) -> Point:
+        """Time a call.
+
+        `metric` is a time; `work` and `rate_unit` let the live view show a rate. `graph` allows a CUDA graph for calls
+        that are short on a GPU: they must not ask the host anything. `each` waits for every single call (a latency as
+        one caller sees it) instead of keeping the device busy.
+        """
+        calls = 1 if each else self._calls_per_sample(call)
+        how = ""
+        block = _repeated(call, calls)
+        if graph and self.device.kind == "cuda":
+            seconds = _seconds_per_call(block, calls, self.device)
+            if seconds < GRAPH_BELOW:
+                calls = max(1, min(GRAPH_CALLS, calls))
+                block, how = _captured(call, calls), ", replayed as a CUDA graph"
+        if calls > 1:
+            how = f", {calls} calls per sample{how}"
+        in_flight = 1 if each else IN_FLIGHT
+        return self._point(
+            block,
+            lambda: self.device.timeline(in_flight),
+            metric,
+            at or {},
+            calls=calls,
+            how=how,
+            work=work,
+            rate_unit=rate_unit,
+        )
+
+    def time_reported(
+        self,
+        step: Callable[[], Sequence[float]],
+        metric: Metric,
+        how: str,
+        *,
+        at: At | None = None,
+        work: float | None = None,
+        rate_unit: str = "",
+    ) -> Point:
+        """Like `time`, for a step that returns the durations it saw itself (native code, another program)."""
+        timeline = ReportedTimeline(how)
+        return self._point(
+            lambda: timeline.tell(step()),
+            lambda: timeline,
+            metric,
+            at or {},
+            calls=1,
+            how="",
+            work=work,
+            rate_unit=rate_unit,
+        )
+
+    def result(self, measurements: list[Measurement], facts: dict[str, Any] | None = None) -> Result:
+        """What the case yields: the measurements, how they were taken, and reasons to doubt them."""
+        if self._before is None or self._after is None:
+            raise RuntimeError("result() before the session was entered and left")
+        timings = list(dict.fromkeys(point.timing for point in self.points))
+        own = {
+            "device": self.device.name,
+            "timing": timings[0] if len(timings) == 1 else timings,
+            "stopped": {_label(point.at) or "case": point.timed.stopped.value for point in self.points},
+            "spent": {"preparing": self._entered - self.context.began, "measuring": self._left - self._entered},
+            "conditions": {
+                "before": self._before.model_dump(mode="json"),
+                "after": self._after.model_dump(mode="json"),
+            },
+        }
+        return Result(
+            measurements=measurements,
+            facts=own | (facts or {}),
+            doubts=[*_gathered(self.points), *conditions.doubts(self._before, self._after)],
+        )
+
+    def _point(
+        self,
+        step: Call,
+        new_timeline: Callable[[], Timeline],
+        metric: Metric,
+        at: At,
+        *,
+        calls: int,
+        how: str,
+        work: float | None,
+        rate_unit: str,
+    ) -> Point:
+        agree = self.ranks.agree if self.ranks.world_size > 1 else None
+        label = _label(at)
+
+        def report(phase: str, samples: list[float]) -> None:
+            self.context.report(
+                Progress(
+                    phase=f"{phase} {label}".strip(),
+                    metric=f"{metric.name} {label}".strip() if phase == "measuring" else "",
+                    unit="s",
+                    samples=tuple(sample / calls for sample in samples),
+                    work=work,
+                    rate_unit=rate_unit,
+                )
+            )
+
+        self.device.synchronize()
+        self.ranks.meet()
+        warm = loop.warm_up(step, new_timeline(), self.parameters, agree=agree, report=report)
+        self.ranks.meet()
+        timeline = new_timeline()
+        timed = loop.measure(step, timeline, self.parameters, agree=agree, report=report)
+        point = Point(
+            metric=metric,
+            at=at,
+            timed=loop.Timed([s / calls for s in timed.samples], timed.stopped, timed.starved, timed.executed),
+            warm=warm,
+            calls=calls,
+            timing=timeline.description + how,
+            doubts=tuple(loop.doubts(warm, timed, self.parameters)),
+        )
+        self.points.append(point)
+        return point
+
+    def _calls_per_sample(self, call: Call) -> int:
+        """How many calls make a sample that is long enough; the same on every rank."""
+        enough = SAMPLE_SECONDS[self.device.kind]
+        call()  # what is lazy is paid for here
+        calls = 1
+        while calls < MOST_CALLS:
+            took = _seconds_per_call(_repeated(call, calls), calls, self.device) * calls
+            is_enough = took >= enough
+            if self.ranks.agree(is_enough) if self.ranks.world_size > 1 else is_enough:
+                break
+            calls *= 2
+        return calls
+
+
+def headline(points: Sequence[Measurement]) -> Measurement:
+    """The last point of a sweep as the figure of the whole case: chosen beforehand, not because it is the best."""
+    return points[-1].model_copy(update={"at": {}})
+
+
+def show_at(at: At) -> str:
+    """A point as people say it."""
+    return _label(at)
+
+
+def _label(at: At) -> str:
+    return " ".join(show_size(value) if key == "size" else f"{key} {value}" for key, value in at.items())
+
+
+def _repeated(call: Call, times: int) -> Call:
+    if times == 1:
+        return call
+
+    def block() -> None:
+        for _ in range(times):
+            call()
+
+    return block
+
+
+def _seconds_per_call(block: Call, calls: int, device: Device) -> float:
+    device.synchronize()
+    begun = monotonic()
+    block()
+    device.synchronize()
+    return (monotonic() - begun) / calls
+
+
+def _captured(call: Call, times: int) -> Call:
+    from paceline.benchmarks.graph import capture
+
+    return capture(_repeated(call, times))
+
+
+def _gathered(points: Sequence[Point]) -> list[Doubt]:
+    """One doubt of each kind: where there are several points, the first one's words and at how many it was seen."""
+    seen: dict[str, list[tuple[str, Doubt]]] = {}
+    for point in points:
+        for doubt in point.doubts:
+            seen.setdefault(doubt.kind, []).append((_label(point.at), doubt))
+    found = []
+    for told in seen.values():
+        label, first = told[0]
+        message = f"at {label}: {first.message}" if label else first.message
+        if len(told) > 1:
+            message += f" (and at {len(told) - 1} of {len(points)} points more)"
+        found.append(first.model_copy(update={"message": message}))
+    return found

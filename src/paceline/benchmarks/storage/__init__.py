@@ -1,0 +1,1 @@
+"""What disks can do."""
