@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.report import html
+from support.micro_records import micro_run
 from support.records import hostile_run, sample_run
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="install it with: pip install 'paceline[dev]'")
@@ -167,3 +168,76 @@ def test_hostile_text_runs_nothing(browser: Any, tmp_path: Path) -> None:
     for page in watched(opened, html.write(hostile_run(), tmp_path / "report.html")):
         assert page.locator("script").count() == 1
     assert dialogs == []
+
+
+@pytest.fixture(scope="module")
+def micro_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return html.write(micro_run(), tmp_path_factory.mktemp("micro") / "report.html")
+
+
+@pytest.fixture(params=["light", "dark"])
+def micro_page(request: pytest.FixtureRequest, browser: Any, micro_report: Path) -> Iterator[Any]:
+    opened = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=request.param)
+    yield from watched(opened, micro_report)
+
+
+def test_every_table_of_a_sectioned_page_sorts_alone(micro_page: Any) -> None:
+    tables = micro_page.locator("table.sortable")
+    assert tables.count() == 3
+    others = [tables.nth(index).inner_text() for index in (0, 2)]
+    before = tables.nth(1).inner_text()
+    tables.nth(1).locator("thead button").nth(2).click()
+    rows = tables.nth(1).locator("tbody td.result").all_inner_texts()
+    assert rows[0].endswith("ns") and rows[-1].endswith("TB/s")
+    assert tables.nth(1).inner_text() != before
+    assert [tables.nth(index).inner_text() for index in (0, 2)] == others
+
+
+def test_the_points_of_a_sweep_are_folded_until_they_are_asked_for(micro_page: Any) -> None:
+    case = micro_page.locator("#case-9")
+    case.locator("summary").first.click()
+    table = case.locator(".sweep table")
+    assert not table.is_visible()
+    case.locator(".sweep summary").click()
+    assert table.is_visible()
+    assert table.locator("tbody tr").count() == 10
+
+
+def test_text_of_a_sectioned_page_has_enough_contrast(micro_page: Any) -> None:
+    assert micro_page.evaluate(CONTRAST) == []
+
+
+CROSSING = """() => [...document.querySelectorAll("section > figure svg.chart")].flatMap((chart) => {
+  const boxes = [...chart.querySelectorAll("text")]
+    .filter((text) => text.textContent.trim() && text.getBBox().width)
+    .map((text) => [text.textContent, text.getBoundingClientRect()]);
+  const across = (a, b) => a.left < b.right - 1 && b.left < a.right - 1;
+  const along = (a, b) => a.top < b.bottom - 3 && b.top < a.bottom - 3;
+  return boxes.flatMap(([name, a], place) => boxes.slice(place + 1)
+    .filter(([, b]) => across(a, b) && along(a, b))
+    .map(([other]) => `${name} / ${other}`));
+})"""
+
+
+def test_labels_of_charts_do_not_cover_each_other(micro_page: Any) -> None:
+    crossing = micro_page.evaluate(CROSSING)
+    assert crossing == []
+
+
+def test_lines_differ_in_both_schemes(browser: Any, micro_report: Path) -> None:
+    for scheme in ("light", "dark"):
+        opened = browser.new_page(color_scheme=scheme)
+        opened.goto(micro_report.as_uri())
+        strokes = opened.evaluate(
+            """[...document.querySelectorAll("svg.chart path[stroke][stroke-width='2']")]
+              .map((path) => getComputedStyle(path).stroke)"""
+        )
+        assert len(set(strokes)) >= 5
+        opened.close()
+
+
+def test_a_sectioned_page_fits_a_phone(browser: Any, micro_report: Path) -> None:
+    opened = browser.new_page(viewport={"width": 390, "height": 800})
+    for page in watched(opened, micro_report):
+        page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390

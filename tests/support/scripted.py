@@ -48,7 +48,7 @@ class ScriptedDevice:
         return HostTimeline(self.clock, self.synchronize)
 
     def event_timeline(self, in_flight: int) -> EventTimeline:
-        return EventTimeline(self.new_event, in_flight)
+        return EventTimeline(self.new_event, in_flight, self.clock)
 
 
 class ScriptedEvent:

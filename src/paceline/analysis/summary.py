@@ -25,6 +25,13 @@ REMEDIES = {
     CauseKind.CORRUPTION: "trust no number from this device until it was checked; repeat the case on another one",
 }
 
+MICRO = ("compute", "memory", "communication", "storage")  # categories of benchmarks of one operation each
+CATEGORIES = (*MICRO, "training", "inference", "parallel", "serving", "harness")  # in a report's order; others follow
+
+# Parameters that say what is done; cases that differ in them do different work, so that neither wins.
+_WORK = ("model", "scale", "operation", "direction", "mode", "function")
+_RATES = ("FLOP/s", "B/s")  # units of which more is the news of a micro benchmark
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -63,13 +70,50 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Point:
+    """What a case measured at one point of its sweep."""
+
+    at: At
+    figures: tuple[Figure, ...]
+
+    def figure(self, name: str) -> Figure | None:
+        """A metric by name."""
+        return next((figure for figure in self.figures if figure.name == name), None)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The points of one case that differ in the same ways: sizes of a message, pairs of devices."""
+
+    axes: tuple[str, ...]
+    points: tuple[Point, ...]  # in the order they were measured
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Everything that was measured at some point."""
+        return tuple({figure.name: figure.metric for point in self.points for figure in point.figures}.values())
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether its points are pairs, each from one place to another."""
+        return self.axes == ("from", "to")
+
+    @property
+    def is_line(self) -> bool:
+        """Whether its points lie on one axis of numbers and are enough for a line."""
+        numbers = all(isinstance(value, int | float) for point in self.points for value in point.at.values())
+        return len(self.axes) == 1 and len(self.points) > 2 and numbers
+
+
+@dataclass(frozen=True)
 class Row:
     """What one case came to."""
 
     record: Record
     label: str  # unique in the run
     headline: Figure | None
-    secondary: tuple[Figure, ...]
+    secondary: tuple[Figure, ...]  # of the whole case or of one rank, never of one point
+    sweeps: tuple[Sweep, ...]
     remedy: str  # what to do if it did not succeed
 
     @property
@@ -88,6 +132,11 @@ class Row:
         return self.record.outcome is Outcome.OK
 
     @property
+    def failed(self) -> bool:
+        """Whether something went wrong; that the machine cannot do it is none unless the suite requires it."""
+        return not self.record.is_success
+
+    @property
     def cause(self) -> Cause | None:
         """Why it did not end well."""
         return self.record.cause
@@ -99,13 +148,20 @@ class Row:
 
     @property
     def figures(self) -> tuple[Figure, ...]:
-        """Everything it measured, the headline first."""
+        """Everything it measured as a whole, the headline first."""
         return ((self.headline,) if self.headline else ()) + self.secondary
 
     def figure(self, name: str) -> Figure | None:
         """A metric of the whole case, by name."""
         whole = (figure for figure in self.figures if not figure.scope and not figure.at)
         return next((figure for figure in whole if figure.name == name), None)
+
+    @property
+    def point(self) -> Point | None:
+        """The point of a sweep at which its headline was measured."""
+        points = [point for sweep in self.sweeps for point in sweep.points]
+        own = [point for point in points if any(_same(self.headline, figure) for figure in point.figures)]
+        return own[-1] if own else None
 
 
 @dataclass(frozen=True)
@@ -120,6 +176,15 @@ class Group:
     def best(self) -> Row:
         """The leader."""
         return self.rows[0]
+
+
+@dataclass(frozen=True)
+class Highlight:
+    """The fastest case of a category, of those that measure a rate."""
+
+    category: str
+    row: Row
+    of: int  # how many cases it led, itself included
 
 
 @dataclass(frozen=True)
@@ -155,12 +220,39 @@ class RunSummary:
     @property
     def failed(self) -> tuple[Row, ...]:
         """The cases that did not succeed."""
-        return tuple(row for row in self.rows if not row.ok)
+        return tuple(row for row in self.rows if row.failed)
+
+    @property
+    def impossible(self) -> tuple[Row, ...]:
+        """The cases that cannot be measured on this machine, and that nobody requires."""
+        return tuple(row for row in self.rows if not row.ok and not row.failed)
 
     @property
     def doubtful(self) -> tuple[Row, ...]:
         """The cases that succeeded, but are to be trusted less."""
         return tuple(row for row in self.measured if row.doubts)
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """Which kinds of benchmarks were measured, in the order of a report."""
+        found = dict.fromkeys(row.case.category for row in self.measured)
+        known = {name: place for place, name in enumerate(CATEGORIES)}
+        return tuple(sorted(found, key=lambda name: known.get(name, len(known))))
+
+    @property
+    def is_micro(self) -> bool:
+        """Whether benchmarks of single operations are among what was measured."""
+        return any(name in MICRO for name in self.categories)
+
+    @property
+    def highlights(self) -> tuple[Highlight, ...]:
+        """The leader of every category of single operations: its highest rate."""
+        found = []
+        for name in self.categories:
+            rows = [row for row in self.measured if row.case.category == name and name in MICRO and _is_rate(row)]
+            if rows:
+                found.append(Highlight(name, max(rows, key=_headline_value), len(rows)))
+        return tuple(found)
 
     def marks(self, row: Row) -> str:
         """The marks of one row's doubts."""
@@ -210,12 +302,13 @@ def headline_of(record: Record, primary: str | None = None) -> Measurement | Non
 
 def sampled(record: Record, headline: Measurement | None) -> Measurement | None:
     """The measurement whose raw samples stand behind the headline, or else the first that has several."""
-    candidates: list[Measurement] = []
+    candidates: list[Measurement | None] = []
     if headline is not None:
-        source = record.measurement(headline.derived_from, headline.scope, headline.at) if headline.derived_from else headline
-        candidates += [source] if source else []
+        points = [m for m in record.measurements if m.at and not m.scope and _same(m, headline)]
+        twins = [headline, *reversed(points)]
+        candidates += [record.measurement(m.derived_from, m.scope, m.at) if m.derived_from else m for m in twins]
     candidates += record.measurements
-    return next((m for m in candidates if len(m.samples) > 1), None)
+    return next((m for m in candidates if m is not None and len(m.samples) > 1), None)
 
 
 def unique_labels(cases: Sequence[Case]) -> list[str]:
@@ -245,9 +338,34 @@ def _row(record: Record, label: str, primary: str | None) -> Row:
         record=record,
         label=label,
         headline=figure_of(headline) if headline else None,
-        secondary=tuple(figure_of(m) for m in record.measurements if m is not headline),
+        secondary=tuple(figure_of(m) for m in record.measurements if m is not headline and not m.at),
+        sweeps=_sweeps(record),
         remedy=REMEDIES[record.cause.kind] if record.cause and record.outcome is not Outcome.OK else "",
     )
+
+
+def _sweeps(record: Record) -> tuple[Sweep, ...]:
+    found: dict[tuple[str, ...], dict[tuple[object, ...], list[Measurement]]] = {}
+    for measurement in record.measurements:
+        if measurement.at and not measurement.scope:
+            place = tuple(measurement.at.values())
+            found.setdefault(tuple(measurement.at), {}).setdefault(place, []).append(measurement)
+    return tuple(
+        Sweep(axes, tuple(Point(told[0].at, tuple(figure_of(m) for m in told)) for told in points.values()))
+        for axes, points in found.items()
+    )
+
+
+def _same(one: Figure | Measurement | None, other: Figure | Measurement) -> bool:
+    return one is not None and (one.metric, one.summary) == (other.metric, other.summary)
+
+
+def _is_rate(row: Row) -> bool:
+    return row.headline is not None and row.headline.unit in _RATES and math.isfinite(row.headline.value)
+
+
+def _headline_value(row: Row) -> float:
+    return row.headline.value if row.headline else -math.inf
 
 
 def _groups(rows: Iterable[Row]) -> tuple[Group, ...]:
@@ -255,7 +373,7 @@ def _groups(rows: Iterable[Row]) -> tuple[Group, ...]:
     for row in rows:
         if row.ok and row.headline is not None and math.isfinite(row.headline.value):
             # That one model is faster than another is no news; that one way to run it is, is.
-            work = [str(row.case.parameters.get(key, "")) for key in ("model", "scale")]
+            work = [str(row.case.parameters.get(key, "")) for key in _WORK]
             found.setdefault((row.case.benchmark, row.headline.name, row.headline.unit, *work), []).append(row)
     groups = []
     for members in found.values():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -51,18 +51,30 @@ class Ranks:
         distributed.all_reduce(number, op=distributed.ReduceOp.MIN, group=self.control)
         return int(number.item())
 
+    def gather(self, mine: Any) -> list[Any]:
+        """What every rank has, in the order of ranks, for everybody."""
+        if self.world_size == 1:
+            return [mine]
+        from torch import distributed
+
+        everybody: list[Any] = [None] * self.world_size
+        distributed.all_gather_object(everybody, mine, group=self.control)
+        return everybody
+
 
 @contextmanager
-def join(context: Context, device_kind: str) -> Iterator[Ranks]:
-    """Meet the other ranks at the rendezvous that the environment names, as torchrun sets it."""
+def join(context: Context, device_kind: str, backend: str | None = None) -> Iterator[Ranks]:
+    """Meet the other ranks at the rendezvous that the environment names, as torchrun sets it.
+
+    Data moves by nccl between GPUs and by gloo between CPUs, unless another backend is named.
+    """
     if context.world_size == 1:
         yield Ranks(0, 1)
         return
     from torch import distributed
 
-    backend = "nccl" if device_kind == "cuda" else "gloo"
     distributed.init_process_group(
-        backend,
+        backend or ("nccl" if device_kind == "cuda" else "gloo"),
         rank=context.rank,
         world_size=context.world_size,
         timeout=timedelta(seconds=context.case.timeout),
@@ -70,8 +82,8 @@ def join(context: Context, device_kind: str) -> Iterator[Ranks]:
     try:
         if device_kind == "cpu":
             _share_cores()
-        control = distributed.new_group(backend="gloo")
-        yield Ranks(context.rank, context.world_size, control, _siblings(control, context.world_size))
+        ranks = Ranks(context.rank, context.world_size, distributed.new_group(backend="gloo"))
+        yield replace(ranks, siblings=siblings_among(ranks.gather(own_process())))
     finally:
         distributed.destroy_process_group()
 
@@ -86,10 +98,12 @@ def _share_cores() -> None:
     torch.set_num_threads(max(1, alone // beside))
 
 
-def _siblings(control: Any, world_size: int) -> tuple[int, ...]:
-    from torch import distributed
+def own_process() -> tuple[str, int]:
+    """This process, so that others can tell where it is."""
+    return socket.gethostname(), os.getpid()
 
-    mine = (socket.gethostname(), os.getpid())
-    everybody: list[Any] = [None] * world_size
-    distributed.all_gather_object(everybody, mine, group=control)
-    return tuple(pid for host, pid in everybody if host == mine[0] and pid != mine[1])
+
+def siblings_among(processes: Iterable[tuple[str, int]]) -> tuple[int, ...]:
+    """Those of the processes that share this host, this one left out."""
+    host, own = own_process()
+    return tuple(pid for where, pid in processes if where == host and pid != own)

@@ -1,4 +1,4 @@
-"""Starts, resumes and follows runs for the verb `run`: store, runner and report brought together."""
+"""Starts, resumes and follows runs for the verbs that measure: store, runner and report brought together."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ class Output:
     as_json: bool = False
     report: bool = True
     report_path: str | None = None
+    answer: Callable[[RunRecords], None] | None = None  # shows what the run came to, instead of the table of its cases
 
     def listener(self) -> Listener:
         """Lines for programs, for pipes, or a live display."""
@@ -218,11 +219,16 @@ def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
 
     path = _write_report(records, output) if output.report else None
     if output.as_json:
+        if output.answer is not None:
+            output.answer(records)
         words = {"event": "run_ended", "run": records.run.id, "ok": ok, "status": "finished"}
         click.echo(json.dumps(words | {"report": str(path) if path else None}))
         return path is not None
     click.echo()
-    console.render(records, primary=primary_metrics())
+    if output.answer is not None:
+        output.answer(records)
+    else:
+        console.render(records, primary=primary_metrics())
     if path is not None:
         click.echo(f"\nReport: {path}")
     click.echo(f"Run:    {records.run.id}")
@@ -231,8 +237,8 @@ def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
 
 def _write_report(records: RunRecords, output: Output) -> Path | None:
     from paceline.cli.report import primary_metrics
+    from paceline.core.files import data_directory
     from paceline.report import html
-    from paceline.store.location import data_directory
 
     run_id = records.run.id
     path = Path(output.report_path or f"{run_id}.html")

@@ -1,7 +1,9 @@
-"""Say what this machine is."""
+"""Say what this machine is, and measure what it can do at most."""
 
 from __future__ import annotations
 
+import json
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -11,26 +13,69 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from paceline.core.profile import Profile
     from paceline.machine.environment import Cpu, Environment, Gpu
 
 Row = tuple[str, str | None]
 
 
 @click.command("machine")
+@click.option("--measure", is_flag=True, help="Measure what this machine can do at most, and keep it as its profile.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="With --measure: override a parameter of the suite."
+)
+@click.option("--store", metavar="PATH|URL", help="With --measure: where results go.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything that is known, for programs.")
-def command(as_json: bool) -> None:
-    """Say what this machine is: hardware, software and settings that bear on a number."""
+def command(measure: bool, settings: tuple[str, ...], store: str | None, as_json: bool) -> None:
+    """Say what this machine is: hardware, software and settings that bear on a number.
+
+    With --measure, also what it can do at most: the suite 'ceilings' is run, which takes some minutes.
+    """
+    if measure:
+        from paceline.cli import _profile
+        from paceline.cli._flags import read_settings
+
+        sys.exit(_profile.measure(read_settings(settings), store, as_json=as_json))
+    if settings or store is not None:
+        from paceline.core.errors import InputError
+
+        raise InputError(f"{'--set' if settings else '--store'} goes with --measure")
     from paceline.machine import describe
 
     environment = describe()
+    profile, trouble = _profile_of(environment)
     if as_json:
-        click.echo(environment.model_dump_json(indent=2))
-        return
+        known = environment.model_dump(mode="json") | {"profile": profile.model_dump(mode="json") if profile else None}
+        click.echo(json.dumps(known, indent=2))
+    else:
+        _show(environment, profile)
+    if trouble:
+        click.echo(f"paceline: {trouble}", err=True)
+
+
+def _profile_of(environment: Environment) -> tuple[Profile | None, str]:
+    """The profile, if there is one; and what is wrong with it, if something is."""
+    from paceline.core.errors import PacelineError
+    from paceline.machine.profile import identity_of, load_profile
+
+    try:
+        return load_profile(identity_of(environment)), ""
+    except PacelineError as error:
+        return None, str(error)
+
+
+def _show(environment: Environment, profile: Profile | None) -> None:
     from rich.console import Console
 
     console = Console()
     for title, rows in sections(environment):
         console.print(_table(title, rows))
+    if profile is not None:
+        from paceline.cli import _profile
+
+        _profile.show(profile, console, environment)
+    else:
+        console.print("What it can do at most was not measured yet: paceline machine --measure", style="dim")
 
 
 def sections(environment: Environment) -> Iterator[tuple[str, list[Row]]]:

@@ -47,7 +47,7 @@ def command(run: str, output: str | None, store: str | None, **chosen: bool) -> 
         click.echo(content, nl=False)
         return
     from paceline.core.errors import InputError
-    from paceline.report.files import write_atomic
+    from paceline.core.files import write_atomic
 
     try:
         click.echo(str(write_atomic(target, content)))

@@ -37,7 +37,7 @@ def _show_benchmark(name: str) -> None:
     click.echo(f"  {benchmark.summary}\n")
     click.secho("Parameters", bold=True)
     for key, field in benchmark.Parameters.model_fields.items():
-        default = "required" if field.is_required() else f"default {field.default}"
+        default = "required" if field.is_required() else f"default {field.get_default(call_default_factory=True)}"
         click.echo(f"  {key:<16} {field.description or ''} [{default}]")
     click.secho("\nMetrics", bold=True)
     for metric in benchmark.metrics:

@@ -6,13 +6,20 @@ from collections.abc import Mapping
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Self, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from paceline.core.errors import InputError, nearest
 from paceline.core.quantity import Duration, Fraction
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
+
+
+def _on_or_off(value: object) -> object:
+    return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+
+
+OnOff = BeforeValidator(_on_or_off)  # for words like `on` and `off`, which YAML reads as booleans
 
 
 class Parameters(BaseModel):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -22,6 +23,16 @@ Level = Literal["ok", "warning", "problem"]
 
 GIB = 1024**3
 _COARSE_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
+
+# Programs of others that some benchmarks need: what each is for, and the package that has it.
+OPTIONAL_PROGRAMS = {
+    "fio": ("disk", "fio"),
+    "iperf3": ("tcp with the engine iperf3", "iperf3"),
+    "ib_write_bw": ("rdma", "perftest"),
+    "mpirun": ("starting a run on several hosts", "openmpi-bin"),
+    "cc": ("benchmarks in C, and --compile", "gcc"),
+}
+_COMPILERS = ("cc", "gcc", "clang")
 
 
 class Finding(BaseModel):
@@ -58,6 +69,7 @@ def check(store: Path | None = None, jitter_seconds: float = 0.3) -> list[Findin
         judge_jitter(variation),
         judge_clock(attempt(timing.clock_state)),
         *judge_gpus(gpus, os.getpid()),
+        judge_programs({name for name in OPTIONAL_PROGRAMS if _is_there(name)}),
     ]
     return [finding for finding in found if finding is not None]
 
@@ -257,6 +269,23 @@ def _judge_gpu(one: Gpu, own_pid: int) -> list[Finding]:
         message = f"its power limit is {one.power_limit_watts:.0f} W, by default {one.power_limit_default_watts:.0f} W"
         add("warning", message, f"sudo nvidia-smi -i {one.index} -pl {one.power_limit_default_watts:.0f}")
     return found
+
+
+def judge_programs(there: Collection[str]) -> Finding:
+    """Optional programs, each with what it is for; a case that needs an absent one says so, which is no failure."""
+    absent = {name: told for name, told in OPTIONAL_PROGRAMS.items() if name not in there}
+    if not absent:
+        return Finding(level="ok", subject="programs", message=f"{', '.join(OPTIONAL_PROGRAMS)} are installed")
+    uses = ", ".join(f"{name} ({purpose})" for name, (purpose, _) in absent.items())
+    packages = " ".join(package for _, package in absent.values())
+    message = f"not installed: {uses}; add what you need: sudo apt install {packages}"
+    return Finding(level="ok", subject="programs", message=message)
+
+
+def _is_there(program: str) -> bool:
+    told = shlex.split(os.environ.get("CC", ""))[:1]
+    names = (*told, *_COMPILERS) if program == "cc" else (program,)
+    return any(shutil.which(name) for name in names)
 
 
 def _default_store() -> Path:

@@ -59,7 +59,9 @@ def _build(source: Path, built: Path) -> None:
         if done.returncode != 0:
             lines = (done.stderr or done.stdout).strip().splitlines()
             why = lines[0] if lines else f"exit code {done.returncode}"
-            raise Unsupported(f"the C compiler '{compiler()[0]}' cannot build {source.name}: {why}; try another with $CC")
+            raise Unsupported(
+                f"the C compiler '{compiler()[0]}' cannot build {source.name}: {why}; try another with $CC"
+            )
         made.replace(built)  # at once, so that nobody loads half a library
 
 

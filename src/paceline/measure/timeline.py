@@ -15,6 +15,10 @@ from typing import Protocol
 
 Clock = Callable[[], float]
 
+# A device that ends a step this soon after the host had issued it (or in this part of the step) had nothing queued.
+STARVED_SECONDS = 1e-4
+STARVED_SHARE = 0.03
+
 
 def monotonic() -> float:
     """The host's monotonic clock, in seconds."""
@@ -25,7 +29,7 @@ class Timeline(Protocol):
     """Begin, step, end; and so on."""
 
     lead_in: int  # steps to issue, untimed, before the first begin
-    starved: int  # steps that had ended before the host was ready to wait for them
+    starved: int  # steps for which the device waited for the host
     description: str  # for the record: how the time was taken
 
     def begin(self) -> None:
@@ -97,25 +101,35 @@ class Event(Protocol):
     def synchronize(self) -> None:
         """Wait until the device has passed the mark."""
 
-    def query(self) -> bool:
-        """Whether the device has passed the mark already."""
-
     def elapsed_time(self, end: Event, /) -> float:
         """Milliseconds from this mark to that."""
 
 
 class EventTimeline:
-    """Times steps by device events while a few of them are in flight."""
+    """Times steps by device events while a few of them are in flight.
 
-    def __init__(self, new_event: Callable[[], Event], in_flight: int) -> None:
+    It also tells for how many steps the device had to wait for the host. That a step has ended when the host has
+    issued the next ones does not show it: a driver takes only so many launches ahead (about a thousand) and makes the
+    host wait inside a launch. What shows it is how far the device lags: how long after the host had issued all of
+    a step the device ended it. A device that is kept busy lags by what is queued; one that waits, by next to nothing.
+    For that the device's clock is tied to the host's once, before the first step.
+    """
+
+    def __init__(self, new_event: Callable[[], Event], in_flight: int, clock: Clock = monotonic) -> None:
         self.lead_in = in_flight
         self.starved = 0
         self.description = f"device events, from completion to completion, {in_flight} steps in flight"
         self._new_event = new_event
         self._in_flight = in_flight
-        self._pending: deque[Event] = deque()
+        self._clock = clock
+        self._pending: deque[tuple[Event, float]] = deque()  # and when the host had issued the step
         self._spare: list[Event] = []
         self._previous: Event | None = None
+        self._anchor = new_event()
+        self._anchor.record()
+        self._anchor.synchronize()
+        self._device_zero = clock()  # the host's time at the anchor
+        self._device_now = 0.0  # time on the device, since the anchor, of the last step known to have ended
 
     def begin(self) -> None:
         if self._previous is None:
@@ -125,7 +139,7 @@ class EventTimeline:
     def end(self) -> list[float]:
         event = self._spare.pop() if self._spare else self._new_event()
         event.record()
-        self._pending.append(event)
+        self._pending.append((event, self._clock()))
         return [self._settle()] if len(self._pending) > self._in_flight else []
 
     def finish(self) -> list[float]:
@@ -134,12 +148,17 @@ class EventTimeline:
     def _settle(self) -> float:
         if self._previous is None:
             raise RuntimeError("end() without begin()")
-        event = self._pending.popleft()
-        # With steps still behind it, a step that has ended already means that the device outruns the host.
-        if self._pending and event.query():
-            self.starved += 1
+        event, issued = self._pending.popleft()
         event.synchronize()
+        if self._device_now == 0.0:
+            self._device_now = self._anchor.elapsed_time(self._previous) * 1e-3
         seconds = self._previous.elapsed_time(event) * 1e-3
+        self._device_now += seconds
+        lag = self._device_zero + self._device_now - issued
+        if lag < 0.0:  # the clocks drift apart: no step ends before it was issued
+            self._device_zero -= lag
+        if lag < max(STARVED_SECONDS, STARVED_SHARE * seconds):
+            self.starved += 1
         self._spare.append(self._previous)
         self._previous = event
         return seconds

@@ -11,13 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from paceline.analysis.summary import Figure, Row, RunSummary
+from paceline.analysis.summary import Figure, Row
 from paceline.core.errors import MissingDependency
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count
 from paceline.core.record import Measurement
 from paceline.core.stats import resolves
-from paceline.report.text import axis_scale, clean, heading, humanize, one_line, show_figure, show_relative, show_value
+from paceline.report.text import (
+    axis_scale,
+    clean,
+    heading,
+    humanize,
+    one_line,
+    show_at,
+    show_figure,
+    show_relative,
+    show_value,
+)
 
 PLOTTED = 2000  # samples at most; more would only make the file larger
 
@@ -27,7 +37,7 @@ FONT = "-apple-system, BlinkMacSystemFont, Segoe UI, Roboto, Helvetica Neue, Ari
 
 Spec = dict[str, Any]
 
-_CONFIG: Spec = {
+CONFIG: Spec = {
     "background": None,
     "font": FONT,
     "aria": False,
@@ -57,19 +67,19 @@ class Chart:
     notes: tuple[str, ...] = ()
 
 
-def overview(summary: RunSummary) -> Chart | None:
+def overview(cases: Sequence[Row]) -> Chart | None:
     """Every headline with its interval; one panel for each metric and unit, since others cannot be compared."""
     panels: dict[tuple[str, str, Better], list[Row]] = {}
-    for row in summary.measured:
+    for row in cases:
         if row.headline and math.isfinite(row.headline.value):
             metric = row.headline.metric
             panels.setdefault((metric.name, metric.unit, metric.better), []).append(row)
     if not panels:
         return None
     specs = [_panel(name, unit, better, rows) for (name, unit, better), rows in panels.items()]
-    told = [f"{one_line(row.label)}: {show_figure(row.headline)}" for row in summary.measured if row.headline]
+    told = [f"{one_line(row.label)}: {show_figure(row.headline)}" for row in cases if row.headline]
     return Chart(
-        spec={"vconcat": specs, "spacing": 26, "config": _CONFIG},
+        spec={"vconcat": specs, "spacing": 26, "config": CONFIG},
         title="Result of each case with its interval",
         description="; ".join(told),
     )
@@ -170,7 +180,8 @@ def distribution(measurement: Measurement) -> Chart | None:
     for place in places:
         # A gap after every sample: a line of isolated points is one small path, where points would be one path each.
         dots += [{"at": int(place) + 1, "value": float(np.clip(values[place], low, high))}, {"at": None, "value": None}]
-    title = humanize(metric.name) + (f", {label}" if label else "")
+    where = f" at {show_at(measurement.at)}" if measurement.at else ""
+    title = humanize(metric.name) + where + (f", {label}" if label else "")
     y_scale = {"domain": [low, high], "nice": False, "zero": False}
     y: Spec = {"type": "quantitative", "scale": y_scale}
     left: Spec = {
@@ -220,9 +231,9 @@ def distribution(measurement: Measurement) -> Chart | None:
         spec={
             "hconcat": [left, _histogram(values, low, high, measurement, scale, y_scale)],
             "spacing": 14,
-            "config": _CONFIG,
+            "config": CONFIG,
         },
-        title=f"{heading(humanize(metric.name))} over time, and its distribution",
+        title=f"{heading(humanize(metric.name))}{where} over time, and its distribution",
         description=(
             f"{summary.count} samples; median {show_value(summary.median, metric.unit)}, "
             f"from {show_value(summary.minimum, metric.unit)} to {show_value(summary.maximum, metric.unit)}"
@@ -360,7 +371,7 @@ def draw_svg(chart: Chart, name: str) -> str:
 
 def draw_png(chart: Chart, scale: float = 2.0) -> bytes:
     """The chart as a picture on white."""
-    spec = {**chart.spec, "config": {**_CONFIG, "background": PAPER}, "padding": 18}
+    spec = {**chart.spec, "config": {**CONFIG, "background": PAPER}, "padding": 18}
     drawn: bytes = _converter().vegalite_to_png(_cleaned(spec), scale=scale)
     return drawn
 

@@ -1,13 +1,18 @@
-"""The columns of the table that every report leads with; a column that no case fills is left out."""
+"""The tables of cases that console, Markdown and HTML share: one for each kind of benchmark."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from paceline.analysis.summary import Row, RunSummary
-from paceline.report.text import heading, humanize, one_line, show_relative, show_value
+from paceline.analysis.summary import MICRO, Figure, Row, RunSummary
+from paceline.core.quantity import show_count
+from paceline.report.text import heading, humanize, one_line, show_at, show_relative, show_value
+
+Filler = Callable[[Row], "Cell"]
+
+_OBVIOUS = {"throughput", "compute_rate", "bandwidth", "time"}  # names that say no more than the unit
 
 
 @dataclass(frozen=True)
@@ -29,20 +34,72 @@ class Column:
     cells: tuple[Cell, ...]
 
 
-def columns(summary: RunSummary) -> list[Column]:
-    """The columns for the cases that were measured."""
-    rows = summary.measured
+@dataclass(frozen=True)
+class Section:
+    """The cases of one category, with their table."""
+
+    category: str
+    title: str  # empty where the report has no other section
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+
+
+def sections(summary: RunSummary) -> list[Section]:
+    """A table for each category that was measured; a run of models alone needs no more than one."""
+    if not summary.measured:
+        return []
+    if not summary.is_micro:
+        return [_section(summary, "", "", summary.measured)]
+    found = []
+    for category in summary.categories:
+        rows = [row for row in summary.measured if row.case.category == category]
+        title = one_line(heading(humanize(category))) if len(summary.categories) > 1 else ""
+        found.append(_section(summary, category, title, rows))
+    return found
+
+
+def _section(summary: RunSummary, category: str, title: str, rows: Sequence[Row]) -> Section:
+    made = _micro_columns(rows, category) if category in MICRO else _model_columns(rows)
+    names = [Column("case", "Case", False, tuple(Cell(one_line(row.label), one_line(row.label)) for row in rows))]
+    names += [Column(key, header, False, _filled(rows, cell)) for key, header, cell in made if key == "metric"]
+    figures = [Column(key, header, True, _filled(rows, cell)) for key, header, cell in made if key != "metric"]
+    doubts = Column("doubts", "Doubts", False, tuple(_doubts(summary, row) for row in rows))
+    shown = [column for column in (*names, *figures, doubts) if any(cell.text for cell in column.cells)]
+    return Section(category, title, tuple(rows), tuple(shown))
+
+
+def _filled(rows: Sequence[Row], cell: Filler) -> tuple[Cell, ...]:
+    return tuple(cell(row) for row in rows)
+
+
+def _micro_columns(rows: Sequence[Row], category: str) -> list[tuple[str, str, Filler]]:
+    """Of single operations: what was measured, how near the peak it is, and how long one took."""
+    names = {row.headline.name for row in rows if row.headline}
+    alone = one_line(heading(humanize(next(iter(names))))) if len(names) == 1 else ""
+    made: list[tuple[str, str, Filler]] = [
+        ("result", alone or "Result", _result),
+        ("interval", "±", _interval),
+        ("at", "At", _headline_place),
+        ("peak", "% of peak", lambda row: _of(row, "peak_share", _value)),
+        ("rate", "Rate", _rate),
+        *(_STORAGE if category == "storage" else [("time", "Time", _time)]),
+        ("samples", "Samples", _samples),
+    ]
+    if not alone and not names <= _OBVIOUS:
+        made.insert(0, ("metric", "Metric", _metric))
+    return made
+
+
+def _model_columns(rows: Sequence[Row]) -> list[tuple[str, str, Filler]]:
     names = {row.headline.name for row in rows if row.headline}
     header = one_line(heading(humanize(names.pop()))) if len(names) == 1 else "Result"
     on_device = any(row.figure("peak_device_memory") for row in rows)
 
     def result(row: Row) -> Cell:
-        if row.headline is None:
-            return Cell()
-        text = show_value(row.headline.value, row.headline.unit)
-        if header == "Result" and row.headline.name != "throughput":
-            text = f"{text} ({humanize(row.headline.name)})"
-        return Cell(one_line(text), _sortable(row.headline.value))
+        cell = _result(row)
+        if row.headline and header == "Result" and row.headline.name != "throughput":
+            return Cell(one_line(f"{cell.text} ({humanize(row.headline.name)})"), cell.sort)
+        return cell
 
     def memory(row: Row) -> Cell:
         device, host = row.figure("peak_device_memory"), row.figure("peak_host_memory")
@@ -52,31 +109,64 @@ def columns(summary: RunSummary) -> list[Column]:
         text = show_value(found.value, found.unit)
         return Cell(text if device or not on_device else f"{text} host", _sortable(found.value))
 
-    made: list[tuple[str, str, Callable[[Row], Cell]]] = [
+    return [
         ("result", header, result),
         ("interval", "±", _interval),
         ("step", "Step time", lambda row: _of(row, "step_time", lambda figure: figure.summary.median)),
         ("p99", "p99", _slowest),
         ("memory", "Device memory" if on_device else "Host memory", memory),
-        ("mfu", "MFU", lambda row: _of(row, "mfu", lambda figure: figure.value)),
-        (
-            "samples",
-            "Samples",
-            lambda row: Cell(f"{row.headline.count:,}", row.headline.count) if row.headline else Cell(),
-        ),
+        ("mfu", "MFU", lambda row: _of(row, "mfu", _value)),
+        ("samples", "Samples", _samples),
     ]
-    table = [Column("case", "Case", False, tuple(Cell(one_line(row.label), one_line(row.label)) for row in rows))]
-    table += [Column(key, title, True, tuple(cell(row) for row in rows)) for key, title, cell in made]
-    table.append(Column("doubts", "Doubts", False, tuple(_doubts(summary, row) for row in rows)))
-    return [column for column in table if any(cell.text for cell in column.cells)]
 
 
-def _of(row: Row, name: str, pick: Callable[..., float]) -> Cell:
+def _value(figure: Figure) -> float:
+    return figure.value
+
+
+def _of(row: Row, name: str, pick: Callable[[Figure], float]) -> Cell:
     figure = row.figure(name)
     if figure is None or figure is row.headline:
         return Cell()
     value = pick(figure)
     return Cell(show_value(value, figure.unit), _sortable(value))
+
+
+def _result(row: Row) -> Cell:
+    if row.headline is None:
+        return Cell()
+    return Cell(one_line(show_value(row.headline.value, row.headline.unit)), _sortable(row.headline.value))
+
+
+def _metric(row: Row) -> Cell:
+    name = one_line(humanize(row.headline.name)) if row.headline else ""
+    return Cell(name, name)
+
+
+def _headline_place(row: Row) -> Cell:
+    """The point of the sweep that the headline is from."""
+    if row.point is None:
+        return Cell()
+    first = next(iter(row.point.at.values()))
+    return Cell(show_at(row.point.at), None if isinstance(first, str) else first)
+
+
+def _time(row: Row) -> Cell:
+    """The time of one call, at the headline's point where the case as a whole has none."""
+    figure = row.figure("time") or (row.point.figure("time") if row.point else None)
+    if figure is None or (row.headline is not None and row.headline.name == "time"):
+        return Cell()
+    return Cell(show_value(figure.value, figure.unit), _sortable(figure.value))
+
+
+def _rate(row: Row) -> Cell:
+    """Work over time, where the headline is the time itself."""
+    found = next((cell for name in ("compute_rate", "bandwidth") if (cell := _of(row, name, _value)).text), Cell())
+    return found if row.headline is not None and row.headline.unit == "s" else Cell()
+
+
+def _samples(row: Row) -> Cell:
+    return Cell(f"{row.headline.count:,}", row.headline.count) if row.headline else Cell()
 
 
 def _interval(row: Row) -> Cell:
@@ -99,6 +189,25 @@ def _slowest(row: Row) -> Cell:
 def _doubts(summary: RunSummary, row: Row) -> Cell:
     marks = summary.marks(row)
     return Cell(marks, marks, "; ".join(one_line(f"{doubt.kind}: {doubt.message}") for doubt in row.doubts))
+
+
+def _operations(row: Row) -> Cell:
+    figure = row.figure("iops")
+    return Cell(show_count(figure.value), _sortable(figure.value)) if figure and figure is not row.headline else Cell()
+
+
+def _tail(row: Row) -> Cell:
+    figure = row.figure("latency")
+    value = figure.percentile("99") if figure else None
+    return Cell(show_value(value, "s"), _sortable(value)) if value is not None else Cell()
+
+
+# Of a disk it matters how many operations it does and how long the slow ones take.
+_STORAGE: list[tuple[str, str, Filler]] = [
+    ("iops", "IOPS", _operations),
+    ("latency", "Latency", lambda row: _of(row, "latency", _value)),
+    ("p99", "p99", _tail),
+]
 
 
 def _sortable(value: float) -> float | None:

@@ -1,4 +1,4 @@
-"""The report on a terminal: the answer, one row per case, what to doubt, and what did not succeed."""
+"""The report on a terminal: the answer, one row per case, what to doubt, and what did not succeed or cannot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from paceline.analysis.summary import Row, RunSummary, summarize_run
 from paceline.core.run import RunRecords
-from paceline.report.columns import columns
+from paceline.report.columns import Section, sections
 from paceline.report.text import answer, clean, one_line, plain
 
 WIDTH = 100
@@ -44,24 +44,28 @@ class _Printer:
 
     def show(self, summary: RunSummary) -> None:
         self.console.print(self.text(answer(summary), "bold"))
-        if summary.measured:
+        for section in sections(summary):
             self.console.print()
-            self.console.print(self.table(summary))
+            if section.title:
+                self.console.print(self.text(section.title, "bold"))
+            self.console.print(self.table(section))
         if summary.doubts:
             self.doubts(summary)
         if summary.failed:
-            self.failures(summary.failed)
+            self.causes("Did not succeed", "bold red", summary.failed)
+        if summary.impossible:
+            self.causes("Not possible here", "bold yellow", summary.impossible)
         if summary.not_run:
             titles = ", ".join(one_line(case.title or case.benchmark) for case in summary.not_run)
             self.console.print()
             self.console.print(self.text(f"Not run: {titles}", "yellow"))
 
-    def table(self, summary: RunSummary) -> Table:
+    def table(self, section: Section) -> Table:
         if self.ascii:
             table = Table(box=box.ASCII2, show_edge=False, pad_edge=False, padding=(0, 1))
         else:
             table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-        shown = [column for column in columns(summary) if column.key != "samples"]
+        shown = [column for column in section.columns if column.key != "samples"]
         for column in shown:
             header = self.text(_SHORT.get(column.header, column.header))
             case = column.key == "case"
@@ -73,7 +77,7 @@ class _Printer:
                 min_width=14 if case else None,
                 style={"result": "bold", "doubts": "yellow"}.get(column.key, ""),
             )
-        for index in range(len(summary.measured)):
+        for index in range(len(section.rows)):
             table.add_row(*(self.text(column.cells[index].text) for column in shown))
         return table
 
@@ -84,14 +88,20 @@ class _Printer:
             remedies = "; or ".join(one_line(remedy) for remedy in kind.remedies)
             self.item(f"{kind.mark}  {one_line(kind.kind)}: {remedies}")
 
-    def failures(self, rows: tuple[Row, ...]) -> None:
+    def causes(self, title: str, style: str, rows: tuple[Row, ...]) -> None:
         self.console.print()
-        self.console.print(self.text("Did not succeed", "bold red"))
+        self.console.print(self.text(title, style))
         for row in rows:
             cause = one_line(row.cause.message) if row.cause else "no cause was recorded"
             where = f" (rank {row.cause.rank})" if row.cause and row.cause.rank is not None else ""
-            self.item(f"{one_line(row.label)}: {row.outcome.value}{where}", style="bold")
-            self.item(f"{cause}\nTo do: {row.remedy}" if row.remedy else cause, indent=4)
+            ended = f": {row.outcome.value}{where}" if row.failed else ""
+            self.item(f"{one_line(row.label)}{ended}", style="bold")
+            self.item(cause, indent=4)
+            if row.remedy and row.failed:
+                self.item(f"To do: {row.remedy}", indent=4)
+        # What a machine cannot do has few remedies; they are told once.
+        for remedy in dict.fromkeys(row.remedy for row in rows if row.remedy and not row.failed):
+            self.item(f"To do: {remedy}")
 
     def item(self, content: str, *, indent: int = 2, style: str = "") -> None:
         self.console.print(Padding(self.text(content, style), (0, 0, 0, indent), expand=False))

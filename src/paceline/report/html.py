@@ -15,14 +15,16 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from paceline.analysis.summary import Figure, Row, RunSummary, headline_of, sampled, summarize_run
+from paceline.analysis.summary import Figure, Highlight, Row, RunSummary, headline_of, sampled, summarize_run
+from paceline.core.files import write_atomic
 from paceline.core.quantity import show_count, show_duration, show_size
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
 from paceline.core.stats import Interval
 from paceline.report import charts
-from paceline.report.columns import columns
-from paceline.report.files import write_atomic
+from paceline.report.columns import Section, sections
+from paceline.report.sweep_charts import sweep_charts
+from paceline.report.sweeps import all_tables
 from paceline.report.text import (
     answer,
     clean,
@@ -37,7 +39,7 @@ from paceline.report.text import (
 )
 
 PERCENTILES = ("50", "90", "95", "99", "99.9")
-_BYTES = {"total", "available", "limit", "limit_used", "swap_total", "swap_used", "size", "memory"}
+_BYTES = {"total", "available", "limit", "limit_used", "swap_total", "swap_used", "size", "sizes", "memory"}
 _BYTES |= {"memory_total", "memory_used"}
 _CARDS = 4
 
@@ -62,13 +64,20 @@ class Drawing:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Table:
+    """One table of cases, with the charts that stand before and after it."""
+
+    section: Section
+    before: list[Drawing]
+    after: list[Drawing]
+
+
 def render(records: RunRecords, *, primary: Mapping[str, str] | None = None) -> str:
     """The whole page."""
     summary = summarize_run(records, primary)
     script = Markup(_templates().get_template("report.js").render())
     drawn = charts.available()
-    several = sum(len(group.rows) for group in summary.groups) > 1  # a single bar tells nothing
-    overview = charts.overview(summary) if drawn and several else None
     run = records.run
     return (
         _templates()
@@ -82,8 +91,8 @@ def render(records: RunRecords, *, primary: Mapping[str, str] | None = None) -> 
             seconds=(run.ended_at - run.started_at).total_seconds() if run.ended_at else None,
             command=shlex.join(run.command),
             cards=_cards(summary),
-            columns=columns(summary),
-            overview=_draw(overview, "overview"),
+            tables=[_table(section, drawn) for section in sections(summary)],
+            swept=drawn and any(sweep.is_line for row in summary.measured for sweep in row.sweeps),
             charts_missing=not drawn,
             drawings={row.case.index: _samples(row, primary) for row in summary.rows} if drawn else {},
             style=Markup(_templates().get_template("report.css").render()),
@@ -91,6 +100,25 @@ def render(records: RunRecords, *, primary: Mapping[str, str] | None = None) -> 
             script_hash=base64.b64encode(hashlib.sha256(str(script).encode()).digest()).decode(),
             percentiles=PERCENTILES,
         )
+    )
+
+
+def _table(section: Section, drawn: bool) -> Table:
+    """The section with its charts: bars before the only table of a page, else after it; sweeps always after."""
+    name = section.category or "results"
+    before, after = [], []
+    if drawn and section.title:
+        benchmarks = dict.fromkeys(row.case.benchmark for row in section.rows)
+        plain = [row for row in section.rows if row.headline and not row.sweeps]  # a line tells more than its end
+        families = [[row for row in plain if row.case.benchmark == benchmark] for benchmark in benchmarks]
+        after = [charts.overview(rows) for rows in families if len(rows) > 1]
+    elif drawn and sum(row.headline is not None for row in section.rows) > 1:  # a single bar tells nothing
+        before = [charts.overview(section.rows)]
+    after += sweep_charts(section.rows) if drawn else []
+    return Table(
+        section=section,
+        before=[made for made in (_draw(chart, "overview") for chart in before) if made],
+        after=[made for made in (_draw(chart, f"{name}-{place}") for place, chart in enumerate(after)) if made],
     )
 
 
@@ -121,6 +149,7 @@ def _templates() -> Environment:
         "percentile": _percentile,
         "fact": show_fact,
         "changes": changes,
+        "sweeps": all_tables,
     }
     templates.tests |= {"nested": lambda value: isinstance(value, Mapping), "table": _is_table}
     return templates
@@ -196,7 +225,8 @@ def _bare(value: float, unit: str) -> str:
 
 
 def _devices(summary: RunSummary) -> str:
-    names = [row.record.facts.get("device") for row in summary.rows]
+    # Where files lie is a fact of their own cases; a page is about what computes.
+    names = [row.record.facts.get("device") for row in summary.rows if row.case.category != "storage"]
     return ", ".join(dict.fromkeys(one_line(name) for name in names if isinstance(name, str)))
 
 
@@ -207,6 +237,8 @@ def _cards(summary: RunSummary) -> list[Card]:
         row = results[0]
         whole = [figure for figure in row.figures if not figure.scope]
         return [_card(figure, humanize(figure.name), row) for figure in whole[:_CARDS]]
+    if summary.is_micro and len(summary.groups) > 1:
+        return [_highlight(found) for found in summary.highlights[:_CARDS]]
     cards = []
     for group in summary.groups[:_CARDS]:
         figure = group.best.headline
@@ -217,6 +249,15 @@ def _cards(summary: RunSummary) -> list[Card]:
             )
             cards.append(_card(figure, what, group.best))
     return cards
+
+
+def _highlight(found: Highlight) -> Card:
+    assert found.row.headline is not None
+    share = found.row.figure("peak_share")
+    what = f"fastest of {found.of}, {found.category}" if found.of > 1 else found.category
+    if share is not None:
+        what += f" · {show_value(share.value, share.unit)} of peak"
+    return _card(found.row.headline, what, found.row)
 
 
 def _card(figure: Figure, what: str, row: Row) -> Card:

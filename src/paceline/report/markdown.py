@@ -5,11 +5,12 @@ from __future__ import annotations
 import html
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from paceline.analysis.summary import RunSummary, summarize_run
+from paceline.analysis.summary import Row, RunSummary, summarize_run
 from paceline.core.run import RunRecords
-from paceline.report.columns import columns
+from paceline.report.columns import Section, sections
+from paceline.report.sweeps import sweep_tables
 from paceline.report.text import answer, clean, host_name, one_line, when
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]|~#])")
@@ -20,8 +21,10 @@ def render(records: RunRecords, *, primary: Mapping[str, str] | None = None) -> 
     summary = summarize_run(records, primary)
     run = records.run
     parts = [f"# {escape(run.name)}", f"**{escape(answer(summary))}**"]
-    if summary.measured:
-        parts.append(_table(summary))
+    for section in sections(summary):
+        parts += [f"## {escape(section.title)}"] if section.title else []
+        parts.append(_cases(section))
+        parts += [part for row in section.rows for part in _sweeps(row)]
     if summary.doubts:
         lines = [
             f"- **{kind.mark}** {escape(kind.kind)}, of {escape(', '.join(kind.labels))}: "
@@ -31,6 +34,8 @@ def render(records: RunRecords, *, primary: Mapping[str, str] | None = None) -> 
         parts += ["## Doubts, and what to do", "\n".join(lines)]
     if summary.failed or summary.not_run:
         parts += ["## Did not succeed", "\n".join(_failures(summary))]
+    if summary.impossible:
+        parts += ["## Not possible here", "\n".join(_cause(row) for row in summary.impossible)]
     where = f"on {escape(host_name(run.environment))}, {when(run.started_at)}, Paceline {escape(run.version)}"
     made = f"Run `{_code(run.id)}` {where}"
     parts.append(made + (f": `{_code(shlex.join(run.command))}`" if run.command else ""))
@@ -46,23 +51,37 @@ def _code(text: str) -> str:
     return clean(text).replace("`", "'").replace("\n", " ")
 
 
-def _table(summary: RunSummary) -> str:
-    shown = columns(summary)
-    lines = [
-        "| " + " | ".join(escape(column.header) for column in shown) + " |",
-        "|" + "|".join("---:" if column.numeric else "---" for column in shown) + "|",
-    ]
-    lines += [
-        "| " + " | ".join(escape(column.cells[index].text) for column in shown) + " |"
-        for index in range(len(summary.measured))
-    ]
-    return "\n".join(lines)
+def _cases(section: Section) -> str:
+    columns = section.columns
+    lines = [[column.cells[index].text for column in columns] for index in range(len(section.rows))]
+    return _table([column.header for column in columns], [column.numeric for column in columns], lines)
+
+
+def _sweeps(row: Row) -> list[str]:
+    parts = []
+    for table in sweep_tables(row):
+        numeric = [place >= table.named for place in range(len(table.headers))]
+        parts += [f"**{escape(row.label)}**, {escape(table.title[:1].lower() + table.title[1:])}"]
+        parts.append(_table(table.headers, numeric, table.lines))
+    return parts
+
+
+def _table(headers: Sequence[str], numeric: Sequence[bool], lines: Sequence[Sequence[str]]) -> str:
+    ruler = "|" + "|".join("---:" if is_number else "---" for is_number in numeric) + "|"
+    return "\n".join([_line(headers), ruler, *(_line(line) for line in lines)])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(escape(cell) for cell in cells) + " |"
 
 
 def _failures(summary: RunSummary) -> list[str]:
-    lines = []
-    for row in summary.failed:
-        cause = row.cause.message if row.cause else "no cause was recorded"
-        todo = f" To do: {escape(row.remedy)}." if row.remedy else ""
-        lines.append(f"- **{escape(row.label)}**: {row.outcome.value}. {escape(cause)}.{todo}")
+    lines = [_cause(row) for row in summary.failed]
     return lines + [f"- **{escape(case.title or case.benchmark)}**: not run." for case in summary.not_run]
+
+
+def _cause(row: Row) -> str:
+    cause = row.cause.message if row.cause else "no cause was recorded"
+    todo = f" To do: {escape(row.remedy)}." if row.remedy else ""
+    ended = f" {row.outcome.value}." if row.failed else ""
+    return f"- **{escape(row.label)}**:{ended} {escape(cause)}.{todo}"

@@ -3,11 +3,14 @@
 Keys are `model-benchmarks[:note]/pytorch-MODEL/PRECISION_ACTION_METRIC[:rank]`; step times are in milliseconds.
 Training metrics come once, for the slowest rank; inference metrics once per rank. Throughput is per rank, as there,
 but it is work over time where SuperBench averages the rates of single steps, which noise inflates; percentiles of it
-follow SuperBench (p99 is a fast step). `PRECISION_ACTION_global_throughput` of several ranks is Paceline's own, and so
-are the keys of other benchmarks: `BENCHMARK[:note]/METRIC[:rank]` in the metric's unit.
+follow SuperBench (p99 is a fast step). `PRECISION_ACTION_global_throughput` of several ranks is Paceline's own.
 
-A note tells cases apart that would share a key (`batch_size=32`), and marks a model that is not full size
-(`scale=tiny`). As there, one `return_code` covers all cases of one model; the first that is not 0 stands:
+Micro benchmarks that SuperBench also has carry its names and units (see superbench_micro); the keys of others are
+Paceline's own: `BENCHMARK[:note]/METRIC[_point][:rank]` in the metric's unit.
+
+A note tells cases apart that would share a key (`batch_size=32`), marks a model that is not full size (`scale=tiny`),
+and what SuperBench measures on a GPU alone where it was measured on a CPU (`target=cpu`). As there, one `return_code`
+covers all cases of one benchmark or model; the first that is not 0 stands:
 
   0    ok
   3    invalid result: the same work gave two different answers
@@ -31,13 +34,12 @@ from paceline.core.case import Case
 from paceline.core.record import CauseKind, Measurement, Outcome, Record
 from paceline.core.run import RunRecords
 from paceline.core.stats import PERCENTILES
+from paceline.report.superbench_micro import Values, names_of, word
 from paceline.report.text import host_name
 
 FILE_NAME = "results-summary.jsonl"
 ACTIONS = ("train", "inference")
 _OUTER = ("ranks", "target", "repeat")  # of the case, not of its benchmark
-
-Values = dict[str, float]
 
 
 def render(records: RunRecords) -> str:
@@ -57,7 +59,9 @@ def results(records: Sequence[Record]) -> Values:
         code = f"{place}return_code"
         found[code] = found.get(code) or return_code(record)
         if record.outcome is Outcome.OK:
-            figures = _model_figures(record) if prefix else _other_figures(record)
+            names = names_of(record.case)
+            own = names.figures(record) if names else _other_figures(record)
+            figures = _model_figures(record) if prefix else own
             found |= {f"{place}{prefix}{key}": value for key, value in figures.items() if math.isfinite(value)}
     return found
 
@@ -79,12 +83,13 @@ def return_code(record: Record) -> int:
 def notes(cases: Sequence[Case]) -> list[str]:
     """What tells each case from those that would have the same keys; empty where nothing must."""
     found = []
-    for case in cases:
-        scale, mine = _scale(case), _traits(case)
-        twins = [_traits(other) for other in cases if (_place(other), _scale(other)) == (_place(case), scale)]
-        differ = _telling(twins)
-        parts = ([f"scale={scale}"] if scale != "full" else []) + [f"{key}={_word(mine.get(key))}" for key in differ]
-        found.append(",".join(parts))
+    keys = [_keys(case) for case in cases]
+    for case, own in zip(cases, keys, strict=True):
+        mine = _traits(case)
+        differ = _telling([_traits(other) for other, key in zip(cases, keys, strict=True) if key == own])
+        mark = _mark(case)
+        told = [f"{key}={word(mine.get(key))}" for key in differ if f"{key}=" not in mark]
+        found.append(",".join([mark, *told] if mark else told))
     return _all_different(cases, found)
 
 
@@ -101,7 +106,7 @@ def _telling(twins: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _all_different(cases: Sequence[Case], found: list[str]) -> list[str]:
-    keys = [(_place(case), note) for case, note in zip(cases, found, strict=True)]
+    keys = [(_keys(case), note) for case, note in zip(cases, found, strict=True)]
     return [
         ",".join(part for part in (note, f"index={case.index}") if part) if keys.count(key) > 1 else note
         for case, note, key in zip(cases, found, keys, strict=True)
@@ -112,27 +117,32 @@ def _is_model(case: Case) -> bool:
     return case.benchmark in ACTIONS and {"model", "precision"} <= case.parameters.keys()
 
 
-def _scale(case: Case) -> str:
-    """The size of the model; other benchmarks have none that SuperBench's names would hide."""
-    return _word(case.parameters.get("scale", "full")) if _is_model(case) else "full"
-
-
 def _place(case: Case) -> tuple[str, str]:
     """The part of the keys that a note is put into, and how the names of the metrics begin."""
     if not _is_model(case):
-        return f"{_word(case.benchmark)}/", ""
-    model, precision = _word(case.parameters["model"]), _word(case.parameters["precision"])
+        names = names_of(case)
+        return f"{names.benchmark if names else word(case.benchmark)}/", ""
+    model, precision = word(case.parameters["model"]), word(case.parameters["precision"])
     return f"model-benchmarks/pytorch-{model}/", f"{precision}_{case.benchmark}_"
+
+
+def _keys(case: Case) -> tuple[object, ...]:
+    """The same for cases that would share keys."""
+    names = None if _is_model(case) else names_of(case)
+    return _place(case), names.part if names else "", _mark(case)
+
+
+def _mark(case: Case) -> str:
+    """What no key may hide: that a model is not full size, or that a GPU's benchmark ran on a CPU."""
+    if _is_model(case):
+        scale = word(case.parameters.get("scale", "full"))
+        return f"scale={scale}" if scale != "full" else ""
+    names = names_of(case)
+    return names.note if names else ""
 
 
 def _traits(case: Case) -> dict[str, Any]:
     return {**case.parameters, "ranks": case.ranks, "target": case.target.replace("*", "all"), "repeat": case.repeat}
-
-
-def _word(value: object) -> str:
-    """A value as a part of a key: without the signs that divide keys."""
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", text)
 
 
 def _model_figures(record: Record) -> Values:
@@ -176,8 +186,9 @@ def _other_figures(record: Record) -> Values:
 
 def _other_name(measurement: Measurement) -> str:
     rank = re.fullmatch(r"rank (\d+)", measurement.scope)
-    scope = f":{rank.group(1)}" if rank else f"_{_word(measurement.scope)}" if measurement.scope else ""
-    return _word(measurement.metric.name) + scope
+    scope = f":{rank.group(1)}" if rank else f"_{word(measurement.scope)}" if measurement.scope else ""
+    point = "".join(f"_{word(f'{axis}-{value}')}" for axis, value in measurement.at.items())
+    return word(measurement.metric.name) + point + scope
 
 
 def _once(measurements: Iterable[Measurement]) -> list[Measurement]:

@@ -6,10 +6,12 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from paceline.analysis.summary import Figure, Group, RunSummary
-from paceline.core.quantity import show, show_count
+from paceline.analysis.summary import Figure, Group, Row, RunSummary
+from paceline.core.quantity import SCALED, show, show_count, show_size
+from paceline.core.record import At
 
-SI_UNITS = frozenset({"FLOP/s", "FLOP", "B/s", "J", "W", "Hz"})
+SI_UNITS = frozenset({*SCALED, "FLOP", "J", "W", "Hz"})
+HIGHLIGHTS = 3  # that one sentence can hold
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"))
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _SIZES = ((1024.0**3, "GiB"), (1024.0**2, "MiB"), (1024.0, "KiB"), (1.0, "B"))
@@ -64,6 +66,23 @@ def heading(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def show_at(at: At) -> str:
+    """A point of a sweep, as people say it: `256 MiB`, `0 to 1`, `streams 4`."""
+    if set(at) == {"from", "to"}:
+        return one_line(f"{at['from']} to {at['to']}")
+    # A name or a size alone tells what it is; a bare number does not.
+    clear = len(at) == 1 and ("size" in at or isinstance(next(iter(at.values())), str))
+    shown = {axis: show_coordinate(axis, value) for axis, value in at.items()}
+    return one_line(", ".join(text if clear else f"{humanize(axis)} {text}" for axis, text in shown.items()))
+
+
+def show_coordinate(axis: str, value: float | str) -> str:
+    """One coordinate of a point, beside or below the name of its axis."""
+    if isinstance(value, str):
+        return value
+    return show_size(value) if axis == "size" else show_count(value)
+
+
 def when(moment: datetime) -> str:
     """A moment that reads the same everywhere."""
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
@@ -112,12 +131,16 @@ def answer(summary: RunSummary) -> str:
         parts.append(f"{len(summary.doubtful)} with doubts")
     if summary.failed:
         parts.append(f"{len(summary.failed)} did not succeed")
+    if summary.impossible:
+        parts.append(f"{len(summary.impossible)} not possible here")
     if summary.not_run:
         parts.append(f"{len(summary.not_run)} not run")
     return one_line("; ".join(parts) + ".")
 
 
 def _leader(summary: RunSummary) -> list[str]:
+    if summary.is_micro and len(summary.groups) > 1:
+        return _highlights(summary)
     # Several comparisons have several winners: the table and the cards name them.
     compared = [group for group in summary.groups if len(group.rows) > 1]
     if len(compared) != 1 and len(summary.groups) != 1:
@@ -128,13 +151,30 @@ def _leader(summary: RunSummary) -> list[str]:
         return []
     label = one_line(group.best.label)
     if len(group.rows) == 1:
-        return [f"{label}: {show_figure(figure)}"]
+        return [f"{label}: {show_figure(figure)}{_share(group.best)}"]
     unit = group.metric.unit
     if not unit.endswith("/s") or unit in SI_UNITS:
-        return [f"{superlative(group)}: {label}, {show_figure(figure)}"]
+        return [f"{superlative(group)}: {label}, {show_figure(figure)}{_share(group.best)}"]
     name = f"{superlative(group)} {group.benchmark} in {unit}"
     shown = f"{show_count(figure.value)} {show_relative(figure.relative)}".rstrip()
     return [f"{name}: {label.removeprefix(group.benchmark).strip()}, {shown}"]
+
+
+def _highlights(summary: RunSummary) -> list[str]:
+    """The highest rate of each category: what a machine can do, in one breath."""
+    leaders = [found.row for found in summary.highlights[:HIGHLIGHTS]]
+    told = [
+        f"{one_line(row.label)} {show_value(row.headline.value, row.headline.unit)}{_share(row)}"
+        for row in leaders
+        if row.headline
+    ]
+    lead = "fastest: " if any(found.of > 1 for found in summary.highlights) else ""
+    return [lead + ", ".join(told)] if told else []
+
+
+def _share(row: Row) -> str:
+    share = row.figure("peak_share")
+    return f" ({share.value:.0f} % of peak)" if share and math.isfinite(share.value) else ""
 
 
 def host_name(environment: Mapping[str, object]) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pwd
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from paceline.core.errors import InputError
+from paceline.core.files import data_directory
 
 VARIABLE = "PACELINE_STORE"
 POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
@@ -29,19 +29,6 @@ class Location:
 def default_url() -> str:
     """The store named by $PACELINE_STORE, or else a SQLite file in the user's data directory."""
     return os.environ.get(VARIABLE) or f"sqlite:///{data_directory() / 'paceline.db'}"
-
-
-def data_directory() -> Path:
-    """Where this user's data belongs."""
-    # The XDG specification says to ignore a relative path.
-    base = Path(os.environ.get("XDG_DATA_HOME", ""))
-    if base.is_absolute():
-        return base / "paceline"
-    try:
-        home = Path(os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
-    except KeyError:
-        raise InputError(f"this user has no home folder; set $XDG_DATA_HOME, or ${VARIABLE} for the store") from None
-    return home / ".local" / "share" / "paceline"
 
 
 def locate(url_or_path: str | Path) -> Location:

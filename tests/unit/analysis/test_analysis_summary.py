@@ -9,6 +9,7 @@ import pytest
 from paceline.analysis.summary import figure_of, headline_of, sampled, summarize_run, unique_labels
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome
+from support.micro_records import SIZES, cannot, collective, copy, gemm, micro, micro_run, pairs
 from support.records import LOSS, STEP_TIME, case, literal_run, record, run_of, sample_run, throughput
 
 
@@ -151,3 +152,57 @@ def test_rows_are_in_the_order_of_the_run() -> None:
     run = literal_run()
     run.records.reverse()
     assert [row.case.index for row in summarize_run(run).rows] == [0, 1]
+
+
+def test_points_make_sweeps_and_are_no_figures_of_the_case() -> None:
+    row = summarize_run(run_of([copy(0, "h2d", 55e9)])).rows[0]
+    (sweep,) = row.sweeps
+    assert (sweep.axes, len(sweep.points), sweep.is_line, sweep.is_matrix) == (("size",), len(SIZES), True, False)
+    assert [metric.name for metric in sweep.metrics] == ["time", "bandwidth"]
+    assert [figure.name for figure in row.figures] == ["bandwidth", "time"]
+    assert row.point is sweep.points[-1]
+
+
+def test_points_of_single_ranks_make_no_sweep() -> None:
+    row = summarize_run(run_of([collective(0, "all-reduce", 400e9, ranks=4)])).rows[0]
+    assert [len(sweep.points) for sweep in row.sweeps] == [len(SIZES)]
+    assert all(not figure.scope for sweep in row.sweeps for point in sweep.points for figure in point.figures)
+
+
+def test_pairs_are_a_matrix_and_names_are_no_line() -> None:
+    (sweep,) = summarize_run(run_of([pairs(0, 3)])).rows[0].sweeps
+    assert sweep.is_matrix and not sweep.is_line and len(sweep.points) == 6
+    named = [Measurement.of_value(STEP_TIME, 1.0, at={"function": name}) for name in ("a", "b")]
+    (sweep,) = summarize_run(run_of([record(case(0, "odd", ""), named)])).rows[0].sweeps
+    assert not sweep.is_line
+
+
+def test_categories_have_an_order_and_unknown_ones_come_last() -> None:
+    names = ("odd", "storage", "training", "compute")
+    records = [record(micro(index, name, "b", str(index))) for index, name in enumerate(names)]
+    summary = summarize_run(run_of(records))
+    assert summary.categories == ("compute", "storage", "training", "odd")
+    assert summary.is_micro
+    assert not summarize_run(literal_run()).is_micro
+
+
+def test_a_highlight_is_the_highest_rate_of_its_category() -> None:
+    found = summarize_run(micro_run()).highlights
+    assert [(one.category, one.row.label, one.of) for one in found] == [
+        ("compute", "gemm bf16", 3),
+        ("memory", "copy d2d", 3),
+        ("communication", "collective all-reduce nccl x8", 7),
+    ]
+
+
+def test_different_operations_are_not_compared() -> None:
+    records = [collective(0, "all-reduce", 400e9), collective(1, "broadcast", 300e9), gemm(2, "fp32", 5e13, None)]
+    groups = summarize_run(run_of([*records, gemm(3, "bf16", 7e14, None)])).groups
+    assert sorted(len(group.rows) for group in groups) == [1, 1, 2]
+
+
+@pytest.mark.parametrize("require", [True, False])
+def test_what_a_machine_cannot_do_fails_only_where_it_is_required(require: bool) -> None:
+    summary = summarize_run(run_of([cannot(0, require=require)]))
+    assert (len(summary.failed), len(summary.impossible)) == (int(require), int(not require))
+    assert summary.rows[0].remedy

@@ -14,6 +14,7 @@ from paceline.core.quantity import (
     show,
     show_count,
     show_duration,
+    show_scaled,
     show_size,
 )
 
@@ -168,3 +169,27 @@ def test_counts_have_four_digits_and_marked_thousands(value: float, text: str) -
 )
 def test_a_value_is_shown_with_its_unit(value: float, unit: str, text: str) -> None:
     assert show(value, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (789.4e12, "FLOP/s", "789 TFLOP/s"),
+        (4.31e12, "B/s", "4.31 TB/s"),
+        (55.17e9, "B/s", "55.2 GB/s"),
+        (1.61e15, "OP/s", "1.61 POP/s"),
+        (12345e15, "OP/s", "1.234e+04 POP/s"),
+        (999.4e9, "B/s", "999 GB/s"),
+        (999.6e9, "B/s", "1 TB/s"),
+        (512.0, "B/s", "512 B/s"),
+        (0.0, "B/s", "0 B/s"),
+        (-2.5e6, "B/s", "-2.5 MB/s"),
+    ],
+)
+def test_rates_are_shown_with_decimal_prefixes(value: float, unit: str, text: str) -> None:
+    assert show_scaled(value, unit) == text
+    assert show(value, unit) == text
+
+
+def test_other_rates_have_no_prefix() -> None:
+    assert show(25_350.0, "images/s") == "25,350 images/s"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from paceline.machine import fitness
@@ -118,6 +120,36 @@ def test_no_gpu_is_no_problem() -> None:
     assert level(finding) == "ok"
 
 
+def test_absent_programs_are_a_note_that_says_what_for_and_how_to_get_them() -> None:
+    everything = fitness.judge_programs(set(fitness.OPTIONAL_PROGRAMS))
+    assert level(everything) == "ok"
+    assert "apt" not in everything.message
+    some = fitness.judge_programs({"mpirun", "cc", "iperf3"})
+    assert level(some) == "ok", "what is optional is no warning"
+    assert "fio (disk)" in some.message
+    assert "ib_write_bw (rdma)" in some.message
+    assert some.message.endswith("sudo apt install fio perftest")
+    assert "iperf3" not in some.message
+
+
+def test_a_compiler_by_any_name_is_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def programs() -> str:
+        return next(one.message for one in fitness.check(jitter_seconds=0.01) if one.subject == "programs")
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    assert "cc (benchmarks in C" in programs()
+    for name in ("clang", "my-compiler", "fio"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    assert "cc (" not in programs()
+    assert "fio (" not in programs()
+    (tmp_path / "clang").unlink()
+    assert "cc (" in programs()
+    monkeypatch.setenv("CC", "my-compiler --fast")
+    assert "cc (" not in programs()
+
+
 def test_worst() -> None:
     def one(value: fitness.Level) -> Finding:
         return Finding(level=value, subject="x", message="x")
@@ -133,4 +165,4 @@ def test_probes_of_this_machine() -> None:
     state = clock_state()
     assert state is None or state.largest_error >= 0
     findings = fitness.check(jitter_seconds=0.05)
-    assert {"load", "memory", "disk", "timer", "jitter"} <= {finding.subject for finding in findings}
+    assert {"load", "memory", "disk", "timer", "jitter", "programs"} <= {finding.subject for finding in findings}

@@ -1,10 +1,16 @@
-"""Datasheet peaks: known devices have theirs, unknown and partial ones have none."""
+"""Peaks: known devices have their datasheet's, others what was measured of them, or none."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
+
 import pytest
 
-from paceline.measure.peak import peak_flops
+from paceline.core.profile import Ceiling, Identity, Profile
+from paceline.core.record import Doubt
+from paceline.machine.profile import identify, profile_path, save_profile
+from paceline.measure.peak import measured_peak_flops, peak_flops
 
 
 @pytest.mark.parametrize(
@@ -20,7 +26,7 @@ from paceline.measure.peak import peak_flops
         ("NVIDIA A100-PCIE-40GB", "tf32", 156.0),
         ("NVIDIA A10", "fp16", 125.0),
         ("NVIDIA L4", "fp8_e4m3", 242.5),
-        ("NVIDIA L40S", "bf16", 362.1),
+        ("NVIDIA L40S", "bf16", 362.05),
         ("Tesla V100-SXM2-16GB", "fp16", 125.0),
         ("Tesla T4", "fp16", 65.0),
         ("NVIDIA GeForce RTX 4090", "fp16", 165.2),
@@ -36,12 +42,11 @@ def test_a_known_device_has_its_datasheet_peak_and_says_so(name: str, precision:
 @pytest.mark.parametrize(
     "name",
     [
-        "NVIDIA GH200 480GB",
+        "NVIDIA GH200 144G HBM3e",
         "NVIDIA H20",
         "NVIDIA H800",
         "NVIDIA A10G",
         "NVIDIA A100X",
-        "NVIDIA L40",
         "Tesla V100-SXM3-32GB",
         "NVIDIA GeForce RTX 3090 Ti",
         "NVIDIA GeForce RTX 4090 D",
@@ -73,3 +78,67 @@ def test_a_part_of_a_device_has_not_the_peak_of_the_whole(name: str) -> None:
 )
 def test_a_format_without_a_unit_for_it_has_no_peak(name: str, precision: str) -> None:
     assert peak_flops(name, precision) is None
+
+
+CONTENDED = Doubt(kind="contended", message="others used 40 % of the CPU", remedy="stop them")
+
+
+def measured(identity: Identity, **doubts: tuple[Doubt, ...]) -> Profile:
+    """A machine with an unknown GPU: 2 TFLOP/s of fp32 on its CPU, 250 TFLOP/s of fp8 on the GPU."""
+
+    def ceiling(device: str, device_name: str, name: str, value: float) -> Ceiling:
+        unit = "FLOP/s"
+        return Ceiling(
+            device=device, device_name=device_name, kind="compute", name=name, value=value, unit=unit, **doubts
+        )
+
+    return Profile(
+        measured_at=datetime(2026, 3, 14, tzinfo=UTC),
+        version="0.1.0",
+        run_id="20260314-092653-k7qd",
+        identity=identity,
+        ceilings=(ceiling("cpu", "EPYC 9654", "fp32", 2e12), ceiling("cuda:0", "NVIDIA H20", "fp8", 250e12)),
+    )
+
+
+def test_a_measured_peak_says_when_and_in_which_run_it_was_measured() -> None:
+    peak = measured_peak_flops("cpu", "fp32", measured(Identity()))
+    assert peak is not None
+    assert peak.flops == 2e12
+    assert "measured by paceline machine --measure on 2026-03-14, run 20260314-092653-k7qd" in peak.source
+
+
+@pytest.mark.parametrize("precision", ["fp8_hybrid", "fp8_e4m3"])
+def test_both_recipes_of_fp8_take_the_product_in_fp8(precision: str) -> None:
+    peak = measured_peak_flops("NVIDIA H20", precision, measured(Identity()))
+    assert peak is not None
+    assert peak.flops == 250e12
+
+
+@pytest.mark.parametrize(("device", "precision"), [("cpu", "bf16"), ("NVIDIA H20", "fp32"), ("NVIDIA H800", "fp8")])
+def test_what_was_not_measured_has_no_peak(device: str, precision: str) -> None:
+    assert measured_peak_flops(device, precision, measured(Identity())) is None
+
+
+def test_ranks_on_one_cpu_have_a_part_of_its_peak_each() -> None:
+    peak = measured_peak_flops("cpu", "fp32", measured(Identity()), sharing=4)
+    assert peak is not None
+    assert peak.flops == 0.5e12
+    assert "4 ranks" in peak.source
+
+
+def test_a_doubtful_peak_passes_its_doubts_on() -> None:
+    peak = measured_peak_flops("cpu", "fp32", measured(Identity(), doubts=(CONTENDED,)))
+    assert peak is not None
+    assert "doubts: contended" in peak.source
+
+
+def test_the_profile_of_this_machine_is_used_and_a_broken_one_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert measured_peak_flops("cpu", "fp32") is None
+    save_profile(measured(identify()))
+    assert measured_peak_flops("cpu", "fp32") is not None
+    profile_path(identify()).write_text("{")
+    assert measured_peak_flops("cpu", "fp32") is None

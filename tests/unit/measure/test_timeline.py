@@ -127,26 +127,43 @@ def test_an_end_without_a_begin_is_refused(device: ScriptedDevice) -> None:
         timeline.end()
 
 
-def test_steps_that_end_before_the_host_is_ready_are_starved() -> None:
-    clock = ScriptedClock()
-    device = ScriptedDevice(clock)
-    timeline = device.event_timeline(2)
-    timeline.begin()
-    for _ in range(6):
-        clock.advance(1.0)  # the host takes a second to issue
-        device.issue(0.1)  # what the device does in a tenth
+def drive(device: ScriptedDevice, timeline: EventTimeline, issuing: float, working: float, steps: int = 6) -> None:
+    for _ in range(timeline.lead_in):
+        device.issue(working)
+    for _ in range(steps):
+        timeline.begin()
+        device.clock.advance(issuing)
+        device.issue(working)
         timeline.end()
-    assert timeline.starved == 4
     timeline.finish()
 
 
-def test_a_device_that_is_kept_busy_starves_never() -> None:
-    clock = ScriptedClock()
-    device = ScriptedDevice(clock)
+def test_a_device_that_waits_for_the_host_is_starved(device: ScriptedDevice) -> None:
     timeline = device.event_timeline(2)
-    timeline.begin()
-    for _ in range(6):
-        clock.advance(0.1)
-        device.issue(1.0)
-        timeline.end()
+    drive(device, timeline, issuing=1.0, working=0.01)
+    assert timeline.starved == 6
+
+
+def test_a_device_that_is_kept_busy_starves_never(device: ScriptedDevice) -> None:
+    timeline = device.event_timeline(2)
+    drive(device, timeline, issuing=0.1, working=1.0)
     assert timeline.starved == 0
+
+
+def test_a_full_launch_queue_is_no_starvation(device: ScriptedDevice) -> None:
+    """The host waits inside a launch until the device has come near: every step before has ended, and it is busy."""
+    timeline = device.event_timeline(2)
+    for _ in range(6):
+        timeline.begin()
+        device.issue(1.0)
+        device.clock.advance(max(0.0, device.busy_until - device.clock.now - 0.5))  # half a step fits into the queue
+        timeline.end()
+    timeline.finish()
+    assert timeline.starved == 0
+
+
+def test_clocks_that_drift_apart_do_not_hide_starvation(device: ScriptedDevice) -> None:
+    timeline = device.event_timeline(2)
+    timeline._device_zero -= 5.0  # as if the device's clock had fallen behind by seconds
+    drive(device, timeline, issuing=1.0, working=0.01)
+    assert timeline.starved == 6

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from paceline.benchmarks.compute._plain_units import plain_product
 from paceline.benchmarks.micro import formats
 from paceline.benchmarks.micro.formats import FormatName
 from paceline.benchmarks.micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME
@@ -15,6 +16,7 @@ from paceline.benchmarks.micro.session import MicroSession
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.errors import InputError, SilentCorruption, Unsupported
+from paceline.core.parameters import OnOff
 from paceline.core.record import Result
 from paceline.measure.device import Device, open_device
 from paceline.measure.peak import peak_flops
@@ -47,7 +49,7 @@ class GemmParameters(MicroParameters):
     """A lies transposed in memory"""
     transpose_b: bool = False
     """B lies transposed in memory"""
-    tensor_cores: Literal["auto", "off"] = "auto"
+    tensor_cores: Annotated[Literal["auto", "off"], OnOff] = "auto"
     """auto lets the library use Tensor Cores as the format allows; off measures the plain units (fp64, fp32, fp16)"""
 
 
@@ -146,13 +148,14 @@ class Product:
         import torch
 
         m, _, k = self.shape
+        wipe(self.call())
         result = self.call()
         rows = torch.linspace(0, m - 1, min(CHECKED_ROWS, m), device=result.device).long()
         a = self._a[..., rows, :].double()
         b = self._b.double()
         exact = a @ b
         error = (result[..., rows, :].double() - exact).abs()
-        allowed = formats.tolerance(self._parameters.precision, a.abs() @ b.abs(), k)
+        allowed = formats.tolerance(self._parameters.precision, exact, a.abs() @ b.abs(), k)
         share = torch.where(error == 0, 0.0, error / allowed)
         worst = float(share.max())
         if not worst <= 1.0:  # not a number is no agreement
@@ -173,10 +176,7 @@ class Product:
         if self._parameters.precision == "fp8":
             return self._fp8_call(lead)
         if self._parameters.precision == "int8":
-            if lead:
-                raise Unsupported("int8 has no batched product here: use batch = 1")
-            self.how = "torch._int_mm, int32 result"
-            return lambda: torch._int_mm(a, b)
+            return self._int8_call(lead)
         out = torch.empty((*lead, m, n), dtype=a.dtype, device=a.device)
         self.how = "torch.bmm" if lead else "torch.mm"
         multiply = torch.bmm if lead else torch.mm
@@ -187,14 +187,56 @@ class Product:
 
         if lead or self._parameters.transpose_a:
             raise Unsupported("fp8 goes with batch = 1 and A as it is: the hardware takes no other layout")
-        # The units read B by columns: what is stored by rows is laid out so once, outside the timed region.
-        a, b = self._a, self._b.t().contiguous().t()
+        a, b = self._a, _by_columns(self._b)
         one = torch.ones((), device=a.device)
-        self.how = "torch._scaled_mm, e4m3 operands, bf16 result, fast accumulation"
+        self.how = "torch._scaled_mm, e4m3 operands, B by columns, bf16 result, fast accumulation"
         return lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
 
+    def _int8_call(self, lead: tuple[int, ...]) -> Callable[[], Tensor]:
+        import torch
+
+        if lead:
+            raise Unsupported("int8 has no batched product here: use batch = 1")
+        a, b = self._a, _by_columns(self._b)
+        out = torch.empty((self.shape[0], self.shape[1]), dtype=torch.int32, device=a.device)
+        self.how = "torch._int_mm, B by columns, int32 result"
+        return lambda: torch._int_mm(a, b, out=out)
+
     def _plain_call(self, lead: tuple[int, ...]) -> Callable[[], Tensor]:
-        raise Unsupported("tensor_cores = off is not there yet")
+        """Without Tensor Cores."""
+        import torch
+
+        precision = self._parameters.precision
+        if self._device.kind != "cuda":
+            raise Unsupported("a CPU has no Tensor Cores to leave out: use tensor_cores = auto")
+        if precision not in ("fp64", "fp32", "fp16"):
+            raise Unsupported(f"{precision} is a format of Tensor Cores: without them use fp64, fp32 or fp16")
+        a, b = self._a, self._b
+        out = torch.empty((*lead, self.shape[0], self.shape[1]), dtype=a.dtype, device=a.device)
+        if precision == "fp32":  # true fp32 has never been theirs
+            multiply = torch.bmm if lead else torch.mm
+            self.how = "torch.bmm" if lead else "torch.mm"
+            return lambda: multiply(a, b, out=out)
+        if lead or self._parameters.transpose_a or self._parameters.transpose_b:
+            raise Unsupported(f"without Tensor Cores {precision} goes with batch = 1 and no transposes")
+        product = plain_product(precision, a, b, out)
+        self.how = f"a kernel of our own, multiply-add instructions of the plain units, {precision} sums"
+
+        def call() -> Tensor:
+            product()
+            return out
+
+        return call
+
+
+def _by_columns(b: Tensor) -> Tensor:
+    """The units read 8-bit operands by columns: laid out so once, outside the timed region."""
+    return b.t().contiguous().t()
+
+
+def wipe(result: Tensor) -> None:
+    """Overwrite a result, so that a call after it that writes nothing is not taken for right."""
+    result.fill_(float("nan") if result.is_floating_point() else -(2**31))
 
 
 def _operand(

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from paceline.benchmarks.graph import capture
 from paceline.benchmarks.model import precision as formats
 from paceline.benchmarks.model.batch_size import choose_batch_size
 from paceline.benchmarks.model.benchmark import ModelBenchmark
 from paceline.benchmarks.model.determinism import Determinism
-from paceline.benchmarks.graph import capture
 from paceline.benchmarks.model.measuring import measure_steps, time_once
 from paceline.benchmarks.model.metrics import COMMON, StepWork
 from paceline.benchmarks.model.parameters import ModelParameters

@@ -59,7 +59,7 @@ def dtype_of(precision: str) -> torch.dtype:
 
 
 def random_operand(precision: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Random numbers in a format: normal, or every integer of int8 alike; zeros would draw less power and run faster."""
+    """Random numbers: normal, or every integer of int8 alike; zeros would draw less power and run faster."""
     import torch
 
     device = generator.device
@@ -69,14 +69,17 @@ def random_operand(precision: str, shape: tuple[int, ...], generator: torch.Gene
     return torch.randn(shape, dtype=wide, device=device, generator=generator).to(dtype_of(precision))
 
 
-def tolerance(precision: str, magnitude: Tensor, depth: int) -> Tensor:
-    """How far each element of a product may lie from the exact one.
+def tolerance(precision: str, exact: Tensor, magnitude: Tensor, depth: int) -> Tensor:
+    """How far each element of a product of random operands may lie from the exact one.
 
-    `magnitude` is the product of the operands' absolute values; `depth` is how many terms each element sums. Errors of
-    accumulation grow with the root of the depth; the factor leaves room for the order of the sum and split sums.
+    `magnitude` is the product of the operands' absolute values, `depth` how many terms each element sums. A sum of
+    terms with random signs is as large as their magnitude over the root of the depth; each addition rounds a sum of
+    that size, and the errors of many roundings grow with the root of their number. The factor leaves room for the
+    order of the additions, for split sums and for the tail of the distribution.
     """
     inside, accumulating, result = _STEPS[precision]
-    return 8.0 * (inside + accumulating * math.sqrt(depth) + result) * magnitude
+    typical = magnitude / math.sqrt(depth)
+    return 8.0 * ((inside + accumulating * math.sqrt(depth)) * typical + result * (exact.abs() + typical))
 
 
 def set_fp32_mode(precision: str) -> None:

@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from paceline.core.parameters import MeasuringParameters
-from paceline.core.quantity import Duration
+from paceline.core.quantity import Duration, Size, show_size
+
+
+def _as_list(value: Any) -> Any:
+    return value if value is None or isinstance(value, list | tuple) else [value]
+
+
+# For a parameter that is a list: whoever writes a single value means a list of one.
+OneOrMore = BeforeValidator(_as_list)
+
+# A sweep goes upwards, each size once.
+Upwards = AfterValidator(lambda sizes: sorted(set(sizes)))
+Sizes = Annotated[list[Annotated[Size, Field(ge=1)]], OneOrMore, Field(min_length=1), Upwards]
+
+
+def show_sizes(sizes: Sequence[int] | None) -> str:
+    """A sweep in a title: where it begins and ends."""
+    if not sizes:
+        return ""
+    return show_size(sizes[0]) if len(sizes) == 1 else f"{show_size(sizes[0])} to {show_size(sizes[-1])}"
 
 
 class MicroParameters(MeasuringParameters):

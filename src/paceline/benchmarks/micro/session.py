@@ -127,18 +127,22 @@ class MicroSession:
         how: str,
         *,
         at: At | None = None,
+        calls: int = 1,
         work: float | None = None,
         rate_unit: str = "",
     ) -> Point:
-        """Like `time`, for a step that returns the durations it saw itself (native code, another program)."""
+        """Like `time`, for a step that returns the durations it saw itself (native code, another program).
+
+        Each duration is that of `calls` calls; the metric is the time of one.
+        """
         timeline = ReportedTimeline(how)
         return self._point(
             lambda: timeline.tell(step()),
             lambda: timeline,
             metric,
             at or {},
-            calls=1,
-            how="",
+            calls=calls,
+            how=f", {calls} calls per sample" if calls > 1 else "",
             work=work,
             rate_unit=rate_unit,
         )
@@ -234,7 +238,7 @@ def show_at(at: At) -> str:
 
 
 def _label(at: At) -> str:
-    return " ".join(show_size(value) if key == "size" else f"{key} {value}" for key, value in at.items())
+    return " ".join(show_size(float(value)) if key == "size" else f"{key} {value}" for key, value in at.items())
 
 
 def _repeated(call: Call, times: int) -> Call:

@@ -65,7 +65,9 @@ def run_tool(
     except OSError as error:
         raise ToolError(f"{words[0]} cannot be started: {error.strerror or error}") from None
     if done.returncode != 0:
-        raise ToolError(f"{Path(words[0]).name} ended with exit code {done.returncode}: {last_words(done.stderr or done.stdout)}")
+        raise ToolError(
+            f"{Path(words[0]).name} ended with exit code {done.returncode}: {last_words(done.stderr or done.stdout)}"
+        )
     return Said(done.stdout, done.stderr)
 
 

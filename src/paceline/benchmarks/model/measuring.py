@@ -13,6 +13,7 @@ from paceline.benchmarks.model.metrics import (
     ENERGY,
     FIRST_STEP,
     HOST_MEMORY,
+    MFU,
     StepWork,
     step_measurements,
 )
@@ -28,6 +29,7 @@ from paceline.measure.timeline import monotonic
 
 # The GPU's energy counter advances in steps of up to a tenth of a second: less than this tells nothing.
 MIN_ENERGY_SECONDS = 2.0
+NO_PEAK = "unknown for this device, so there is no MFU; 'paceline machine --measure' measures one"
 
 
 def time_once(session: Session, step: Callable[[], object]) -> float:
@@ -95,6 +97,7 @@ def measure_steps(
             *_compile_doubts(graphs, _compiled_graphs() if session.compiled else {}),
             *loop.doubts(warm, region.timed, parameters),
             *conditions.doubts(region.before, region.after),
+            *_peak_doubts(found, work),
         ],
     )
 
@@ -177,6 +180,16 @@ def _compile_doubts(before: dict[str, int], after: dict[str, int]) -> list[Doubt
     return found
 
 
+def _peak_doubts(found: list[Measurement], work: StepWork) -> list[Doubt]:
+    """Nothing is faster than its ceiling: either that, or the count of FLOPs, is wrong."""
+    mfu = next((one for one in found if one.metric.name == MFU.name), None)
+    if mfu is None or work.peak is None or mfu.value <= 100.0:
+        return []
+    message = f"the model computes at {mfu.value:.0f} % of what is taken for the peak: {work.peak.source}"
+    remedy = "measure the peak again on a quiet machine (paceline machine --measure); until then trust no MFU"
+    return [Doubt(kind="beyond-peak", message=message, remedy=remedy)]
+
+
 def _resources(region: Region, work: StepWork, ranks: Ranks, context: Context) -> list[Measurement]:
     """Memory at the peak, and energy per sample."""
     found = [Measurement.of_value(HOST_MEMORY, region.host_memory)]
@@ -203,7 +216,7 @@ def _facts(region: Region, work: StepWork, ranks: Ranks, warm: loop.WarmUp) -> d
         "warm_up": {"steps": len(warm.samples), "seconds": warm.seconds, "steady": warm.steady},
         "flops_per_step": work.flops,
         "peak_flops": work.peak.flops if work.peak else None,
-        "peak_flops_source": work.peak.source if work.peak else "unknown for this device, so there is no MFU",
+        "peak_flops_source": work.peak.source if work.peak else NO_PEAK,
         "energy_source": region.energy_source,
         "conditions": {
             "before": region.before.model_dump(mode="json"),

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from paceline.core.parameters import MeasuringParameters
+from paceline.core.parameters import MeasuringParameters, OnOff
 from paceline.models.base import Scale
 
 PrecisionName = Literal["fp32", "tf32", "fp16", "bf16", "fp8_hybrid", "fp8_e4m3"]
 
 
-def _switch(value: object) -> object:
-    """YAML reads a bare `on` or `off` as a boolean."""
-    return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
-
-
-Switch = Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)]
+Switch = Annotated[Literal["auto", "on", "off"], OnOff]
 
 
 class ModelParameters(MeasuringParameters):

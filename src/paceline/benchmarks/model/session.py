@@ -16,7 +16,7 @@ from paceline.benchmarks.model.parameters import ModelParameters
 from paceline.core.errors import Unsupported
 from paceline.core.record import Doubt
 from paceline.measure.device import Device
-from paceline.measure.peak import peak_flops
+from paceline.measure.peak import Peak, measured_peak_flops, peak_flops
 from paceline.models.base import Batch, ModelSpec, Workload
 from paceline.models.flops import forward_flops, training_flops
 
@@ -71,15 +71,20 @@ class Session:
     def work(self, size: int, *, training: bool) -> StepWork:
         """What a step with a batch of this size does."""
         tokens = self.workload.tokens_per_sample
-        known = self.device.kind == "cuda"
         return StepWork(
             samples=size,
             sample_name=self.spec.sample,
             tokens=tokens * size if tokens else None,
             flops=self._flops_per_sample(training) * size,
             together=training,
-            peak=peak_flops(self.device.name, self.parameters.precision) if known else None,
+            peak=self._peak(),
         )
+
+    def _peak(self) -> Peak | None:
+        """The datasheet's, or else what this machine was measured to reach: ranks on one CPU have a part of it each."""
+        name, precision = self.device.name, self.parameters.precision
+        sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if self.device.kind == "cpu" else 1
+        return peak_flops(name, precision) or measured_peak_flops(name, precision, sharing=sharing)
 
 
 def open_session(spec: ModelSpec, parameters: ModelParameters, device: Device, mode: str) -> Session:

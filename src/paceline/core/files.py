@@ -1,10 +1,26 @@
-"""Writes a report's file whole or not at all."""
+"""Where a user's files belong, and how one is written whole or not at all."""
 
 from __future__ import annotations
 
 import os
+import pwd
 import uuid
 from pathlib import Path
+
+from paceline.core.errors import InputError
+
+
+def data_directory() -> Path:
+    """Where this user's data belongs."""
+    # The XDG specification says to ignore a relative path.
+    base = Path(os.environ.get("XDG_DATA_HOME", ""))
+    if base.is_absolute():
+        return base / "paceline"
+    try:
+        home = Path(os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        raise InputError("this user has no home folder; set $XDG_DATA_HOME, or $PACELINE_STORE for the store") from None
+    return home / ".local" / "share" / "paceline"
 
 
 def write_atomic(path: str | Path, content: str | bytes) -> Path:

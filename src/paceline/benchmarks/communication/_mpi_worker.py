@@ -1,0 +1,177 @@
+"""One MPI rank of a collective, started by mpirun: measures a sweep with the others; the first tells what they saw."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline.benchmarks.communication._mpi_output import Begin, Corruption, End, Line, PointLine
+from paceline.benchmarks.communication._operations import OPERATIONS, ROOT, Operation
+from paceline.benchmarks.communication._payload import Payload
+from paceline.benchmarks.communication.collective import CollectiveParameters, sizes_of
+from paceline.benchmarks.micro.metrics import TIME
+from paceline.benchmarks.micro.session import MicroSession
+from paceline.benchmarks.ranks import Ranks, own_process, siblings_among
+from paceline.core.benchmark import Context
+from paceline.core.case import Case
+from paceline.core.errors import SilentCorruption
+from paceline.measure.device import open_device
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class MpiRanks(Ranks):
+    """The ranks that mpirun started; `control` is a communicator for verdicts alone."""
+
+    def agree(self, mine: bool) -> bool:
+        return bool(self.control.bcast(mine, root=0))
+
+    def meet(self) -> None:
+        self.control.Barrier()
+
+    def smallest(self, mine: int) -> int:
+        return int(min(self.gather(mine)))
+
+    def gather(self, mine: Any) -> list[Any]:
+        return list(self.control.allgather(mine))
+
+
+class MpiExchange:
+    """One operation at one size."""
+
+    def __init__(self, payload: Payload, in_place: bool, communicator: Any) -> None:
+        self.payload = payload
+        self._in_place = in_place
+        self._communicator = communicator
+
+    def call(self) -> None:
+        """Move the data."""
+        from mpi4py import MPI
+
+        comm, name = self._communicator, self.payload.operation.name
+        received = self.payload.received
+        sent = MPI.IN_PLACE if self._in_place else self.payload.sent
+        match name:
+            case "all-reduce":
+                comm.Allreduce(sent, received)
+            case "broadcast":
+                comm.Bcast(received, root=ROOT)
+            case "reduce":
+                is_root = comm.Get_rank() == ROOT
+                comm.Reduce(sent if is_root else self.payload.sent, received if is_root else None, root=ROOT)
+            case "all-gather":
+                comm.Allgather(sent, received)
+            case "reduce-scatter":
+                comm.Reduce_scatter_block(sent, self.payload.sent if self._in_place else received)
+            case "all-to-all":
+                comm.Alltoall(sent, received)
+
+
+def main(case_text: str, exchange_type: type[MpiExchange] = MpiExchange) -> None:
+    """Measure the case; a failure of one rank ends all of them."""
+    from mpi4py import MPI
+
+    _die_with_parent()
+    try:
+        _measure(Case.model_validate_json(case_text), MPI.COMM_WORLD, MPI.Get_library_version(), exchange_type)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        MPI.COMM_WORLD.Abort(1)
+
+
+def _measure(case: Case, communicator: Any, library: str, exchange_type: type[MpiExchange]) -> None:
+    parameters = CollectiveParameters.model_validate(case.parameters)
+    operation = OPERATIONS[parameters.operation]
+    ranks = MpiRanks(communicator.Get_rank(), communicator.Get_size(), communicator.Dup())
+    ranks = MpiRanks(ranks.rank, ranks.world_size, ranks.control, siblings_among(ranks.gather(own_process())))
+    _say(ranks, Begin(ranks=ranks.world_size, library=library.splitlines()[0].strip("\0 ")))
+    if ranks.world_size != case.ranks:
+        return
+    context = Context(case=case, rank=ranks.rank, world_size=ranks.world_size)
+    sizes = sizes_of(parameters, operation, "cpu", ranks.world_size)
+    try:
+        with MicroSession(parameters, context, open_device("cpu"), ranks) as session:
+            for size in sizes:
+                exchange = _new_exchange(operation, parameters, size, ranks, communicator, exchange_type)
+                samples = _samples(exchange, session, ranks)
+                _say(ranks, PointLine(size=size, samples=max(ranks.gather(samples), key=np.mean)))
+    except SilentCorruption as error:
+        _say(ranks, Corruption(message=str(error)))
+        return
+    seen = session.result([])
+    _say(ranks, End(points=len(sizes), facts=seen.facts, doubts=seen.doubts))
+
+
+def _new_exchange(
+    operation: Operation,
+    parameters: CollectiveParameters,
+    size: int,
+    ranks: Ranks,
+    communicator: Any,
+    exchange_type: type[MpiExchange],
+) -> MpiExchange:
+    in_place = operation.in_place(parameters.in_place, "mpi")
+    payload = Payload(
+        operation,
+        ranks.rank,
+        ranks.world_size,
+        size,
+        precision=parameters.precision,
+        in_place=in_place,
+        seed=parameters.seed,
+        empty=lambda count: np.empty(count, np.float32),
+        lift=lambda table: table.astype(np.float32),
+    )
+    if in_place and operation.name == "reduce-scatter":
+        payload.received = payload.sent[: payload.count // ranks.world_size]  # MPI lays it where the array begins
+    return exchange_type(payload, in_place, communicator)
+
+
+def _samples(exchange: MpiExchange, session: MicroSession, ranks: Ranks) -> list[float]:
+    """Seconds of each call on this rank, the result checked before and after."""
+    payload = exchange.payload
+    payload.prepare()
+    exchange.call()
+    _verify(payload, ranks)
+    payload.prepare()
+    point = session.time(exchange.call, TIME, at={"size": payload.size})
+    if not payload.keeps_input:
+        payload.prepare()
+        exchange.call()
+    _verify(payload, ranks)
+    return point.timed.samples
+
+
+def _verify(payload: Payload, ranks: Ranks) -> None:
+    complaint = next(filter(None, ranks.gather(payload.complaint())), None)
+    if complaint is not None:
+        raise SilentCorruption(complaint)
+
+
+def _say(ranks: Ranks, line: Line) -> None:
+    if ranks.rank == 0:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+
+def _die_with_parent() -> None:
+    """mpirun gives its ranks process groups of their own, which what kills the case's group does not reach."""
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (OSError, AttributeError):
+        return
+    if os.getppid() == 1:
+        os._exit(70)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

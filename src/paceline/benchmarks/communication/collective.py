@@ -1,0 +1,218 @@
+"""Collective operations among ranks: how fast data moves, from a few bytes to gigabytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from paceline.benchmarks.communication import _mpi
+from paceline.benchmarks.communication._exchange import TorchExchange
+from paceline.benchmarks.communication._operations import OPERATIONS, Operation, OperationName
+from paceline.benchmarks.communication._payload import ELEMENT_BYTES
+from paceline.benchmarks.micro.metrics import TIME
+from paceline.benchmarks.micro.parameters import MicroParameters, Sizes, show_sizes
+from paceline.benchmarks.micro.session import MicroSession, Point, headline
+from paceline.benchmarks.ranks import join
+from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.case import Case
+from paceline.core.errors import InputError, Unsupported
+from paceline.core.metric import Better, Merge, Metric
+from paceline.core.quantity import Duration, show_size
+from paceline.core.record import Measurement, Result
+from paceline.measure.device import Device, open_device
+
+# Each eight times the one before.
+GPU_SIZES = [8**power for power in range(1, 11)]  # 8 B to 1 GiB
+CPU_SIZES = [32 * 8**power for power in range(8)]  # 32 B to 64 MiB
+
+ALGORITHM_BANDWIDTH = Metric(
+    name="algorithm_bandwidth",
+    unit="B/s",
+    better=Better.HIGHER,
+    merge=Merge.MEAN,
+    description="size of the whole array over the time of the slowest rank",
+)
+BUS_BANDWIDTH = Metric(
+    name="bus_bandwidth",
+    unit="B/s",
+    better=Better.HIGHER,
+    merge=Merge.MEAN,
+    description="algorithm bandwidth times the part that must pass each rank's link; compares with the link's speed",
+)
+
+
+class CollectiveParameters(MicroParameters):
+    """An operation, who carries it out, and at which sizes."""
+
+    operation: OperationName = "all-reduce"
+    """all-reduce, all-gather, broadcast, reduce, reduce-scatter, all-to-all"""
+    backend: Literal["auto", "nccl", "gloo", "mpi"] = "auto"
+    """Who moves the data; auto takes nccl between GPUs and gloo between CPUs"""
+    sizes: Sizes | None = None
+    """Sizes of the whole array, the largest being the headline; unset is 8B to 1GiB (32B to 64MiB on CPUs)"""
+    precision: Literal["fp32", "fp16", "bf16"] = "fp32"
+    """Format of the elements"""
+    in_place: bool | None = None
+    """Send from and receive into one buffer; unset is what the operation is usually done like"""
+    hosts: str | None = None
+    """With backend mpi: a file that lists the hosts, as mpirun reads it; unset stays on this machine"""
+    budget: Duration = Field(default=0.5, gt=0)
+    """Time to spend on measuring each size, at most"""
+    warm_up: Duration = 0.25
+    """Time to spend on warming up each size, at most; it ends sooner when the time is steady"""
+
+
+class Collective(Benchmark[CollectiveParameters]):
+    """One collective operation over a sweep of sizes, every element of its results checked."""
+
+    name = "collective"
+    summary = "collective operation between ranks (nccl, gloo, mpi): bus bandwidth by size, results checked"
+    category = "communication"
+    Parameters = CollectiveParameters
+    metrics = (BUS_BANDWIDTH, ALGORITHM_BANDWIDTH, TIME)
+    primary = "bus_bandwidth"
+    distributed = True
+    exchange: ClassVar[type[TorchExchange]] = TorchExchange  # what carries out the operation
+
+    @classmethod
+    def title(cls, parameters: CollectiveParameters) -> str:
+        words = [
+            parameters.operation,
+            parameters.backend if parameters.backend != "auto" else "",
+            parameters.precision if parameters.precision != "fp32" else "",
+            {None: "", True: "in place", False: "out of place"}[parameters.in_place],
+            show_sizes(parameters.sizes),
+        ]
+        return " ".join(word for word in words if word)
+
+    @classmethod
+    def check(cls, parameters: CollectiveParameters, case: Case) -> None:
+        if parameters.sizes is not None and (not parameters.sizes or min(parameters.sizes) < 1):
+            raise InputError(f"sizes = {parameters.sizes}: give at least one size, none of them zero")
+        if parameters.hosts is not None and parameters.backend != "mpi":
+            raise InputError(f"hosts = {parameters.hosts} goes with backend = mpi alone, not {parameters.backend}")
+
+    @classmethod
+    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        return () if parameters.get("backend") == "mpi" else ("torch",)
+
+    def measure(self, parameters: CollectiveParameters, context: Context) -> Result:
+        operation = OPERATIONS[parameters.operation]
+        _refuse_one_rank(context)
+        if parameters.backend == "mpi":
+            return _measure_over_mpi(operation, parameters, context)
+        device = open_device(context.target)
+        backend = _backend(parameters.backend, device)
+        in_place = operation.in_place(parameters.in_place, "torch")
+        context.report(Progress(phase="preparing"))
+        with join(context, device.kind, backend) as ranks, MicroSession(parameters, context, device, ranks) as session:
+            points = [
+                self._measure_size(size, operation, in_place, parameters, session)
+                for size in sizes_of(parameters, operation, device.kind, ranks.world_size)
+            ]
+        factor = operation.factor(ranks.world_size)
+        facts = facts_of(operation, parameters, in_place, ranks.world_size) | {
+            "backend": backend,
+            "library": _library(backend),
+        }
+        return session.result(figures([point.time for point in points], factor), facts)
+
+    def _measure_size(
+        self, size: int, operation: Operation, in_place: bool, parameters: CollectiveParameters, session: MicroSession
+    ) -> Point:
+        ranks = session.ranks
+        exchange = self.exchange(
+            operation,
+            ranks,
+            size,
+            session.device,
+            precision=parameters.precision,
+            in_place=in_place,
+            seed=parameters.seed,
+        )
+        exchange.check()
+        exchange.payload.prepare()
+        work = operation.factor(ranks.world_size) * size
+        point = session.time(exchange.call, TIME, at={"size": size}, work=work, rate_unit="B/s")
+        exchange.check_again()
+        return point
+
+
+def sizes_of(parameters: CollectiveParameters, operation: Operation, kind: str, ranks: int) -> list[int]:
+    """The sizes to measure, smallest first, in whole elements with the same share for every rank, none twice."""
+    asked = parameters.sizes or (GPU_SIZES if kind == "cuda" else CPU_SIZES)
+    element = ELEMENT_BYTES[parameters.precision]
+    return sorted({operation.count(size, element, ranks) * element for size in asked})
+
+
+def figures(times: Sequence[Measurement], factor: float) -> list[Measurement]:
+    """What the times of a sweep say: three metrics of the largest size for the case, and of every size."""
+    sweeps: list[list[Measurement]] = [[], [], list(times)]
+    for time in times:
+        size = float(time.at["size"])
+        for sweep, metric, work in zip(
+            sweeps, (BUS_BANDWIDTH, ALGORITHM_BANDWIDTH), (factor * size, size), strict=False
+        ):
+            merge = Merge.FIRST if time.metric.merge is Merge.FIRST else metric.merge
+            sweep.append(Measurement.of_rate(metric.model_copy(update={"merge": merge}), work, time))
+    return [*map(headline, sweeps), *(measurement for sweep in sweeps for measurement in sweep)]
+
+
+def facts_of(operation: Operation, parameters: CollectiveParameters, in_place: bool, ranks: int) -> dict[str, Any]:
+    """What one needs to know to read the figures."""
+    grows = in_place and operation.sums
+    return {
+        "bus_bandwidth": f"algorithm bandwidth times {operation.formula} = {operation.factor(ranks):.4g}, n = {ranks}",
+        "size": "of the whole array, rounded up to whole elements and equal shares",
+        "place": "in place" if in_place else "out of place",
+        "data": f"{parameters.precision}, small integers"
+        + ("; sums in place grow without bound while they are timed" if grows else ""),
+        "checked": "every element on every rank, before and after timing, at every size",
+    }
+
+
+def _refuse_one_rank(context: Context) -> None:
+    if context.world_size > 1:
+        return
+    if context.target == "cpu":
+        raise Unsupported("a collective takes several ranks, but there is one: use --ranks 2 or more")
+    raise Unsupported(
+        "a collective takes several ranks, and each needs a GPU of its own: use --target 'cuda:*' where there are "
+        "several GPUs, torchrun over several machines, or --target cpu --ranks 2"
+    )
+
+
+def _backend(asked: str, device: Device) -> str:
+    own = {"cuda": "nccl", "cpu": "gloo"}[device.kind]
+    if asked not in ("auto", own):
+        other = {"nccl": "--target 'cuda:*' with several GPUs", "gloo": "--target cpu --ranks 2"}[asked]
+        raise Unsupported(f"{asked} is not measured on {device.name}: use backend = {own}, or {other}")
+    return own
+
+
+def _library(backend: str) -> str:
+    import torch
+
+    if backend != "nccl":
+        return f"{backend} of torch {torch.__version__}"
+    version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+    return f"NCCL {'.'.join(map(str, version))}, torch {torch.__version__}"
+
+
+def _measure_over_mpi(operation: Operation, parameters: CollectiveParameters, context: Context) -> Result:
+    if context.target != "cpu":
+        raise Unsupported("backend = mpi moves data of the host's memory: use --target cpu")
+    if parameters.precision != "fp32":
+        raise Unsupported(f"MPI has no {parameters.precision}: use fp32")
+    in_place = operation.in_place(parameters.in_place, "mpi")
+    if context.rank > 0:
+        return Result()  # mpirun starts ranks of its own, and the first rank tells what they saw
+    told = _mpi.run(context, parameters.hosts)
+    factor = operation.factor(context.world_size)
+    facts = told.facts | facts_of(operation, parameters, in_place, context.world_size)
+    facts |= {"backend": "mpi", "library": told.library}
+    once = TIME.model_copy(update={"merge": Merge.FIRST})
+    times = [Measurement.of_samples(once, point.samples, at={"size": point.size}) for point in told.points]
+    return Result(measurements=figures(times, factor), facts=facts, doubts=told.doubts)

@@ -1,0 +1,214 @@
+"""Copies between the GPUs of one machine: the bandwidth of every pair, one way and both ways, and the latency."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import permutations
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from paceline.benchmarks.micro.metrics import BANDWIDTH, TIME
+from paceline.benchmarks.micro.parameters import MicroParameters
+from paceline.benchmarks.micro.session import MicroSession
+from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.errors import SilentCorruption, Unsupported
+from paceline.core.metric import Better, Metric
+from paceline.core.quantity import Duration, Size
+from paceline.core.record import At, Measurement, Result
+from paceline.measure.device import open_device
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SMALL = 8  # bytes: what remains of such a copy's time is its latency
+ELEMENT_BYTES = 8
+
+
+def _over_pairs(which: str, description: str) -> Metric:
+    return Metric(name=f"{which}_bandwidth", unit="B/s", better=Better.HIGHER, description=description)
+
+
+MINIMUM = _over_pairs("minimum", "of the slowest pair, one way: what bounds everything that takes all GPUs")
+AVERAGE = _over_pairs("average", "over all pairs, one way")
+MAXIMUM = _over_pairs("maximum", "of the fastest pair, one way")
+LATENCY = Metric(
+    name="latency", unit="s", better=Better.LOWER, description=f"a copy of {SMALL} bytes, waited for by the host"
+)
+BOTH_WAYS_TIME = Metric(
+    name="both_ways_time", unit="s", better=Better.LOWER, description="a copy each way at the same time, both ended"
+)
+BOTH_WAYS_BANDWIDTH = Metric(
+    name="both_ways_bandwidth", unit="B/s", better=Better.HIGHER, description="bytes of both copies over their time"
+)
+
+
+class P2pParameters(MicroParameters):
+    """How much is copied between two GPUs."""
+
+    size: Size = Field(default=256 * 1024**2, ge=ELEMENT_BYTES)
+    """Bytes of one copy, one way"""
+    budget: Duration = Field(default=0.3, gt=0)
+    """Time to spend on measuring each pair, at most"""
+    warm_up: Duration = 0.2
+    """Time to spend on warming up each pair, at most; it ends sooner when the time is steady"""
+
+
+class P2p(Benchmark[P2pParameters]):
+    """Every pair of this machine's GPUs, one after another."""
+
+    name = "p2p"
+    summary = "copies between all pairs of GPUs: bandwidth matrix one way and both ways, latency, data checked"
+    category = "communication"
+    Parameters = P2pParameters
+    metrics = (
+        MINIMUM,
+        AVERAGE,
+        MAXIMUM,
+        BANDWIDTH,
+        TIME,
+        BOTH_WAYS_BANDWIDTH,
+        BOTH_WAYS_TIME,
+        LATENCY,
+    )
+    primary = "minimum_bandwidth"
+
+    @classmethod
+    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("torch",)
+
+    def measure(self, parameters: P2pParameters, context: Context) -> Result:
+        import torch
+
+        if context.target == "cpu" and torch.cuda.is_available():
+            raise Unsupported(
+                "copies between GPUs are not measured on a CPU: use --target cuda:0, which takes all GPUs"
+            )
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if count < 2:
+            raise Unsupported(
+                f"copies between GPUs take two of them, but torch sees {count} here: run it on a machine with several "
+                "GPUs, and let CUDA_VISIBLE_DEVICES show them"
+            )
+        context.report(Progress(phase="preparing"))
+        found: list[Measurement] = []
+        with MicroSession(parameters, context, open_device("cuda:0")) as session:
+            for source, target in permutations(range(count), 2):
+                found += _measure_pair(session, parameters, source, target)
+        facts = {
+            "size": parameters.size // ELEMENT_BYTES * ELEMENT_BYTES,
+            "gpus": [torch.cuda.get_device_name(index) for index in range(count)],
+            "peer_access": {f"{a} to {b}": _has_peer_access(a, b) for a, b in permutations(range(count), 2)},
+            "checked": "every element of the last copy of every pair",
+        }
+        return session.result([*over_pairs(found), *found], facts)
+
+
+def over_pairs(found: list[Measurement]) -> list[Measurement]:
+    """The slowest pair, the average pair and the fastest, of the copies one way."""
+    rates = [measurement.value for measurement in found if measurement.metric.name == BANDWIDTH.name]
+    return [
+        Measurement.of_value(MINIMUM, min(rates)),
+        Measurement.of_value(AVERAGE, sum(rates) / len(rates)),
+        Measurement.of_value(MAXIMUM, max(rates)),
+    ]
+
+
+def _measure_pair(session: MicroSession, parameters: P2pParameters, source: int, target: int) -> list[Measurement]:
+    # torch copies on the source's stream: it is there that events must lie.
+    session.device = open_device(f"cuda:{source}")
+    at: At = {"from": source, "to": target}
+    there = Copy(parameters.size, source, target, parameters.seed)
+    size = there.size
+    one_way = session.time(there.call, TIME, at=at, work=size, rate_unit="B/s")
+    there.check()
+    small = Copy(SMALL, source, target, parameters.seed)
+    latency = session.time(small.call, LATENCY, at=at, each=True)
+    small.check()
+    measurements = [one_way.rate(BANDWIDTH, size), one_way.time, latency.time]
+    if source < target:  # the other order is the same work
+        back = Copy(parameters.size, target, source, parameters.seed + 1)
+        both = session.time(both_ways(there, back), BOTH_WAYS_TIME, at=at, work=2 * size, rate_unit="B/s")
+        there.check()
+        back.check()
+        measurements += [both.rate(BOTH_WAYS_BANDWIDTH, 2 * size), both.time]
+    return measurements
+
+
+class Copy:
+    """Data on one GPU, room for it on another, and the copy from here to there."""
+
+    def __init__(self, size: int, source: int, target: int, seed: int) -> None:
+        import torch
+
+        self.source, self.target = source, target
+        self._count = size // ELEMENT_BYTES
+        self._seed = seed
+        self._from = self._data(source)
+        self._to = torch.zeros(self._count, dtype=torch.int64, device=f"cuda:{target}")
+        torch.cuda.synchronize(source)
+        torch.cuda.synchronize(target)
+
+    @property
+    def size(self) -> int:
+        """Bytes that are copied."""
+        return self._count * ELEMENT_BYTES
+
+    def call(self) -> None:
+        """Copy; the host does not wait."""
+        self._to.copy_(self._from, non_blocking=True)
+
+    def check(self) -> None:
+        """Every element must have arrived; then the place is cleared for the next."""
+        import torch
+
+        torch.cuda.synchronize(self.source)
+        torch.cuda.synchronize(self.target)
+        wrong = self._to != self._data(self.target)
+        if bool(wrong.any()):
+            index = int(wrong.nonzero()[0])
+            raise SilentCorruption(
+                f"a copy from GPU {self.source} to GPU {self.target} is wrong at element {index}: "
+                f"{int(self._to[index])} instead of {int(self._from[index])}"
+            )
+        self._to.zero_()
+        torch.cuda.synchronize(self.target)
+
+    def _data(self, index: int) -> Tensor:
+        """Computed alike on both GPUs, so that the check needs no copy; never zero, for that is what clears."""
+        import torch
+
+        place = torch.arange(1, self._count + 1, dtype=torch.int64, device=f"cuda:{index}")
+        return place.mul_(0x9E3779B97F4A7C15 - (1 << 64)).add_(2 * (self._seed % (1 << 32))).bitwise_or_(1)
+
+
+def both_ways(there: Copy, back: Copy) -> Callable[[], None]:
+    """Both copies at once, as one call on the first GPU's stream.
+
+    Each copy has streams of its own on both GPUs: torch makes the streams of both ends wait for a copy, so that on
+    shared ones the second would wait for the first.
+    """
+    import torch
+
+    main = torch.cuda.current_stream(there.source)
+    pairs = [
+        (copy, torch.cuda.Stream(copy.source), torch.cuda.Stream(copy.target))  # type: ignore[no-untyped-call]
+        for copy in (there, back)
+    ]
+
+    def call() -> None:
+        for copy, at_source, at_target in pairs:
+            at_source.wait_stream(main)
+            with torch.cuda.stream(at_target), torch.cuda.stream(at_source):
+                copy.call()
+        for _, at_source, at_target in pairs:
+            main.wait_stream(at_source)
+            main.wait_stream(at_target)
+
+    return call
+
+
+def _has_peer_access(source: int, target: int) -> bool:
+    import torch
+
+    return bool(torch.cuda.can_device_access_peer(source, target))

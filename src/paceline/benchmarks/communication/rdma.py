@@ -1,0 +1,286 @@
+"""RDMA through perftest: bandwidth and latency of write, read and send.
+
+On one host both ends run here. Between hosts the other one runs the servers, again and again, with the same options:
+
+    while ib_write_bw  --all -F --report_gbits --port 18515 --iters 1000; do :; done &
+    while ib_write_lat --all -F                --port 18516 --iters 1000; do :; done &
+
+(ib_read_..., ib_send_... for the other operations), and is named here with `--peer host`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from paceline.benchmarks.communication._perftest import Bandwidth, Latency, Row, parse_bandwidth, parse_latency
+from paceline.benchmarks.communication._sockets import free_port
+from paceline.benchmarks.micro.metrics import TIME
+from paceline.benchmarks.micro.parameters import MicroParameters
+from paceline.benchmarks.micro.session import MicroSession, Point, headline
+from paceline.benchmarks.micro.tools import ToolError, find_tool, last_words, run_tool
+from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.case import Case
+from paceline.core.errors import InputError, Unsupported
+from paceline.core.metric import Better, Merge, Metric
+from paceline.core.quantity import Duration, Size, show_size
+from paceline.core.record import At, Measurement, Result
+from paceline.measure import loop
+from paceline.measure.device import CpuDevice
+from paceline.measure.timeline import monotonic
+
+DEVICES = Path("/sys/class/infiniband")
+PORT = 18515
+SMALLEST, LARGEST = 2, 8 * 1024**2  # what --all goes through
+FEWEST_SWEEPS = 5
+SWEEP_SECONDS = 120.0
+SERVER_SECONDS = 20.0  # until a server that was just started, or ended its last test, listens again
+RETRY_SECONDS = 0.1
+
+BANDWIDTH_AVERAGE = Metric(
+    name="bandwidth_average",
+    unit="B/s",
+    better=Better.HIGHER,
+    merge=Merge.SUM,
+    description="bytes of all messages over the time of all of them",
+)
+BANDWIDTH_PEAK = Metric(
+    name="bandwidth_peak",
+    unit="B/s",
+    better=Better.HIGHER,
+    merge=Merge.SUM,
+    description="the best that perftest saw between any two of its messages; absent where it did not look",
+)
+LATENCY = Metric(
+    name="latency",
+    unit="s",
+    better=Better.LOWER,
+    merge=Merge.MAXIMUM,
+    description="of a typical message, as perftest counts: half a round trip of write and send, a whole one of read",
+)
+LATENCY_99 = LATENCY.model_copy(
+    update={"name": "latency_99", "description": "that 99 % of the messages did not exceed"}
+)
+MESSAGE_TIME = TIME.model_copy(update={"description": "time of one message among many in flight"})
+
+
+def _as_list(value: object) -> object:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+class RdmaParameters(MicroParameters):
+    """What is done, with whom, and through which device."""
+
+    operation: Literal["write", "read", "send"] = "write"
+    """Who moves the data: write and read need nothing of the other side's processor"""
+    measure: Literal["both", "bandwidth", "latency"] = "both"
+    """Which of perftest's programs run"""
+    sizes: Annotated[list[Size], BeforeValidator(_as_list)] = Field(
+        default=[8, 4096, 64 * 1024, 1024**2, LARGEST], min_length=1
+    )
+    """Bytes of a message: powers of two from 2 B to 8 MiB"""
+    peer: str | None = Field(default=None, pattern=r"^[\w.:][\w.:-]*$")
+    """Host that runs the servers; unset runs both ends here"""
+    port: int = Field(default=PORT, ge=1, le=65534)
+    """Port of the peer's bandwidth server; its latency server has the next one"""
+    device: str | None = Field(default=None, pattern=r"^\w[\w.-]*$")
+    """RDMA device, like mlx5_0; unset takes the first"""
+    gid_index: int | None = Field(default=None, ge=0, le=255)
+    """Which address of the device's port, on Ethernet (RoCE); unset lets perftest choose"""
+    iterations: int = Field(default=1000, ge=5)
+    """Messages of each size"""
+    budget: Duration = Field(default=5.0, gt=0)
+    """Time to spend on sweeps through the sizes with each program, at most, but at least 5 sweeps"""
+
+
+@dataclass(frozen=True)
+class Test:
+    """One of perftest's programs, and how it is called."""
+
+    tool: str
+    options: tuple[str, ...]
+    port: int
+    peer: str | None
+
+    def client(self, server: str) -> list[str]:
+        return [*self.server(), server]
+
+    def server(self) -> list[str]:
+        return [self.tool, *self.options, "--port", str(self.port)]
+
+
+class Rdma(Benchmark[RdmaParameters]):
+    """Sweeps of perftest through the sizes of a message, again and again."""
+
+    name = "rdma"
+    summary = "RDMA through perftest: peak and average bandwidth and latency of write, read and send"
+    category = "communication"
+    Parameters = RdmaParameters
+    metrics = (BANDWIDTH_AVERAGE, BANDWIDTH_PEAK, LATENCY, LATENCY_99, MESSAGE_TIME)
+    primary = "bandwidth_average"
+
+    @classmethod
+    def title(cls, parameters: RdmaParameters) -> str:
+        words = [
+            parameters.operation,
+            parameters.measure if parameters.measure != "both" else "",
+            f"with {parameters.peer}" if parameters.peer else "loopback",
+            parameters.device or "",
+        ]
+        return " ".join(word for word in words if word)
+
+    @classmethod
+    def check(cls, parameters: RdmaParameters, case: Case) -> None:
+        for size in parameters.sizes:
+            if not SMALLEST <= size <= LARGEST or size & (size - 1):
+                raise InputError(f"sizes: {size} is no power of two from 2 B to 8 MiB, which is what perftest sweeps")
+
+    def measure(self, parameters: RdmaParameters, context: Context) -> Result:
+        device = choose_device(parameters.device)
+        options = ["--all", "-F", "--iters", str(parameters.iterations), "--ib-dev", device]
+        if parameters.gid_index is not None:
+            options += ["--gid-index", str(parameters.gid_index)]
+        stem = f"ib_{parameters.operation}"
+        found: list[Measurement] = []
+        with MicroSession(parameters, context, CpuDevice()) as session:
+            if parameters.measure != "latency":
+                test = _test(f"{stem}_bw", [*options, "--report_gbits"], parameters, parameters.port)
+                found += _bandwidth(_sweeps(test, parse_bandwidth, parameters, context), session)
+            if parameters.measure != "bandwidth":
+                test = _test(f"{stem}_lat", options, parameters, parameters.port + 1)
+                found += _latency(_sweeps(test, parse_latency, parameters, context), session)
+        facts: dict[str, Any] = {
+            "device": device,
+            "peer": parameters.peer or "this host",
+            "perftest_options": options,
+            "sweeps": f"the first one of each program warms up; {parameters.iterations} messages of each size",
+        }
+        return session.result(found, facts)
+
+
+def choose_device(wanted: str | None) -> str:
+    """The device to use; without one the case is unsupported, and says where it was looked for."""
+    there = sorted(entry.name for entry in DEVICES.iterdir()) if DEVICES.is_dir() else []
+    if not there:
+        raise Unsupported(
+            f"this machine has no RDMA device ({DEVICES} is empty): it takes an InfiniBand or RoCE adapter and its "
+            "driver (rdma link lists them); in a container pass /dev/infiniband through"
+        )
+    if wanted is not None and wanted not in there:
+        raise Unsupported(f"this machine has no RDMA device '{wanted}': use {', '.join(there)}")
+    return wanted or there[0]
+
+
+def _test(name: str, options: Sequence[str], parameters: RdmaParameters, port: int) -> Test:
+    tool = find_tool(name, "perftest", purpose="measures RDMA")
+    return Test(tool, tuple(options), port if parameters.peer else free_port(), parameters.peer)
+
+
+def _sweeps(
+    test: Test, parse: Callable[[str], list[Row]], parameters: RdmaParameters, context: Context
+) -> dict[int, list[Row]]:
+    """The rows of every size, one of each sweep; the first sweep stands first."""
+    found: dict[int, list[Row]] = {size: [] for size in parameters.sizes}
+    fewest = 1 + (parameters.steps or FEWEST_SWEEPS)
+    begun, sweeps = monotonic(), 0
+    while sweeps < fewest or (parameters.steps is None and monotonic() - begun < parameters.budget):
+        context.report(Progress(phase=f"sweep {sweeps} of {Path(test.tool).name}" if sweeps else "warming up"))
+        rows = {row.size: row for row in parse(_run(test))}
+        missing = [show_size(size) for size in parameters.sizes if size not in rows]
+        if missing:
+            raise ToolError(f"{Path(test.tool).name} told no figure for {', '.join(missing)}")
+        for size, kept in found.items():
+            kept.append(rows[size])
+        sweeps += 1
+    return found
+
+
+def _run(test: Test) -> str:
+    """One sweep; a server serves one client and ends."""
+    if test.peer is not None:
+        return _ask(test, test.peer, lambda: None)
+    with _server(test) as check:
+        return _ask(test, "127.0.0.1", check)
+
+
+def _ask(test: Test, server: str, check: Callable[[], None]) -> str:
+    """Run the client until the server listens."""
+    deadline = monotonic() + SERVER_SECONDS
+    while True:
+        try:
+            return run_tool(test.client(server), timeout=SWEEP_SECONDS).output
+        except ToolError as error:
+            check()
+            if "connect" not in str(error).lower() or monotonic() > deadline:
+                raise
+        time.sleep(RETRY_SECONDS)
+
+
+@contextmanager
+def _server(test: Test) -> Iterator[Callable[[], None]]:
+    """A server on this host; the call that is given raises what it said if it has failed."""
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(test.server(), stdin=subprocess.DEVNULL, stdout=said, stderr=said) as server,
+    ):
+
+        def check() -> None:
+            if server.poll():
+                said.seek(0)
+                words = last_words(said.read().decode(errors="replace"))
+                raise ToolError(f"the server {Path(test.tool).name} ended with {server.returncode}: {words}")
+
+        try:
+            yield check
+        finally:
+            server.kill()
+
+
+def _bandwidth(rows: dict[int, list[Bandwidth]], session: MicroSession) -> list[Measurement]:
+    averages, peaks, times = [], [], []
+    for size, sweeps in rows.items():
+        point = _point(session, {"size": size}, [size / row.average for row in sweeps], sweeps[0].iterations)
+        averages.append(point.rate(BANDWIDTH_AVERAGE, float(size)))
+        times.append(point.time)
+        seen = [row.peak for row in sweeps[1:] if row.peak is not None]
+        if seen:
+            peaks.append(Measurement.of_samples(BANDWIDTH_PEAK, seen, at={"size": size}))
+    return [headline(averages), *([headline(peaks)] if peaks else []), *averages, *peaks, *times]
+
+
+def _latency(rows: dict[int, list[Latency]], session: MicroSession) -> list[Measurement]:
+    """The smallest message stands for the case: what a larger one takes longer is bandwidth."""
+    typical, slow = [], []
+    for size, sweeps in rows.items():
+        at: At = {"size": size}
+        _point(session, at, [row.typical for row in sweeps], sweeps[0].iterations)
+        typical.append(Measurement.of_samples(LATENCY, [row.typical for row in sweeps[1:]], at=at))
+        seen = [row.p99 for row in sweeps[1:] if row.p99 is not None]
+        if seen:
+            slow.append(Measurement.of_samples(LATENCY_99, seen, at=at))
+    return [headline(typical[:1]), *([headline(slow[:1])] if slow else []), *typical, *slow]
+
+
+def _point(session: MicroSession, at: At, times: list[float], messages: int) -> Point:
+    """A point of the session from the time of one message in every sweep, the first of which warmed up."""
+    warm, measured = loop.WarmUp([times[0] * messages], steady=True), times[1:]
+    whole = loop.Timed([time * messages for time in measured], loop.Stop.BUDGET, executed=len(measured))
+    point = Point(
+        metric=MESSAGE_TIME,
+        at=at,
+        timed=loop.Timed(measured, loop.Stop.BUDGET, executed=len(measured)),
+        warm=warm,
+        calls=1,
+        timing="perftest itself",
+        doubts=tuple(loop.doubts(warm, whole, session.parameters)),
+    )
+    session.points.append(point)
+    return point

@@ -1,0 +1,295 @@
+"""TCP between hosts, or on the loopback device: connecting, small messages, bulk transfers.
+
+Bandwidth and round trips need somebody at the other end. On the other host run either of
+
+    python -m paceline.benchmarks.communication._tcp_peer --bind ADDRESS
+    iperf3 --server
+
+and name it here with `--peer host[:port]`. Without a peer this host is its own, on 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from paceline.benchmarks.communication import _iperf3, _tcp_peer
+from paceline.benchmarks.communication._sockets import (
+    Address,
+    PeerError,
+    connect,
+    echoing,
+    greet,
+    local_peer,
+    swallowing,
+)
+from paceline.benchmarks.micro.metrics import BANDWIDTH, TIME
+from paceline.benchmarks.micro.parameters import MicroParameters
+from paceline.benchmarks.micro.session import MicroSession, headline
+from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.case import Case
+from paceline.core.errors import CaseError, InputError
+from paceline.core.metric import Better, Merge, Metric
+from paceline.core.quantity import Duration, Size, show_size
+from paceline.core.record import At, Doubt, Measurement, Result
+from paceline.measure.device import CpuDevice
+from paceline.measure.timeline import monotonic
+
+SMALLEST_TRANSFER = 1024**2
+TRANSFER_SECONDS = {"own": 0.03, "iperf3": 0.1}  # iperf3 takes a while to begin and to end
+
+CONNECT_TIME = Metric(
+    name="connect_time",
+    unit="s",
+    better=Better.LOWER,
+    merge=Merge.POOLED,
+    description="from asking for a connection to having it, looking up the name included",
+)
+SUCCESS_RATE = Metric(
+    name="success_rate",
+    unit="%",
+    better=Better.HIGHER,
+    merge=Merge.MEAN,
+    description="attempts to connect that succeeded",
+)
+ROUND_TRIP_TIME = Metric(
+    name="round_trip_time",
+    unit="s",
+    better=Better.LOWER,
+    merge=Merge.POOLED,
+    description="from sending a small message to having all of it back, without Nagle's delay",
+)
+TRANSFER_TIME = TIME.model_copy(update={"description": "time of one transfer, until the receiver has all of it"})
+
+
+def _with_port(text: str) -> str:
+    Address.read(text)
+    return text
+
+
+def _with_or_without_port(text: str) -> str:
+    Address.read(text, default_port=_tcp_peer.DEFAULT_PORT)
+    return text
+
+
+def _as_list(value: object) -> object:
+    """One host, or one number, is a list of one."""
+    return value if isinstance(value, list | tuple) else [value]
+
+
+class TcpParameters(MicroParameters):
+    """Whom to connect to, and what to send."""
+
+    hosts: Annotated[list[Annotated[str, AfterValidator(_with_port)]], BeforeValidator(_as_list)] = Field(
+        default_factory=list
+    )
+    """Peers to connect to, as host:port; anything that listens there will do"""
+    peer: Annotated[str, AfterValidator(_with_or_without_port)] | None = None
+    """Peer for round trips and bandwidth, as host or host:port; unset, and without hosts, this host is its own"""
+    engine: Literal["auto", "own", "iperf3"] = "auto"
+    """Who sends in bulk; auto takes our own, or iperf3 where the peer is one"""
+    attempts: int = Field(default=20, ge=1, le=10_000)
+    """Attempts to connect to each host"""
+    connect_timeout: Duration = Field(default=2.0, gt=0)
+    """An attempt that takes longer has failed"""
+    message_size: Size = Field(default=64, ge=1, le=_tcp_peer.LARGEST_ECHO)
+    """Bytes of a message that goes there and back"""
+    streams: Annotated[list[Annotated[int, Field(ge=1, le=256)]], BeforeValidator(_as_list)] = Field(
+        default=[1, 4], min_length=1
+    )
+    """Connections that send at once: one point for each"""
+    warm_up: Duration = 1.0
+    """Time to spend on warming up each point, at most; it ends sooner when the time is steady"""
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """What came of connecting to one host again and again."""
+
+    label: str
+    times: list[float]
+    failures: list[str]
+
+    @property
+    def count(self) -> int:
+        return len(self.times) + len(self.failures)
+
+
+class Tcp(Benchmark[TcpParameters]):
+    """Connections made, messages echoed, bulk data sent until the receiver has it."""
+
+    name = "tcp"
+    summary = "TCP: success and time of connecting, round trip of small messages, bandwidth of one and several streams"
+    category = "communication"
+    Parameters = TcpParameters
+    metrics = (BANDWIDTH, ROUND_TRIP_TIME, CONNECT_TIME, SUCCESS_RATE, TRANSFER_TIME)
+    primary = "bandwidth"
+
+    @classmethod
+    def title(cls, parameters: TcpParameters) -> str:
+        where = [*parameters.hosts, *([f"peer {parameters.peer}"] if parameters.peer else [])]
+        words = [", ".join(where) or "loopback", parameters.engine if parameters.engine != "auto" else ""]
+        return " ".join(word for word in words if word)
+
+    @classmethod
+    def check(cls, parameters: TcpParameters, case: Case) -> None:
+        if parameters.hosts and not parameters.peer and parameters.engine != "auto":
+            raise InputError(f"engine = {parameters.engine} needs a peer: hosts alone are only connected to")
+
+    def measure(self, parameters: TcpParameters, context: Context) -> Result:
+        if parameters.engine == "iperf3":
+            _iperf3.find()
+        context.report(Progress(phase="preparing"))
+        with ExitStack() as stack:
+            targets = {text: Address.read(text) for text in parameters.hosts}
+            peer: Address | None = None
+            if parameters.peer:
+                own_port = _iperf3.DEFAULT_PORT if parameters.engine == "iperf3" else _tcp_peer.DEFAULT_PORT
+                peer = Address.read(parameters.peer, default_port=own_port)
+                targets[parameters.peer] = peer
+            elif not parameters.hosts:
+                peer = stack.enter_context(local_peer())
+                targets["loopback"] = peer
+            session = stack.enter_context(MicroSession(parameters, context, CpuDevice()))
+            connected = [_connect(label, address, parameters, context) for label, address in targets.items()]
+            found, facts = _connectivity(connected), {"hosts": list(targets)}
+            if peer is not None:
+                more, told = _exchange(session, parameters, peer)
+                found, facts = [*more, *found], facts | told
+        result = session.result(found, facts)
+        result.doubts.extend(_unreliable(connected))
+        return result
+
+
+def _connect(label: str, address: Address, parameters: TcpParameters, context: Context) -> Attempts:
+    made = Attempts(label, [], [])
+    for _ in range(parameters.attempts):
+        begun = monotonic()
+        try:
+            connection = connect(address, parameters.connect_timeout)
+        except OSError as error:
+            made.failures.append(str(error.strerror or error))
+            continue
+        made.times.append(monotonic() - begun)
+        connection.close()
+    context.report(Progress(phase=f"connecting to {label}"))
+    return made
+
+
+def _connectivity(connected: Sequence[Attempts]) -> list[Measurement]:
+    """Of each host, and of all together; a host that was never reached fails the case."""
+    lost = [f"{one.label} ({one.failures[-1]})" for one in connected if not one.times]
+    if lost:
+        raise CaseError(
+            f"no attempt out of {connected[0].count} reached {', '.join(lost)}: "
+            "check name, port and firewall, and that something listens there"
+        )
+    found = []
+    if len(connected) > 1:
+        for one in connected:
+            found += _reached([one], {"host": one.label})
+    return [*_reached(connected, {}), *found]
+
+
+def _reached(connected: Sequence[Attempts], at: At) -> list[Measurement]:
+    times = [time for one in connected for time in one.times]
+    share = 100.0 * len(times) / sum(one.count for one in connected)
+    return [
+        Measurement.of_samples(CONNECT_TIME, times, at=at),
+        Measurement.of_value(SUCCESS_RATE, share, at=at),
+    ]
+
+
+def _unreliable(connected: Sequence[Attempts]) -> list[Doubt]:
+    failed = [one for one in connected if one.failures]
+    if not failed:
+        return []
+    told = ", ".join(f"{len(one.failures)} of {one.count} to {one.label} ({one.failures[-1]})" for one in failed)
+    return [
+        Doubt(
+            kind="unreliable",
+            message=f"attempts to connect failed: {told}",
+            remedy="look for packet loss and full queues of the listener (nstat, ss -lnt), then measure again",
+        )
+    ]
+
+
+def _exchange(
+    session: MicroSession, parameters: TcpParameters, peer: Address
+) -> tuple[list[Measurement], dict[str, Any]]:
+    """Round trips and bandwidth, as far as the peer can."""
+    engine = parameters.engine if parameters.engine != "auto" else _engine_of(peer, parameters.connect_timeout)
+    found: list[Measurement] = []
+    is_ours = engine == "own" or parameters.peer is None
+    if is_ours:
+        with echoing(peer, parameters.message_size, parameters.connect_timeout) as there_and_back:
+            found.append(session.time(there_and_back, ROUND_TRIP_TIME, each=True).time)
+    with ExitStack() as stack:
+        if engine == "iperf3" and parameters.peer is None:
+            peer = Address("127.0.0.1", stack.enter_context(_iperf3.local_server()))
+        points = [_bandwidth(session, parameters, peer, engine, streams) for streams in parameters.streams]
+    rates = [rate for rate, _ in points]
+    facts = {
+        "engine": engine,
+        "message_size": parameters.message_size if is_ours else None,
+        "round_trip": None if is_ours else "not measured: iperf3 does not echo; run our peer on the other host",
+        "bandwidth": "bytes that the receiver has, over the time until it said so; connecting is outside",
+    }
+    return [headline(rates), *found, *rates, *(time for _, time in points)], facts
+
+
+def _engine_of(peer: Address, timeout: float) -> Literal["own", "iperf3"]:
+    try:
+        greet(peer, _tcp_peer.SWALLOW, 0, timeout).close()
+    except PeerError:
+        return "iperf3"
+    return "own"
+
+
+def _bandwidth(
+    session: MicroSession, parameters: TcpParameters, peer: Address, engine: str, streams: int
+) -> tuple[Measurement, Measurement]:
+    at: At = {"streams": streams}
+    moved: list[int] = []
+    with ExitStack() as stack:
+        if engine == "own":
+            send_each = stack.enter_context(swallowing(peer, streams, parameters.connect_timeout))
+
+            def send(amount: int) -> float:
+                moved.append(amount * streams)
+                return send_each(amount)
+        else:
+
+            def send(amount: int) -> float:
+                sent = _iperf3.send(peer.host, peer.port, amount * streams, streams)
+                moved.append(sent.bytes)
+                return sent.seconds if sent.bytes else 0.0
+
+        amount = _amount(send, TRANSFER_SECONDS[engine])
+        moved.clear()
+        point = session.time_reported(
+            lambda: [send(amount)],
+            TRANSFER_TIME,
+            f"{'host clock' if engine == 'own' else 'iperf3 itself'}, transfers of {show_size(amount)} each stream",
+            at=at,
+            work=float(amount * streams),
+            rate_unit="B/s",
+        )
+    before = len(point.warm.samples)
+    measured = moved[before : before + len(point.timed.samples)]
+    if not all(measured):
+        raise CaseError(f"iperf3 counted no bytes in one of {len(measured)} transfers: use the engine own")
+    return point.rate(BANDWIDTH, sum(measured) / len(measured)), point.time
+
+
+def _amount(send: Callable[[int], float], enough: float) -> int:
+    """Bytes of each stream that make a transfer long enough to be timed."""
+    amount = SMALLEST_TRANSFER
+    send(amount)  # a new connection starts slowly
+    while (seconds := send(amount)) < enough:
+        amount *= 2 if seconds > enough / 4 else 4
+    return amount

@@ -1,0 +1,324 @@
+"""Lists of functions to measure one after another: read from models by tracing them, or from a user's file.
+
+A model is traced on the meta device: its forward pass runs without numbers, and every call of a matrix product or a
+convolution is noted with its shape. So the list cannot differ from what the model calls. Attention is traced in its
+unfused form, as two batched products.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from paceline.benchmarks.micro import formats
+from paceline.benchmarks.micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME
+from paceline.benchmarks.micro.parameters import MicroParameters, OneOrMore
+from paceline.benchmarks.micro.session import MicroSession
+from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.case import Case
+from paceline.core.errors import InputError, Unsupported
+from paceline.core.metric import Better, Merge, Metric
+from paceline.core.parameters import explain
+from paceline.core.quantity import Duration
+from paceline.core.record import At, Measurement, Result
+from paceline.measure.device import Device, open_device
+from paceline.measure.peak import peak_flops
+from paceline.models.base import ModelSpec, Scale
+from paceline.models.user import find_model
+
+MOST_TRACED = 12
+
+TOTAL_TIME = Metric(
+    name="total_time",
+    unit="s",
+    better=Better.LOWER,
+    merge=Merge.SLOWEST,
+    description="one pass over the list, each function as often as the models call it",
+)
+
+
+Names = Annotated[list[str], OneOrMore, Field(min_length=1)]
+
+
+class FunctionListParameters(MicroParameters):
+    """Where the list comes from, and the number format."""
+
+    precision: Literal["fp32", "tf32", "fp16", "bf16"] = "fp32"
+    """fp32 (true), tf32, fp16, bf16"""
+    models: Names
+    """Models whose functions to measure: of the zoo (paceline list models), or your own as package.module:factory"""
+    scale: Scale | None = None
+    """full, or tiny: the same kind of model, small enough for a slow machine; unset takes tiny on a CPU"""
+    batch_size: int | None = Field(default=None, ge=1)
+    """Samples in the traced batch; unset takes each model's own on a GPU, 1 on a CPU"""
+    file: Path | None = None
+    """A YAML or JSON file with a list of functions, instead of models"""
+    most: int | None = Field(default=None, ge=1)
+    """Measure at most this many functions, those with the most work; unset takes 12 of models, all of a file"""
+    budget: Duration = Field(default=0.2, gt=0)
+    """Time to spend on measuring each function, at most"""
+    warm_up: Duration = 0.1
+    """Time to spend on warming up each function, at most; it ends sooner when the time is steady"""
+
+
+class Function(BaseModel):
+    """One call with its shape; equal ones are the same function."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    EXAMPLE: ClassVar[str]
+
+    name: str = Field(default="", max_length=100)  # a user's own
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """What tells it from others."""
+
+    @property
+    @abstractmethod
+    def work(self) -> float:
+        """FLOPs of one call; a multiply-add is two."""
+
+    def complain(self) -> str | None:
+        """What is wrong with the values together, if anything is."""
+        return None
+
+
+F = TypeVar("F", bound=Function)
+P = TypeVar("P", bound=FunctionListParameters)
+Counted = dict[F, int]  # how often each function is called
+Recognise = Callable[[str, Sequence[Any]], F | None]  # an operator's name and arguments; None where it is another
+
+
+class Prepared(Protocol):
+    """A function with its operands in memory."""
+
+    call: Callable[[], Any]
+    worst: float  # largest error that was seen, as a part of what is allowed
+
+    def check(self) -> None:
+        """Raise SilentCorruption where the result is wrong."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One point of the sweep."""
+
+    at: At
+    count: int
+    work: float
+    prepare: Callable[[], Prepared]
+
+
+class FunctionListBenchmark(Benchmark[P]):
+    """Measures the functions of a list, one point for each, and all of them together."""
+
+    category = "compute"
+    metrics = (COMPUTE_RATE, TOTAL_TIME, PEAK_SHARE, TIME)
+    primary = "compute_rate"
+    kind: ClassVar[type[Function]]
+    what: ClassVar[str]  # the functions, for messages
+
+    @classmethod
+    def title(cls, parameters: P) -> str:
+        words = [parameters.precision, parameters.file.name if parameters.file else ", ".join(parameters.models)]
+        if parameters.scale and not parameters.file:
+            words.append(parameters.scale)
+        if parameters.batch_size and not parameters.file:
+            words.append(f"b{parameters.batch_size}")
+        return " ".join(words)
+
+    @classmethod
+    def check(cls, parameters: P, case: Case) -> None:
+        """Refuse a list that cannot be read, and models that nobody knows."""
+        if parameters.file is not None:
+            if case.origin != "local":
+                raise InputError(
+                    f"file = {parameters.file} is refused: a job from the network may not read files here; name models"
+                )
+            both = sorted({"models", "scale", "batch_size"} & parameters.model_fields_set)
+            if both:
+                raise InputError(f"file = {parameters.file} beside {', '.join(both)}: give the file alone, or models")
+            read_list(parameters.file, cls.kind)
+            return
+        for name in parameters.models:
+            if ":" not in name or case.origin != "local":
+                find_model(name, allow_import=False)
+
+    @classmethod
+    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        from paceline.models import registry
+
+        specs = [registry().entries.get(str(name)) for name in parameters.get("models", ())]
+        wanted = ["torch", "torch.utils.flop_counter"]
+        if parameters.get("file") is None:
+            wanted += [name for spec in specs if spec for name in spec.imports]
+        return tuple(dict.fromkeys(wanted))
+
+    @abstractmethod
+    def recognise(self, operator: str, arguments: Sequence[Any]) -> Function | None:
+        """The function that an operator of torch is called for, if it is of this kind."""
+
+    @abstractmethod
+    def tasks(self, parameters: P, device: Device, function: Any, count: int) -> Iterator[Task]:
+        """The points that one function makes."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """How the functions are called."""
+
+    def measure(self, parameters: P, context: Context) -> Result:
+        device = open_device(context.target)
+        formats.check_device(parameters.precision, device)
+        context.report(Progress(phase="preparing"))
+        found, source = self._list(parameters, device, context)
+        most = parameters.most or (None if parameters.file else MOST_TRACED)
+        chosen = largest(found, most)
+        tasks = [task for function, count in chosen.items() for task in self.tasks(parameters, device, function, count)]
+        peak = peak_flops(device.name, parameters.precision)
+        measurements: list[Measurement] = []
+        worst = 0.0
+        seconds = work = 0.0
+        with MicroSession(parameters, context, device) as session:
+            for task in tasks:
+                prepared = task.prepare()
+                prepared.check()
+                point = session.time(prepared.call, TIME, at=task.at, work=task.work, rate_unit="FLOP/s", graph=True)
+                prepared.check()
+                worst = max(worst, prepared.worst)
+                measurements += [point.rate(COMPUTE_RATE, task.work), point.time]
+                seconds += task.count * point.time.summary.mean
+                work += task.count * task.work
+        total = Measurement.of_value(TOTAL_TIME, seconds)
+        whole = [Measurement.of_rate(COMPUTE_RATE, work, total), total]
+        if peak is not None:
+            whole.insert(1, Measurement.of_rate(PEAK_SHARE, 100.0 * work / peak.rate, total))
+        facts = {
+            "source": source,
+            "functions": [
+                {"function": one.label, "count": count} | one.model_dump(exclude={"name"}, mode="json")
+                for one, count in chosen.items()
+            ],
+            "distinct": f"{len(chosen)} of {len(found)} distinct {self.what}, "
+            f"{work_share(chosen, found):.1%} of the work",
+            "operations": f"{work:g} in one pass; all work over all time, each function counted as often as called",
+            "peak": peak.rate if peak else None,
+            "peak_source": peak.source if peak else "no datasheet is known for this device",
+            "checked": f"each function before and after, against fp64; largest error {worst:.3g} of what the format "
+            "allows",
+        }
+        return session.result(whole + measurements, facts | self.facts())
+
+    def _list(self, parameters: P, device: Device, context: Context) -> tuple[Counted[Any], str]:
+        if parameters.file is not None:
+            return read_list(parameters.file, self.kind), f"the file {parameters.file.name}"
+        on_cpu = device.kind == "cpu"
+        scale: Scale = parameters.scale or ("tiny" if on_cpu else "full")
+        found: Counter[Any] = Counter()
+        told = []
+        for name in parameters.models:
+            spec = find_model(name, allow_import=context.case.origin == "local")
+            batch = parameters.batch_size or (1 if on_cpu else spec.batch_size)
+            found.update(trace(spec, scale, batch, self.recognise))
+            told.append(f"{name} with batch {batch}")
+        if not found:
+            raise Unsupported(f"{', '.join(parameters.models)} has no {self.what}: choose other models")
+        return dict(found), f"forward pass of {'; '.join(told)}; scale {scale}"
+
+
+def trace(spec: ModelSpec, scale: Scale, batch: int, recognise: Recognise[F]) -> Counted[F]:
+    """Every function that a model's forward pass calls, and how often; in evaluation mode, nothing is computed."""
+    import torch
+    from torch import nn
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    found: Counter[F] = Counter()
+
+    class Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            function = recognise(func.overloadpacket.__name__, args)
+            if function is not None:
+                found[function] += 1
+            return func(*args, **(kwargs or {}))
+
+    with torch.device("meta"):
+        workload = spec.build(scale)
+    module = workload.module.eval()
+    if any(isinstance(layer, nn.RNNBase) for layer in module.modules()):
+        raise Unsupported(
+            f"{spec.name}: a recurrent layer is one kernel, not a list of functions; choose another model"
+        )
+    inputs = workload.make_batch(batch, torch.Generator()).to(torch.device("meta")).inputs
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), Notes():  # type: ignore[no-untyped-call]
+        module(*inputs)
+    return dict(found)
+
+
+def read_list(file: Path, kind: type[F]) -> Counted[F]:
+    """The functions in a user's file, in their order; a mistake is refused with its place and what to write."""
+    found: Counter[F] = Counter()
+    labels: dict[str, F] = {}
+    for number, entry in enumerate(_entries(file, kind), start=1):
+        where = f"{file}, entry {number}"
+        if not isinstance(entry, dict):
+            raise InputError(f"{where}: {entry!r} is not a function; write it like {kind.EXAMPLE}")
+        try:
+            fields = dict(entry)
+            count = _count(fields.pop("count", 1), where)
+            function = kind.model_validate(fields)
+        except ValidationError as error:
+            raise InputError(f"{where}: {explain(error, kind)}; write it like {kind.EXAMPLE}") from None
+        complaint = function.complain()
+        if complaint:
+            raise InputError(f"{where}: {complaint}")
+        if labels.setdefault(function.label, function) != function:
+            raise InputError(f"{where}: another function is called '{function.label}' already; choose another name")
+        found[function] += count
+    return dict(found)
+
+
+def _entries(file: Path, kind: type[Function]) -> Iterable[Any]:
+    try:
+        document = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"there is no file '{file}'; give the path of a YAML or JSON list") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the file '{file}' cannot be read: {error}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(f"{file}: not valid YAML or JSON: {' '.join(str(error).split())}") from None
+    if not isinstance(document, list) or not document:
+        what = "is empty" if not document else f"holds a {type(document).__name__}"
+        raise InputError(f"{file} {what}: write a list of functions, each like {kind.EXAMPLE}")
+    return document
+
+
+def _count(value: object, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{where}: 'count' = {value!r} must be a whole number from 1: how often it is called")
+    return value
+
+
+def largest(found: Counted[F], most: int | None) -> Counted[F]:
+    """Those with the most work in all their calls, most first; everything in its own order where nothing is cut."""
+    if most is None or most >= len(found):
+        return found
+    ordered = sorted(found, key=lambda function: -found[function] * function.work)  # stable: ties keep their order
+    return {function: found[function] for function in ordered[:most]}
+
+
+def work_share(chosen: Counted[F], found: Counted[F]) -> float:
+    """How much of the list's work is chosen."""
+    return _work(chosen) / _work(found)
+
+
+def _work(functions: Counted[F]) -> float:
+    return sum(count * function.work for function, count in functions.items())

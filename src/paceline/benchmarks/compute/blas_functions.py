@@ -1,0 +1,96 @@
+"""The matrix products that models are made of, each measured by itself, and all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from paceline.benchmarks.compute._function_lists import (
+    Function,
+    FunctionListBenchmark,
+    FunctionListParameters,
+    Names,
+    Task,
+)
+from paceline.benchmarks.compute.gemm import GemmParameters, Product
+from paceline.measure.device import Device
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Of torch's operators: where among the arguments the two factors stand.
+FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
+
+
+class BlasFunctionsParameters(FunctionListParameters):
+    """Whose matrix products, and the number format."""
+
+    models: Names = ["resnet50", "bert-large", "gpt2-small"]
+    """Models whose matrix products to measure: of the zoo (paceline list models), or your own as module:factory"""
+
+
+class GemmFunction(Function):
+    """A product C = A B, or a batch of them."""
+
+    EXAMPLE: ClassVar[str] = "{m: 512, n: 1024, k: 4096, transpose_b: true}"
+
+    m: int = Field(ge=1)
+    n: int = Field(ge=1)
+    k: int = Field(ge=1)
+    batch: int = Field(default=1, ge=1)
+    transpose_a: bool = False
+    transpose_b: bool = False
+
+    @property
+    def label(self) -> str:
+        several = f"{self.batch} of " if self.batch > 1 else ""
+        letters = "".join("t" if transposed else "n" for transposed in (self.transpose_a, self.transpose_b))
+        return self.name or f"{several}{self.m}x{self.n}x{self.k} {letters}"
+
+    @property
+    def work(self) -> float:
+        return 2.0 * self.m * self.n * self.k * self.batch
+
+
+class BlasFunctions(FunctionListBenchmark[BlasFunctionsParameters]):
+    """Matrix products of models or of a user's list, checked against a higher precision."""
+
+    name = "blas-functions"
+    summary = "the matrix products of models, or of your own list: time and FLOP/s of each and of all"
+    Parameters = BlasFunctionsParameters
+    kind = GemmFunction
+    what = "matrix products"
+
+    def recognise(self, operator: str, arguments: Sequence[Any]) -> GemmFunction | None:
+        first = FACTORS.get(operator)
+        if first is None:
+            return None
+        a, b = arguments[first : first + 2]
+        return GemmFunction(
+            m=a.shape[-2],
+            n=b.shape[-1],
+            k=a.shape[-1],
+            batch=a.shape[0] if a.dim() == 3 else 1,
+            transpose_a=_is_transposed(a),
+            transpose_b=_is_transposed(b),
+        )
+
+    def tasks(
+        self, parameters: BlasFunctionsParameters, device: Device, function: GemmFunction, count: int
+    ) -> Iterator[Task]:
+        shape = function.model_dump(exclude={"name"})
+        product = GemmParameters(precision=parameters.precision, seed=parameters.seed, **shape)
+        yield Task({"function": function.label}, count, function.work, partial(Product, product, device))
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "library_call": "torch.mm or torch.bmm into a prepared result; operands dense, biases left out",
+            "letters": "n: an operand lies by rows, t: it lies transposed; A first",
+        }
+
+
+def _is_transposed(matrix: Tensor) -> bool:
+    return matrix.stride(-2) == 1 and matrix.stride(-1) != 1

@@ -1,0 +1,249 @@
+"""The convolutions that models are made of, forward and both ways backward, each by itself and all together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+
+from pydantic import BeforeValidator, Field
+
+from paceline.benchmarks.compute._function_lists import (
+    Function,
+    FunctionListBenchmark,
+    FunctionListParameters,
+    Names,
+    Task,
+)
+from paceline.benchmarks.compute.gemm import wipe
+from paceline.benchmarks.micro import formats
+from paceline.core.errors import SilentCorruption
+from paceline.measure.device import Device
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Pass = Literal["forward", "backward-data", "backward-weight"]
+Operands = tuple["Tensor", "Tensor", "Tensor"]  # images, weight, gradient of the result
+
+
+class DnnFunctionsParameters(FunctionListParameters):
+    """Whose convolutions, and the number format."""
+
+    models: Names = ["resnet50", "vgg16", "resnext50_32x4d"]
+    """Models whose convolutions to measure: of the zoo (paceline list models), or your own as module:factory"""
+
+
+def _both_ways(value: object) -> object:
+    """A single number stands for both axes."""
+    return (value, value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Edge = Annotated[int, Field(ge=1)]
+Edges = Annotated[tuple[Edge, Edge], BeforeValidator(_both_ways)]
+Margins = Annotated[tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]], BeforeValidator(_both_ways)]
+
+
+class ConvolutionFunction(Function):
+    """A convolution of images in two dimensions; pairs are height and width."""
+
+    EXAMPLE: ClassVar[str] = "{batch: 1, in_channels: 64, out_channels: 64, image: 56, kernel: 3, padding: 1}"
+
+    batch: Edge = 1
+    in_channels: Edge
+    out_channels: Edge
+    image: Edges
+    kernel: Edges
+    stride: Edges = (1, 1)
+    padding: Margins = (0, 0)
+    dilation: Edges = (1, 1)
+    groups: Edge = 1
+
+    @property
+    def output(self) -> tuple[int, int]:
+        """Height and width of the result."""
+        height, width = (
+            (image + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+            for image, padding, dilation, kernel, stride in zip(
+                self.image, self.padding, self.dilation, self.kernel, self.stride, strict=True
+            )
+        )
+        return height, width
+
+    @property
+    def label(self) -> str:
+        words = [
+            f"{self.batch} of " if self.batch > 1 else "",
+            f"{self.in_channels}x{_pair(self.image)} to {self.out_channels}, {_pair(self.kernel)}",
+            f" stride {_pair(self.stride)}" if self.stride != (1, 1) else "",
+            f" padding {_pair(self.padding)}" if self.padding != (0, 0) else "",
+            f" dilation {_pair(self.dilation)}" if self.dilation != (1, 1) else "",
+            f" groups {self.groups}" if self.groups > 1 else "",
+        ]
+        return self.name or "".join(words)
+
+    @property
+    def work(self) -> float:
+        height, width = self.output
+        terms = self.in_channels // self.groups * self.kernel[0] * self.kernel[1]
+        return 2.0 * self.batch * self.out_channels * height * width * terms
+
+    def complain(self) -> str | None:
+        for name in ("in_channels", "out_channels"):
+            if getattr(self, name) % self.groups:
+                return f"{name} = {getattr(self, name)} is not a multiple of groups = {self.groups}; change one of them"
+        if min(self.output) < 1:
+            return f"kernel = {_pair(self.kernel)} does not fit into image = {_pair(self.image)}; add padding"
+        return None
+
+
+class DnnFunctions(FunctionListBenchmark[DnnFunctionsParameters]):
+    """Convolutions of models or of a user's list, checked against a higher precision."""
+
+    name = "dnn-functions"
+    summary = "the convolutions of models, or of your own list, forward and backward: time and FLOP/s"
+    Parameters = DnnFunctionsParameters
+    kind = ConvolutionFunction
+    what = "convolutions"
+
+    def recognise(self, operator: str, arguments: Sequence[Any]) -> ConvolutionFunction | None:
+        if operator != "convolution":
+            return None
+        images, weight, _, stride, padding, dilation, transposed, _, groups = arguments
+        if images.dim() != 4 or transposed:
+            return None
+        return ConvolutionFunction(
+            batch=images.shape[0],
+            in_channels=images.shape[1],
+            out_channels=weight.shape[0],
+            image=tuple(images.shape[2:]),
+            kernel=tuple(weight.shape[2:]),
+            stride=tuple(stride),
+            padding=tuple(padding),
+            dilation=tuple(dilation),
+            groups=groups,
+        )
+
+    def tasks(
+        self, parameters: DnnFunctionsParameters, device: Device, function: ConvolutionFunction, count: int
+    ) -> Iterator[Task]:
+        for way in get_args(Pass):
+            at = {"function": function.label, "pass": way}
+            prepare = partial(Convolution, function, way, parameters.precision, parameters.seed, device)
+            yield Task(at, count, function.work, prepare)
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "library_call": "aten::convolution and aten::convolution_backward for one of the two gradients, no bias",
+            "layout": "channels last",
+            "autotune": "cuDNN tries its algorithms for every shape before it is timed (on a GPU)",
+        }
+
+
+class Convolution:
+    """The operands of one pass of a convolution, the call that computes it, and the check of its result."""
+
+    def __init__(self, function: ConvolutionFunction, way: Pass, precision: str, seed: int, device: Device) -> None:
+        import torch
+
+        self._function = function
+        self._way = way
+        self._precision = precision
+        self.worst = 0.0
+        torch.backends.cudnn.benchmark = True
+        formats.set_fp32_mode(precision)
+        generator = torch.Generator(device.torch()).manual_seed(seed)
+        own = function.in_channels // function.groups
+
+        def operand(*shape: int) -> Tensor:
+            made = formats.random_operand(precision, shape, generator)
+            return made.to(memory_format=torch.channels_last)
+
+        self._images = operand(function.batch, function.in_channels, *function.image)
+        self._weight = operand(function.out_channels, own, *function.kernel)
+        self._gradient = operand(function.batch, function.out_channels, *function.output)
+        operands = (self._images, self._weight, self._gradient)
+        self.call: Callable[[], Tensor] = partial(_convolve, way, function, operands, function.groups)
+
+    def check(self) -> None:
+        """Compare whole planes of the first and the last group with fp64; a difference is silent corruption.
+
+        Libraries may compute a convolution in tiles of transformed numbers, where an error belongs to a whole plane:
+        what is allowed there follows from the plane's largest element.
+        """
+        import torch
+
+        wipe(self.call())
+        result = self.call()
+        for group in sorted({0, self._function.groups - 1}):
+            for (images, weight, gradient), where in self._parts(group):
+                operands = images.double(), weight.double(), gradient.double()
+                sizes = images.double().abs(), weight.double().abs(), gradient.double().abs()
+                exact = _convolve(self._way, self._function, operands, 1)
+                magnitude = _convolve(self._way, self._function, sizes, 1).amax((-2, -1), keepdim=True)
+                allowed = formats.tolerance(self._precision, exact, magnitude, self._depth)
+                error = (result[where].double() - exact).abs()
+                worst = float(torch.where(error == 0, 0.0, error / allowed).max())
+                if not worst <= 1.0:  # not a number is no agreement
+                    raise SilentCorruption(
+                        f"the {self._way} convolution {self._function.label} in {self._precision} is wrong in group "
+                        f"{group}: {worst:.3g} times as far from the fp64 result as the format allows"
+                    )
+                self.worst = max(self.worst, worst)
+
+    @property
+    def _depth(self) -> int:
+        """How many terms each element of the result sums."""
+        function = self._function
+        area = function.kernel[0] * function.kernel[1]
+        if self._way == "forward":
+            return function.in_channels // function.groups * area
+        if self._way == "backward-data":
+            return function.out_channels // function.groups * area
+        return function.batch * function.output[0] * function.output[1]
+
+    def _parts(self, group: int) -> Iterator[tuple[Operands, tuple[slice, slice]]]:
+        """A few channels of a group's result: the operands that each depends on, and where in the result it is."""
+        function = self._function
+        inputs = _nth(group, function.in_channels // function.groups)
+        outputs = _nth(group, function.out_channels // function.groups)
+        last = slice(function.batch - 1, None)
+        images, weight, gradient = self._images, self._weight, self._gradient
+        if self._way == "forward":
+            for channel in _some(outputs):
+                yield (images[last, inputs], weight[channel], gradient[last, channel]), (last, channel)
+        elif self._way == "backward-data":
+            for channel in _some(inputs):
+                in_weight = slice(channel.start - inputs.start, channel.stop - inputs.start)
+                yield (images[last, channel], weight[outputs, in_weight], gradient[last, outputs]), (last, channel)
+        else:
+            in_images, in_weight = slice(inputs.stop - 1, inputs.stop), slice(inputs.stop - inputs.start - 1, None)
+            for channel in _some(outputs):
+                yield (images[:, in_images], weight[channel, in_weight], gradient[:, channel]), (channel, in_weight)
+
+
+def _convolve(way: Pass, function: ConvolutionFunction, operands: Operands, groups: int) -> Tensor:
+    import torch
+
+    images, weight, gradient = operands
+    shape = (function.stride, function.padding, function.dilation, False, (0, 0), groups)
+    if way == "forward":
+        return torch.convolution(images, weight, None, *shape)
+    wanted = [way == "backward-data", way == "backward-weight", False]
+    found = torch.ops.aten.convolution_backward(gradient, images, weight, None, *shape, wanted)
+    result: Tensor = found[0 if way == "backward-data" else 1]
+    return result
+
+
+def _nth(group: int, channels: int) -> slice:
+    return slice(group * channels, (group + 1) * channels)
+
+
+def _some(channels: slice) -> list[slice]:
+    """The first two channels and the last, each by itself."""
+    places = sorted({*range(channels.start, min(channels.start + 2, channels.stop)), channels.stop - 1})
+    return [slice(place, place + 1) for place in places]
+
+
+def _pair(pair: tuple[int, int]) -> str:
+    return f"{pair[0]}x{pair[1]}"

@@ -1,0 +1,188 @@
+"""Launching an empty kernel: what every kernel pays before it computes anything.
+
+The launches are issued by a loop in C that calls the driver itself. Neither Python nor a framework's dispatch is in
+it; what the loop costs is measured too, with a function that does nothing in the driver's place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from paceline.benchmarks.micro.parameters import MicroParameters
+from paceline.benchmarks.micro.session import MicroSession
+from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.errors import CaseError, Unsupported
+from paceline.core.metric import Better, Merge, Metric
+from paceline.core.record import Result
+from paceline.measure import native
+from paceline.measure.device import Device, open_device
+
+SOURCE = Path(__file__).with_suffix(".c")
+KERNEL = "paceline_empty"
+PTX = """\
+.version 6.4
+.target {target}
+.address_size 64
+.visible .entry {name}() {{ ret; }}
+"""
+# A device's queue takes about a thousand launches; issuing more would measure how fast it drains.
+MOST_IN_QUEUE = 256
+SINGLE_LAUNCHES = 100  # in each step that times them one by one
+LOOP_CALLS = 1_000_000  # of nothing, which are over in milliseconds
+MESSAGE_BYTES = 500
+
+
+def _per_launch(name: str, description: str) -> Metric:
+    return Metric(name=name, unit="s", better=Better.LOWER, merge=Merge.SLOWEST, description=description)
+
+
+WALL_TIME = _per_launch("wall_time", "per launch, by the host's clock, until the last of many launches has ended")
+EVENT_TIME = _per_launch("event_time", "per launch, by the device's events around many launches")
+ISSUE_TIME = _per_launch("issue_time", "per launch, what the host spends on issuing it")
+SINGLE_LATENCY = _per_launch("single_launch_latency", "one launch until the host knows that it has ended")
+LOOP_COST = _per_launch("loop_cost", "per launch, the same loop with nothing launched: the part that is ours")
+
+
+class KernelLaunchParameters(MicroParameters):
+    """How many launches make a sample."""
+
+    launches: int = Field(default=1000, ge=1, le=1_000_000)
+    """Launches in each sample"""
+
+
+class KernelLaunch(Benchmark[KernelLaunchParameters]):
+    """An empty kernel, launched again and again."""
+
+    name = "kernel-launch"
+    summary = "time per launch of an empty kernel: by events, by the clock, to issue, alone"
+    category = "compute"
+    Parameters = KernelLaunchParameters
+    metrics = (WALL_TIME, EVENT_TIME, ISSUE_TIME, SINGLE_LATENCY, LOOP_COST)
+    primary = "wall_time"
+
+    @classmethod
+    def title(cls, parameters: KernelLaunchParameters) -> str:
+        return f"{parameters.launches} launches"
+
+    @classmethod
+    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("torch",)
+
+    def measure(self, parameters: KernelLaunchParameters, context: Context) -> Result:
+        device = open_device(context.target)
+        if device.kind != "cuda":
+            raise Unsupported("kernel-launch needs an NVIDIA GPU: a CPU has no kernels to launch; use --target cuda:0")
+        context.report(Progress(phase="preparing"))
+        device.synchronize()  # the framework has opened the device's context, which the launches share
+        launcher = open_launcher(device)
+        empty_loop = EmptyLoop()
+        many = parameters.launches
+        few = min(many, MOST_IN_QUEUE)
+        clock = "C loop over the driver's cuLaunchKernel, host monotonic clock, "
+        with MicroSession(parameters, context, device) as session:
+            wall = session.time_reported(
+                lambda: [launcher.wall_seconds(many)], WALL_TIME, clock + "stream synchronised", calls=many
+            )
+            event = session.time_reported(
+                lambda: [launcher.event_seconds(many)],
+                EVENT_TIME,
+                "C loop over the driver's cuLaunchKernel, device events around it",
+                calls=many,
+            )
+            issue = session.time_reported(
+                lambda: [launcher.issue_seconds(few)], ISSUE_TIME, clock + "read when all are issued", calls=few
+            )
+            single = session.time_reported(
+                lambda: [launcher.wall_seconds(1) for _ in range(SINGLE_LAUNCHES)],
+                SINGLE_LATENCY,
+                clock + "stream synchronised after each",
+            )
+            loop = session.time_reported(
+                lambda: [empty_loop.wall_seconds(LOOP_CALLS)],
+                LOOP_COST,
+                "the same C loop over a function that does nothing, host monotonic clock",
+                calls=LOOP_CALLS,
+            )
+        share = loop.time.value / wall.time.value
+        facts = {
+            "launches": many,
+            "loop_share": f"{100 * share:.2g} % of wall_time is the loop itself",
+        }
+        return session.result([wall.time, event.time, issue.time, single.time, loop.time], facts)
+
+
+class EmptyLoop:
+    """The loop around nothing; a launcher is the same loop around the driver."""
+
+    def __init__(self) -> None:
+        self._code = _library()
+        self._handle = ctypes.c_void_p(self._code.open_empty_loop())
+
+    def wall_seconds(self, launches: int) -> float:
+        """From before the first launch until the last has ended."""
+        return self._on_host(launches)[1]
+
+    def issue_seconds(self, launches: int) -> float:
+        """From before the first launch until the last is issued."""
+        return self._on_host(launches)[0]
+
+    def _on_host(self, launches: int) -> tuple[float, float]:
+        issued, ended = ctypes.c_double(), ctypes.c_double()
+        self._check(self._code.time_on_host(self._handle, launches, ctypes.byref(issued), ctypes.byref(ended)))
+        return issued.value, ended.value
+
+    def _check(self, status: int) -> None:
+        if status:
+            words = self._code.explain(self._handle, status).decode(errors="replace")
+            raise CaseError(f"launching an empty kernel failed: {words} (CUDA error {status})")
+
+
+class Launcher(EmptyLoop):
+    """The loop around the driver's launches of an empty kernel on one device."""
+
+    def __init__(self, ordinal: int, ptx: str) -> None:
+        self._code = _library()
+        message = ctypes.create_string_buffer(MESSAGE_BYTES)
+        found = self._code.open_launcher(ordinal, ptx.encode(), KERNEL.encode(), message, MESSAGE_BYTES)
+        if not found:
+            why = message.value.decode(errors="replace")
+            raise Unsupported(f"the CUDA driver cannot launch an empty kernel: {why}; see 'paceline doctor'")
+        self._handle = ctypes.c_void_p(found)
+
+    def event_seconds(self, launches: int) -> float:
+        """Between an event before the first launch and one after the last."""
+        seconds = ctypes.c_double()
+        self._check(self._code.time_on_device(self._handle, launches, ctypes.byref(seconds)))
+        return seconds.value
+
+
+def open_launcher(device: Device) -> Launcher:
+    """A launcher on the device that the framework has opened."""
+    ordinal = device.torch().index or 0
+    # The oldest target that the driver of such a device still translates.
+    target = "sm_75" if device.capability >= (7, 5) else "sm_50"
+    return Launcher(ordinal, PTX.format(target=target, name=KERNEL))
+
+
+def _library() -> ctypes.CDLL:
+    code = native.load(SOURCE)
+    double = ctypes.POINTER(ctypes.c_double)
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "open_empty_loop": (ctypes.c_void_p, []),
+        "open_launcher": (
+            ctypes.c_void_p,
+            [ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t],
+        ),
+        "time_on_host": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_long, double, double]),
+        "time_on_device": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_long, double]),
+        "explain": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function: Callable[..., Any] = getattr(code, name)
+        function.restype, function.argtypes = result, arguments  # type: ignore[attr-defined]
+    return code

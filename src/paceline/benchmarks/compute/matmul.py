@@ -1,0 +1,123 @@
+"""One matrix product as a user of the framework calls it: the whole operator, on one device.
+
+This differs from gemm, which asks what the arithmetic units can do. Here each call is `torch.matmul(a, b)`: it passes
+the framework's dispatch, allocates its result and leaves the old one to be freed, is never recorded into a CUDA graph,
+and writes into no prepared output. Besides the time of a call in a busy stream, the latency of a single call that is
+waited for is told. The distance from gemm's rate at the same shape is what the framework costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from paceline.benchmarks.compute.gemm import CHECKED_ROWS, GemmParameters, Product
+from paceline.benchmarks.micro import formats
+from paceline.benchmarks.micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME
+from paceline.benchmarks.micro.parameters import MicroParameters
+from paceline.benchmarks.micro.session import MicroSession
+from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.metric import Better, Merge, Metric
+from paceline.core.record import Result
+from paceline.measure.device import Device, open_device
+from paceline.measure.peak import peak_flops
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Shape = tuple[int, int, int]  # m, n, k
+
+GPU_SHAPE: Shape = (16000, 12288, 12288)  # what cluster acceptance tests commonly take
+CPU_SHAPE: Shape = (1000, 768, 768)  # a sixteenth of it each way
+CPU_SMALL: Shape = (250, 192, 192)  # formats that many a processor computes in software
+
+LATENCY = Metric(
+    name="latency",
+    unit="s",
+    better=Better.LOWER,
+    merge=Merge.SLOWEST,
+    description="one call on an idle device until its result is there",
+)
+
+
+class MatmulParameters(MicroParameters):
+    """Shape and format of a product C = A B."""
+
+    precision: Literal["fp32", "tf32", "fp16", "bf16"] = "fp32"
+    """fp32 (true), tf32, fp16, bf16"""
+    m: int | None = Field(default=None, ge=1)
+    """Rows of A and C; unset takes 16000 on a GPU, 1000 or less on a CPU"""
+    n: int | None = Field(default=None, ge=1)
+    """Columns of B and C; unset takes 12288 on a GPU, 768 or less on a CPU"""
+    k: int | None = Field(default=None, ge=1)
+    """Columns of A and rows of B; unset takes 12288 on a GPU, 768 or less on a CPU"""
+
+    def shape_on(self, device_kind: str) -> Shape:
+        """m, n and k: those that were given, and for the rest what suits the device."""
+        cpu = CPU_SHAPE if self.precision == "fp32" else CPU_SMALL
+        m, n, k = GPU_SHAPE if device_kind == "cuda" else cpu
+        return self.m or m, self.n or n, self.k or k
+
+
+class Matmul(Benchmark[MatmulParameters]):
+    """torch.matmul on random data, checked against a higher precision."""
+
+    name = "matmul"
+    summary = "one matrix product as the framework calls it: time, latency, FLOP/s, percent of peak"
+    category = "compute"
+    Parameters = MatmulParameters
+    metrics = (TIME, COMPUTE_RATE, PEAK_SHARE, LATENCY)
+    primary = "time"
+
+    @classmethod
+    def title(cls, parameters: MatmulParameters) -> str:
+        given = [f"{name} {value}" for name in ("m", "n", "k") if (value := getattr(parameters, name)) is not None]
+        return " ".join([parameters.precision, *given])
+
+    @classmethod
+    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("torch",)
+
+    def measure(self, parameters: MatmulParameters, context: Context) -> Result:
+        device = open_device(context.target)
+        formats.check_device(parameters.precision, device)
+        context.report(Progress(phase="preparing"))
+        operator = Operator(parameters, device)
+        m, n, k = operator.shape
+        operator.check()
+        work = 2.0 * m * n * k
+        peak = peak_flops(device.name, parameters.precision)
+        with MicroSession(parameters, context, device) as session:
+            point = session.time(operator.call, TIME, work=work, rate_unit="FLOP/s")
+            alone = session.time(operator.call, LATENCY, each=True)
+        operator.check()
+        found = [point.time, point.rate(COMPUTE_RATE, work), alone.time]
+        if peak is not None:
+            found.insert(2, point.rate(PEAK_SHARE, 100.0 * work / peak.rate))
+        facts = {
+            "shape": {"m": m, "n": n, "k": k},
+            "operations": f"2 m n k = {work:g}",
+            "library_call": operator.how,
+            "peak": peak.rate if peak else None,
+            "peak_source": peak.source if peak else "no datasheet is known for this device",
+            "checked": f"{CHECKED_ROWS} rows before and after, against fp64; largest error "
+            f"{operator.worst:.3g} of what the format allows",
+        }
+        return session.result(found, facts)
+
+
+class Operator(Product):
+    """The product as an operator that makes its own result."""
+
+    def __init__(self, parameters: MatmulParameters, device: Device) -> None:
+        m, n, k = parameters.shape_on(device.kind)
+        super().__init__(GemmParameters(precision=parameters.precision, m=m, n=n, k=k, seed=parameters.seed), device)
+
+    def _make_call(self, lead: tuple[int, ...]) -> Callable[[], Tensor]:
+        import torch
+
+        a, b = self._a, self._b
+        self.how = "torch.matmul, result allocated in each call"
+        return lambda: torch.matmul(a, b)

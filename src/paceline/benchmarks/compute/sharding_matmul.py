@@ -1,0 +1,200 @@
+"""One matrix product divided over ranks, with the communication that makes its result whole again.
+
+Two ways, as tensor-parallel layers use them. `all-reduce` splits k: every rank multiplies its columns of A with its
+rows of B, and the partial results are summed. `all-gather` splits n: every rank multiplies all of A with its columns
+of B, and the columns are put side by side. Either way every rank ends with the whole result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from paceline.benchmarks.compute.gemm import CHECKED_ROWS, GemmParameters, Product
+from paceline.benchmarks.compute.matmul import MatmulParameters, Shape
+from paceline.benchmarks.micro import formats
+from paceline.benchmarks.micro.metrics import COMPUTE_RATE, TIME
+from paceline.benchmarks.micro.session import MicroSession
+from paceline.benchmarks.ranks import Ranks, join
+from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.case import Case
+from paceline.core.errors import InputError, Unsupported
+from paceline.core.metric import Better, Merge, Metric
+from paceline.core.record import Result
+from paceline.measure.device import Device, open_device
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Mode = Literal["all-reduce", "all-gather"]
+SPLIT = {"all-reduce": "k", "all-gather": "n"}
+
+MULTIPLY_TIME = Metric(
+    name="multiply_time",
+    unit="s",
+    better=Better.LOWER,
+    merge=Merge.SLOWEST,
+    description="a rank's part of the product alone, nothing communicated",
+)
+COMMUNICATE_TIME = Metric(
+    name="communicate_time",
+    unit="s",
+    better=Better.LOWER,
+    merge=Merge.SLOWEST,
+    description="the collective operation alone, nothing multiplied",
+)
+
+
+class ShardingMatmulParameters(MatmulParameters):
+    """The product, and how it is divided."""
+
+    mode: Mode = "all-reduce"
+    """all-reduce splits k and sums partial results; all-gather splits n and puts columns side by side"""
+
+
+class ShardingMatmul(Benchmark[ShardingMatmulParameters]):
+    """A product over several ranks, checked against the undivided one."""
+
+    name = "sharding-matmul"
+    summary = "one matrix product divided over ranks: time, FLOP/s of all, and its parts alone"
+    category = "compute"
+    Parameters = ShardingMatmulParameters
+    metrics = (TIME, COMPUTE_RATE, MULTIPLY_TIME, COMMUNICATE_TIME)
+    primary = "time"
+    distributed = True
+
+    @classmethod
+    def title(cls, parameters: ShardingMatmulParameters) -> str:
+        given = [f"{name} {value}" for name in ("m", "n", "k") if (value := getattr(parameters, name)) is not None]
+        return " ".join([parameters.mode, parameters.precision, *given])
+
+    @classmethod
+    def check(cls, parameters: ShardingMatmulParameters, case: Case) -> None:
+        name = SPLIT[parameters.mode]
+        size = getattr(parameters, name)
+        if size is not None and size % case.ranks:
+            near = max(1, round(size / case.ranks)) * case.ranks
+            raise InputError(
+                f"{name} = {size} cannot be divided over {case.ranks} ranks, as mode {parameters.mode} does: "
+                f"use {name} = {near}"
+            )
+
+    @classmethod
+    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("torch",)
+
+    def measure(self, parameters: ShardingMatmulParameters, context: Context) -> Result:
+        if context.world_size == 1:
+            raise Unsupported("sharding-matmul divides a product over ranks, and this is one: use --ranks 2 or more")
+        device = open_device(context.target)
+        formats.check_device(parameters.precision, device)
+        with join(context, device.kind) as ranks:
+            context.report(Progress(phase="preparing"))
+            product = ShardedProduct(parameters, device, ranks)
+            product.check()
+            m, n, k = product.shape
+            work = 2.0 * m * n * k
+            with MicroSession(parameters, context, device, ranks) as session:
+                whole = session.time(product.call, TIME, work=work, rate_unit="FLOP/s")
+                multiply = session.time(product.multiply, MULTIPLY_TIME)
+                communicate = session.time(product.communicate, COMMUNICATE_TIME)
+            product.check()
+        # Each rank tells its own part of the work; merged, all of it is over the time of the slowest.
+        found = [whole.time, whole.rate(COMPUTE_RATE, work / ranks.world_size), multiply.time, communicate.time]
+        facts = {
+            "shape": {"m": m, "n": n, "k": k},
+            "split": f"{SPLIT[parameters.mode]} over {ranks.world_size} ranks",
+            "operations": f"2 m n k = {work:g}, of all ranks together",
+            "communicated_bytes": product.communicated_bytes,
+            "library_call": product.how,
+            "checked": f"{CHECKED_ROWS} rows on every rank before and after, against the undivided product in fp64; "
+            f"largest error {product.worst:.3g} of what the format allows",
+        }
+        return session.result(found, facts)
+
+
+class ShardedProduct(Product):
+    """This rank's shards of the operands, its part of the product, and what makes the result whole.
+
+    The whole operands are made from the same seed on every rank, so that each can check the whole result.
+    """
+
+    def __init__(self, parameters: ShardingMatmulParameters, device: Device, ranks: Ranks) -> None:
+        self._mode = parameters.mode
+        self._ranks = ranks
+        self.multiply: Callable[[], object]
+        self.communicate: Callable[[], object]
+        self.communicated_bytes = 0
+        m, n, k = divisible(parameters.shape_on(device.kind), parameters.mode, ranks.world_size)
+        super().__init__(GemmParameters(precision=parameters.precision, m=m, n=n, k=k, seed=parameters.seed), device)
+
+    def _make_call(self, lead: tuple[int, ...]) -> Callable[[], Tensor]:
+        return self._by_sum() if self._mode == "all-reduce" else self._by_columns()
+
+    def _by_sum(self) -> Callable[[], Tensor]:
+        import torch
+        from torch import distributed
+
+        m, n, k = self.shape
+        mine = self._mine(k)
+        a, b = self._a[:, mine].contiguous(), self._b[mine].contiguous()
+        result = torch.empty((m, n), dtype=a.dtype, device=a.device)
+
+        def multiply() -> None:
+            torch.mm(a, b, out=result)
+
+        def communicate() -> None:
+            # Repeated without a product between, the sums grow beyond the format's range; an adder does not mind.
+            distributed.all_reduce(result)
+
+        self.how = "torch.mm, then torch.distributed.all_reduce of the result"
+        return self._joined(multiply, communicate, result, result)
+
+    def _by_columns(self) -> Callable[[], Tensor]:
+        import torch
+        from torch import distributed
+
+        m, n, _ = self.shape
+        mine = self._mine(n)
+        # Transposed, the ranks' columns are rows, which lie one after another in the result without another copy.
+        a, b = self._a.t(), self._b[:, mine].t().contiguous()
+        part = torch.empty((b.shape[0], m), dtype=a.dtype, device=a.device)
+        result = torch.empty((n, m), dtype=a.dtype, device=a.device)
+
+        # The newer name of the same operation, where torch has it: the older one warns there.
+        name = "all_gather_single" if hasattr(distributed, "all_gather_single") else "all_gather_into_tensor"
+        gather = getattr(distributed, name)
+
+        def multiply() -> None:
+            torch.mm(b, a, out=part)
+
+        def communicate() -> None:
+            gather(result, part)
+
+        self.how = f"torch.mm, then torch.distributed.{name} of the parts"
+        return self._joined(multiply, communicate, part, result.t())
+
+    def _joined(
+        self, multiply: Callable[[], object], communicate: Callable[[], object], sent: Tensor, result: Tensor
+    ) -> Callable[[], Tensor]:
+        self.multiply, self.communicate = multiply, communicate
+        self.communicated_bytes = sent.numel() * sent.element_size()
+
+        def call() -> Tensor:
+            multiply()
+            communicate()
+            return result
+
+        return call
+
+    def _mine(self, size: int) -> slice:
+        each = size // self._ranks.world_size
+        return slice(self._ranks.rank * each, (self._ranks.rank + 1) * each)
+
+
+def divisible(shape: Shape, mode: Mode, ranks: int) -> Shape:
+    """The shape with the axis that is split rounded up to a multiple of the ranks."""
+    m, n, k = shape
+    if mode == "all-reduce":
+        return m, n, k + -k % ranks
+    return m, n + -n % ranks, k

@@ -1,0 +1,316 @@
+"""Copies between host and device, within a device, and within the host: bytes per second by size."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+from pydantic import Field
+
+from paceline.benchmarks.memory import gpu, host
+from paceline.benchmarks.memory.host import HostMemory, Sizes
+from paceline.benchmarks.micro.metrics import BANDWIDTH, PEAK_SHARE, TIME
+from paceline.benchmarks.micro.parameters import MicroParameters
+from paceline.benchmarks.micro.session import MicroSession, Point, headline
+from paceline.benchmarks.ranks import join
+from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.case import Case
+from paceline.core.errors import InputError, SilentCorruption, Unsupported
+from paceline.core.quantity import Duration, show_size
+from paceline.core.record import Measurement, Result
+from paceline.measure import native
+from paceline.measure.device import Device, open_device
+from paceline.measure.peak import Peak, peak_memory_bandwidth
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Way = Literal["h2d", "d2h", "d2d", "h2h", "h2d and d2h"]
+
+SOURCE = Path(__file__).with_name("copy.c")
+SMALLEST = 4 * 1024
+FACTOR = 4
+GPU_LARGEST = 1024**3
+FREE_PART = 8  # of the free memory, a buffer takes at most one in so many bytes
+MOST_PASSES = 1 << 20
+
+
+class CopyParameters(MicroParameters):
+    """What is copied where."""
+
+    direction: Literal["auto", "h2d", "d2h", "d2d", "h2h"] = "auto"
+    """Host to device, device to host, within the device, within the host; auto: d2d on a GPU, h2h on a CPU"""
+    both: bool = False
+    """Copy h2d and d2h at the same time, on two streams; the rate counts both"""
+    host_memory: Literal["pinned", "pageable"] = "pinned"
+    """Whether the host's side of h2d and d2h is locked in memory, where the device can reach it by itself"""
+    sizes: Sizes | None = None
+    """Bytes of each copy; unset goes from 4 KiB to 1 GiB on a GPU, to beyond the caches on a CPU"""
+    budget: Duration = Field(default=0.5, gt=0)
+    """Time to spend on measuring each size, at most"""
+    warm_up: Duration = 0.25
+    """Time to spend on warming up each size, at most; it ends sooner when the time is steady"""
+
+
+class Copy(Benchmark[CopyParameters]):
+    """Copies random data and compares what arrived."""
+
+    name = "copy"
+    summary = "copy bandwidth h2d, d2h, d2d or within the host, by size, pinned or pageable, data checked"
+    category = "memory"
+    Parameters = CopyParameters
+    metrics = (BANDWIDTH, PEAK_SHARE, TIME)
+    primary = "bandwidth"
+    distributed = True
+
+    @classmethod
+    def title(cls, parameters: CopyParameters) -> str:
+        words = [
+            "h2d and d2h at once" if parameters.both else parameters.direction,
+            "pageable" if parameters.host_memory == "pageable" else "",
+            " ".join(show_size(size) for size in parameters.sizes or []),
+        ]
+        return " ".join(word for word in words if word not in ("", "auto"))
+
+    @classmethod
+    def check(cls, parameters: CopyParameters, case: Case) -> None:
+        if parameters.both and parameters.direction != "auto":
+            raise InputError(f"both beside direction = {parameters.direction}: both is h2d and d2h, give it alone")
+        if parameters.both and parameters.host_memory == "pageable":
+            raise InputError("both with pageable memory: the host waits for each such copy, so use pinned")
+
+    @classmethod
+    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        return () if parameters.get("direction") == "h2h" else ("torch",)
+
+    def measure(self, parameters: CopyParameters, context: Context) -> Result:
+        context.report(Progress(phase="preparing"))
+        device = open_device(context.target)
+        way = find_way(parameters, device)
+        sizes = parameters.sizes or default_sizes(device)
+        with join(context, device.kind) as ranks:
+            if way == "h2h":
+                cpus = host.usable_cpus().order
+                copies: Copies = HostCopies(sizes[-1], parameters.seed, cpus[ranks.rank % len(cpus)])
+            else:
+                copies = DeviceCopies(way, parameters.host_memory, device, sizes[-1], parameters.seed)
+            with MicroSession(parameters, context, device, ranks) as session:
+                points = [copies.time(session, size) for size in sizes]
+        work = [float(size * copies.at_once) for size in sizes]
+        rates = [point.rate(BANDWIDTH, bytes_) for point, bytes_ in zip(points, work, strict=True)]
+        times = [point.time for point in points]
+        share, peak_facts = peak_share(way, device, context.target, sizes[-1], headline(rates), headline(times))
+        facts = {
+            "direction": way,
+            "host_memory": parameters.host_memory if way not in ("d2d", "h2h") else None,
+            "counted": _COUNTED[way],
+            "checked": "every byte, after each size, against the random data that was sent",
+        }
+        whole = [headline(rates), *share, headline(times)]
+        result = session.result([*whole, *rates, *times], facts | copies.facts | peak_facts)
+        if way == "h2h":
+            result.doubts += host.cached_doubt(2 * sizes[-1], host.cache_of(), 2)
+        if parameters.host_memory == "pageable":
+            # The host takes part in every such copy: that the device waits for it is what was to be measured.
+            result.doubts = [doubt for doubt in result.doubts if doubt.kind != "host-bound"]
+        return result
+
+
+_COUNTED: dict[Way, str] = {
+    "h2d": "bytes copied, once",
+    "d2h": "bytes copied, once",
+    "h2d and d2h": "bytes copied in both directions together",
+    "d2d": "bytes copied, once; memory reads and writes each of them, which peak_share counts",
+    "h2h": "bytes copied, once; memory reads and writes each of them",
+}
+
+
+def find_way(parameters: CopyParameters, device: Device) -> Way:
+    """What is to be copied where on this device; what it cannot do is unsupported."""
+    if device.kind == "cpu":
+        if parameters.both or parameters.direction not in ("auto", "h2h"):
+            asked = "both" if parameters.both else f"direction = {parameters.direction}"
+            raise Unsupported(f"{asked} needs a GPU: use --target cuda:0, or direction = h2h on a CPU")
+        return "h2h"
+    if parameters.both:
+        return "h2d and d2h"
+    if parameters.direction == "h2h":
+        raise Unsupported("direction = h2h copies within the host: use --target cpu")
+    return "d2d" if parameters.direction == "auto" else parameters.direction
+
+
+def default_sizes(device: Device) -> list[int]:
+    """From a page to what no cache holds, within what memory is free."""
+    most = host.free_memory() // FREE_PART
+    if device.kind == "cuda":
+        import torch
+
+        most = min(most, GPU_LARGEST, torch.cuda.mem_get_info(device.torch())[0] // FREE_PART)
+        wanted = GPU_LARGEST
+    else:
+        wanted = 2 * (host.cache_of() or host.UNKNOWN_CACHE)
+    return [size for size in host.powers(SMALLEST, wanted, FACTOR) if size <= most] or [SMALLEST]
+
+
+class Copies(Protocol):
+    """Buffers, and copies between them."""
+
+    at_once: int  # copies of one size that go at the same time
+    facts: dict[str, Any]
+
+    def time(self, session: MicroSession, size: int) -> Point:
+        """Time copies of one size, and compare what arrived."""
+
+
+class HostCopies:
+    """Copies within host memory, by the C library, one thread."""
+
+    at_once = 1
+
+    def __init__(self, largest: int, seed: int, cpu: int) -> None:
+        self._copy = native.load(SOURCE).copy_repeatedly
+        self._copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
+        self._copy.restype = ctypes.c_double
+        self._cpu = cpu
+        self.facts = {"how": "memcpy of the C library, one thread", "cpu": cpu}
+        self._sent = host.random_bytes(largest, seed)
+        self.source, self.destination = HostMemory(largest), HostMemory(largest)
+        with host.pinned_to(cpu):
+            self.source.bytes[:] = self._sent
+
+    def time(self, session: MicroSession, size: int) -> Point:
+        with host.pinned_to(self._cpu):
+            np.bitwise_not(self._sent[:size], out=self.destination.bytes[:size])
+            passes = 1
+            while self._seconds(size, passes) < host.SAMPLE_SECONDS and passes < MOST_PASSES:
+                passes *= 2
+            point = session.time_reported(
+                lambda: [self._seconds(size, passes)],
+                TIME,
+                "monotonic clock in native code",
+                at={"size": size},
+                calls=passes,
+                work=float(size),
+                rate_unit="B/s",
+            )
+        self.check(size)
+        return point
+
+    def check(self, size: int) -> None:
+        """Compare what arrived with what was sent."""
+        compare(self._sent[:size], self.destination.bytes[:size], "h2h")
+
+    def _seconds(self, size: int, passes: int) -> float:
+        return float(self._copy(self.destination.address, self.source.address, size, passes))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One copy: from where, to where."""
+
+    way: str
+    source: Tensor
+    destination: Tensor
+
+
+class DeviceCopies:
+    """Copies to, from or within a GPU, by its copy engines."""
+
+    def __init__(self, way: Way, host_memory: str, device: Device, largest: int, seed: int) -> None:
+        import torch
+
+        self._sent = host.random_bytes(largest, seed)
+        sent = torch.from_numpy(self._sent)
+
+        def on_host() -> Tensor:
+            return torch.empty(largest, dtype=torch.uint8, pin_memory=host_memory == "pinned").copy_(sent)
+
+        def on_device() -> Tensor:
+            return sent.to(device.torch())
+
+        makers = {"h2d": (on_host, on_device), "d2h": (on_device, on_host), "d2d": (on_device, on_device)}
+        ways = ["h2d", "d2h"] if way == "h2d and d2h" else [way]
+        self.pairs = [Pair(one, makers[one][0](), makers[one][1]()) for one in ways]
+        self.at_once = len(self.pairs)
+        self.facts = {"how": "cudaMemcpyAsync"}
+        self._can_record = host_memory == "pinned" or way == "d2d"
+        self._side = torch.cuda.Stream(device.torch()) if self.at_once == 2 else None  # type: ignore[no-untyped-call]
+
+    def time(self, session: MicroSession, size: int) -> Point:
+        for pair in self.pairs:
+            # Every byte differs before, so that no copy can be missed.
+            pair.destination[:size].copy_(pair.source[:size]).bitwise_not_()
+        point = session.time(
+            self.call(size),
+            TIME,
+            at={"size": size},
+            work=float(size * self.at_once),
+            rate_unit="B/s",
+            graph=self._can_record,
+        )
+        self.check(size)
+        return point
+
+    def call(self, size: int) -> Callable[[], object]:
+        """The copy of this size, or both of them."""
+        import torch
+
+        parts = [(pair.destination[:size], pair.source[:size]) for pair in self.pairs]
+        to, source = parts[0]
+        if self._side is None:
+            return lambda: to.copy_(source, non_blocking=True)
+        side, (back_to, back_source) = self._side, parts[1]
+
+        def at_once() -> None:
+            here = torch.cuda.current_stream()
+            side.wait_stream(here)
+            to.copy_(source, non_blocking=True)
+            with torch.cuda.stream(side):
+                back_to.copy_(back_source, non_blocking=True)
+            here.wait_stream(side)
+
+        return at_once
+
+    def check(self, size: int) -> None:
+        """Compare what arrived with what was sent."""
+        import torch
+
+        torch.cuda.synchronize()
+        for pair in self.pairs:
+            compare(self._sent[:size], pair.destination[:size].cpu().numpy(), pair.way)
+
+
+def compare(sent: host.Bytes, arrived: host.Bytes, way: str) -> None:
+    """A byte that arrived changed, or not at all, is silent corruption."""
+    if np.array_equal(sent, arrived):
+        return
+    wrong = np.flatnonzero(sent != arrived)
+    raise SilentCorruption(
+        f"{len(wrong)} of {len(sent)} bytes copied {way} did not arrive as they were sent, the first at {wrong[0]}"
+    )
+
+
+def peak_share(
+    way: Way, device: Device, target: str, size: int, rate: Measurement, time: Measurement
+) -> tuple[list[Measurement], dict[str, Any]]:
+    """What part of the promised bandwidth the largest copy reached, where a promise is known and bears on it."""
+    if way == "h2h":
+        return [], {}
+    work = rate.work or 0.0
+    peak: Peak | None
+    if way == "d2d":
+        peak, moved = peak_memory_bandwidth(device.name), 2.0 * work
+        bears, why = gpu.is_beyond_cache(device, size), "the data may stay in the GPU's cache"
+    else:
+        peak, moved = gpu.pcie_peak(target, ways=2 if way == "h2d and d2h" else 1), work
+        bears, why = peak is None or rate.value <= peak.rate, "the copies are faster than PCIe, so they go another way"
+    if peak is None:
+        return [], {"peak": None, "peak_source": "unknown for this device"}
+    facts = {"peak": peak.rate, "peak_source": peak.source}
+    if not bears:
+        return [], facts | {"peak_share": f"left out: {why}"}
+    return [Measurement.of_rate(PEAK_SHARE, 100.0 * moved / peak.rate, time)], facts

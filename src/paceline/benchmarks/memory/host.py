@@ -1,0 +1,193 @@
+"""The host as its memory benchmarks see it: which CPUs may be used, how large caches are, how much memory is free."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import os
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from paceline.benchmarks.micro.parameters import OneOrMore, Upwards
+from paceline.core.errors import OutOfMemory, Unsupported
+from paceline.core.quantity import Size, show_size
+from paceline.core.record import Doubt
+from paceline.machine.cgroup import cpu_quota
+from paceline.machine.cpu import describe_cpu, describe_memory
+from paceline.machine.probe import ROOT, read_text
+
+UNKNOWN_CACHE = 64 * 1024**2  # taken for the caches of a machine that does not tell them
+HUGE_PAGE = 2 * 1024**2
+SAMPLE_SECONDS = 2e-4  # native code repeats what is shorter, and divides
+
+Bytes = NDArray[np.uint8]
+
+
+# A sweep over memory; less than a cache line cannot be told from it.
+Sizes = Annotated[list[Annotated[Size, Field(ge=64)]], OneOrMore, Field(min_length=1), Upwards]
+
+
+@dataclass(frozen=True)
+class Cpus:
+    """Logical CPUs in the order in which threads should take them: one of every core first, then its siblings."""
+
+    order: tuple[int, ...]
+    cores: int
+    quota: float | None = None  # cores' worth of time
+
+    @property
+    def default_threads(self) -> int:
+        """One thread for each core, and no more than the control group lets run at a time."""
+        return max(1, min(self.cores, math.floor(self.quota) if self.quota else self.cores))
+
+    def choose(self, threads: int | None) -> list[int]:
+        """The CPUs for so many threads, each its own."""
+        count = threads or self.default_threads
+        if count > len(self.order):
+            raise Unsupported(f"threads = {count}, but this process may use {len(self.order)} CPUs: use fewer threads")
+        return list(self.order[:count])
+
+
+def usable_cpus(node: int | None = None, *, root: Path = ROOT, allowed: Set[int] | None = None) -> Cpus:
+    """What this process may run on, of one NUMA node where it is named."""
+    allowed = os.sched_getaffinity(0) if allowed is None else allowed
+    if node is not None:
+        listed = read_text(root / f"sys/devices/system/node/node{node}/cpulist")
+        if listed is None:
+            known = sorted(path.name for path in (root / "sys/devices/system/node").glob("node[0-9]*"))
+            raise Unsupported(f"numa_node = {node} does not exist here; there are {', '.join(known) or 'none'}")
+        allowed = set(allowed) & read_cpu_list(listed)
+        if not allowed:
+            raise Unsupported(f"numa_node = {node} has no CPU that this process may use; it has {listed or 'none'}")
+    firsts: list[int] = []
+    siblings: list[int] = []
+    seen: set[str] = set()
+    for cpu in sorted(allowed):
+        topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        core = read_text(topology / "core_cpus_list") or read_text(topology / "thread_siblings_list") or str(cpu)
+        (siblings if core in seen else firsts).append(cpu)
+        seen.add(core)
+    return Cpus((*firsts, *siblings), len(firsts), cpu_quota(root))
+
+
+def read_cpu_list(text: str) -> set[int]:
+    """The CPUs that the kernel's notation `0-3,8` names."""
+    found: set[int] = set()
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        low, _, high = part.partition("-")
+        found.update(range(int(low), int(high or low) + 1))
+    return found
+
+
+def show_cpu_list(cpus: list[int]) -> str:
+    """CPUs in the kernel's notation."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][-1] + 1:
+            runs[-1].append(cpu)
+        else:
+            runs.append([cpu])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def cache_of(threads: int = 1, *, root: Path = ROOT) -> int | None:
+    """Bytes of the largest level of caches that so many CPUs have together; None where nobody tells."""
+    sizes = [
+        cache.size * math.ceil(threads / (cache.shared_by or 1))
+        for cache in describe_cpu(root).caches
+        if cache.size and cache.kind != "Instruction"
+    ]
+    return max(sizes, default=None)
+
+
+def free_memory(node: int | None = None, *, root: Path = ROOT) -> int:
+    """Bytes that may be taken: what the machine, the control group and the NUMA node have left."""
+    memory = describe_memory(root)
+    left = [memory.available] if memory.available else []
+    if memory.limit:
+        left.append(max(0, memory.limit - (memory.limit_used or 0)))
+    if node is not None:
+        left += [one.memory for one in describe_cpu(root).numa_nodes if one.index == node and one.memory]
+    return min(left, default=1024**3)
+
+
+@contextmanager
+def pinned_to(cpu: int) -> Iterator[None]:
+    """Keep the calling thread on one CPU, so that it takes its caches nowhere else."""
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {cpu})
+    except OSError as error:
+        raise Unsupported(f"this process cannot be pinned to CPU {cpu}: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+class HostMemory:
+    """Fresh memory at a known address; each page comes to lie near the CPU that touches it first."""
+
+    def __init__(self, size: int, *, huge_pages: bool | None = None) -> None:
+        """`huge_pages`: ask for them, forbid them, or leave it to the system (None)."""
+        try:
+            # Python's own choice would be shared memory, which has other rules for huge pages.
+            self._map = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            message = f"{show_size(size)} of memory cannot be had ({error.strerror}): use smaller sizes"
+            raise OutOfMemory(message, "host") from None
+        if huge_pages is not None:
+            self._advise(mmap.MADV_HUGEPAGE if huge_pages else mmap.MADV_NOHUGEPAGE)
+        whole = np.frombuffer(self._map, dtype=np.uint8)
+        start = -whole.ctypes.data % HUGE_PAGE
+        self.bytes: Bytes = whole[start : start + size]
+
+    @property
+    def address(self) -> ctypes.c_void_p:
+        """For native code."""
+        return ctypes.c_void_p(self.bytes.ctypes.data)
+
+    def _advise(self, advice: int) -> None:
+        try:
+            self._map.madvise(advice)
+        except OSError:  # a kernel without huge pages refuses both advices
+            return
+
+
+def huge_page_bytes() -> int:
+    """How much of this process's memory lies in huge pages."""
+    for line in (read_text(Path("/proc/self/smaps_rollup")) or "").splitlines():
+        if line.startswith("AnonHugePages:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def random_bytes(count: int, seed: int) -> Bytes:
+    """Random data: constant data would draw less power, and hide a copy that never happened."""
+    words = np.random.Generator(np.random.SFC64(seed)).integers(0, 2**64, -(-count // 8), dtype=np.uint64)
+    return words.view(np.uint8)[:count]
+
+
+def powers(first: int, last: int, factor: int) -> list[int]:
+    """Sizes from the first on, each a multiple of the one before, up to the first that reaches the last."""
+    sizes = [first]
+    while sizes[-1] < last:
+        sizes.append(sizes[-1] * factor)
+    return sizes
+
+
+def cached_doubt(size: int, cache: int | None, times: int) -> list[Doubt]:
+    """The doubt that the case's figure is one of main memory, where its data may stay in caches."""
+    if cache is None or size >= times * cache:
+        return []
+    message = f"{show_size(size)} of data is less than {times} times the last cache ({show_size(cache)})"
+    remedy = "read the figure as one of caches, or use larger sizes"
+    return [Doubt(kind="cached", message=message, remedy=remedy)]

@@ -1,0 +1,188 @@
+"""Latency of host memory: how long one load takes that must wait for the one before it, by size of the data."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+from pydantic import Field
+
+from paceline.benchmarks.memory import host
+from paceline.benchmarks.memory.host import HostMemory, Sizes
+from paceline.benchmarks.micro.parameters import MicroParameters
+from paceline.benchmarks.micro.session import MicroSession, headline
+from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.errors import SilentCorruption, Unsupported
+from paceline.core.metric import Better, Merge, Metric
+from paceline.core.quantity import Duration, show_size
+from paceline.core.record import Doubt, Result
+from paceline.measure import native
+from paceline.measure.device import open_device
+
+SOURCE = Path(__file__).with_name("latency.c")
+SMALLEST = 8 * 1024
+LARGEST = 1024**3
+BEYOND_CACHE = 4
+FREE_PART = 4  # of the free memory, one in so many bytes may be taken
+LOADS_PER_TURN = 16  # as in the C source
+SAMPLE_SECONDS = 1e-3
+MOST_TURNS = 1 << 20
+
+LATENCY = Metric(
+    name="latency", unit="s", better=Better.LOWER, merge=Merge.SLOWEST, description="time of one dependent load"
+)
+
+
+class MemoryLatencyParameters(MicroParameters):
+    """How much memory the chain of loads goes through."""
+
+    sizes: Sizes | None = None
+    """Sizes of the data; unset goes from 8 KiB to four times the last cache (1 GiB at most)"""
+    huge_pages: bool = False
+    """Ask for huge pages, so that address translation costs next to nothing; else forbid them"""
+    budget: Duration = Field(default=0.4, gt=0)
+    """Time to spend on measuring each size, at most"""
+    warm_up: Duration = 0.2
+    """Time to spend on warming up each size, at most; it ends sooner when the time is steady"""
+
+
+class MemoryLatency(Benchmark[MemoryLatencyParameters]):
+    """One thread follows one random cycle through all cache lines of its data."""
+
+    name = "memory-latency"
+    summary = "time of one dependent load from host memory, by size of the data: every cache level and main memory"
+    category = "memory"
+    Parameters = MemoryLatencyParameters
+    metrics = (LATENCY,)
+    primary = "latency"
+
+    @classmethod
+    def title(cls, parameters: MemoryLatencyParameters) -> str:
+        sizes = " ".join(show_size(size) for size in parameters.sizes or [])
+        return " ".join(word for word in (sizes, "huge pages" if parameters.huge_pages else "") if word)
+
+    def measure(self, parameters: MemoryLatencyParameters, context: Context) -> Result:
+        if context.target != "cpu":
+            raise Unsupported(f"memory-latency measures the host's memory, not {context.target}: use --target cpu")
+        context.report(Progress(phase="preparing"))
+        cpus = host.usable_cpus()
+        cache = host.cache_of()
+        sizes = parameters.sizes or default_sizes(cache)
+        huge: dict[str, int] = {}
+        stride = line_bytes()
+        points = []
+        # The first CPUs are those that tend to serve interrupts.
+        cpu = cpus.order[cpus.cores - 1]
+        with host.pinned_to(cpu), MicroSession(parameters, context, open_device("cpu")) as session:
+            for size in sizes:
+                before = host.huge_page_bytes()
+                chain = Chain(size, stride, parameters.seed, huge_pages=parameters.huge_pages)
+                huge[show_size(size)] = max(0, host.huge_page_bytes() - before)
+                chain.settle()
+                how = "monotonic clock in native code"
+                points.append(session.time_reported(chain.sample, LATENCY, how, at={"size": size}, calls=chain.loads))
+                chain.check()
+                del chain
+        times = [point.time for point in points]
+        facts = {
+            "pages": _pages(parameters),
+            "in_huge_pages": huge if parameters.huge_pages else None,
+            "cache_line": stride,
+            "cpu": cpu,
+            "caches": cache or "the machine does not tell its caches",
+            "checked": "after each size, that the chain is still one cycle through every cache line",
+        }
+        result = session.result([headline(times), *times], facts)
+        result.doubts += host.cached_doubt(sizes[-1], cache, 2)
+        result.doubts += _missing_huge_pages(sizes[-1], huge) if parameters.huge_pages else []
+        return result
+
+
+class Chain:
+    """Memory whose cache lines are linked into one random cycle."""
+
+    def __init__(self, size: int, stride: int, seed: int, *, huge_pages: bool) -> None:
+        self._native = _load()
+        self._stride = stride
+        self._lines = max(2, size // stride)
+        self.memory = HostMemory(self._lines * stride, huge_pages=huge_pages)
+        self._native.chain_build(self.memory.address, self._lines, stride, seed)
+        self._at = self.memory.address.value
+        self._turns = 1
+
+    @property
+    def loads(self) -> int:
+        """How many loads make one sample."""
+        return self._turns * LOADS_PER_TURN
+
+    def settle(self) -> None:
+        """Find how many loads make a sample that is long enough; on the way, caches take what they can."""
+        while self._turns < MOST_TURNS and self._follow() < SAMPLE_SECONDS:
+            self._turns *= 2
+
+    def sample(self) -> list[float]:
+        """Seconds of so many loads."""
+        return [self._follow()]
+
+    def check(self) -> None:
+        """Walk the whole cycle; a chain that lost a line is silent corruption."""
+        length = self._native.chain_length(self.memory.address, self._lines, self._stride)
+        if length != self._lines:
+            now = f"closes after {length}" if length else "never closes"
+            raise SilentCorruption(
+                f"the chain through {show_size(len(self.memory.bytes))} was one cycle of {self._lines} lines, but now "
+                f"{now}: memory has changed by itself"
+            )
+
+    def _follow(self) -> float:
+        seconds = ctypes.c_double()
+        self._at = self._native.chain_follow(self._at, self._turns, ctypes.byref(seconds))
+        return seconds.value
+
+
+def default_sizes(cache: int | None) -> list[int]:
+    """From what the first cache holds to what none does, in powers of two, within what memory is free."""
+    wanted = BEYOND_CACHE * (cache or host.UNKNOWN_CACHE)
+    most = max(SMALLEST, min(LARGEST, host.free_memory() // FREE_PART))
+    return [size for size in host.powers(SMALLEST, wanted, 2) if size <= most]
+
+
+def line_bytes() -> int:
+    """What a cache fetches at a time."""
+    try:
+        told = os.sysconf("SC_LEVEL1_DCACHE_LINESIZE")
+    except (ValueError, OSError):
+        told = 0
+    return told if told in (32, 64, 128, 256) else 64
+
+
+def _load() -> ctypes.CDLL:
+    library = native.load(SOURCE)
+    library.chain_build.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_uint64]
+    library.chain_build.restype = None
+    library.chain_follow.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_double)]
+    library.chain_follow.restype = ctypes.c_void_p
+    library.chain_length.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
+    library.chain_length.restype = ctypes.c_size_t
+    return library
+
+
+def _pages(parameters: MemoryLatencyParameters) -> str:
+    if parameters.huge_pages:
+        return "huge pages were asked for"
+    ordinary = show_size(os.sysconf("SC_PAGE_SIZE"))
+    return f"ordinary pages of {ordinary}: beyond a few MiB the time includes translating addresses"
+
+
+def _missing_huge_pages(size: int, granted: dict[str, int]) -> list[Doubt]:
+    got = granted[show_size(size)]
+    if size < host.HUGE_PAGE or got >= size // 2:
+        return []
+    return [
+        Doubt(
+            kind="pages",
+            message=f"huge pages were asked for, but only {show_size(got)} of {show_size(size)} lie in them",
+            remedy="allow them (/sys/kernel/mm/transparent_hugepage/enabled), or read the figure as one of small pages",
+        )
+    ]

@@ -1,0 +1,335 @@
+"""Bandwidth of memory: copy, scale, add and triad over long arrays, on all cores, one NUMA node, or a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from pydantic import Field
+
+from paceline.benchmarks.memory import gpu, host
+from paceline.benchmarks.memory.host import HostMemory, Sizes
+from paceline.benchmarks.micro.metrics import BANDWIDTH, PEAK_SHARE, TIME
+from paceline.benchmarks.micro.parameters import MicroParameters
+from paceline.benchmarks.micro.session import MicroSession, Point, headline
+from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.case import Case
+from paceline.core.errors import InputError, SilentCorruption, Unsupported
+from paceline.core.metric import Metric
+from paceline.core.quantity import Size, show_size
+from paceline.core.record import At, Measurement, Result
+from paceline.measure import native
+from paceline.measure.device import Device, open_device
+from paceline.measure.peak import peak_memory_bandwidth
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SOURCE = Path(__file__).with_name("stream.c")
+WORD = 8  # bytes of a double
+FACTOR = 3.0
+START_VALUES = 1021
+BEYOND_CACHE = 4
+GPU_SIZE = 1024**3
+FREE_PART = 8  # of the free memory, each array takes at most one in so many bytes
+CALL_SECONDS = 0.02  # native code repeats a kernel for about so long before it comes back
+MOST_PASSES = 1 << 20
+MOST_REPETITIONS = 64
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One of the four, and the words that it moves for each element."""
+
+    name: str
+    code: int  # as in the C source; they run in this order
+    words: int
+
+    @property
+    def bandwidth(self) -> Metric:
+        return BANDWIDTH.model_copy(
+            update={
+                "name": f"{self.name}_bandwidth",
+                "description": f"{self.words} x 8 bytes per element over the time of {self.name}",
+            }
+        )
+
+    @property
+    def time(self) -> Metric:
+        return TIME.model_copy(update={"name": f"{self.name}_time", "description": f"time of one pass of {self.name}"})
+
+
+KERNELS = (Kernel("copy", 1, 2), Kernel("scale", 2, 2), Kernel("add", 3, 3), Kernel("triad", 4, 3))
+TRIAD = KERNELS[-1]
+
+
+class StreamParameters(MicroParameters):
+    """How long the arrays are, and who works on them."""
+
+    size: Size | None = Field(default=None, ge=64)
+    """Bytes of each of the three arrays; unset takes four times the caches on a CPU, 1 GiB on a GPU"""
+    sizes: Sizes | None = None
+    """Several sizes instead, one after another: bandwidth of every cache level"""
+    threads: int | None = Field(default=None, ge=1)
+    """Threads on a CPU; unset takes one for each core that this process may use"""
+    numa_node: int | None = Field(default=None, ge=0)
+    """Bind threads, and so the memory that they touch first, to this NUMA node"""
+    engine: Literal["auto", "native", "torch"] = "auto"
+    """native: C code with pinned threads (CPU); torch: its operators; auto: native on a CPU with a C compiler"""
+
+
+class Stream(Benchmark[StreamParameters]):
+    """c = a, b = s c, c = a + b, a = b + s c; bytes are counted as STREAM does."""
+
+    name = "stream"
+    summary = "memory bandwidth of copy, scale, add and triad on CPU cores or a GPU, results checked"
+    category = "memory"
+    Parameters = StreamParameters
+    metrics = (*(kernel.bandwidth for kernel in reversed(KERNELS)), PEAK_SHARE, *(kernel.time for kernel in KERNELS))
+    primary = "triad_bandwidth"
+
+    @classmethod
+    def title(cls, parameters: StreamParameters) -> str:
+        sizes = parameters.sizes or ([parameters.size] if parameters.size else [])
+        words = [
+            " ".join(show_size(size) for size in sizes),
+            f"{parameters.threads} threads" if parameters.threads else "",
+            f"NUMA node {parameters.numa_node}" if parameters.numa_node is not None else "",
+            parameters.engine if parameters.engine != "auto" else "",
+        ]
+        return " ".join(word for word in words if word)
+
+    @classmethod
+    def check(cls, parameters: StreamParameters, case: Case) -> None:
+        if parameters.size is not None and parameters.sizes is not None:
+            raise InputError("size beside sizes: give one or the other")
+
+    @classmethod
+    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        return () if parameters.get("engine") == "native" else ("torch",)
+
+    def measure(self, parameters: StreamParameters, context: Context) -> Result:
+        context.report(Progress(phase="preparing"))
+        device = open_device(context.target)
+        place = open_place(parameters, device)
+        sizes = parameters.sizes or [parameters.size or place.default_size]
+        found: dict[str, list[Measurement]] = {metric.name: [] for metric in self.metrics}
+        stopped: dict[str, str] = {}
+        with MicroSession(parameters, context, device) as session:
+            for size in sizes:
+                at: At = {"size": size} if parameters.sizes else {}
+                arrays = place.new_arrays(max(1, size // WORD))
+                for kernel in KERNELS:
+                    point = arrays.time(session, kernel, at)
+                    found[kernel.bandwidth.name].append(point.rate(kernel.bandwidth, arrays.work(kernel)))
+                    found[kernel.time.name].append(point.time)
+                    stopped[f"{kernel.name} {show_size(size)}"] = point.timed.stopped.value
+                    arrays.check(kernel)
+                del arrays  # before the next are made
+        whole = [headline(points) for points in found.values() if points]
+        share, peak_facts = _peak_share(device, sizes[-1], found)
+        swept = [point for points in found.values() for point in points] if parameters.sizes else []
+        facts = {
+            "array_sizes": sizes,
+            "counted": "16 bytes per element for copy and scale, 24 for add and triad; "
+            "what a cache reads before it writes is not counted",
+            "checked": "every element of all arrays after each kernel",
+            "stopped": stopped,
+        }
+        result = session.result([*whole, *share, *swept], facts | place.facts | peak_facts)
+        result.doubts += host.cached_doubt(sizes[-1], place.cache, BEYOND_CACHE)
+        return result
+
+
+class Arrays(Protocol):
+    """Three arrays of one size."""
+
+    def time(self, session: MicroSession, kernel: Kernel, at: At) -> Point:
+        """Time a kernel; those before it have run."""
+
+    def check(self, kernel: Kernel) -> None:
+        """Compare every element with what the kernels up to this one must have made of it."""
+
+    def work(self, kernel: Kernel) -> float:
+        """Bytes that one pass counts."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the arrays lie and who works on them."""
+
+    new_arrays: Callable[[int], Arrays]  # of so many elements
+    default_size: int
+    cache: int | None
+    facts: dict[str, Any]
+
+
+def open_place(parameters: StreamParameters, device: Device) -> Place:
+    """The engine that was asked for, on the device."""
+    if device.kind == "cuda":
+        return _gpu_place(parameters, device)
+    cpus = host.usable_cpus(parameters.numa_node).choose(parameters.threads)
+    cache = host.cache_of(len(cpus))
+    free = host.free_memory(parameters.numa_node)
+    size = min(BEYOND_CACHE * (cache or host.UNKNOWN_CACHE), free // FREE_PART)
+    facts: dict[str, Any] = {"threads": len(cpus), "cpus": host.show_cpu_list(cpus), "caches": cache}
+    try:
+        if parameters.engine != "torch":
+            library = load_native()
+            facts |= {"engine": "native", "memory": "each thread is pinned, and first to touch its part of the arrays"}
+            return Place(lambda elements: NativeArrays(library, elements, cpus), size, cache, facts)
+        why = "it was asked for"
+    except Unsupported as error:
+        if parameters.engine == "native" or importlib.util.find_spec("torch") is None:
+            raise
+        why = str(error)
+    import torch
+
+    os.sched_setaffinity(0, cpus)  # the threads that torch is about to start inherit it
+    torch.set_num_threads(len(cpus))
+    facts |= {"engine": "torch", "engine_reason": why}
+    return Place(lambda elements: TorchArrays(elements, device), size, cache, facts)
+
+
+def _gpu_place(parameters: StreamParameters, device: Device) -> Place:
+    import torch
+
+    if parameters.engine == "native":
+        raise Unsupported("engine = native is for CPUs: use engine = torch on a GPU, or --target cpu")
+    if parameters.threads is not None or parameters.numa_node is not None:
+        raise Unsupported("threads and numa_node are for CPUs: leave them out on a GPU, or use --target cpu")
+    free, _ = torch.cuda.mem_get_info(device.torch())
+    cache = gpu.cache_of(device)
+    return Place(
+        lambda elements: TorchArrays(elements, device), min(GPU_SIZE, free // FREE_PART), cache, {"engine": "torch"}
+    )
+
+
+class NativeArrays:
+    """Arrays in host memory that C threads work on."""
+
+    def __init__(self, library: ctypes.CDLL, elements: int, cpus: list[int]) -> None:
+        self._library = library
+        self._elements = elements
+        self.memory = [HostMemory(elements * WORD) for _ in range(3)]
+        self._threads = len(cpus)
+        self._cpus = (ctypes.c_int * len(cpus))(*cpus)
+        self._call("stream_fill")
+
+    def time(self, session: MicroSession, kernel: Kernel, at: At) -> Point:
+        passes = 1
+        while (took := min(self.run(kernel, passes, 2))) < host.SAMPLE_SECONDS and passes < MOST_PASSES:
+            passes *= 2
+        repetitions = max(1, min(MOST_REPETITIONS, math.ceil(CALL_SECONDS / took)))
+        return session.time_reported(
+            lambda: self.run(kernel, passes, repetitions),
+            kernel.time,
+            "monotonic clock in native code, from the first thread's start to the last one's end",
+            at=at,
+            calls=passes,
+            work=self.work(kernel),
+            rate_unit="B/s",
+        )
+
+    def run(self, kernel: Kernel, passes: int, repetitions: int) -> list[float]:
+        """Seconds of each repetition of so many passes."""
+        seconds = (ctypes.c_double * repetitions)()
+        self._call("stream_run", kernel.code, passes, repetitions, seconds)
+        return list(seconds)
+
+    def check(self, kernel: Kernel) -> None:
+        wrong, first = ctypes.c_size_t(), ctypes.c_size_t()
+        self._call("stream_check", kernel.code, ctypes.byref(wrong), ctypes.byref(first))
+        if wrong.value:
+            raise _corrupted(kernel, wrong.value, self._elements, first.value)
+
+    def work(self, kernel: Kernel) -> float:
+        return float(kernel.words * WORD * self._elements)
+
+    def _call(self, function: str, *more: Any) -> None:
+        addresses = [memory.address for memory in self.memory]
+        error = getattr(self._library, function)(*addresses, self._elements, self._cpus, self._threads, *more)
+        if error:
+            raise Unsupported(
+                f"{self._threads} pinned threads cannot be started ({os.strerror(error)}): use --threads 1"
+            )
+
+
+class TorchArrays:
+    """Arrays on a device that torch's operators work on."""
+
+    def __init__(self, elements: int, device: Device) -> None:
+        import torch
+
+        self._elements = elements
+        self._start = (
+            torch.arange(elements, dtype=torch.float64, device=device.torch()).remainder_(START_VALUES).add_(1)
+        )
+        self.a = self._start.clone()
+        self.b = torch.full_like(self.a, -1.0)
+        self.c = torch.full_like(self.a, -2.0)
+
+    def time(self, session: MicroSession, kernel: Kernel, at: At) -> Point:
+        import torch
+
+        a, b, c = self.a, self.b, self.c
+        calls: dict[str, Callable[[], Tensor]] = {
+            "copy": lambda: c.copy_(a),
+            "scale": lambda: torch.mul(c, FACTOR, out=b),
+            "add": lambda: torch.add(a, b, out=c),
+            "triad": lambda: torch.add(b, c, alpha=FACTOR, out=a),
+        }
+        work = self.work(kernel)
+        return session.time(calls[kernel.name], kernel.time, at=at, work=work, rate_unit="B/s", graph=True)
+
+    def check(self, kernel: Kernel) -> None:
+        start, done = self._start, kernel.code
+        wrong = self.a != start * (15.0 if done >= 4 else 1.0)
+        if done >= 2:
+            wrong |= self.b != start * 3.0
+        wrong |= self.c != start * (4.0 if done >= 3 else 1.0)
+        count = int(wrong.sum())
+        if count:
+            raise _corrupted(kernel, count, self._elements, int(wrong.nonzero()[0]))
+
+    def work(self, kernel: Kernel) -> float:
+        return float(kernel.words * WORD * self._elements)
+
+
+def load_native() -> ctypes.CDLL:
+    """The C code, built for this machine."""
+    library = native.load(SOURCE)
+    size = ctypes.c_size_t
+    common: list[type[Any]] = [*[ctypes.c_void_p] * 3, size, ctypes.POINTER(ctypes.c_int), size]
+    library.stream_fill.argtypes = common
+    library.stream_run.argtypes = [*common, ctypes.c_int, size, size, ctypes.POINTER(ctypes.c_double)]
+    library.stream_check.argtypes = [*common, ctypes.c_int, ctypes.POINTER(size), ctypes.POINTER(size)]
+    return library
+
+
+def _corrupted(kernel: Kernel, wrong: int, elements: int, first: int) -> SilentCorruption:
+    return SilentCorruption(
+        f"after {kernel.name}, {wrong} of {elements} elements are not what they must be, the first at {first}: "
+        "memory or a core computes wrongly"
+    )
+
+
+def _peak_share(
+    device: Device, size: int, found: Mapping[str, list[Measurement]]
+) -> tuple[list[Measurement], dict[str, Any]]:
+    """What part of the promised bandwidth triad reached, where its data cannot stay in a cache."""
+    peak = peak_memory_bandwidth(device.name) if device.kind == "cuda" else None
+    if peak is None:
+        return [], {"peak": None, "peak_source": "no datasheet is known for this device"}
+    facts = {"peak": peak.rate, "peak_source": peak.source}
+    if not gpu.is_beyond_cache(device, size):
+        return [], facts | {"peak_share": "left out: the arrays may stay in the GPU's cache"}
+    time = headline(found[TRIAD.time.name])
+    work = found[TRIAD.bandwidth.name][-1].work or 0.0
+    return [Measurement.of_rate(PEAK_SHARE, 100.0 * work / peak.rate, time)], facts

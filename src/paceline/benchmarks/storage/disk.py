@@ -1,0 +1,264 @@
+"""Reads and writes of a disk through fio: bandwidth, operations per second, latency."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from paceline.benchmarks.micro.metrics import BANDWIDTH, TIME
+from paceline.benchmarks.micro.parameters import MicroParameters
+from paceline.benchmarks.micro.session import MicroSession, Point
+from paceline.benchmarks.micro.tools import ToolError, find_tool, run_tool
+from paceline.benchmarks.storage._fio import RW, WITHOUT_QUEUE, Job, Ran, Side, Window, parse, pooled_latency
+from paceline.benchmarks.storage._place import Place, allows_direct, default_folder, raw_device, scratch_file
+from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.case import Case
+from paceline.core.errors import InputError, Unsupported
+from paceline.core.metric import Better, Merge, Metric
+from paceline.core.quantity import Duration, Fraction, Size, show_size
+from paceline.core.record import At, Doubt, Measurement, Result
+from paceline.measure.device import CpuDevice
+
+SEQUENTIAL_BLOCK = 1024**2
+RANDOM_BLOCK = 4096
+QUEUE_DEPTH = 32
+READ_SHARE = 0.7
+WINDOW_SECONDS = 0.3  # fio counts whole milliseconds
+WINDOWS_PER_START = 4  # starting fio takes as long as a window
+PATIENCE_SECONDS = 120.0
+
+IOPS = Metric(
+    name="iops",
+    unit="operations/s",
+    better=Better.HIGHER,
+    merge=Merge.SUM,
+    description="blocks read and written over time",
+)
+LATENCY = Metric(
+    name="latency",
+    unit="s",
+    better=Better.LOWER,
+    merge=Merge.MEAN,
+    description="from handing an operation over to its completion; of every operation, counted by fio",
+)
+WINDOW_TIME = TIME.model_copy(update={"description": "time of one window: the same amount of reads and writes each"})
+
+
+class DiskParameters(MicroParameters):
+    """What is read and written, how, and where."""
+
+    pattern: Literal["read", "write", "random-read", "random-write", "mixed", "random-mixed"] = "read"
+    """read and write go through the file in order; mixed does both at once; random jumps"""
+    block_size: Size | None = Field(default=None, ge=512)
+    """Bytes of one operation; unset takes 1 MiB in order and 4 KiB at random"""
+    depth: int | None = Field(default=None, ge=1, le=4096)
+    """Operations in flight of each job; unset takes 32, or 1 with the engine psync"""
+    jobs: int = Field(default=1, ge=1, le=256)
+    """Processes that read and write at once, each its own part of the file"""
+    read_share: Fraction | None = Field(default=None, gt=0, lt=1)
+    """Part of the operations of a mixed pattern that are reads; unset takes 70%"""
+    engine: Literal["auto", "io_uring", "libaio", "psync"] = "auto"
+    """How operations are handed to the kernel; auto takes the first of them that works here"""
+    size: Size = Field(default=256 * 1024**2, ge=1024**2)
+    """Bytes of the file"""
+    folder: str | None = None
+    """Folder on the disk to measure; unset takes the user's cache folder. The file in it has no name and stays never"""
+    raw_device: str | None = None
+    """A block device to measure without a file system, like /dev/nvme1n1; nothing may use it"""
+    destroy_data: bool = False
+    """Allow a writing pattern to overwrite what is on raw_device"""
+    budget: Duration = Field(default=3.0, gt=0)
+    """Time to spend on measuring, at most"""
+    warm_up: Duration = 1.8
+    """Time to spend on warming up, at most; it ends sooner when the time is steady"""
+
+
+class Disk(Benchmark[DiskParameters]):
+    """fio on a file of our own, several equal windows of work, reads and writes told apart."""
+
+    name = "disk"
+    summary = "disk through fio: bandwidth, IOPS and latency of reads and writes, in order, at random and mixed"
+    category = "storage"
+    Parameters = DiskParameters
+    metrics = (BANDWIDTH, IOPS, LATENCY, WINDOW_TIME)
+    primary = "bandwidth"
+
+    @classmethod
+    def title(cls, parameters: DiskParameters) -> str:
+        words = [
+            parameters.pattern,
+            show_size(parameters.block_size) if parameters.block_size else "",
+            f"depth {parameters.depth}" if parameters.depth else "",
+            f"{parameters.jobs} jobs" if parameters.jobs > 1 else "",
+            f"{parameters.read_share:.0%} reads" if parameters.read_share else "",
+            parameters.engine if parameters.engine != "auto" else "",
+            parameters.raw_device or parameters.folder or "",
+        ]
+        return " ".join(word for word in words if word)
+
+    @classmethod
+    def check(cls, parameters: DiskParameters, case: Case) -> None:
+        writes = parameters.pattern not in ("read", "random-read")
+        if parameters.raw_device is None:
+            if parameters.destroy_data:
+                raise InputError("destroy_data without raw_device: files of others are never touched")
+        elif case.origin == "network":
+            raise InputError("raw_device is not taken from the network: run it on the machine itself")
+        elif parameters.folder is not None:
+            raise InputError(f"raw_device and folder '{parameters.folder}' exclude each other: give one of them")
+        elif writes and not parameters.destroy_data:
+            raise InputError(
+                f"pattern '{parameters.pattern}' overwrites what is on {parameters.raw_device}: add destroy_data: true "
+                "if nothing there is needed, or read only"
+            )
+        if parameters.engine in WITHOUT_QUEUE and (parameters.depth or 1) > 1:
+            raise InputError(
+                f"depth = {parameters.depth} with engine {parameters.engine}, which has one operation in flight: "
+                "use jobs, io_uring or libaio"
+            )
+        if parameters.read_share is not None and "mixed" not in parameters.pattern:
+            raise InputError(f"read_share goes with pattern mixed or random-mixed, not '{parameters.pattern}'")
+        block = _block_size(parameters)
+        if parameters.size // parameters.jobs < block:
+            raise InputError(
+                f"size = {show_size(parameters.size)} is less than a block of {show_size(block)} for each of "
+                f"{parameters.jobs} jobs"
+            )
+
+    def measure(self, parameters: DiskParameters, context: Context) -> Result:
+        fio = find_tool("fio", "fio", purpose="reads and writes the disk")
+        context.report(Progress(phase="preparing"))
+        with _place(parameters) as place:
+            job = _choose(fio, place, parameters)
+            work = _window_work(fio, job)
+            ran: list[Ran] = []
+
+            def windows() -> list[float]:
+                ran.extend(new := _run(fio, job, job.windows(WINDOWS_PER_START, work, len(ran), parameters.seed)))
+                return [one.seconds for one in new]
+
+            with MicroSession(parameters, context, CpuDevice()) as session:
+                how = f"fio's own clock, windows of {show_size(work * job.jobs)}"
+                point = session.time_reported(windows, WINDOW_TIME, how, work=float(work * job.jobs), rate_unit="B/s")
+        before = len(point.warm.samples)
+        result = session.result(
+            _measurements(point, ran[before : before + len(point.timed.samples)]), _facts(place, job)
+        )
+        if not job.direct:
+            result.doubts.append(
+                Doubt(
+                    kind="buffered",
+                    message=f"{place.file_system or 'the device'} does not allow O_DIRECT with blocks of "
+                    f"{show_size(job.block_size)}, so the page cache took part",
+                    remedy="measure in a folder on another file system, or with blocks of a multiple of 4 KiB",
+                )
+            )
+        return result
+
+
+def _block_size(parameters: DiskParameters) -> int:
+    return parameters.block_size or (RANDOM_BLOCK if parameters.pattern.startswith("random") else SEQUENTIAL_BLOCK)
+
+
+def _place(parameters: DiskParameters) -> AbstractContextManager[Place]:
+    if parameters.raw_device is not None:
+        writes = parameters.pattern not in ("read", "random-read")
+        return raw_device(parameters.raw_device, parameters.size, writes=writes)
+    folder = Path(parameters.folder).expanduser() if parameters.folder else default_folder()
+    return scratch_file(folder, parameters.size)
+
+
+def _choose(fio: str, place: Place, parameters: DiskParameters) -> Job:
+    """The job with the first engine that works here, past the page cache where that is possible."""
+    block = _block_size(parameters)
+    share = (parameters.read_share or READ_SHARE) if "mixed" in parameters.pattern else None
+    engines = [parameters.engine] if parameters.engine != "auto" else ["io_uring", "libaio", "psync"]
+    failures: list[str] = []
+    for direct in (True, False) if allows_direct(place.path) else (False,):
+        for engine in engines:
+            job = Job(
+                filename=place.path,
+                rw=RW[parameters.pattern],
+                block_size=block,
+                engine=engine,
+                direct=direct,
+                depth=1 if engine in WITHOUT_QUEUE else parameters.depth or QUEUE_DEPTH,
+                jobs=parameters.jobs,
+                region=place.size // parameters.jobs // block * block,
+                read_share=None if share is None else max(1, min(99, round(100 * share))),
+            )
+            try:
+                _probe(fio, job)
+            except ToolError as error:
+                failures.append(f"{engine}: {error}")
+            else:
+                return job
+    raise Unsupported(f"fio can work with none of its engines on {place.what}: {'; '.join(failures)}")
+
+
+def _probe(fio: str, job: Job) -> None:
+    """Read one block, whatever the job is going to do."""
+    reading = Job(job.filename, "read", job.block_size, job.engine, job.direct, 1, 1, job.region)
+    _run(fio, reading, [Window(job.block_size)])
+
+
+def _window_work(fio: str, job: Job) -> int:
+    """Bytes of each job in a window, a multiple of the block, so that a window takes as long as it should."""
+    least = job.block_size * job.depth
+    work = least
+    while True:
+        (ran,) = _run(fio, job, [Window(work)])
+        if ran.seconds >= WINDOW_SECONDS / 4:
+            wanted = ran.bytes / job.jobs * WINDOW_SECONDS / ran.seconds
+            return max(least, round(wanted / job.block_size) * job.block_size)
+        growth = WINDOW_SECONDS / max(ran.seconds, WINDOW_SECONDS / 64)
+        work = int(work * max(2.0, growth) // job.block_size) * job.block_size
+
+
+def _run(fio: str, job: Job, windows: Sequence[Window]) -> list[Ran]:
+    timeout = PATIENCE_SECONDS * len(windows)
+    return parse(run_tool(job.command(fio, windows), timeout=timeout).output, len(windows))
+
+
+def _measurements(point: Point, ran: Sequence[Ran]) -> list[Measurement]:
+    """Figures of all operations; where there are reads and writes, of each of them too."""
+    directions: dict[str, list[list[Side]]] = {
+        "read": [[one.reads] if one.reads else [] for one in ran],
+        "write": [[one.writes] if one.writes else [] for one in ran],
+    }
+    found = _figures(point, [one.sides for one in ran], {})
+    if all(any(sides for sides in windows) for windows in directions.values()):
+        for direction, windows in directions.items():
+            found += _figures(point, windows, {"direction": direction})
+    return [*found, point.time]
+
+
+def _figures(point: Point, windows: Sequence[Sequence[Side]], at: At) -> list[Measurement]:
+    count = len(windows)
+    # All work over all time: the mean work of a window over the mean time of a window.
+    work = sum(side.bytes for window in windows for side in window) / count
+    operations = sum(side.operations for window in windows for side in window) / count
+    rates = [point.rate(BANDWIDTH, work), point.rate(IOPS, operations)]
+    return [
+        *(rate.model_copy(update={"at": at}) for rate in rates),
+        Measurement(metric=LATENCY, at=at, statistic="median", summary=pooled_latency(windows)),
+    ]
+
+
+def _facts(place: Place, job: Job) -> dict[str, Any]:
+    return {
+        "device": place.what,
+        "file_system": place.file_system,
+        "engine": job.engine,
+        "direct": job.direct,
+        "block_size": job.block_size,
+        "depth": job.depth,
+        "jobs": job.jobs,
+        "read_share_percent": job.read_share,
+        "fio_options": [option for option in job.options() if not option.startswith("--filename")],
+        "outside_the_time": "making the file and starting fio; every window is another part of the file",
+    }

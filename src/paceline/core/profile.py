@@ -1,0 +1,93 @@
+"""A machine's profile: the most it was measured to do, with what vendors promise beside it."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from paceline.core.record import Doubt
+
+CeilingKind = Literal["compute", "memory", "link", "storage", "launch", "latency"]
+
+
+class Part(BaseModel):
+    """Base of everything in a profile; a later version's extra fields are kept out, not refused."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class GpuIdentity(Part):
+    """Which GPU it is."""
+
+    name: str
+    uuid: str
+
+
+class Identity(Part):
+    """What makes a machine this machine, as far as its ceilings are concerned."""
+
+    host: str | None = None  # where no GPU tells one machine from another like it
+    architecture: str | None = None
+    cpu: str | None = None
+    cores: float | None = None  # that may be used: fewer of them are another machine
+    gpus: tuple[GpuIdentity, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """A short name for files: different machines have different ones."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+
+
+class Ceiling(Part):
+    """The most that one device was measured to do of one thing."""
+
+    device: str  # the target: cpu, cuda:0, cuda:*
+    device_name: str  # as its maker calls it
+    kind: CeilingKind
+    name: str  # a precision, a level of memory, a direction of copying, ...
+    value: float = Field(gt=0)
+    unit: str
+    low: float | None = None  # of the interval; None where the value was seen once
+    high: float | None = None
+    doubts: tuple[Doubt, ...] = ()
+    datasheet: float | None = None  # what the vendor promises; None where that is not known
+
+    @property
+    def share(self) -> float | None:
+        """Percent of the datasheet; None for a device that has none."""
+        return 100.0 * self.value / self.datasheet if self.datasheet else None
+
+
+class Absent(Part):
+    """What could not be measured, and why."""
+
+    what: str
+    device: str
+    reason: str
+
+
+class Profile(Part):
+    """What one machine can do at most, and when that was measured."""
+
+    format: Literal[1] = 1
+    measured_at: datetime
+    version: str  # of Paceline
+    run_id: str
+    identity: Identity
+    software: dict[str, str] = Field(default_factory=dict)  # versions that bear on the figures
+    ceilings: tuple[Ceiling, ...]
+    absent: tuple[Absent, ...] = ()
+
+    def ceiling(self, kind: CeilingKind, name: str, *, device_name: str) -> Ceiling | None:
+        """What a device of this name can do at most, if it was measured; "cpu" is the host's processor."""
+        return next(
+            (
+                one
+                for one in self.ceilings
+                if (one.kind, one.name) == (kind, name) and device_name in (one.device_name, one.device)
+            ),
+            None,
+        )

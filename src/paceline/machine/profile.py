@@ -1,0 +1,134 @@
+"""This machine's profile: which machine it belongs to, where it is kept, and the datasheets beside its figures."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from paceline.core.errors import PacelineError
+from paceline.core.files import data_directory, write_atomic
+from paceline.core.profile import Ceiling, GpuIdentity, Identity, Profile
+from paceline.machine import cpu, gpu
+from paceline.machine.datasheet import datasheet, pcie_bandwidth
+from paceline.machine.environment import Cpu, Environment, Gpu
+from paceline.machine.nvml import opened
+from paceline.machine.probe import attempt
+
+MEASURE_AGAIN = "measure again: paceline machine --measure"
+
+
+class UnreadableProfile(PacelineError):
+    """There is a profile of this machine, but not one that can be understood."""
+
+
+def identify() -> Identity:
+    """Which machine this process is on; asks only what it needs, since benchmarks ask this, too."""
+    with opened() as nvml:
+        gpus = attempt(lambda: gpu.describe_gpus(nvml, os.environ.get("CUDA_VISIBLE_DEVICES"))) if nvml else None
+    return _identity(attempt(cpu.describe_cpu) or Cpu(), gpus or [], attempt(socket.gethostname))
+
+
+def identity_of(environment: Environment) -> Identity:
+    """Which machine an environment was taken on."""
+    return _identity(environment.cpu, environment.gpus, environment.host)
+
+
+def _identity(processor: Cpu, gpus: Sequence[Gpu], host: str | None) -> Identity:
+    named = [GpuIdentity(name=one.name, uuid=one.uuid) for one in gpus if one.name and one.uuid]
+    return Identity(
+        # A GPU is one of a kind wherever it is; a container's name is a new one each time.
+        host=None if named else host,
+        architecture=processor.architecture,
+        cpu=processor.model,
+        cores=processor.usable,
+        gpus=tuple(sorted(named, key=lambda one: one.uuid)),
+    )
+
+
+def profile_path(identity: Identity) -> Path:
+    """Where the profile of a machine is kept: a file for each, as a home folder may be shared by many."""
+    return data_directory() / "profiles" / f"{identity.key}.json"
+
+
+def save_profile(profile: Profile) -> Path:
+    """Keep a profile, in the place of an earlier one of the same machine."""
+    path = profile_path(profile.identity)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return write_atomic(path, profile.model_dump_json(indent=2) + "\n")
+    except OSError as error:
+        raise PacelineError(f"the profile cannot be written to {path}: {error.strerror}; set $XDG_DATA_HOME") from None
+
+
+def load_profile(identity: Identity | None = None) -> Profile | None:
+    """The profile of this machine, or None where it was never measured."""
+    identity = identity or identify()
+    path = profile_path(identity)
+    try:
+        profile = Profile.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UnreadableProfile(f"the profile {path} cannot be read ({_why(error)}); {MEASURE_AGAIN}") from None
+    return profile if profile.identity == identity else None
+
+
+def software_of(environment: Environment) -> dict[str, str]:
+    """Versions that bear on a machine's ceilings."""
+    found = {
+        "paceline": environment.software.paceline,
+        "torch": environment.software.packages.get("torch"),
+        "driver": environment.driver.version if environment.driver else None,
+        "kernel": environment.kernel,
+    }
+    return {name: version for name, version in found.items() if version}
+
+
+def changes_since(profile: Profile, environment: Environment) -> list[str]:
+    """What differs between the software of now and that of the profile, in words."""
+    now = software_of(environment)
+    return [
+        f"{name} was {profile.software.get(name, 'absent')} and is {now.get(name, 'absent')}"
+        for name in dict.fromkeys([*profile.software, *now])
+        if profile.software.get(name) != now.get(name)
+    ]
+
+
+def with_datasheets(ceilings: Iterable[Ceiling], environment: Environment) -> tuple[Ceiling, ...]:
+    """The same ceilings with what vendors promise beside them, where a device or its link is known."""
+    return tuple(one.model_copy(update={"datasheet": _promised(one, environment)}) for one in ceilings)
+
+
+def _promised(ceiling: Ceiling, environment: Environment) -> float | None:
+    if not ceiling.device.startswith("cuda"):
+        return None
+    sheet = datasheet(ceiling.device_name)
+    if ceiling.kind == "compute":
+        return sheet.rate(ceiling.name) if sheet else None
+    if ceiling.kind == "memory":
+        return sheet.memory_bandwidth if sheet and ceiling.name == "device memory" else None
+    if ceiling.kind == "link" and "host" in ceiling.name:
+        return _pcie(ceiling, environment)
+    if ceiling.kind == "link" and "GPU" in ceiling.name:
+        return sheet.link_bandwidth if sheet else None
+    return None
+
+
+def _pcie(ceiling: Ceiling, environment: Environment) -> float | None:
+    """What the link to a GPU can carry, as the driver describes it; idle, it may be in a lower generation."""
+    if re.search(r"\bG[BH]200\b", ceiling.device_name):  # linked to its host by NVLink
+        return None
+    one = next((one for one in environment.gpus if one.name == ceiling.device_name), None)
+    return pcie_bandwidth(one.pcie_generation_max or one.pcie_generation, one.pcie_width) if one else None
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc'])) or 'the text'}: {first['msg']}"
+    return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,100 @@
+"""Compute benchmarks on a GPU: they agree with a loop written by hand, and their own cost is small."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from paceline.benchmarks import registry
+from paceline.core.benchmark import Context
+from paceline.core.case import Case
+from paceline.core.record import Outcome, Result
+from paceline.machine import gpu_count
+from support.cli import Sandbox
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(gpu_count() == 0, reason="needs an NVIDIA GPU and its driver"),
+]
+
+
+def measured(name: str, **parameters: Any) -> Result:
+    """A case in this process."""
+    benchmark = registry().get(name)
+    case = Case(index=0, benchmark=name, parameters={}, title="", target="cuda:0")
+    return benchmark().measure(benchmark.Parameters.read(parameters, name), Context(case=case))
+
+
+def value(result: Result, name: str) -> float:
+    return next(one.value for one in result.measurements if one.metric.name == name and not one.at)
+
+
+def by_hand(call: Callable[[], object], blocks: int = 40, calls: int = 20) -> float:
+    """Seconds per call by events around blocks of calls, after as many blocks to warm up."""
+    import torch
+
+    times = []
+    for _ in range(2 * blocks):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(calls):
+            call()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 1e-3 / calls)
+    return statistics.median(times[blocks:])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_gemm_is_within_two_percent_of_a_loop_by_hand(precision: str) -> None:
+    import torch
+
+    size = 4096
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+    a, b = (torch.randn(size, size, device="cuda").to(dtype) for _ in range(2))
+    out = torch.empty(size, size, device="cuda", dtype=dtype)
+    torch.set_float32_matmul_precision("highest")
+    before = by_hand(lambda: torch.mm(a, b, out=out))
+    found = value(measured("gemm", precision=precision, size=size), "time")
+    after = by_hand(lambda: torch.mm(a, b, out=out))
+    assert found == pytest.approx((before + after) / 2, rel=0.02)
+
+
+def test_the_loop_is_a_small_part_of_launching_a_kernel() -> None:
+    result = measured("kernel-launch")
+    assert value(result, "loop_cost") < 0.05 * value(result, "wall_time")
+    assert value(result, "issue_time") <= 1.1 * value(result, "single_launch_latency")
+    assert value(result, "wall_time") < value(result, "single_launch_latency")
+    assert 0 < value(result, "event_time") <= 1.1 * value(result, "wall_time")
+
+
+def test_more_launches_in_a_sample_do_not_change_the_time_of_one() -> None:
+    few, many = (value(measured("kernel-launch", launches=launches), "wall_time") for launches in (500, 5000))
+    assert many == pytest.approx(few, rel=0.25)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
+def test_matmul_is_checked_in_every_format(precision: str) -> None:
+    result = measured("matmul", precision=precision, m=2048, n=2048, k=2048)
+    assert value(result, "time") <= 1.1 * value(result, "latency")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
+@pytest.mark.parametrize("name", ["blas-functions", "dnn-functions"])
+def test_the_functions_of_models_are_right_in_every_format(name: str, precision: str) -> None:
+    result = measured(name, precision=precision, budget="50ms", warm_up="50ms")
+    assert value(result, "compute_rate") > 0
+    assert "scale full" in result.facts["source"]
+
+
+@pytest.mark.skipif(gpu_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("mode", ["all-reduce", "all-gather"])
+def test_a_product_is_divided_over_two_gpus(sandbox: Sandbox, mode: str) -> None:
+    case = {"benchmark": "sharding-matmul", "mode": mode, "ranks": 2, "target": "cuda:*", "precision": "bf16"}
+    done = sandbox.run("run", sandbox.suite(case), "--no-report")
+    assert done.returncode == 0, done.stdout + done.stderr
+    [record] = sandbox.load().records
+    assert record.outcome is Outcome.OK

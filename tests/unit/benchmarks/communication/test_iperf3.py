@@ -1,0 +1,60 @@
+"""iperf3's JSON is understood or refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.benchmarks.communication._iperf3 import parse
+from paceline.benchmarks.micro.tools import ToolError
+from support.recordings import anything, places, recorded, replaced
+
+ONE = recorded("iperf3/one-stream-3.12.json")
+FOUR = recorded("iperf3/four-streams-3.12.json")
+PLACES = places(json.loads(FOUR))
+
+
+@pytest.mark.parametrize(("text", "sent"), [(ONE, 100_000_000), (FOUR, 400_000_000)])
+def test_what_the_receiver_has_counts(text: str, sent: int) -> None:
+    moved = parse(text)
+    told = json.loads(text)["end"]["sum_received"]
+    assert (moved.bytes, moved.seconds) == (told["bytes"], told["seconds"])
+    assert 0.5 * sent < moved.bytes <= sent * 1.01
+
+
+def test_an_error_that_it_reports_with_exit_code_0_is_an_error() -> None:
+    with pytest.raises(ToolError, match="unable to connect to server"):
+        parse(recorded("iperf3/refused-3.12.json"))
+
+
+@given(st.integers(0, len(FOUR.rstrip()) - 1))
+@settings(max_examples=60)
+def test_output_that_breaks_off_is_refused(end: int) -> None:
+    with pytest.raises(ToolError, match="iperf3"):
+        parse(FOUR[:end])
+
+
+@given(st.binary(max_size=300))
+def test_noise_is_refused(noise: bytes) -> None:
+    with pytest.raises(ToolError, match="iperf3"):
+        parse(noise.decode(errors="replace"))
+
+
+@given(st.sampled_from(PLACES), anything)
+@settings(max_examples=200)
+def test_a_wrong_value_anywhere_is_understood_or_refused(place: tuple[str | int, ...], value: object) -> None:
+    try:
+        moved = parse(replaced(FOUR, place, value))
+    except ToolError:
+        return
+    assert moved.bytes >= 0
+    assert moved.seconds > 0
+
+
+@pytest.mark.parametrize("value", [0, -1, "x", None, float("inf"), []])
+def test_a_time_that_cannot_be_is_refused(value: object) -> None:
+    with pytest.raises(ToolError, match="seconds"):
+        parse(replaced(ONE, ("end", "sum_received", "seconds"), value))

@@ -1,0 +1,135 @@
+"""A matrix product: shapes and layouts, what is refused before it runs, and a check that finds one wrong element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from paceline.benchmarks.compute.gemm import CHECKED_ROWS, Gemm, GemmParameters, Product
+from paceline.core.case import Case
+from paceline.core.errors import InputError, SilentCorruption, Unsupported
+from paceline.measure.device import CpuDevice
+
+CASE = Case(index=0, benchmark="gemm", parameters={}, title="")
+SMALL = {"m": 24, "n": 40, "k": 56}
+
+
+def product(**parameters: Any) -> Product:
+    return Product(GemmParameters(**(SMALL | parameters)), CpuDevice())
+
+
+def test_m_n_and_k_are_rows_columns_and_depth() -> None:
+    made = product()
+    assert made.shape == (24, 40, 56)
+    assert made.call().shape == (24, 40)
+    made.check()
+
+
+def test_a_size_makes_square_matrices_and_no_size_takes_the_devices_own() -> None:
+    assert Product(GemmParameters(size=32), CpuDevice()).shape == (32, 32, 32)
+    m, n, k = Product(GemmParameters(precision="bf16"), CpuDevice()).shape
+    assert m == n == k < Product(GemmParameters(), CpuDevice()).shape[0]
+
+
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_transposed_operands_lie_by_columns_and_give_a_right_result(
+    transpose_a: bool, transpose_b: bool, batch: int
+) -> None:
+    made = product(transpose_a=transpose_a, transpose_b=transpose_b, batch=batch)
+    for operand, transposed in ((made._a, transpose_a), (made._b, transpose_b)):
+        assert operand.stride(-2 if transposed else -1) == 1
+        assert operand.stride(-1 if transposed else -2) == operand.shape[-2 if transposed else -1]
+    assert made.call().shape == ((3, 24, 40) if batch == 3 else (24, 40))
+    made.check()
+    assert 0 < made.worst <= 1
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16", "bf16", "int8"])
+def test_every_format_of_a_cpu_passes_its_check(precision: str) -> None:
+    product(precision=precision).check()
+
+
+def test_int8_is_exact() -> None:
+    made = product(precision="int8")
+    exact = made._a.long() @ made._b.long()
+    assert torch.equal(made.call().long(), exact)
+    made.check()
+    assert made.worst == 0.0
+
+
+@pytest.mark.parametrize(
+    ("precision", "wrong"),
+    [
+        ("fp64", 1e-9),
+        ("fp32", 0.05),
+        ("bf16", 64.0),
+        ("int8", 1),
+        ("fp32", float("nan")),
+        ("fp32", float("inf")),
+    ],
+)
+@pytest.mark.parametrize("row", [0, -1])
+def test_one_wrong_element_is_silent_corruption(precision: str, wrong: float, row: int) -> None:
+    made = product(precision=precision)
+    right = made.call
+
+    def corrupted() -> torch.Tensor:
+        result = right().clone()
+        result[row, 17] += wrong
+        return result
+
+    made.call = corrupted
+    with pytest.raises(SilentCorruption, match=f"the product in {precision} is wrong at"):
+        made.check()
+
+
+def test_a_product_with_fewer_rows_than_are_checked_is_checked_whole() -> None:
+    made = product(m=CHECKED_ROWS - 3)
+    right = made.call
+    for row in range(CHECKED_ROWS - 3):
+        made.call = lambda row=row: right().index_fill(0, torch.tensor(row), 1e6)
+        with pytest.raises(SilentCorruption):
+            made.check()
+
+
+def test_one_product_of_a_batch_that_is_wrong_is_found() -> None:
+    made = product(batch=3)
+    right = made.call
+    made.call = lambda: torch.cat([right()[:2], right()[2:] * 1.5])
+    with pytest.raises(SilentCorruption, match=r"wrong at \[2, "):
+        made.check()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"m": 8}, "n, k missing: give m, n and k together"),
+        ({"m": 8, "k": 8}, "n missing"),
+        ({"m": 8, "n": 8, "k": 8, "size": 8}, "size = 8 beside m, n and k"),
+    ],
+)
+def test_half_a_shape_or_two_are_refused(given: dict[str, int], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Gemm.check(GemmParameters(**given), CASE)
+
+
+@pytest.mark.parametrize("given", [{}, {"size": 8}, SMALL])
+def test_a_whole_shape_a_size_or_nothing_is_taken(given: dict[str, int]) -> None:
+    Gemm.check(GemmParameters(**given), CASE)
+
+
+def test_a_batch_of_int8_says_what_to_use_instead() -> None:
+    with pytest.raises(Unsupported, match="use batch = 1"):
+        product(precision="int8", batch=2)
+
+
+def test_a_call_that_leaves_the_last_right_result_in_place_is_found() -> None:
+    made = product()
+    stale = made.call()
+    made.call = lambda: stale
+    with pytest.raises(SilentCorruption):
+        made.check()

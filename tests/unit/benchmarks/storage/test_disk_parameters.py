@@ -1,0 +1,54 @@
+"""What would destroy data, or cannot be meant, is refused before anything runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paceline.benchmarks.storage.disk import Disk, DiskParameters
+from paceline.core.case import Case
+from paceline.core.errors import InputError
+
+
+def check(origin: str = "local", **given: Any) -> None:
+    parameters = DiskParameters.read(given, "here")
+    case = Case(index=0, benchmark="disk", parameters=given, title="", origin=origin)  # type: ignore[arg-type]
+    Disk.check(parameters, case)
+
+
+@pytest.mark.parametrize("pattern", ["write", "random-write", "mixed", "random-mixed"])
+def test_a_raw_device_is_written_only_when_that_is_said(pattern: str) -> None:
+    with pytest.raises(InputError, match="destroy_data"):
+        check(pattern=pattern, raw_device="/dev/sdz")
+    check(pattern=pattern, raw_device="/dev/sdz", destroy_data=True)
+
+
+@pytest.mark.parametrize("pattern", ["read", "random-read"])
+def test_a_raw_device_may_be_read(pattern: str) -> None:
+    check(pattern=pattern, raw_device="/dev/sdz")
+
+
+def test_the_network_names_no_raw_device() -> None:
+    with pytest.raises(InputError, match="network"):
+        check(origin="network", raw_device="/dev/sdz")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"destroy_data": True}, "without raw_device"),
+        ({"raw_device": "/dev/sdz", "folder": "/tmp"}, "exclude each other"),
+        ({"engine": "psync", "depth": 4}, "one operation in flight"),
+        ({"read_share": "50%"}, "read_share goes with"),
+        ({"size": "1MiB", "jobs": 2}, "less than a block"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        check(**given)
+
+
+def test_a_pattern_that_does_not_exist_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InputError, match="random-read"):
+        check(pattern="randread")

@@ -1,0 +1,117 @@
+"""A file without a name leaves nothing behind; memory, full disks and devices in use are refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from paceline.benchmarks.storage import _place
+from paceline.core.errors import InputError, Unsupported
+
+MIB = 1024**2
+SHARED_MEMORY = Path("/dev/shm")
+in_memory = pytest.mark.skipif(
+    _place.file_system_of(SHARED_MEMORY) != "tmpfs", reason="/dev/shm is no tmpfs here: mount one there"
+)
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path) -> Path:
+    if _place.file_system_of(tmp_path) in _place.IN_MEMORY:
+        pytest.skip("temporary files are in memory here: set TMPDIR to a folder on a disk")
+    return tmp_path
+
+
+def test_the_file_has_no_name_but_can_be_opened_and_is_full_of_data(on_disk: Path) -> None:
+    with _place.scratch_file(on_disk, 5 * MIB) as place:
+        assert list(on_disk.iterdir()) == []
+        data = Path(place.path).read_bytes()
+        assert len(data) == place.size == 5 * MIB
+        assert len(set(data[-4096:])) > 200
+    assert not Path(place.path).exists()
+
+
+def test_a_file_system_without_nameless_files_has_the_name_for_a_moment_only(
+    on_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+
+    def without(path: os.PathLike[str] | str, flags: int, *more: int, **named: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(95, "Operation not supported")
+        return real(path, flags, *more, **named)
+
+    monkeypatch.setattr(os, "open", without)
+    with _place.scratch_file(on_disk, MIB) as place:
+        assert list(on_disk.iterdir()) == []
+        assert len(Path(place.path).read_bytes()) == MIB
+
+
+@in_memory
+def test_memory_is_no_disk() -> None:
+    with pytest.raises(Unsupported, match="tmpfs, which is memory"), _place.scratch_file(SHARED_MEMORY, MIB):
+        pass
+
+
+def test_too_little_room_is_told_in_numbers(on_disk: Path) -> None:
+    words = r"has .* free; a file of .* TiB and 64 MiB to spare do not fit"
+    with pytest.raises(Unsupported, match=words), _place.scratch_file(on_disk, 2**60):
+        pass
+
+
+def test_room_that_runs_out_meanwhile_is_no_crash(on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_descriptor: int, _data: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(Unsupported, match="no room for 1 MiB"), _place.scratch_file(on_disk, MIB):
+        pass
+    assert list(on_disk.iterdir()) == []
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"), _place.scratch_file(tmp_path / "x", MIB):
+        pass
+
+
+@pytest.mark.parametrize("name", ["/dev/null", "/etc/hostname", "/dev/not-there"])
+def test_what_is_no_block_device_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="raw_device"), _place.raw_device(name, MIB, writes=True):
+        pass
+
+
+def test_the_device_of_the_root_is_in_use() -> None:
+    root = Path("/").stat().st_dev
+    link = Path(f"/sys/dev/block/{os.major(root)}:{os.minor(root)}")
+    device = Path("/dev") / link.resolve().name
+    if not link.exists() or not device.is_block_device():
+        pytest.skip("the root is on no block device that can be seen here, as in most containers")
+    with pytest.raises(InputError, match=r"in use|cannot be opened"), _place.raw_device(str(device), MIB, writes=False):
+        pass
+
+
+def test_the_innermost_and_last_mount_counts() -> None:
+    mounts = "\n".join(
+        [
+            "1 0 8:1 / / rw shared:1 - ext4 /dev/sda1 rw",
+            "2 1 0:30 / /mnt rw - nfs4 server:/x rw",
+            "3 2 0:31 / /mnt rw - xfs /dev/sdb rw",
+            r"4 2 0:32 / /mnt/a\040b rw - tmpfs tmpfs rw",
+            "not a mount",
+        ]
+    )
+    assert _place.file_system_of(Path("/home"), mounts) == "ext4"
+    assert _place.file_system_of(Path("/mnt/c"), mounts) == "xfs"
+    assert _place.file_system_of(Path("/mnt/a b/c"), mounts) == "tmpfs"
+    assert _place.file_system_of(Path("/mntx"), mounts) == "ext4"
+    assert _place.file_system_of(Path("/mntx"), "") is None
+
+
+def test_the_default_folder_is_in_the_cache_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert _place.default_folder() == tmp_path / "paceline" / "disk"
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert _place.default_folder().is_dir()
