@@ -62,7 +62,7 @@ def estimate(progress: Mapping[str, Any], samples: Sequence[float]) -> str:
 def label(case: Case) -> str:
     """A case in a few words."""
     again = f" #{case.repeat}" if case.repeat > 1 else ""
-    return f"{case.benchmark} {case.title}{again}"
+    return f"{case.benchmark} {case.title}".rstrip() + again
 
 
 class PlainLines(Listener):

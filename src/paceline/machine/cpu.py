@@ -60,6 +60,12 @@ _ARM_PARTS = {
 }
 
 
+def instruction_flags(root: Path = ROOT) -> frozenset[str]:
+    """The instruction sets that bear on speed, as the kernel names them."""
+    info = _cpuinfo(root)
+    return FLAGS.intersection((info.get("flags") or info.get("Features") or "").split())
+
+
 def describe_cpu(root: Path = ROOT, affinity: Set[int] | None = None) -> Cpu:
     """The processor of the machine whose /proc and /sys lie below `root`."""
     usable = affinity if affinity is not None else attempt(lambda: os.sched_getaffinity(0))
@@ -83,7 +89,7 @@ def describe_cpu(root: Path = ROOT, affinity: Set[int] | None = None) -> Cpu:
         max_frequency_mhz=maximum / 1000 if maximum else None,
         governor=read_text(frequency / "scaling_governor"),
         boost=boost(root),
-        flags=sorted(FLAGS.intersection((info.get("flags") or info.get("Features") or "").split())),
+        flags=sorted(instruction_flags(root)),
         caches=attempt(lambda: _caches(system / f"cpu{first}/cache")) or [],
         numa_nodes=attempt(lambda: _nodes(root / "sys/devices/system/node")) or [],
     )

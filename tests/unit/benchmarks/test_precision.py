@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from paceline.benchmarks import emulated
 from paceline.benchmarks.model import precision
 from paceline.core.errors import Unsupported
 
@@ -63,11 +64,13 @@ def test_a_model_that_is_not_made_of_linear_layers_has_no_fp8() -> None:
         ("bf16", {"bf16"}, False),
         ("fp16", {"avx512_bf16"}, True),
         ("fp16", {"asimdhp"}, False),
+        ("int8", {"avx2"}, True),
+        ("int8", {"avx512_vnni"}, False),
     ],
 )
 def test_a_format_without_instructions_on_this_cpu_is_doubted(
     name: str, flags: set[str], doubted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precision, "_cpu_flags", lambda: flags)
-    assert [doubt.kind for doubt in precision.doubts(name, CPU)] == ["emulated"] * doubted
-    assert precision.doubts(name, gpu(8, 0)) == []
+    monkeypatch.setattr(emulated, "instruction_flags", lambda: frozenset(flags))
+    assert [doubt.kind for doubt in emulated.emulated(name, CPU)] == ["emulated"] * doubted
+    assert emulated.emulated(name, gpu(8, 0)) == []

@@ -13,7 +13,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, create_engine, insert, text
+from sqlalchemy import Engine, column, create_engine, insert, table, text
 
 from paceline.core.errors import InputError, StoreError
 from paceline.store import codec, default_url, liveness, open_store, schema
@@ -181,7 +181,9 @@ def test_a_store_of_the_first_version_is_migrated_with_its_data(url: str) -> Non
         inserted = connection.execute(
             insert(schema.records).returning(schema.records.c.id), codec.record_row(a_record())
         )
-        connection.execute(insert(schema.measurements), codec.measurement_rows(inserted.scalar_one(), a_record()))
+        rows = codec.measurement_rows(inserted.scalar_one(), a_record())
+        old = table("measurements", *(column(c.name, c.type) for c in schema.measurements.c if c.name != "at"))
+        connection.execute(insert(old), [{name: row[name] for name in row if name != "at"} for row in rows])
     with open_store(url) as store:
         loaded = store.load("run-1")
         assert (loaded.run, loaded.records) == (a_run(), [a_record()])

@@ -19,7 +19,7 @@ from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.errors import InputError, Unsupported
 from paceline.core.metric import Better, Merge, Metric
-from paceline.core.quantity import Duration, show_size
+from paceline.core.quantity import Duration
 from paceline.core.record import Measurement, Result
 from paceline.measure.device import Device, open_device
 
@@ -89,8 +89,6 @@ class Collective(Benchmark[CollectiveParameters]):
 
     @classmethod
     def check(cls, parameters: CollectiveParameters, case: Case) -> None:
-        if parameters.sizes is not None and (not parameters.sizes or min(parameters.sizes) < 1):
-            raise InputError(f"sizes = {parameters.sizes}: give at least one size, none of them zero")
         if parameters.hosts is not None and parameters.backend != "mpi":
             raise InputError(f"hosts = {parameters.hosts} goes with backend = mpi alone, not {parameters.backend}")
 

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from paceline.benchmarks.communication._perftest import Bandwidth, Latency, Row, parse_bandwidth, parse_latency
 from paceline.benchmarks.communication._sockets import free_port
 from paceline.benchmarks.micro.metrics import TIME
-from paceline.benchmarks.micro.parameters import MicroParameters
+from paceline.benchmarks.micro.parameters import MicroParameters, OneOrMore
 from paceline.benchmarks.micro.session import MicroSession, Point, headline
 from paceline.benchmarks.micro.tools import ToolError, find_tool, last_words, run_tool
 from paceline.core.benchmark import Benchmark, Context, Progress
@@ -72,10 +72,6 @@ LATENCY_99 = LATENCY.model_copy(
 MESSAGE_TIME = TIME.model_copy(update={"description": "time of one message among many in flight"})
 
 
-def _as_list(value: object) -> object:
-    return value if isinstance(value, list | tuple) else [value]
-
-
 class RdmaParameters(MicroParameters):
     """What is done, with whom, and through which device."""
 
@@ -83,9 +79,7 @@ class RdmaParameters(MicroParameters):
     """Who moves the data: write and read need nothing of the other side's processor"""
     measure: Literal["both", "bandwidth", "latency"] = "both"
     """Which of perftest's programs run"""
-    sizes: Annotated[list[Size], BeforeValidator(_as_list)] = Field(
-        default=[8, 4096, 64 * 1024, 1024**2, LARGEST], min_length=1
-    )
+    sizes: Annotated[list[Size], OneOrMore] = Field(default=[8, 4096, 64 * 1024, 1024**2, LARGEST], min_length=1)
     """Bytes of a message: powers of two from 2 B to 8 MiB"""
     peer: str | None = Field(default=None, pattern=r"^[\w.:][\w.:-]*$")
     """Host that runs the servers; unset runs both ends here"""

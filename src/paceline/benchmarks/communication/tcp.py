@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
 from paceline.benchmarks.communication import _iperf3, _tcp_peer
 from paceline.benchmarks.communication._sockets import (
@@ -28,7 +28,7 @@ from paceline.benchmarks.communication._sockets import (
     swallowing,
 )
 from paceline.benchmarks.micro.metrics import BANDWIDTH, TIME
-from paceline.benchmarks.micro.parameters import MicroParameters
+from paceline.benchmarks.micro.parameters import MicroParameters, OneOrMore
 from paceline.benchmarks.micro.session import MicroSession, headline
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
@@ -76,17 +76,10 @@ def _with_or_without_port(text: str) -> str:
     return text
 
 
-def _as_list(value: object) -> object:
-    """One host, or one number, is a list of one."""
-    return value if isinstance(value, list | tuple) else [value]
-
-
 class TcpParameters(MicroParameters):
     """Whom to connect to, and what to send."""
 
-    hosts: Annotated[list[Annotated[str, AfterValidator(_with_port)]], BeforeValidator(_as_list)] = Field(
-        default_factory=list
-    )
+    hosts: Annotated[list[Annotated[str, AfterValidator(_with_port)]], OneOrMore] = Field(default_factory=list)
     """Peers to connect to, as host:port; anything that listens there will do"""
     peer: Annotated[str, AfterValidator(_with_or_without_port)] | None = None
     """Peer for round trips and bandwidth, as host or host:port; unset, and without hosts, this host is its own"""
@@ -98,9 +91,7 @@ class TcpParameters(MicroParameters):
     """An attempt that takes longer has failed"""
     message_size: Size = Field(default=64, ge=1, le=_tcp_peer.LARGEST_ECHO)
     """Bytes of a message that goes there and back"""
-    streams: Annotated[list[Annotated[int, Field(ge=1, le=256)]], BeforeValidator(_as_list)] = Field(
-        default=[1, 4], min_length=1
-    )
+    streams: Annotated[list[Annotated[int, Field(ge=1, le=256)]], OneOrMore] = Field(default=[1, 4], min_length=1)
     """Connections that send at once: one point for each"""
     warm_up: Duration = 1.0
     """Time to spend on warming up each point, at most; it ends sooner when the time is steady"""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from paceline.benchmarks.compute._plain_units import plain_product
+from paceline.benchmarks.emulated import emulated
 from paceline.benchmarks.micro import formats
 from paceline.benchmarks.micro.formats import FormatName
 from paceline.benchmarks.micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME
@@ -17,22 +18,29 @@ from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.errors import InputError, SilentCorruption, Unsupported
 from paceline.core.parameters import OnOff
+from paceline.core.quantity import Duration
 from paceline.core.record import Result
 from paceline.measure.device import Device, open_device
 from paceline.measure.peak import peak_flops
+from paceline.measure.timeline import monotonic
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 GPU_SIZE = 8192
-CPU_SIZES = {"fp64": 1024, "fp32": 1024}
-CPU_SMALL = 256  # formats that many a processor computes in software
+CPU_SIZE = 1024
+SLOW_SIZE = 256  # for formats that take a processor longer than this for a product of this size
+SLOW_SECONDS = 2e-3
 CHECKED_ROWS = 16
 
 
 class GemmParameters(MicroParameters):
     """Shapes and format of a product C = A B."""
 
+    budget: Duration = Field(default=2.0, gt=0)
+    """Time to spend on measuring, at most"""
+    warm_up: Duration = 2.0
+    """Time to spend on warming up, at most: a GPU takes this long to settle at its power limit"""
     precision: FormatName = "fp32"
     """fp64, fp32 (true), tf32, fp16, bf16, fp8 (e4m3), int8"""
     size: int | None = Field(default=None, ge=1)
@@ -119,7 +127,9 @@ class Gemm(Benchmark[GemmParameters]):
             "checked": f"{CHECKED_ROWS} rows before and after, against fp64; largest error "
             f"{product.worst:.3g} of what the format allows",
         }
-        return session.result(found, facts)
+        result = session.result(found, facts)
+        result.doubts += emulated(parameters.precision, device)
+        return result
 
 
 class Product:
@@ -128,13 +138,14 @@ class Product:
     def __init__(self, parameters: GemmParameters, device: Device) -> None:
         import torch
 
-        own = GPU_SIZE if device.kind == "cuda" else CPU_SIZES.get(parameters.precision, CPU_SMALL)
-        size = parameters.size or own
+        size = parameters.size or _own_size(parameters, device)
         self._parameters = parameters
         self._device = device
         self.shape = (parameters.m or size, parameters.n or size, parameters.k or size)
         self.worst = 0.0  # error of the checked elements as a part of what is allowed
         self.how = ""
+        plain = parameters.tensor_cores == "off" and parameters.precision == "fp16"
+        self._rounding = "fp16, plain units" if plain else parameters.precision
         m, n, k = self.shape
         generator = torch.Generator(device.torch()).manual_seed(parameters.seed)
         lead = (parameters.batch,) if parameters.batch > 1 else ()
@@ -155,7 +166,7 @@ class Product:
         b = self._b.double()
         exact = a @ b
         error = (result[..., rows, :].double() - exact).abs()
-        allowed = formats.tolerance(self._parameters.precision, exact, a.abs() @ b.abs(), k)
+        allowed = formats.tolerance(self._rounding, exact, a.abs() @ b.abs(), k)
         share = torch.where(error == 0, 0.0, error / allowed)
         worst = float(share.max())
         if not worst <= 1.0:  # not a number is no agreement
@@ -227,6 +238,19 @@ class Product:
             return out
 
         return call
+
+
+def _own_size(parameters: GemmParameters, device: Device) -> int:
+    """An edge that fills the device; many a CPU computes short formats in software, a thousand times slower."""
+    if device.kind == "cuda":
+        return GPU_SIZE
+    if parameters.precision in ("fp64", "fp32") or parameters.m is not None:
+        return CPU_SIZE
+    trial = Product(parameters.model_copy(update={"size": SLOW_SIZE}), device)
+    trial.call()
+    begun = monotonic()
+    trial.call()
+    return SLOW_SIZE if monotonic() - begun > SLOW_SECONDS else CPU_SIZE
 
 
 def _by_columns(b: Tensor) -> Tensor:

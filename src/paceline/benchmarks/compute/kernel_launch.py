@@ -51,6 +51,8 @@ LOOP_COST = _per_launch("loop_cost", "per launch, the same loop with nothing lau
 class KernelLaunchParameters(MicroParameters):
     """How many launches make a sample."""
 
+    max_steps: int = Field(default=20_000, ge=1)
+    """Take at most this many samples of each time"""
     launches: int = Field(default=1000, ge=1, le=1_000_000)
     """Launches in each sample"""
 

@@ -14,13 +14,13 @@ from pydantic import Field
 from paceline.benchmarks.memory import gpu, host
 from paceline.benchmarks.memory.host import HostMemory, Sizes
 from paceline.benchmarks.micro.metrics import BANDWIDTH, PEAK_SHARE, TIME
-from paceline.benchmarks.micro.parameters import MicroParameters
+from paceline.benchmarks.micro.parameters import MicroParameters, show_sizes
 from paceline.benchmarks.micro.session import MicroSession, Point, headline
 from paceline.benchmarks.ranks import join
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.errors import InputError, SilentCorruption, Unsupported
-from paceline.core.quantity import Duration, show_size
+from paceline.core.quantity import Duration
 from paceline.core.record import Measurement, Result
 from paceline.measure import native
 from paceline.measure.device import Device, open_device
@@ -72,7 +72,7 @@ class Copy(Benchmark[CopyParameters]):
         words = [
             "h2d and d2h at once" if parameters.both else parameters.direction,
             "pageable" if parameters.host_memory == "pageable" else "",
-            " ".join(show_size(size) for size in parameters.sizes or []),
+            show_sizes(parameters.sizes),
         ]
         return " ".join(word for word in words if word not in ("", "auto"))
 

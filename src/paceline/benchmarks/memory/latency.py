@@ -10,7 +10,7 @@ from pydantic import Field
 
 from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.host import HostMemory, Sizes
-from paceline.benchmarks.micro.parameters import MicroParameters
+from paceline.benchmarks.micro.parameters import MicroParameters, show_sizes
 from paceline.benchmarks.micro.session import MicroSession, headline
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.errors import SilentCorruption, Unsupported
@@ -59,7 +59,7 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
 
     @classmethod
     def title(cls, parameters: MemoryLatencyParameters) -> str:
-        sizes = " ".join(show_size(size) for size in parameters.sizes or [])
+        sizes = show_sizes(parameters.sizes)
         return " ".join(word for word in (sizes, "huge pages" if parameters.huge_pages else "") if word)
 
     def measure(self, parameters: MemoryLatencyParameters, context: Context) -> Result:

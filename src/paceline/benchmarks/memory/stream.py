@@ -16,7 +16,7 @@ from pydantic import Field
 from paceline.benchmarks.memory import gpu, host
 from paceline.benchmarks.memory.host import HostMemory, Sizes
 from paceline.benchmarks.micro.metrics import BANDWIDTH, PEAK_SHARE, TIME
-from paceline.benchmarks.micro.parameters import MicroParameters
+from paceline.benchmarks.micro.parameters import MicroParameters, show_sizes
 from paceline.benchmarks.micro.session import MicroSession, Point, headline
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
@@ -98,7 +98,7 @@ class Stream(Benchmark[StreamParameters]):
     def title(cls, parameters: StreamParameters) -> str:
         sizes = parameters.sizes or ([parameters.size] if parameters.size else [])
         words = [
-            " ".join(show_size(size) for size in sizes),
+            show_sizes(sizes),
             f"{parameters.threads} threads" if parameters.threads else "",
             f"NUMA node {parameters.numa_node}" if parameters.numa_node is not None else "",
             parameters.engine if parameters.engine != "auto" else "",

@@ -19,12 +19,14 @@ FormatName = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
 _CAPABILITY = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9), "int8": (7, 5)}
 
 # Relative steps: of rounding the operands inside the unit, of accumulating, of the result's own format.
-# Tensor Cores keep fewer bits while they accumulate than fp32 has, fewest (about 14) in fp8.
+# Tensor Cores keep fewer bits while they accumulate than fp32 has, fewest (about 14) in fp8; the plain units sum fp16
+# in fp16.
 _STEPS = {
     "fp64": (0.0, 2.0**-52, 2.0**-52),
     "fp32": (0.0, 2.0**-23, 2.0**-23),
     "tf32": (2.0**-10, 2.0**-20, 2.0**-23),
     "fp16": (0.0, 2.0**-20, 2.0**-10),
+    "fp16, plain units": (0.0, 2.0**-10, 2.0**-10),
     "bf16": (0.0, 2.0**-20, 2.0**-7),
     "fp8": (0.0, 2.0**-12, 2.0**-7),
     "int8": (0.0, 0.0, 0.0),

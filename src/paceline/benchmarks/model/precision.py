@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from paceline.core.errors import MissingDependency, Unsupported
-from paceline.core.record import Doubt
 
 if TYPE_CHECKING:
     import torch
@@ -42,23 +41,6 @@ def check(precision: str, device: Device, *, fp8_model: bool, model: str) -> Non
     if needed and device.capability < needed:
         have, want = ".".join(map(str, device.capability)), ".".join(map(str, needed))
         raise Unsupported(f"{precision} needs compute capability {want}; {device.name} has {have}: use fp32 or fp16")
-
-
-def doubts(precision: str, device: Device) -> list[Doubt]:
-    """A CPU computes in formats that it has no instructions for; slowly."""
-    if device.kind != "cpu" or precision == "fp32":
-        return []
-    flags = _cpu_flags()
-    native = {"bf16": {"bf16", "avx512_bf16", "amx_bf16"}, "fp16": {"fphp", "asimdhp", "avx512_fp16"}}
-    if flags & native.get(precision, set()):
-        return []
-    return [
-        Doubt(
-            kind="emulated",
-            message=f"this CPU has no {precision} instructions, so the time says nothing about hardware that has",
-            remedy="use fp32 on this machine",
-        )
-    ]
 
 
 def set_fp32_mode(precision: str) -> None:
@@ -111,14 +93,3 @@ def convert_to_fp8(module: nn.Module, precision: str) -> int:
 
     convert_to_float8_training(module, config=config, module_filter_fn=fits)
     return swapped
-
-
-def _cpu_flags() -> set[str]:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123 -- a pseudo-file
-            for line in lines:
-                if line.startswith(("flags", "Features")):
-                    return set(line.split(":", 1)[1].split())
-    except OSError:
-        pass
-    return set()

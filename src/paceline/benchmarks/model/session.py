@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from paceline.benchmarks.emulated import emulated
 from paceline.benchmarks.model import precision as formats
 from paceline.benchmarks.model.metrics import StepWork
 from paceline.benchmarks.model.parameters import ModelParameters
@@ -132,7 +133,7 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: Device, m
         channels_last=channels_last,
         compiled=compiled,
         facts=facts,
-        doubts=formats.doubts(parameters.precision, device),
+        doubts=emulated(parameters.precision, device),
     )
 
 
