@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+
+import hardware_micro
+from hardware_marks import legend, marks
 
 from paceline.core.quantity import show_size
 from paceline.core.record import Outcome, Record
@@ -25,37 +29,34 @@ def main() -> None:
     arguments = parser.parse_args()
     with open_store(arguments.store) as store:
         runs = [store.load(store.find_run(name)) for name in arguments.runs]
-    parts = [f"# {arguments.title}", *arguments.note, *(_environment(runs[0], arguments.commit)), LEGEND]
+    text = page(runs, title=arguments.title, commit=arguments.commit, notes=arguments.note)
+    arguments.output.write_text(text, encoding="utf-8")
+
+
+LEGEND = "Models: throughput with the half-width of its 95 % interval, peak device memory below."
+
+
+def page(runs: Sequence[RunRecords], *, title: str, commit: str, notes: Sequence[str] = ()) -> str:
+    """The whole page, in Markdown."""
     records = [record for run in runs for record in run.records]
-    for benchmark in dict.fromkeys(record.case.benchmark for record in records):
-        for compiled in (False, True):
-            rows = [r for r in records if r.case.benchmark == benchmark and _is_compiled(r) == compiled]
-            if rows and benchmark in ("train", "inference"):
-                parts += [f"## {benchmark}, {'compiled' if compiled else 'eager'}", _table(rows)]
-    parts += _failures(records)
-    parts += ["## Runs", "\n".join(_run_line(run) for run in runs)]
-    arguments.output.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    micro = hardware_micro.micro_sections(runs)
+    models = _models(records)
+    legends = [hardware_micro.LEGEND if micro else "", LEGEND if models else "", legend(records)]
+    parts = [
+        f"# {title}",
+        *notes,
+        _environment(runs[0], commit),
+        *(text for text in legends if text),
+        *micro,
+        *models,
+        *_failures(records),
+        "## Runs",
+        "\n".join(_run_line(run) for run in runs),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
-LEGEND = (
-    "Throughput with the half-width of its 95 % interval, peak device memory below. Letters mark doubts: "
-    "**I** imprecise, **N** noisy, **D** drifting, **U** unsteady, **S** short, **H** host-bound (the host issued "
-    "work more slowly than the device did it), **P** power-capped, **T** throttled, **C** contended."
-)
-MARKS = {
-    "imprecise": "I",
-    "noisy": "N",
-    "drifting": "D",
-    "unsteady": "U",
-    "short": "S",
-    "host-bound": "H",
-    "power-capped": "P",
-    "throttled": "T",
-    "contended": "C",
-}
-
-
-def _environment(run: RunRecords, commit: str) -> list[str]:
+def _environment(run: RunRecords, commit: str) -> str:
     seen = run.run.environment
     gpu = (seen.get("gpus") or [{}])[0]
     driver, software = seen.get("driver") or {}, seen.get("software") or {}
@@ -67,7 +68,18 @@ def _environment(run: RunRecords, commit: str) -> list[str]:
         "torch": f"{packages.get('torch')} for CUDA {software.get('torch_cuda')}, Python {software.get('python')}",
         "host": f"{(seen.get('cpu') or {}).get('model')}, {seen.get('virtualization') or 'no virtual machine'}",
     }
-    return ["\n".join(["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in facts.items())])]
+    return "\n".join(["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in facts.items())])
+
+
+def _models(records: Sequence[Record]) -> list[str]:
+    """Tables of training and inference, eager and compiled."""
+    parts = []
+    for benchmark in dict.fromkeys(r.case.benchmark for r in records if r.case.benchmark in ("train", "inference")):
+        for compiled in (False, True):
+            rows = [r for r in records if r.case.benchmark == benchmark and _is_compiled(r) == compiled]
+            if any(r.outcome is Outcome.OK for r in rows):
+                parts += [f"## {benchmark}, {'compiled' if compiled else 'eager'}", _table(rows)]
+    return parts
 
 
 def _is_compiled(record: Record) -> bool:
@@ -101,25 +113,33 @@ def _cell(record: Record | None) -> str:
     rate = record.measurement("throughput") if record else None
     if record is None or rate is None or rate.interval is None:
         return ""
-    marks = "".join(dict.fromkeys(MARKS.get(doubt.kind, "?") for doubt in record.doubts))
+    letters = marks(record)
     memory = record.measurement("peak_device_memory")
     value = f"{rate.value:,.0f}" if rate.value >= 100 else f"{rate.value:.3g}"
-    shown = f"{value} ± {rate.interval.relative(rate.value):.1%}" + (f" **{marks}**" if marks else "")
+    shown = f"{value} ± {rate.interval.relative(rate.value):.1%}" + (f" **{letters}**" if letters else "")
     return shown + (f"<br>{show_size(memory.value)}" if memory else "")
 
 
-def _failures(records: list[Record]) -> list[str]:
-    bad = [record for record in records if record.outcome is not Outcome.OK]
-    if not bad:
-        return []
-    lines = [f"- {r.case.benchmark} {r.case.title}: {r.outcome}. {r.cause.message if r.cause else ''}" for r in bad]
-    return ["## What did not succeed", "\n".join(lines)]
+def _failures(records: Sequence[Record]) -> list[str]:
+    parts = []
+    failed = [record for record in records if not record.is_success]
+    impossible = [record for record in records if record.outcome is Outcome.UNSUPPORTED and record.is_success]
+    for title, found in (("What did not succeed", failed), ("Not possible on this machine", impossible)):
+        said: dict[str, list[str]] = {}
+        for record in found:
+            message = record.cause.message if record.cause else "no cause was recorded"
+            ended = f"{record.outcome}: " if record in failed else ""
+            said.setdefault(ended + message, []).append(f"{record.case.benchmark} {record.case.title}".strip())
+        if said:
+            parts += [f"## {title}", "\n".join(f"- {', '.join(names)}: {why}" for why, names in said.items())]
+    return parts
 
 
 def _run_line(run: RunRecords) -> str:
     seconds = sum(record.seconds for record in run.records)
     command = " ".join(run.run.command)
-    return f"- `{command}`: {len(run.records)} of {len(run.run.cases)} cases in {seconds / 60:.1f} minutes"
+    ended = "" if run.run.status == "finished" else f", {run.run.status}"
+    return f"- `{command}`: {len(run.records)} of {len(run.run.cases)} cases in {seconds / 60:.1f} minutes{ended}"
 
 
 if __name__ == "__main__":

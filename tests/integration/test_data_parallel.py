@@ -12,7 +12,7 @@ import pytest
 from paceline.core.record import Outcome, Record
 from support.cli import sandbox_in
 
-MODELS = ["gpt2-small", "lstm"]
+MODELS = ["gpt2-small", "lstm", "vit-base", "detr", "lm-transformer", "asr-transformer"]
 JOINED_BATCH = 4
 RANKS = 2
 STEPS = 4

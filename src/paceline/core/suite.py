@@ -37,8 +37,8 @@ class CaseKeys(BaseModel):
     """Measure the case this many times, each in a process of its own"""
     require: bool = False
     """Count it as a failure when this machine cannot do it; else an unsupported case is only reported"""
-    only_on: Literal["cpu", "cuda"] | None = None
-    """Leave the case out unless the machine has such a device (cpu: unless it has no GPU)"""
+    only_on: Literal["cpu", "cuda", "gpus"] | None = None
+    """Leave the case out unless the machine has such a device (cpu: unless it has no GPU; gpus: several of them)"""
 
     @field_validator("target")
     @classmethod
@@ -105,6 +105,8 @@ class Here(BaseModel):
 
     def offers(self, device: str | None) -> bool:
         """Whether a case that is `only_on` this device belongs here."""
+        if device == "gpus":
+            return self.gpus > 1
         return device is None or (device == "cuda") == (self.gpus > 0)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from paceline.core.record import Doubt
 from paceline.core.stats import drift, summarize
-from paceline.measure.timeline import Clock, Timeline, monotonic
+from paceline.measure.timeline import Clock, Phases, Timeline, monotonic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -155,6 +155,7 @@ class Timed:
     samples: list[float]
     stopped: Stop
     starved: int = 0  # steps for which the device had to wait for the host
+    phases: list[Phases] = field(default_factory=list)  # of each measured step, where its phases were marked
     executed: int = 0  # steps that ran in all, those before the first and after the last sample included
 
 
@@ -193,7 +194,8 @@ def measure(
     with quiet_collector():
         executed = _drive(step, timeline, rule, "measuring", agree, report, clock)
     # Another rank may have decided; what this one thinks of its own samples does not matter then.
-    return Timed(rule.samples, rule.reason or Stop.BUDGET, timeline.starved, executed)
+    phases = timeline.phases[: len(rule.samples)]
+    return Timed(rule.samples, rule.reason or Stop.BUDGET, timeline.starved, phases, executed)
 
 
 def doubts(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) -> list[Doubt]:

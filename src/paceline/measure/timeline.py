@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 Clock = Callable[[], float]
@@ -25,12 +26,19 @@ def monotonic() -> float:
     return time.perf_counter_ns() * 1e-9
 
 
+Phases = dict[str, float]  # seconds by name; each phase begins where the one before it ended
+
+
 class Timeline(Protocol):
     """Begin, step, end; and so on."""
 
     lead_in: int  # steps to issue, untimed, before the first begin
     starved: int  # steps for which the device waited for the host
     description: str  # for the record: how the time was taken
+    phases: list[Phases]  # of each step that has ended, in the order of the samples; empty ones if nothing was marked
+
+    def mark(self, phase: str) -> None:
+        """Within a step: the phase of this name has just been issued."""
 
     def begin(self) -> None:
         """The next step is about to be issued."""
@@ -52,16 +60,26 @@ class HostTimeline:
         self._clock = clock
         self._synchronize = synchronize
         self._begun = 0.0
+        self.phases: list[Phases] = []
+        self._marks: list[tuple[str, float]] = []
         waited = "each step waited for, device synchronised before the clock is read" if synchronize else "each step"
         self.description = f"host monotonic clock, {waited}"
 
+    def mark(self, phase: str) -> None:
+        if self._synchronize is not None:  # a step that is waited for may wait at its phases too
+            self._synchronize()
+        self._marks.append((phase, self._clock()))
+
     def begin(self) -> None:
+        self._marks.clear()
         self._begun = self._clock()
 
     def end(self) -> list[float]:
         if self._synchronize is not None:
             self._synchronize()
-        return [self._clock() - self._begun]
+        ended = self._clock()
+        self.phases.append(_between(self._begun, self._marks))
+        return [ended - self._begun]
 
     def finish(self) -> list[float]:
         return []
@@ -75,7 +93,11 @@ class ReportedTimeline:
 
     def __init__(self, description: str) -> None:
         self.description = description
+        self.phases: list[Phases] = []
         self._told: list[float] = []
+
+    def mark(self, phase: str) -> None:
+        """Whoever times itself has told all there is."""
 
     def tell(self, samples: Iterable[float]) -> None:
         """To be called by the step: the durations that it saw, in seconds."""
@@ -122,7 +144,9 @@ class EventTimeline:
         self._new_event = new_event
         self._in_flight = in_flight
         self._clock = clock
-        self._pending: deque[tuple[Event, float]] = deque()  # and when the host had issued the step
+        self.phases: list[Phases] = []
+        self._marks: list[tuple[str, Event]] = []
+        self._pending: deque[_InFlight] = deque()
         self._spare: list[Event] = []
         self._previous: Event | None = None
         self._anchor = new_event()
@@ -131,15 +155,19 @@ class EventTimeline:
         self._device_zero = clock()  # the host's time at the anchor
         self._device_now = 0.0  # time on the device, since the anchor, of the last step known to have ended
 
+    def mark(self, phase: str) -> None:
+        self._marks.append((phase, self._recorded()))
+
     def begin(self) -> None:
+        for _, event in self._marks:  # of lead-in steps, which are in no sample
+            self._spare.append(event)
+        self._marks = []
         if self._previous is None:
-            self._previous = self._new_event()
-            self._previous.record()
+            self._previous = self._recorded()
 
     def end(self) -> list[float]:
-        event = self._spare.pop() if self._spare else self._new_event()
-        event.record()
-        self._pending.append((event, self._clock()))
+        marks, self._marks = self._marks, []
+        self._pending.append(_InFlight(self._recorded(), marks, self._clock()))
         return [self._settle()] if len(self._pending) > self._in_flight else []
 
     def finish(self) -> list[float]:
@@ -148,7 +176,8 @@ class EventTimeline:
     def _settle(self) -> float:
         if self._previous is None:
             raise RuntimeError("end() without begin()")
-        event, issued = self._pending.popleft()
+        step = self._pending.popleft()
+        event, issued = step.end, step.issued
         event.synchronize()
         if self._device_now == 0.0:
             self._device_now = self._anchor.elapsed_time(self._previous) * 1e-3
@@ -159,6 +188,31 @@ class EventTimeline:
             self._device_zero -= lag
         if lag < max(STARVED_SECONDS, STARVED_SHARE * seconds):
             self.starved += 1
-        self._spare.append(self._previous)
+        begun = self._previous
+        self.phases.append(_between(0.0, [(name, begun.elapsed_time(mark) * 1e-3) for name, mark in step.marks]))
+        self._spare += [begun, *(mark for _, mark in step.marks)]
         self._previous = event
         return seconds
+
+    def _recorded(self) -> Event:
+        event = self._spare.pop() if self._spare else self._new_event()
+        event.record()
+        return event
+
+
+@dataclass(frozen=True)
+class _InFlight:
+    """A step that was issued."""
+
+    end: Event
+    marks: list[tuple[str, Event]]
+    issued: float  # when the host had issued all of it
+
+
+def _between(begun: float, marks: list[tuple[str, float]]) -> Phases:
+    """How long each phase took, from the instants at which they ended; one that comes twice is summed."""
+    phases: Phases = {}
+    for name, ended in marks:
+        phases[name] = phases.get(name, 0.0) + ended - begun
+        begun = ended
+    return phases

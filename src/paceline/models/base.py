@@ -12,7 +12,13 @@ if TYPE_CHECKING:
 
 Scale = Literal["full", "tiny"]
 Task = Literal[
-    "image classification", "language modelling", "masked language modelling", "sequence classification", "custom"
+    "image classification",
+    "object detection",
+    "language modelling",
+    "masked language modelling",
+    "sequence classification",
+    "speech recognition",
+    "custom",
 ]
 
 
@@ -38,14 +44,29 @@ class Batch:
         return Batch(tuple(t[start:stop] for t in self.inputs), tuple(t[start:stop] for t in self.targets))
 
 
+@dataclass
+class Marks:
+    """Where a loss says that a part of it has ended which is worth timing by itself; nobody need listen."""
+
+    listener: Callable[[str], None] | None = None
+
+    def __call__(self, phase: str) -> None:
+        if self.listener is not None:
+            self.listener(phase)
+
+
 @dataclass(frozen=True)
 class Workload:
     """A built model with the data to run it on."""
 
     module: nn.Module
     make_batch: Callable[[int, torch.Generator], Batch]  # on the CPU; the first n rows do not depend on the batch size
-    loss: Callable[[Any, Batch], Tensor]  # of the module's output in training mode
+    loss: Callable[[Any, Batch], Tensor]  # of the module's output in training mode; a module if it has weights itself
     tokens_per_sample: int | None = None  # for sequence models: throughput in tokens as well
+    audio_per_sample: float | None = None  # seconds, for models of speech: throughput in seconds of audio as well
+    marks: Marks = field(default_factory=Marks)  # what the loss calls when a part of it has ended
+    loss_compiles: bool = True  # False where the loss must go to the host, as a matcher does
+    loss_flops: float = 0.0  # forward FLOPs per sample of a loss that has weights itself
     extra_flops: float = 0.0  # forward FLOPs per sample that the counter of operators cannot see
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TextIO
+from typing import Literal, TextIO
 
 from rich import box
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from paceline.analysis.published import PublishedTable, published_tables
 from paceline.analysis.summary import Row, RunSummary, summarize_run
 from paceline.core.run import RunRecords
 from paceline.report.columns import Section, sections
@@ -49,6 +50,8 @@ class _Printer:
             if section.title:
                 self.console.print(self.text(section.title, "bold"))
             self.console.print(self.table(section))
+        for table in published_tables(summary.source):
+            self.published(table)
         if summary.doubts:
             self.doubts(summary)
         if summary.failed:
@@ -80,6 +83,19 @@ class _Printer:
         for index in range(len(section.rows)):
             table.add_row(*(self.text(column.cells[index].text) for column in shown))
         return table
+
+    def published(self, published: PublishedTable) -> None:
+        self.console.print()
+        self.console.print(self.text(published.title, "bold"))
+        table = Table(box=box.ASCII2 if self.ascii else box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        filled = [place for place in range(len(published.headers)) if any(line[place] for line in published.lines)]
+        for place in filled:
+            justify: Literal["left", "right"] = "left" if place < published.named else "right"
+            table.add_column(self.text(published.headers[place]), justify=justify, overflow="fold")
+        for line in published.lines:
+            table.add_row(*(self.text(line[place]) for place in filled))
+        self.console.print(table)
+        self.item(published.source, indent=0, style="dim")
 
     def doubts(self, summary: RunSummary) -> None:
         self.console.print()

@@ -15,6 +15,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
+from paceline.analysis.published import published_tables
 from paceline.analysis.summary import Figure, Highlight, Row, RunSummary, headline_of, sampled, summarize_run
 from paceline.core.files import write_atomic
 from paceline.core.quantity import show_count, show_duration, show_size
@@ -92,6 +93,7 @@ def render(records: RunRecords, *, primary: Mapping[str, str] | None = None) -> 
             command=shlex.join(run.command),
             cards=_cards(summary),
             tables=[_table(section, drawn) for section in sections(summary)],
+            published=published_tables(records),
             swept=drawn and any(sweep.is_line for row in summary.measured for sweep in row.sweeps),
             charts_missing=not drawn,
             drawings={row.case.index: _samples(row, primary) for row in summary.rows} if drawn else {},

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
+from paceline.analysis.published import published_tables
 from paceline.analysis.summary import Row, RunSummary, summarize_run
 from paceline.core.run import RunRecords
 from paceline.report.columns import Section, sections
@@ -25,6 +26,9 @@ def render(records: RunRecords, *, primary: Mapping[str, str] | None = None) -> 
         parts += [f"## {escape(section.title)}"] if section.title else []
         parts.append(_cases(section))
         parts += [part for row in section.rows for part in _sweeps(row)]
+    for table in published_tables(records):
+        numeric = [place >= table.named for place in range(len(table.headers))]
+        parts += [f"## {escape(table.title)}", _table(table.headers, numeric, table.lines), escape(table.source)]
     if summary.doubts:
         lines = [
             f"- **{kind.mark}** {escape(kind.kind)}, of {escape(', '.join(kind.labels))}: "

@@ -165,6 +165,15 @@ def test_every_doubt_is_explained() -> None:
     assert not {kind for kind in kinds if f"| `{kind}` |" not in text}
 
 
+def test_every_doubt_has_a_letter_of_its_own_on_the_hardware_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    from hardware_marks import MARKS
+
+    letters = [letter for letter, _ in MARKS.values()]
+    assert set(_doubt_kinds()) <= MARKS.keys()
+    assert len(set(letters)) == len(letters)
+
+
 def test_every_outcome_and_cause_is_explained() -> None:
     text = (GUIDE / "suites.md").read_text(encoding="utf-8")
     assert not {word.value for word in (*Outcome, *CauseKind) if f"| `{word.value}` |" not in text}

@@ -167,3 +167,55 @@ def test_clocks_that_drift_apart_do_not_hide_starvation(device: ScriptedDevice) 
     timeline._device_zero -= 5.0  # as if the device's clock had fallen behind by seconds
     drive(device, timeline, issuing=1.0, working=0.01)
     assert timeline.starved == 6
+
+
+def test_phases_of_a_step_add_up_to_it_on_the_host(clock: ScriptedClock) -> None:
+    timeline = HostTimeline(clock)
+    timeline.begin()
+    clock.advance(0.5)
+    timeline.mark("forward")
+    clock.advance(0.25)
+    timeline.mark("backward")
+    assert timeline.end() == [0.75]
+    assert timeline.phases == [{"forward": 0.5, "backward": 0.25}]
+
+
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_phases_are_timed_by_events_without_waiting(in_flight: int, device: ScriptedDevice) -> None:
+    timeline = device.event_timeline(in_flight)
+    samples: list[float] = []
+    for number in range(1, 6):
+        timeline.begin()
+        device.issue(0.5 * number)
+        timeline.mark("forward")
+        device.issue(0.25)
+        timeline.mark("backward")
+        before = device.clock.now
+        samples += timeline.end()
+        # Only the bound on what is in flight makes the host wait, never a mark.
+        assert device.clock.now == before or len(samples) > 0
+    samples += timeline.finish()
+    assert timeline.phases == [
+        {"forward": pytest.approx(0.5 * n), "backward": pytest.approx(0.25)} for n in range(1, 6)
+    ]
+    assert [sum(phases.values()) for phases in timeline.phases] == pytest.approx(samples)
+
+
+def test_a_phase_that_comes_twice_in_a_step_is_summed(clock: ScriptedClock) -> None:
+    timeline = HostTimeline(clock)
+    timeline.begin()
+    for name in ("forward", "backward", "forward"):
+        clock.advance(0.5)
+        timeline.mark(name)
+    timeline.end()
+    assert timeline.phases == [{"forward": 1.0, "backward": 0.5}]
+
+
+def test_marks_of_lead_in_steps_are_in_no_phase(device: ScriptedDevice) -> None:
+    timeline = device.event_timeline(2)
+    for _ in range(timeline.lead_in):
+        device.issue(100.0)
+        timeline.mark("forward")
+    take(timeline, lambda: (device.issue(0.5), timeline.mark("forward"))[1])
+    timeline.finish()
+    assert timeline.phases == [{"forward": pytest.approx(0.5)}]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paceline.benchmarks.communication._operations import ROOT, Operation
@@ -53,14 +55,15 @@ class TorchExchange:
             empty=lambda count: torch.empty(count, dtype=dtype, device=where),
             lift=lift,
         )
+        self._issue = self._bound()
 
     def call(self) -> None:
         """Move the data, and wait as torch does: on the device's stream, or for the end on a CPU."""
-        self._issue(False)
+        self._issue(async_op=False)
 
     def start(self) -> Any:
         """Begin to move the data; what is returned can be waited for."""
-        return self._issue(True)
+        return self._issue(async_op=True)
 
     def check(self) -> None:
         """Move fresh data once and look at every element of what arrived."""
@@ -95,25 +98,24 @@ class TorchExchange:
             # In the runner's eyes what a remote process suffered is no cause: the rank itself tells it.
             raise SilentCorruption(f"the remote process of rank {rank} failed: {said}")
 
-    def _issue(self, asynchronous: bool) -> Any:
+    def _bound(self) -> Callable[..., Any]:
+        """The operation with its data: found once, for looking it up would be in the time of every small message."""
         from torch import distributed
 
         sent, received = self.payload.sent, self.payload.received
         match self.operation.name:
             case "all-reduce":
-                return distributed.all_reduce(received, async_op=asynchronous)
+                return partial(distributed.all_reduce, received)
             case "broadcast":
-                return distributed.broadcast(received, src=ROOT, async_op=asynchronous)
+                return partial(distributed.broadcast, received, src=ROOT)
             case "reduce":
-                return distributed.reduce(received, dst=ROOT, async_op=asynchronous)
+                return partial(distributed.reduce, received, dst=ROOT)
             case "all-gather":
-                gather = _newest("all_gather_single", "all_gather_into_tensor")
-                return gather(received, sent, async_op=asynchronous)
+                return partial(_newest("all_gather_single", "all_gather_into_tensor"), received, sent)
             case "reduce-scatter":
-                scatter = _newest("reduce_scatter_single", "reduce_scatter_tensor")
-                return scatter(received, sent, async_op=asynchronous)
+                return partial(_newest("reduce_scatter_single", "reduce_scatter_tensor"), received, sent)
             case "all-to-all":
-                return distributed.all_to_all_single(received, sent, async_op=asynchronous)
+                return partial(distributed.all_to_all_single, received, sent)
 
 
 def _newest(name: str, before: str) -> Any:

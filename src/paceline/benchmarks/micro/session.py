@@ -9,7 +9,7 @@ and not the host's.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -204,7 +204,7 @@ class MicroSession:
         point = Point(
             metric=metric,
             at=at,
-            timed=loop.Timed([s / calls for s in timed.samples], timed.stopped, timed.starved, timed.executed),
+            timed=replace(timed, samples=[sample / calls for sample in timed.samples]),
             warm=warm,
             calls=calls,
             timing=timeline.description + how,

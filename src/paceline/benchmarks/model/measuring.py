@@ -15,6 +15,7 @@ from paceline.benchmarks.model.metrics import (
     HOST_MEMORY,
     MFU,
     StepWork,
+    phase_measurements,
     step_measurements,
 )
 from paceline.benchmarks.model.session import Session
@@ -26,6 +27,7 @@ from paceline.measure import loop
 from paceline.measure.energy import open_meter
 from paceline.measure.memory import HostPeak
 from paceline.measure.timeline import monotonic
+from paceline.models.base import Marks
 
 # The GPU's energy counter advances in steps of up to a tenth of a second: less than this tells nothing.
 MIN_ENERGY_SECONDS = 2.0
@@ -66,8 +68,9 @@ def measure_steps(
     in_flight: int,
     ranks: Ranks,
     context: Context,
+    marks: Marks | None = None,
 ) -> Result:
-    """Everything that repeating the step tells."""
+    """Everything that repeating the step tells; `marks` are called by a step whose phases are to be timed apart."""
     entered = monotonic()
     agree = ranks.agree if ranks.world_size > 1 else None
     report = _reporter(context, work, ranks)
@@ -75,14 +78,14 @@ def measure_steps(
     warm = loop.warm_up(step, session.device.timeline(in_flight), parameters, agree=agree, report=report)
     warmed = monotonic()
     graphs = _compiled_graphs() if session.compiled else {}
-    region = _measure_region(session, step, in_flight, agree, report, ranks, context)
+    region = _measure_region(session, step, in_flight, agree, report, ranks, context, marks or Marks())
     spent = {
         "preparing": entered - context.began - (first_seconds or 0.0),
         "first step": first_seconds,
         "warming up": warmed - entered,
         "measuring": monotonic() - warmed,
     }
-    found = step_measurements(region.timed.samples, work)
+    found = [*step_measurements(region.timed.samples, work), *phase_measurements(region.timed.phases)]
     if first_seconds is not None:
         found.append(Measurement.of_value(FIRST_STEP, first_seconds))
     if session.compiled and first_seconds is not None:
@@ -126,9 +129,11 @@ def _measure_region(
     report: loop.Report,
     ranks: Ranks,
     context: Context,
+    marks: Marks,
 ) -> Region:
     device = session.device
     timeline = device.timeline(in_flight)
+    marks.listener = timeline.mark
     meter = open_meter(context.target)
     host = HostPeak()
     device.synchronize()
@@ -141,6 +146,7 @@ def _measure_region(
         timed = loop.measure(step, timeline, session.parameters, agree=agree, report=report)
         joules = meter.read() - joules if meter else 0.0
         after = conditions.observe(context.target, ranks.siblings)
+    marks.listener = None
     long_enough = sum(timed.samples) >= MIN_ENERGY_SECONDS
     return Region(
         timed=timed,

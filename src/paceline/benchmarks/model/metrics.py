@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.record import Measurement
 from paceline.measure.peak import Peak
+from paceline.measure.timeline import Phases
 
 STEP_TIME = Metric(name="step_time", unit="s", better=Better.LOWER, merge=Merge.SLOWEST, description="time of one step")
 STEP_TIME_APART = STEP_TIME.model_copy(update={"merge": Merge.POOLED})
@@ -23,6 +24,13 @@ TOKEN_THROUGHPUT = Metric(
     better=Better.HIGHER,
     merge=Merge.SUM,
     description="tokens over time, for sequence models",
+)
+AUDIO_THROUGHPUT = Metric(
+    name="audio_throughput",
+    unit="s/s",
+    better=Better.HIGHER,
+    merge=Merge.SUM,
+    description="seconds of audio over time, for models of speech",
 )
 FLOP_RATE = Metric(
     name="achieved_flops",
@@ -80,12 +88,23 @@ COMPILE_TIME = Metric(
     merge=Merge.MAXIMUM,
     description="what compiling cost: the first step beyond a steady one",
 )
+PHASES = {
+    phase: Metric(name=f"{phase}_time", unit="s", better=Better.LOWER, merge=Merge.SLOWEST, description=description)
+    for phase, description in {
+        "forward": "the model's forward pass, from the end of the step before",
+        "matcher": "matching predictions to targets, where the loss has to",
+        "criterion": "the loss",
+        "backward": "the backward pass; with several ranks until gradients are reduced",
+        "optimizer": "the optimizer's step",
+    }.items()
+}
 LOSS = Metric(name="loss", unit="", merge=Merge.MEAN, description="loss of the first steps from the seed")
 
 COMMON = (
     THROUGHPUT,
     STEP_TIME,
     TOKEN_THROUGHPUT,
+    AUDIO_THROUGHPUT,
     MFU,
     FLOP_RATE,
     DEVICE_MEMORY,
@@ -106,6 +125,7 @@ class StepWork:
     tokens: int | None
     flops: float
     peak: Peak | None
+    audio: float | None = None  # seconds of it
     together: bool = True  # whether the ranks step together, as data-parallel training does
 
 
@@ -116,8 +136,17 @@ def step_measurements(times: list[float], work: StepWork) -> list[Measurement]:
     found = [Measurement.of_rate(throughput, work.samples, step_time), step_time]
     if work.tokens:
         found.append(Measurement.of_rate(TOKEN_THROUGHPUT, work.tokens, step_time))
+    if work.audio:
+        found.append(Measurement.of_rate(AUDIO_THROUGHPUT, work.audio, step_time))
     if work.flops:
         found.append(Measurement.of_rate(FLOP_RATE, work.flops, step_time))
         if work.peak is not None:
             found.append(Measurement.of_rate(MFU, 100.0 * work.flops / work.peak.flops, step_time))
     return found
+
+
+def phase_measurements(phases: list[Phases]) -> list[Measurement]:
+    """The time of each phase of the steps, where they were marked."""
+    if not phases or not all(phases):
+        return []
+    return [Measurement.of_samples(PHASES[name], [step[name] for step in phases]) for name in phases[0]]

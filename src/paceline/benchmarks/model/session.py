@@ -19,7 +19,7 @@ from paceline.core.record import Doubt
 from paceline.measure.device import Device
 from paceline.measure.peak import Peak, measured_peak_flops, peak_flops
 from paceline.models.base import Batch, ModelSpec, Workload
-from paceline.models.flops import forward_flops, training_flops
+from paceline.models.flops import TRAINING_FACTOR, forward_flops, training_flops
 
 # More rows than this repeat: drawing tens of thousands of images on the CPU would take longer than the benchmark.
 DISTINCT_ROWS = 256
@@ -62,6 +62,8 @@ class Session:
                 formula, flops = "forward and backward, counted", training_flops(spec, scale, partly_frozen=True)
             else:
                 formula, flops = "3 x forward", training_flops(spec, scale)
+            if training and self.workload.loss_flops:
+                formula, flops = f"{formula}, loss included", flops + TRAINING_FACTOR * self.workload.loss_flops
         except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
             # A user's model need not run without data; then its FLOPs are unknown, not wrong.
             self.facts["flops_unknown_because"] = f"{type(error).__name__}: {error}"
@@ -71,11 +73,12 @@ class Session:
 
     def work(self, size: int, *, training: bool) -> StepWork:
         """What a step with a batch of this size does."""
-        tokens = self.workload.tokens_per_sample
+        tokens, audio = self.workload.tokens_per_sample, self.workload.audio_per_sample
         return StepWork(
             samples=size,
             sample_name=self.spec.sample,
             tokens=tokens * size if tokens else None,
+            audio=audio * size if audio else None,
             flops=self._flops_per_sample(training) * size,
             together=training,
             peak=self._peak(),
@@ -109,9 +112,11 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: Device, m
     if channels_last:
         module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     module.train(mode == "train")
+    loss = workload.loss.to(device.torch()) if isinstance(workload.loss, torch.nn.Module) else workload.loss
     facts: dict[str, Any] = {
         "model": spec.name,
         "parameter_count": sum(p.numel() for p in module.parameters()),
+        **_weights_of(loss),
         "precision": parameters.precision,
         "device": device.name,
         "channels_last": channels_last,
@@ -129,12 +134,20 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: Device, m
         spec=spec,
         parameters=parameters,
         device=device,
-        workload=replace(workload, module=module),
+        workload=replace(workload, module=module, loss=loss),
         channels_last=channels_last,
         compiled=compiled,
         facts=facts,
         doubts=emulated(parameters.precision, device),
     )
+
+
+def _weights_of(loss: object) -> dict[str, int]:
+    """What a record says of a loss that has weights of its own."""
+    import torch
+
+    count = sum(p.numel() for p in loss.parameters()) if isinstance(loss, torch.nn.Module) else 0
+    return {"loss_parameter_count": count} if count else {}
 
 
 def seed_everything(seed: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.benchmarks.graph import capture
 from paceline.benchmarks.model import precision as formats
@@ -11,7 +11,7 @@ from paceline.benchmarks.model.batch_size import choose_batch_size
 from paceline.benchmarks.model.benchmark import ModelBenchmark
 from paceline.benchmarks.model.determinism import Determinism
 from paceline.benchmarks.model.measuring import measure_steps, time_once
-from paceline.benchmarks.model.metrics import COMMON, LOSS, StepWork
+from paceline.benchmarks.model.metrics import COMMON, LOSS, PHASES, StepWork
 from paceline.benchmarks.model.parameters import ModelParameters
 from paceline.benchmarks.model.session import Session, compile_step, open_session
 from paceline.benchmarks.ranks import Ranks, join
@@ -23,7 +23,7 @@ from paceline.models.base import Batch, ModelSpec
 from paceline.models.user import find_model
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 IN_FLIGHT = 2
 TRACED_STEPS = 5  # whose losses are kept: enough to see that it trains and to compare two computations
@@ -34,6 +34,8 @@ class TrainParameters(ModelParameters):
 
     optimizer: Literal["adamw", "sgd"] = "adamw"
     """Which optimizer takes the step (fused)"""
+    phases: bool = False
+    """Time forward, criterion, backward and optimizer apart as well; the model and its loss are then compiled apart"""
 
 
 class Train(ModelBenchmark[TrainParameters]):
@@ -43,7 +45,7 @@ class Train(ModelBenchmark[TrainParameters]):
     category = "training"
     summary = "train a model on synthetic data: throughput, step time, memory, MFU, energy"
     Parameters = TrainParameters
-    metrics = (*COMMON, LOSS)
+    metrics = (*COMMON, *PHASES.values(), LOSS)
 
     @classmethod
     def title(cls, parameters: TrainParameters) -> str:
@@ -78,6 +80,7 @@ class Train(ModelBenchmark[TrainParameters]):
                 in_flight=IN_FLIGHT,
                 ranks=ranks,
                 context=context,
+                marks=trainer.marks if parameters.phases else None,
             )
             last_loss = float(trainer.step())
         result.measurements.append(Measurement.of_samples(LOSS, trace, statistic="single"))
@@ -110,25 +113,29 @@ class Trainer:
         self.session = session
         self._ranks = ranks
         parameters = session.parameters
-        module = session.workload.module
+        workload = session.workload
+        self.marks = workload.marks
+        apart = isinstance(parameters, TrainParameters) and parameters.phases
+        both: torch.nn.Module = _with_loss(session, compiled=session.compiled and apart)
         optimizer = parameters.optimizer if isinstance(parameters, TrainParameters) else "adamw"
         if optimizer == "adamw":
             self._optimizer: torch.optim.Optimizer = torch.optim.AdamW(
-                module.parameters(), lr=1e-4, fused=True, capturable=parameters.graph
+                both.parameters(), lr=1e-4, fused=True, capturable=parameters.graph
             )
         else:
-            self._optimizer = torch.optim.SGD(module.parameters(), lr=1e-3, momentum=0.9, fused=True)
+            self._optimizer = torch.optim.SGD(both.parameters(), lr=1e-3, momentum=0.9, fused=True)
         self._scaler = torch.amp.GradScaler(session.device.kind, enabled=parameters.precision == "fp16")
         if ranks.world_size > 1:
             ids = [session.device.torch()] if session.device.kind == "cuda" else None
-            module = DistributedDataParallel(module, device_ids=ids, gradient_as_bucket_view=True)
-        loss_of = session.workload.loss
+            both = DistributedDataParallel(both, device_ids=ids, gradient_as_bucket_view=True)
 
         def forward(batch: Batch) -> Tensor:
             with formats.autocast(parameters.precision, session.device):
-                return loss_of(module(*batch.inputs), batch)
+                loss: Tensor = both(batch)
+                return loss
 
-        self._forward: Callable[[Batch], Tensor] = compile_step(forward) if session.compiled else forward
+        whole = session.compiled and not apart
+        self._forward: Callable[[Batch], Tensor] = compile_step(forward) if whole else forward
         self._batch: Batch | None = None
         self._size = 0
 
@@ -143,9 +150,12 @@ class Trainer:
             raise RuntimeError("step() before load()")
         self._optimizer.zero_grad(set_to_none=True)
         loss = self._forward(self._batch)
+        self.marks("criterion")
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self.marks("backward")
         self._scaler.step(self._optimizer)
         self._scaler.update()
+        self.marks("optimizer")
         return loss.detach()
 
     @property
@@ -162,6 +172,33 @@ class Trainer:
     def work(self) -> StepWork:
         """What one step of this rank does."""
         return self.session.work(self._size, training=True)
+
+
+def _with_loss(session: Session, *, compiled: bool) -> nn.Module:
+    """Model and loss as one module, so that the weights of both are trained and reduced; compiled each by itself."""
+    from torch import nn
+
+    workload = session.workload
+    network: Callable[..., Any] = workload.module
+    loss_of: Callable[..., Any] = workload.loss
+    if compiled:
+        network = compile_step(network)
+        loss_of = compile_step(loss_of) if workload.loss_compiles else loss_of
+
+    class WithLoss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = workload.module
+            if isinstance(workload.loss, nn.Module):
+                self.loss = workload.loss
+
+        def forward(self, batch: Batch) -> Tensor:
+            output = network(*batch.inputs)
+            workload.marks("forward")
+            loss: Tensor = loss_of(output, batch)
+            return loss
+
+    return WithLoss()
 
 
 def _batch_size(

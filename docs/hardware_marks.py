@@ -1,0 +1,48 @@
+"""How the page of a machine writes doubts: a letter for each kind, and the legend of those that occur."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from paceline.core.record import Record
+
+MARKS = {
+    "imprecise": ("I", ""),
+    "noisy": ("N", ""),
+    "drifting": ("D", ""),
+    "unsteady": ("U", ""),
+    "short": ("S", ""),
+    "host-bound": ("H", "the host issued work more slowly than the device did it"),
+    "power-capped": ("P", "the GPU ran at its power limit"),
+    "throttled": ("T", ""),
+    "contended": ("C", ""),
+    "swapping": ("W", ""),
+    "partly-compiled": ("Q", ""),
+    "recompiled": ("R", ""),
+    "skipped-steps": ("K", ""),
+    "emulated": ("E", "computed without instructions for this format"),
+    "beyond-peak": ("X", ""),
+    "diverged": ("V", ""),
+    "buffered": ("B", "the page cache took part"),
+    "unreliable": ("L", "some attempts to connect failed"),
+    "cached": ("A", "the data may have stayed in caches"),
+    "pages": ("G", "fewer huge pages than were asked for"),
+}
+UNKNOWN = "?"
+
+
+def marks(record: Record) -> str:
+    """The letters of a record's doubts."""
+    return "".join(dict.fromkeys(MARKS.get(doubt.kind, (UNKNOWN, ""))[0] for doubt in record.doubts))
+
+
+def legend(records: Iterable[Record]) -> str:
+    """The letters that these records carry, each with its meaning."""
+    there = {doubt.kind for record in records for doubt in record.doubts}
+    told = [
+        f"**{letter}** {kind}" + (f" ({meaning})" if meaning else "")
+        for kind, (letter, meaning) in MARKS.items()
+        if kind in there
+    ]
+    told += [f"**{UNKNOWN}** {kind}" for kind in sorted(there - MARKS.keys())]
+    return f"Letters mark doubts: {', '.join(told)}." if told else "No figure here carries a doubt."

@@ -1,0 +1,125 @@
+"""Flashlight's training benchmark: its table of six models on V100 GPUs, with ours beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from paceline.analysis.published.table import PublishedTable, published_rows
+from paceline.core.record import Measurement, Outcome, Record
+from paceline.core.run import RunRecords
+
+TITLE = "Beside Flashlight's published figures"
+SOURCE = (
+    "Flashlight, app/benchmark: NVIDIA V100, mean of 100 steps. A ratio is our throughput over theirs at the same "
+    "number of GPUs; empty is not measured. AMP there is fp16. Of linear: the throughput of N ranks over N times that "
+    "of one."
+)
+GPUS = (1, 8, 16, 32)
+NAMES = {
+    "vit-base": "ViT-Base",
+    "resnet34": "ResNet-34",
+    "resnet50": "ResNet-50",
+    "detr": "DETR",
+    "lm-transformer": "LM Transformer",
+    "asr-transformer": "ASR Transformer",
+}
+# What their unit is called here; where a model has several rates, this one is theirs.
+METRICS = {"images/s": "throughput", "tokens/s": "token_throughput", "s/s": "audio_throughput"}
+
+
+def flashlight_table(records: RunRecords) -> PublishedTable | None:
+    """The published table with our lines above theirs; None where nothing of it was measured."""
+    ours = [record for record in records.records if _belongs(record)]
+    if not ours:
+        return None
+    ranks = sorted({*GPUS, *(record.case.ranks for record in ours)})
+    lines: list[tuple[str, ...]] = []
+    for model, name in NAMES.items():
+        published = [row for row in published_rows("flashlight_v100") if row["model"] == name]
+        mine = [record for record in ours if record.case.parameters["model"] == model]
+        if mine:
+            lines += _our_lines(name, mine, published, ranks)
+            lines += [_their_line(row, ranks) for row in published]
+    counts = tuple(f"{count} GPU{'s' if count > 1 else ''}" for count in ranks)
+    headers = ("Model", "Input", "Precision", "Memory, GB", *counts, "Unit")
+    return PublishedTable(title=TITLE, source=SOURCE, headers=headers, named=3, lines=tuple(lines))
+
+
+def _belongs(record: Record) -> bool:
+    return (
+        record.case.benchmark == "train"
+        and record.outcome is Outcome.OK
+        and record.case.parameters.get("model") in NAMES
+    )
+
+
+def _our_lines(
+    name: str, records: Sequence[Record], published: Sequence[dict[str, str]], ranks: Iterable[int]
+) -> list[tuple[str, ...]]:
+    """A line for each way in which the model was computed."""
+    ways: dict[tuple[str, str, str], dict[int, Record]] = {}
+    for record in records:
+        ways.setdefault((*_way(record), _input(record, published[0])), {})[record.case.ranks] = record
+    lines = []
+    for (precision, theirs, shape), by_ranks in ways.items():
+        row = next(row for row in published if row["precision"] == theirs)
+        alone = by_ranks.get(1)
+        memory = (alone or next(iter(by_ranks.values()))).measurement("peak_device_memory")
+        cells = [_cell(by_ranks.get(count), alone, row, count) for count in ranks]
+        memory_text = f"{memory.value / 1e9:.2f}" if memory else ""
+        lines.append((name, shape, precision, memory_text, *cells, row["unit"]))
+    return lines
+
+
+def _way(record: Record) -> tuple[str, str]:
+    """Our words for the precision, and their word for it."""
+    precision = record.case.parameters["precision"]
+    compiled = ", compiled" if record.facts.get("compiled") else ""
+    is_amp = precision in ("fp16", "bf16")
+    return (f"AMP {precision}{compiled}" if is_amp else f"{precision.upper()}{compiled}"), ("AMP" if is_amp else "FP32")
+
+
+def _input(record: Record, row: dict[str, str]) -> str:
+    batch = record.facts.get("batch_size", "?")
+    if record.case.parameters.get("scale") != "full":
+        return f"tiny, batch {batch}"
+    return f"{row['input'].rpartition('x')[0]}x{batch}"
+
+
+def _their_line(row: dict[str, str], ranks: Iterable[int]) -> tuple[str, ...]:
+    cells = [_number(float(row[f"gpus_{count}"])) if f"gpus_{count}" in row else "" for count in ranks]
+    return (f"{row['model']}, V100", row["input"], row["precision"], row["gpu_mem_gb"], *cells, row["unit"])
+
+
+def _cell(record: Record | None, alone: Record | None, row: dict[str, str], count: int) -> str:
+    """Throughput with its interval, the ratio to theirs, and how well it scaled."""
+    rate = record.measurement(METRICS[row["unit"]]) if record else None
+    if record is None or rate is None:
+        return ""
+    words = [_number(rate.value)]
+    if rate.interval is not None:
+        words.append(f"± {_percent(rate.interval.relative(rate.value))}")
+    notes = []
+    if _is_comparable(record, row) and f"gpus_{count}" in row:
+        notes.append(f"{rate.value / float(row[f'gpus_{count}']):.3g}x")
+    base = alone.measurement(METRICS[row["unit"]]) if alone else None
+    if count > 1 and base is not None:
+        notes.append(f"{_efficiency(rate, base, count):.0%} of linear")
+    return " ".join(words) + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _is_comparable(record: Record, row: dict[str, str]) -> bool:
+    """The same work on a GPU; another batch is another work."""
+    return record.case.target.startswith("cuda") and _input(record, row) == row["input"]
+
+
+def _efficiency(rate: Measurement, alone: Measurement, ranks: int) -> float:
+    return rate.value / (ranks * alone.value)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.2g} %" if part >= 0.001 else "<0.1 %"

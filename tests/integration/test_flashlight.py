@@ -1,0 +1,67 @@
+"""The suite `flashlight` on a CPU: six models, two precisions, phases that add up, and the published table."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from paceline.core.record import Outcome, Record
+from support.cli import sandbox_in
+
+pytestmark = pytest.mark.slow
+
+MODELS = ["vit-base", "resnet34", "resnet50", "detr", "lm-transformer", "asr-transformer"]
+PHASES = ["forward", "criterion", "backward", "optimizer"]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Record], str]]:
+    small = ["--target", "cpu", "--scale", "tiny", "--set", "budget=400ms", "--set", "warm_up=100ms"]
+    with sandbox_in(tmp_path_factory.mktemp("flashlight") / "sandbox") as sandbox:
+        done = sandbox.run(
+            "run", "flashlight", "--target", "cpu", "--scale", "tiny", *short, "--no-report", timeout=900
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield sandbox.load().records, done.stdout
+
+
+@pytest.fixture(scope="module")
+def records(measured: tuple[list[Record], str]) -> list[Record]:
+    return measured[0]
+
+
+def test_every_model_is_measured_in_both_precisions(records: list[Record]) -> None:
+    found = {(r.case.parameters["model"], r.case.parameters["precision"]) for r in records if r.case.ranks == 1}
+    assert found >= set(itertools.product(MODELS, ["fp32", "bf16"]))
+    assert all(record.outcome is Outcome.OK for record in records)
+
+
+def test_the_phases_sum_to_the_step(records: list[Record]) -> None:
+    for record in records:
+        names = [*PHASES, "matcher"] if record.case.parameters["model"] == "detr" else PHASES
+        phases = [record.measurement(f"{name}_time") for name in names]
+        step = record.measurement("step_time")
+        assert step is not None
+        assert None not in phases, record.case.title
+        total = sum(phase.summary.mean for phase in phases if phase is not None)
+        assert total == pytest.approx(step.summary.mean, rel=0.03), record.case.title
+
+
+def test_the_report_prints_the_published_table_and_leaves_empty_what_was_not_run(
+    measured: tuple[list[Record], str],
+) -> None:
+    _, printed = measured
+    assert "Beside Flashlight's published figures" in printed
+    assert "ViT-Base, V100" in printed
+    assert "7,932" in printed  # theirs on 32 GPUs
+    assert "of linear" in printed  # two ranks beside one
+    assert "x)" not in printed.partition("Beside Flashlight")[2]  # a small model on a CPU is not compared
+
+
+def test_speech_is_told_in_seconds_of_audio_and_language_in_tokens(records: list[Record]) -> None:
+    by_model = {record.case.parameters["model"]: record for record in records if record.case.ranks == 1}
+    assert by_model["asr-transformer"].measurement("audio_throughput") is not None
+    assert by_model["lm-transformer"].measurement("token_throughput") is not None
+    assert by_model["vit-base"].measurement("token_throughput") is None
