@@ -76,6 +76,14 @@ def test_more_launches_in_a_sample_do_not_change_the_time_of_one() -> None:
     assert many == pytest.approx(few, rel=0.25)
 
 
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16"])
+def test_the_plain_units_compute_the_same_and_no_faster_than_they_can(precision: str) -> None:
+    """The product is checked in `measure`; a rate above the plain units' peak would mean that Tensor Cores took part."""
+    result = measured("gemm", precision=precision, tensor_cores="off", size=4096)
+    if result.facts["peak"]:
+        assert 30.0 < value(result, "peak_share") <= 100.0
+
+
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
 def test_matmul_is_checked_in_every_format(precision: str) -> None:
     result = measured("matmul", precision=precision, m=2048, n=2048, k=2048)
