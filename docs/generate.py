@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 from collections.abc import Iterable
@@ -30,7 +31,7 @@ _QUANTITIES = {
     quantity.parse_rate: "rate",
     quantity.parse_fraction: "fraction",
 }
-_TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false"}
+_TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false", Path: "path"}
 _BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
@@ -55,7 +56,11 @@ def main() -> int:
 
 def benchmarks_page() -> str:
     """Every benchmark with its parameters and metrics."""
-    parts = [_head("Benchmarks", "How to write one is in [CONTRIBUTING](../../CONTRIBUTING.md).")]
+    intro = (
+        "What each of the [micro benchmarks](../guide/micro-benchmarks.md) measures, and how, is in their guide. "
+        "How to write one is in [CONTRIBUTING](../../CONTRIBUTING.md)."
+    )
+    parts = [_head("Benchmarks", intro)]
     ours = {name: cls for name, cls in benchmarks.registry().entries.items() if _is_ours(cls.__module__)}
     for name, benchmark in sorted(ours.items()):
         ranks = "one or several" if benchmark.distributed else "one"
@@ -64,7 +69,8 @@ def benchmarks_page() -> str:
         ]
         parts += [
             f"## {name}",
-            f"{_sentence(benchmark.summary)} Ranks: {ranks}. It leads with `{benchmark.primary}`.",
+            f"{_sentence(benchmark.summary)} Category: {benchmark.category}. Ranks: {ranks}. "
+            f"It leads with `{benchmark.primary}`.",
             _fields_table(benchmark.Parameters.model_fields),
             _table(("Metric", "Unit", "Better", "Ranks merged by", "Meaning"), metrics),
         ]
@@ -157,12 +163,26 @@ def _kinds(annotation: Any, metadata: Iterable[Any] = ()) -> list[str]:
     if origin in (Union, types.UnionType):
         members = [one for one in get_args(annotation) if one is not type(None)]
         return [word for member in members for word in _kinds(member, metadata)]
+    if origin is list:
+        (inner,) = get_args(annotation)
+        return [f"list of: {word}" for word in _kinds(inner)]
     if origin is Literal:
         return [", ".join(f"`{choice}`" for choice in get_args(annotation))]
     readers = [_QUANTITIES.get(m.func) for m in metadata if isinstance(m, BeforeValidator)]
     kind = next((reader for reader in readers if reader), _TYPES.get(annotation, getattr(annotation, "__name__", "")))
-    bounds = [f"{sign} {getattr(m, name):g}" for m in metadata for name, sign in _BOUNDS.items() if hasattr(m, name)]
+    bounds = [
+        f"{sign} {_bound(getattr(m, name), kind)}"
+        for m in metadata
+        for name, sign in _BOUNDS.items()
+        if hasattr(m, name)
+    ]
     return [", ".join([kind, *bounds])]
+
+
+def _bound(value: float, kind: str) -> str:
+    if kind == "size":
+        return quantity.show_size(value)
+    return f"{value}" if isinstance(value, int) and value < 1e9 else f"{value:g}"
 
 
 def _flattened(metadata: Iterable[Any]) -> Iterable[Any]:
@@ -173,11 +193,21 @@ def _flattened(metadata: Iterable[Any]) -> Iterable[Any]:
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
-    if field.default is None:
+    default = field.get_default(call_default_factory=True, validated_data={})
+    is_size = "size" in re.findall(r"\w+", _values(field))
+    return _shown(default, is_size)
+
+
+def _shown(default: Any, is_size: bool) -> str:
+    if default is None:
         return "unset"
-    if isinstance(field.default, float):
-        return f"{field.default:g}"
-    return f"{str(field.default).lower() if isinstance(field.default, bool) else field.default}"
+    if isinstance(default, list | tuple):
+        return ", ".join(_shown(one, is_size) for one in default) or "empty"
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, int) and is_size:
+        return quantity.show_size(default)
+    return f"{default:g}" if isinstance(default, float) else f"{default}"
 
 
 def _builder(spec: ModelSpec) -> Any:

@@ -78,7 +78,7 @@ def test_more_launches_in_a_sample_do_not_change_the_time_of_one() -> None:
 
 @pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16"])
 def test_the_plain_units_compute_the_same_and_no_faster_than_they_can(precision: str) -> None:
-    """The product is checked in `measure`; a rate above the plain units' peak would mean that Tensor Cores took part."""
+    """The product is checked in `measure`; a rate above their peak would mean that Tensor Cores took part."""
     result = measured("gemm", precision=precision, tensor_cores="off", size=4096)
     if result.facts["peak"]:
         assert 30.0 < value(result, "peak_share") <= 100.0

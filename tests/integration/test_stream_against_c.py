@@ -133,7 +133,7 @@ def measured(size: int, threads: int) -> dict[str, Measurement]:
 @pytest.mark.slow
 def test_triad_agrees_with_a_compiled_program_turn_by_turn(tmp_path: Path) -> None:
     cpus = host.usable_cpus().choose(None)
-    size = min(2 * (host.cache_of(len(cpus)) or host.UNKNOWN_CACHE), host.free_memory() // 16) // 4096 * 4096
+    size = min(2 * (host.cache_of(cpus) or host.UNKNOWN_CACHE), host.free_memory() // 16) // 4096 * 4096
     reference = Reference(tmp_path, size, cpus)
     reference.seconds(), measured(size, len(cpus))  # builds, and warms up
     ratios = []

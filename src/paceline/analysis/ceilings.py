@@ -66,13 +66,17 @@ def ceilings_of(records: RunRecords) -> tuple[list[Ceiling], list[Absent]]:
     return _once_each(ceilings), absent
 
 
-def levels(caches: Sequence[Mapping[str, Any]], cores: int) -> list[Level]:
-    """The caches for data that `cores` cores reach together, and what lies behind them; empty where none is known."""
+def levels(caches: Sequence[Mapping[str, Any]], cores: int, *, threads_per_core: float = 1.0) -> list[Level]:
+    """The caches for data that `cores` cores reach together, and what lies behind them; empty where none is known.
+
+    A cache is said to be shared by so many logical CPUs, of which a core may have several.
+    """
     found: list[Level] = []
     below = 0.0
     data = [cache for cache in caches if cache.get("kind") != "Instruction" and cache.get("size")]
     for cache in sorted(data, key=lambda cache: int(cache["level"])):
-        capacity = float(cache["size"]) * math.ceil(cores / (cache.get("shared_by") or 1))
+        sharing_cores = max(1.0, (cache.get("shared_by") or 1) / threads_per_core)
+        capacity = float(cache["size"]) * math.ceil(cores / sharing_cores)
         found.append(Level(f"L{cache['level']}", OUTGROWS * below, FITS * capacity))
         below = capacity
     return [*found, Level(MAIN_MEMORY, OUTGROWS * below, math.inf)] if found else []
@@ -161,7 +165,10 @@ def _memory_latency(record: Record, environment: Mapping[str, Any]) -> Iterator[
 
 
 def _levels(environment: Mapping[str, Any], cores: int) -> list[Level]:
-    return levels((environment.get("cpu") or {}).get("caches") or [], cores)
+    cpu = environment.get("cpu") or {}
+    physical, logical = cpu.get("physical_cores"), cpu.get("logical_cores")
+    threads_per_core = max(1.0, logical / physical) if physical and logical else 1.0
+    return levels(cpu.get("caches") or [], min(cores, physical or cores), threads_per_core=threads_per_core)
 
 
 def _copy(record: Record, _environment: Mapping[str, Any]) -> Iterator[Found]:

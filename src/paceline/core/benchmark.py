@@ -74,6 +74,11 @@ class Benchmark(ABC, Generic[P]):
         """Refuse, before anything runs, what parameters alone cannot tell to be wrong (raise InputError)."""
 
     @classmethod
+    def ranks(cls, parameters: P) -> int | None:
+        """How many ranks the parameters themselves call for; None leaves it to the suite and the target."""
+        return None
+
+    @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         """Heavy modules that the warm server should have imported before it forks this case."""
         return ()

@@ -7,7 +7,7 @@ PacelineError
     Unsupported         this device or machine cannot do it
       MissingDependency a library or program is absent
     OutOfMemory         host or device memory did not suffice
-    SilentCorruption    the same work gave two different answers
+    SilentCorruption    the same work gave two different answers, or one that is plainly wrong
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class OutOfMemory(CaseError):
 
 
 class SilentCorruption(CaseError):
-    """The same work on the same data gave two different answers."""
+    """The same work on the same data gave two different answers, or one that a higher precision contradicts."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

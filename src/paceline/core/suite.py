@@ -128,7 +128,7 @@ def expand(
             if not here.offers(keys.only_on):
                 continue
             target = here.resolve(keys.target)
-            ranks = _ranks(keys, target, here, benchmark, where)
+            ranks = _ranks(keys, target, here, benchmark, benchmark.ranks(parameters), where)
             if ranks > 1 and target.startswith("cuda:") and target not in ("cuda:*", "cuda:0"):
                 raise InputError(
                     f"{where}: {ranks} ranks take {ranks} GPUs, but the target is {target} alone; "
@@ -164,7 +164,14 @@ def expand(
     return cases
 
 
-def _ranks(keys: CaseKeys, target: str, here: Here, benchmark: type[AnyBenchmark], where: str) -> int:
+def _ranks(
+    keys: CaseKeys, target: str, here: Here, benchmark: type[AnyBenchmark], wanted: int | None, where: str
+) -> int:
+    if wanted is not None:
+        told = keys.ranks or (here.world if here.world > 1 else wanted)
+        if told != wanted:
+            raise InputError(f"{where}: its parameters call for {wanted} ranks, but there are {told}")
+        return wanted
     if here.world > 1:
         if keys.ranks not in (None, here.world):
             raise InputError(f"{where}: ranks = {keys.ranks}, but {here.world} processes were started together")

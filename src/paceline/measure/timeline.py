@@ -134,7 +134,8 @@ class EventTimeline:
     issued the next ones does not show it: a driver takes only so many launches ahead (about a thousand) and makes the
     host wait inside a launch. What shows it is how far the device lags: how long after the host had issued all of
     a step the device ended it. A device that is kept busy lags by what is queued; one that waits, by next to nothing.
-    For that the device's clock is tied to the host's once, before the first step.
+    For that the device's clock is tied to the host's before the first step and after the last: the two run apart by
+    some millionths, which in seconds is as much as a short step's lag.
     """
 
     def __init__(self, new_event: Callable[[], Event], in_flight: int, clock: Clock = monotonic) -> None:
@@ -154,6 +155,7 @@ class EventTimeline:
         self._anchor.synchronize()
         self._device_zero = clock()  # the host's time at the anchor
         self._device_now = 0.0  # time on the device, since the anchor, of the last step known to have ended
+        self._ended: list[_Ended] = []
 
     def mark(self, phase: str) -> None:
         self._marks.append((phase, self._recorded()))
@@ -171,7 +173,10 @@ class EventTimeline:
         return [self._settle()] if len(self._pending) > self._in_flight else []
 
     def finish(self) -> list[float]:
-        return [self._settle() for _ in range(len(self._pending))]
+        samples = [self._settle() for _ in range(len(self._pending))]
+        if samples:
+            self.starved = self._count_starved()
+        return samples
 
     def _settle(self) -> float:
         if self._previous is None:
@@ -183,16 +188,23 @@ class EventTimeline:
             self._device_now = self._anchor.elapsed_time(self._previous) * 1e-3
         seconds = self._previous.elapsed_time(event) * 1e-3
         self._device_now += seconds
-        lag = self._device_zero + self._device_now - issued
-        if lag < 0.0:  # the clocks drift apart: no step ends before it was issued
-            self._device_zero -= lag
-        if lag < max(STARVED_SECONDS, STARVED_SHARE * seconds):
-            self.starved += 1
+        self._ended.append(_Ended(self._device_now, issued, seconds))
         begun = self._previous
         self.phases.append(_between(0.0, [(name, begun.elapsed_time(mark) * 1e-3) for name, mark in step.marks]))
         self._spare += [begun, *(mark for _, mark in step.marks)]
         self._previous = event
         return seconds
+
+    def _count_starved(self) -> int:
+        assert self._previous is not None
+        tie = self._recorded()
+        tie.synchronize()
+        passed_on_host = self._clock() - self._device_zero
+        passed_on_device = self._device_now + self._previous.elapsed_time(tie) * 1e-3
+        self._spare.append(tie)
+        rate = passed_on_host / passed_on_device if passed_on_device > 0 else 1.0
+        lags = ((self._device_zero + rate * step.at - step.issued, step.seconds) for step in self._ended)
+        return sum(lag < max(STARVED_SECONDS, STARVED_SHARE * seconds) for lag, seconds in lags)
 
     def _recorded(self) -> Event:
         event = self._spare.pop() if self._spare else self._new_event()
@@ -207,6 +219,15 @@ class _InFlight:
     end: Event
     marks: list[tuple[str, Event]]
     issued: float  # when the host had issued all of it
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """A step that has ended."""
+
+    at: float  # on the device's clock, since the anchor
+    issued: float  # on the host's clock
+    seconds: float
 
 
 def _between(begun: float, marks: list[tuple[str, float]]) -> Phases:

@@ -111,7 +111,7 @@ ASR_TRANSFORMER = ModelSpec(
     f"layer-drop {FULL.layer_drop}",
     build=_build,
     parameters=255_688_880,
-    flops=0,
+    flops=283_335_168_000,
     batch_size=8,
     sample="utterance",
     settings=asdict(FULL),

@@ -1,7 +1,7 @@
 """SuperBench's names and units for micro benchmarks that it also has: one small function for each benchmark of ours.
 
 A function is told the case and says under which benchmark of SuperBench it goes, which of that benchmark's metrics it
-yields, and how to read them from a record. Times are means, as there. What SuperBench measures on a GPU alone carries a
+yields, and how to read them from a record. Times are means, as there; so are rates but where it says so. What SuperBench measures on a GPU alone carries a
 note when it was measured on a CPU, so that it never passes for the other.
 """
 
@@ -71,7 +71,12 @@ def _fp8_gemm(record: Record) -> Values:
 
 
 def _matmul(case: Case) -> Names:
-    return Names("pytorch-matmul", "", _read({"nosharding_time": ("time", MS)}), _on_cpu(case))
+    def figures(record: Record) -> Values:
+        # There, every call is waited for.
+        key = "nosharding_time"
+        return _read({key: ("latency", MS)})(record) or _read({key: ("time", MS)})(record)
+
+    return Names("pytorch-matmul", "", figures, _on_cpu(case))
 
 
 def _sharding_matmul(case: Case) -> Names:
@@ -131,7 +136,9 @@ def _copy(case: Case) -> Names | None:
     key = f"{direction}_bw"
     memory = _text(case, "host_memory", "pinned")
     note = "" if memory == "pinned" or direction == "d2d" else f"host_memory={word(memory)}"
-    return Names("mem-bw", key, _read({key: ("bandwidth", GIGA)}), note)
+    # There, a copy within the device counts what is read and what is written.
+    unit = GIGA / 2 if direction == "d2d" else GIGA
+    return Names("mem-bw", key, _read({key: ("bandwidth", unit)}), note)
 
 
 def _peer_copy(case: Case) -> Names:
@@ -147,18 +154,19 @@ def _peer_copy(case: Case) -> Names:
 def _stream(case: Case) -> Names:
     kernels = ("copy", "scale", "add", "triad")
     if not _on_gpu(case):
-        keys = {f"{kernel}_throughput": (f"{kernel}_bandwidth", MEGA) for kernel in kernels}
 
         def on_cpu(record: Record) -> Values:
             threads = record.facts.get("threads")
             found = {"threads": float(threads)} if isinstance(threads, int) else {}
             for kernel in kernels:
-                seconds = record.measurement(f"{kernel}_time")
+                rate, seconds = record.measurement(f"{kernel}_bandwidth"), record.measurement(f"{kernel}_time")
+                if rate is not None:
+                    found[f"{kernel}_throughput"] = rate.summary.maximum / MEGA  # there, of the fastest pass
                 if seconds is not None:
                     found[f"{kernel}_time_avg"] = seconds.summary.mean
                     found[f"{kernel}_time_min"] = seconds.summary.minimum
                     found[f"{kernel}_time_max"] = seconds.summary.maximum
-            return _read(keys)(record) | found
+            return found
 
         return Names("cpu-stream", "", on_cpu)
 

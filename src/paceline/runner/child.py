@@ -6,6 +6,7 @@ import ctypes
 import os
 import random
 import signal
+import tempfile
 import time
 import traceback
 from contextlib import nullcontext
@@ -38,8 +39,11 @@ def run_rank(order: dict[str, Any], channel: Channel) -> None:
     _die_with_parent()
     _take_output(order["log"])
     os.environ.update(order["environment"])
+    # The runner removes its folder, whatever the case leaves there and however it ends.
+    folder = Path(order["log"]).parent
+    os.environ["TMPDIR"], tempfile.tempdir = str(folder), None
     # What compiling costs must not depend on what was compiled before.
-    cache = Path(order["log"]).parent / "compiled"
+    cache = folder / "compiled"
     os.environ |= {"TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"), "TRITON_CACHE_DIR": str(cache / "triton")}
     os.chdir(order["folder"])
     case = Case.model_validate(order["case"])

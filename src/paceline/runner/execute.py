@@ -56,20 +56,20 @@ class CaseEnd:
 
     results: dict[int, Result] = field(default_factory=dict)  # by rank
     failure: Failure | None = None
-    samples: list[float] = field(default_factory=list)  # of the first rank, as they came in
-    metric: str = ""
-    unit: str = ""
+    samples: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # of the first rank: metric, unit
     startup_seconds: float | None = None  # from the order to the first line of the case's own code
 
     def result(self) -> Result:
         """Everything measured: the ranks' results merged, or what a failed case had seen until then."""
         if self.failure is None:
             merged = merge_ranks([self.results[rank] for rank in sorted(self.results)])
-        elif self.samples and self.metric:
-            metric = Metric(name=self.metric, unit=self.unit)
-            merged = Result(measurements=[Measurement.of_samples(metric, self.samples)])
         else:
-            merged = Result()
+            merged = Result(
+                measurements=[
+                    Measurement.of_samples(Metric(name=name, unit=unit), values)
+                    for (name, unit), values in self.samples.items()
+                ]
+            )
         if self.startup_seconds is not None:
             merged.facts["startup_seconds"] = self.startup_seconds
         return merged
@@ -192,9 +192,9 @@ class CaseExecution:
         return True
 
     def _keep(self, progress: dict[str, Any]) -> None:
-        if progress["metric"]:
-            self._end.metric, self._end.unit = progress["metric"], progress["unit"]
-            self._end.samples.extend(progress["samples"])
+        if progress["metric"] and progress["samples"]:
+            kept = self._end.samples.setdefault((progress["metric"], progress["unit"]), [])
+            kept.extend(progress["samples"])
 
     def _note_end(self, pid: int, status: int) -> None:
         rank = next((rank for rank in self._ranks if rank.pid == pid), None)

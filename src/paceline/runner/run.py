@@ -42,7 +42,7 @@ class Listener:
         """A case begins."""
 
     def case_progress(self, case: Case, progress: Mapping[str, Any], samples: Sequence[float]) -> None:
-        """A case goes on; `samples` are all that were measured so far."""
+        """A case goes on; `samples` are all that were measured so far of the metric in hand."""
 
     def case_ended(self, record: Record) -> None:
         """A case has ended, one way or another."""
@@ -101,8 +101,12 @@ class SuiteRun:
         kept, kept_at = 0, begun
 
         def on_progress(progress: dict[str, Any]) -> None:
-            nonlocal metric, unit
+            nonlocal metric, unit, kept
             if progress["metric"]:
+                if progress["metric"] != metric:  # the next point of a sweep: its samples are others
+                    keep_new_samples()
+                    samples.clear()
+                    kept = 0
                 metric, unit = progress["metric"], progress["unit"]
                 samples.extend(progress["samples"])
             self.listener.case_progress(case, progress, samples)

@@ -15,17 +15,24 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from paceline.analysis.summary import MICRO
 from paceline.benchmarks import registry
+from paceline.benchmarks.compute._function_lists import MOST_TRACED, read_list
+from paceline.benchmarks.compute.blas_functions import GemmFunction
+from paceline.benchmarks.compute.dnn_functions import ConvolutionFunction
+from paceline.benchmarks.micro import session
 from paceline.cli import run
 from paceline.cli.main import Verbs, paceline
 from paceline.core.record import CauseKind, Outcome
 from paceline.core.suite import Here, Suite, expand
 from paceline.measure import loop
+from paceline.report import superbench_micro
 from support import docs_markdown as markdown
 from support.cli import Sandbox, ended, events
 from support.docs_markdown import ROOT
 
 GUIDE = ROOT / "docs" / "guide"
+MICRO_GUIDE = GUIDE / "micro-benchmarks.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 SHORT = ("--budget", "0.2s", "--warm-up", "0.2s", "--target", "cpu", "--no-report", "--json")
 
@@ -138,6 +145,9 @@ def test_commands_in_the_texts_are_accepted(page: Path, tmp_path: Path, monkeypa
     for block in markdown.blocks(page, "yaml"):
         name = yaml.safe_load(block.text)["name"]
         (tmp_path / f"{name}.yaml").write_text(block.text, encoding="utf-8")
+    for block in markdown.blocks(page, "yml"):  # YAML that is no suite
+        assert block.file, f"{page.name}: a block of YAML that is no suite must name its file"
+        (tmp_path / block.file).write_text(block.text, encoding="utf-8")
     of_plug_in = {"my-matmul", "my-mlp"}  # they are run above
     for line in markdown.commands(page):
         words = shlex.split(line)[1:]
@@ -172,6 +182,36 @@ def test_every_doubt_has_a_letter_of_its_own_on_the_hardware_pages(monkeypatch: 
     letters = [letter for letter, _ in MARKS.values()]
     assert set(_doubt_kinds()) <= MARKS.keys()
     assert len(set(letters)) == len(letters)
+
+
+def test_every_micro_benchmark_is_explained() -> None:
+    explained = set(re.findall(r"^### (\S+)$", MICRO_GUIDE.read_text(encoding="utf-8"), re.MULTILINE))
+    assert explained == {name for name, benchmark in registry().entries.items() if benchmark.category in MICRO}
+
+
+def test_the_lists_of_functions_in_the_guide_are_read(tmp_path: Path) -> None:
+    written = {block.file: block.text for block in markdown.blocks(MICRO_GUIDE, "yml")}
+    for name, text in written.items():
+        (tmp_path / str(name)).write_text(text, encoding="utf-8")
+    products = read_list(tmp_path / "products.yaml", GemmFunction)
+    assert list(products.values()) == [24, 24, 1]
+    assert [function.batch for function in products] == [1, 1, 256]
+    convolutions = read_list(tmp_path / "convolutions.yaml", ConvolutionFunction)
+    assert list(convolutions.values()) == [1, 3]
+    assert [function.output for function in convolutions] == [(112, 112), (56, 56)]
+
+
+def test_every_benchmark_that_superbench_has_is_in_the_table_of_its_names() -> None:
+    text = MICRO_GUIDE.read_text(encoding="utf-8")
+    assert not {name for name in superbench_micro.BENCHMARKS if f"| `{name}`" not in text}
+
+
+def test_the_guide_to_micro_benchmarks_has_the_constants_of_the_code() -> None:
+    text = " ".join(MICRO_GUIDE.read_text(encoding="utf-8").split())
+    on_gpu, on_cpu = (session.SAMPLE_SECONDS[kind] * 1e3 for kind in ("cuda", "cpu"))
+    assert f"shorter than {on_gpu:g} ms on a GPU or {on_cpu:g} ms on a CPU" in text
+    assert f"calls shorter than {session.GRAPH_BELOW * 1e6:g} µs" in text
+    assert f"the {MOST_TRACED} with the most work" in text
 
 
 def test_every_outcome_and_cause_is_explained() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from paceline.measure.timeline import EventTimeline, HostTimeline, monotonic
-from support.scripted import ScriptedClock, ScriptedDevice
+from support.scripted import ScriptedClock, ScriptedDevice, ScriptedEvent
 
 
 @pytest.fixture
@@ -162,11 +162,24 @@ def test_a_full_launch_queue_is_no_starvation(device: ScriptedDevice) -> None:
     assert timeline.starved == 0
 
 
-def test_clocks_that_drift_apart_do_not_hide_starvation(device: ScriptedDevice) -> None:
-    timeline = device.event_timeline(2)
-    timeline._device_zero -= 5.0  # as if the device's clock had fallen behind by seconds
-    drive(device, timeline, issuing=1.0, working=0.01)
-    assert timeline.starved == 6
+class DriftingEvent(ScriptedEvent):
+    """Of a device whose clock is faster than the host's by this part."""
+
+    drift = 0.0
+
+    def elapsed_time(self, end: ScriptedEvent, /) -> float:
+        return super().elapsed_time(end) * (1.0 + self.drift)
+
+
+@pytest.mark.parametrize("drift", [1e-4, -1e-4])
+@pytest.mark.parametrize(("working", "starved"), [(5e-5, 4000), (2e-3, 0)])
+def test_clocks_that_run_apart_neither_hide_starvation_nor_invent_it(
+    device: ScriptedDevice, monkeypatch: pytest.MonkeyPatch, drift: float, working: float, starved: int
+) -> None:
+    monkeypatch.setattr(DriftingEvent, "drift", drift)
+    timeline = EventTimeline(lambda: DriftingEvent(device), 2, device.clock)
+    drive(device, timeline, issuing=1e-3, working=working, steps=4000)
+    assert timeline.starved == starved
 
 
 def test_phases_of_a_step_add_up_to_it_on_the_host(clock: ScriptedClock) -> None:

@@ -7,11 +7,12 @@ import sys
 
 import pytest
 import torch
+from torch import nn
 
 from paceline.models import ModelSpec, Workload, registry
 
 NAMES = """
-gpt2-small gpt2-medium gpt2-large gpt2-xl bert-base bert-large lstm
+gpt2-small gpt2-medium gpt2-large gpt2-xl bert-base bert-large lstm lm-transformer asr-transformer
 resnet18 resnet34 resnet50 resnet101 resnet152 resnext50_32x4d resnext101_32x8d wide_resnet50_2 wide_resnet101_2
 densenet121 densenet161 densenet169 densenet201
 vgg11 vgg13 vgg16 vgg19 vgg11_bn vgg13_bn vgg16_bn vgg19_bn
@@ -24,6 +25,12 @@ ALL = [pytest.param(spec, id=name) for name, spec in registry().entries.items()]
 
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def with_loss(workload: Workload) -> nn.ModuleList:
+    """The model, and its loss where that has weights too: all that is trained."""
+    parts = (workload.module, workload.loss)
+    return nn.ModuleList(part for part in parts if isinstance(part, nn.Module))
 
 
 def test_every_model_is_listed_and_no_module_is_broken() -> None:
@@ -57,17 +64,18 @@ def test_one_training_step_and_one_inference_step(spec: ModelSpec) -> None:
     batch = workload.make_batch(2, generator()).to(torch.device("cpu"), memory_format=memory_format)
 
     module.train()
-    before = [parameter.detach().clone() for parameter in module.parameters()]
+    trained = with_loss(workload)
+    before = [parameter.detach().clone() for parameter in trained.parameters()]
     loss = workload.loss(module(*batch.inputs), batch)
     loss.backward()
-    torch.optim.SGD(module.parameters(), lr=1e-3).step()
+    torch.optim.SGD(trained.parameters(), lr=1e-3).step()
     assert loss.dim() == 0
     assert torch.isfinite(loss)
-    unused = [name for name, parameter in module.named_parameters() if parameter.grad is None]
+    unused = [name for name, parameter in trained.named_parameters() if parameter.grad is None]
     assert unused == []
-    changed = [not torch.equal(old, new) for old, new in zip(before, module.parameters(), strict=True)]
+    changed = [not torch.equal(old, new) for old, new in zip(before, trained.parameters(), strict=True)]
     assert sum(changed) > len(changed) / 2
-    assert all(torch.isfinite(parameter).all() for parameter in module.parameters())
+    assert all(torch.isfinite(parameter).all() for parameter in trained.parameters())
 
     module.eval()
     with torch.inference_mode():
@@ -78,7 +86,10 @@ def test_one_training_step_and_one_inference_step(spec: ModelSpec) -> None:
 
 
 @pytest.mark.parametrize("scale", ["tiny", "full"])
-@pytest.mark.parametrize("name", ["gpt2-small", "bert-base", "lstm", "resnet50", "inception_v3", "vgg11"])
+@pytest.mark.parametrize(
+    "name",
+    ["gpt2-small", "bert-base", "lstm", "lm-transformer", "asr-transformer", "resnet50", "inception_v3", "vgg11"],
+)
 def test_the_first_rows_do_not_depend_on_the_batch_size(name: str, scale: str) -> None:
     spec = registry().get(name)
     with torch.device("meta"):
@@ -104,7 +115,7 @@ def test_batches_are_made_on_the_cpu_also_where_another_device_is_the_default() 
 def fit(workload: Workload, steps: int, rate: float) -> tuple[float, float]:
     module = workload.module.train()
     batch = workload.make_batch(4, generator())
-    optimizer = torch.optim.Adam(module.parameters(), lr=rate)
+    optimizer = torch.optim.Adam(with_loss(workload).parameters(), lr=rate)
     losses = []
     for _ in range(steps):
         optimizer.zero_grad()
@@ -115,7 +126,7 @@ def fit(workload: Workload, steps: int, rate: float) -> tuple[float, float]:
     return losses[0], losses[-1]
 
 
-@pytest.mark.parametrize("name", ["gpt2-small", "bert-base", "lstm"])
+@pytest.mark.parametrize("name", ["gpt2-small", "bert-base", "lstm", "lm-transformer", "asr-transformer"])
 def test_the_model_learns_one_batch(name: str) -> None:
     first, last = fit(registry().get(name).build("tiny"), steps=60, rate=3e-3)
     assert last < first / 2

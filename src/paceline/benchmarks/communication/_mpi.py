@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from paceline.benchmarks.communication import _mpi_output
-from paceline.benchmarks.micro.tools import find_tool, run_tool
+from paceline.benchmarks.micro.metrics import TIME
+from paceline.benchmarks.micro.session import show_at
+from paceline.benchmarks.micro.tools import LAST_LINES, ToolError, find_tool, follow_tool, last_words, run_tool
 from paceline.core.benchmark import Context, Progress
-from paceline.core.errors import MissingDependency, Unsupported
+from paceline.core.errors import MissingDependency, OutOfMemory, Unsupported
 
 WORKER = "paceline.benchmarks.communication._mpi_worker"
 VERSION_SECONDS = 30.0
@@ -28,14 +30,45 @@ def run(context: Context, hosts: str | None) -> _mpi_output.Told:
     if hosts is not None and not Path(hosts).is_file():
         raise Unsupported(f"hosts = {hosts} is no file: write one host a line, as mpirun reads it")
     context.report(Progress(phase="measuring under mpirun"))
+
+    def hear(line: str) -> None:
+        point = _mpi_output.read_point(line)
+        if point is not None:  # so that what was measured is kept, whatever happens later
+            label = show_at({"size": point.size})
+            context.report(Progress("measuring " + label, f"{TIME.name} {label}", TIME.unit, tuple(point.samples)))
+
     with _outside_of_launchers():
         version = run_tool([mpirun, "--version"], timeout=VERSION_SECONDS).output
-        said = run_tool(
-            [*command(mpirun, version, context.world_size, hosts), context.case.model_dump_json()],
-            timeout=context.case.timeout,
-            environment=_permissions(),
-        )
+        start = [*command(mpirun, version, context.world_size, hosts), context.case.model_dump_json()]
+        try:
+            said = follow_tool(start, hear, environment=_permissions())
+        except ToolError as error:
+            raise _explained(error) from None
     return _mpi_output.read(said.output, context.world_size)
+
+
+def _explained(error: ToolError) -> Exception:
+    """What the ranks say of their failure, where they could; mpirun itself only knows that they ended."""
+    if error.said is None:
+        return error
+    failed = _mpi_output.first_failure(error.said.output)
+    if failed is None:
+        return ToolError(f"{str(error).partition(': ')[0]}: {_own_words(error.said.errors)}")
+    where = f"rank {failed.rank} under mpirun"
+    match failed.why:
+        case "unsupported":
+            return Unsupported(f"{failed.message} ({where})")
+        case "memory":
+            return OutOfMemory(f"the memory of the host did not suffice for {where}: use smaller sizes", "host")
+    unforeseen = RuntimeError(f"{where}: {failed.message}")
+    unforeseen.add_note(error.said.errors)  # the traceback is there
+    return unforeseen
+
+
+def _own_words(errors: str) -> str:
+    """What mpirun says without the frames around it and the advice for its own users."""
+    lines = [line for line in errors.splitlines() if line.strip(" -") and "help" not in line]
+    return last_words("\n".join(lines[-LAST_LINES:]))
 
 
 def command(mpirun: str, version: str, ranks: int, hosts: str | None) -> list[str]:

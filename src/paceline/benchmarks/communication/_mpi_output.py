@@ -45,6 +45,15 @@ class Corruption(Line):
     message: str
 
 
+class Failed(Line):
+    """A rank could not go on; all of them end."""
+
+    kind: Literal["failed"] = "failed"
+    rank: int
+    why: Literal["unsupported", "memory", "error"]
+    message: str
+
+
 class End(Line):
     """All sizes were measured."""
 
@@ -63,9 +72,8 @@ class Told(BaseModel):
     doubts: list[Doubt]
 
 
-_LINE: TypeAdapter[Begin | PointLine | Corruption | End] = TypeAdapter(
-    Annotated[Begin | PointLine | Corruption | End, Field(discriminator="kind")]
-)
+AnyLine = Begin | PointLine | Corruption | Failed | End
+_LINE: TypeAdapter[AnyLine] = TypeAdapter(Annotated[AnyLine, Field(discriminator="kind")])
 
 
 def read(output: str, ranks: int) -> Told:
@@ -93,7 +101,28 @@ def read(output: str, ranks: int) -> Told:
     return Told(library=begin.library, points=measured, facts=end.facts, doubts=end.doubts)
 
 
-def _read_line(line: str, output: str) -> Begin | PointLine | Corruption | End:
+def read_point(line: str) -> PointLine | None:
+    """A size that was measured, if the line tells of one."""
+    said = _quietly(line)
+    return said if isinstance(said, PointLine) else None
+
+
+def first_failure(output: str) -> Failed | None:
+    """What the rank that failed first said of it."""
+    return next((said for line in output.splitlines() if isinstance(said := _quietly(line), Failed)), None)
+
+
+def _quietly(line: str) -> AnyLine | None:
+    """What a line says; nothing if it is not ours, or cut off, which `read` complains of in the end."""
+    if not line.startswith(MARK):
+        return None
+    try:
+        return _LINE.validate_json(line.removeprefix(MARK))
+    except ValidationError:
+        return None
+
+
+def _read_line(line: str, output: str) -> AnyLine:
     try:
         return _LINE.validate_json(line)
     except ValidationError as error:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.benchmarks.communication._mpi_output import Begin, Corruption, End, Line, PointLine
+from paceline.benchmarks.communication._mpi_output import Begin, Corruption, End, Failed, Line, PointLine
 from paceline.benchmarks.communication._operations import OPERATIONS, ROOT, Operation
 from paceline.benchmarks.communication._payload import Payload
 from paceline.benchmarks.communication.collective import CollectiveParameters, sizes_of
@@ -23,9 +23,11 @@ from paceline.benchmarks.micro.session import MicroSession
 from paceline.benchmarks.ranks import Ranks, own_process, siblings_among
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
-from paceline.core.errors import SilentCorruption
+from paceline.core.errors import SilentCorruption, Unsupported
 from paceline.measure.device import open_device
+from paceline.measure.exhaustion import exhausted
 
+SHARED_MEMORY = "/dev/shm/"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -89,12 +91,54 @@ def main(case_text: str, exchange_type: type[MpiExchange] = MpiExchange) -> None
     from mpi4py import MPI
 
     _die_with_parent()
+    everybody = MPI.COMM_WORLD
     try:
-        _measure(Case.model_validate_json(case_text), MPI.COMM_WORLD, MPI.Get_library_version(), exchange_type)
-    except BaseException:
+        with _segments_without_names(everybody):
+            _measure(Case.model_validate_json(case_text), everybody, MPI.Get_library_version(), exchange_type)
+    except BaseException as error:
         traceback.print_exc()
         sys.stderr.flush()
-        MPI.COMM_WORLD.Abort(1)
+        sys.stdout.write(f"\n{_failed(everybody.Get_rank(), error)}\n")  # on a line of its own, whoever else writes
+        sys.stdout.flush()
+        everybody.Abort(1)
+
+
+def _failed(rank: int, error: BaseException) -> Failed:
+    if isinstance(error, Unsupported):
+        return Failed(rank=rank, why="unsupported", message=str(error))
+    message = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    return Failed(rank=rank, why="memory" if exhausted(error) else "error", message=message)
+
+
+@contextmanager
+def _segments_without_names(communicator: Any) -> Iterator[None]:
+    """Memory that the ranks share has no name meanwhile, so that it goes with them, however they end.
+
+    Open MPI removes its segments in the end, and complains where they are gone: so empty ones take their place.
+    """
+    communicator.alltoall(range(communicator.Get_size()))  # everybody has attached to everybody
+    names = _shared_segments()
+    communicator.Barrier()
+    for name in names:
+        with suppress(OSError):  # another rank of this host was first
+            name.unlink()
+    communicator.Barrier()
+    yield
+    communicator.Barrier()
+    for name in names:
+        with suppress(OSError):
+            name.touch(mode=0o600)
+    communicator.Barrier()
+
+
+def _shared_segments() -> list[Path]:
+    """Files in shared memory that Open MPI has made for the ranks of this host."""
+    try:
+        maps = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    mapped = {line[line.index(SHARED_MEMORY) :] for line in maps if SHARED_MEMORY in line}
+    return [Path(name) for name in sorted(mapped) if Path(name).name.startswith(("vader_segment.", "sm_segment."))]
 
 
 def _measure(case: Case, communicator: Any, library: str, exchange_type: type[MpiExchange]) -> None:

@@ -41,6 +41,7 @@ from paceline.measure.timeline import monotonic
 
 SMALLEST_TRANSFER = 1024**2
 TRANSFER_SECONDS = {"own": 0.03, "iperf3": 0.1}  # iperf3 takes a while to begin and to end
+ROUND_TRIPS = 30  # a transfer ends with one, the receiver's answer, which must not weigh
 
 CONNECT_TIME = Metric(
     name="connect_time",
@@ -228,7 +229,8 @@ def _exchange(
         "engine": engine,
         "message_size": parameters.message_size if is_ours else None,
         "round_trip": None if is_ours else "not measured: iperf3 does not echo; run our peer on the other host",
-        "bandwidth": "bytes that the receiver has, over the time until it said so; connecting is outside",
+        "bandwidth": "bytes that the receiver has, over the time until it said so; connecting is outside"
+        + (f"; at least {ROUND_TRIPS} times as long as an answer takes" if engine == "own" else ""),
     }
     return [headline(rates), *found, *rates, *(time for _, time in points)], facts
 
@@ -246,9 +248,11 @@ def _bandwidth(
 ) -> tuple[Measurement, Measurement]:
     at: At = {"streams": streams}
     moved: list[int] = []
+    enough = TRANSFER_SECONDS[engine]
     with ExitStack() as stack:
         if engine == "own":
             send_each = stack.enter_context(swallowing(peer, streams, parameters.connect_timeout))
+            enough = max(enough, ROUND_TRIPS * min(send_each(0) for _ in range(3)))
 
             def send(amount: int) -> float:
                 moved.append(amount * streams)
@@ -260,7 +264,7 @@ def _bandwidth(
                 moved.append(sent.bytes)
                 return sent.seconds if sent.bytes else 0.0
 
-        amount = _amount(send, TRANSFER_SECONDS[engine])
+        amount = _amount(send, enough)
         moved.clear()
         point = session.time_reported(
             lambda: [send(amount)],
@@ -281,6 +285,6 @@ def _amount(send: Callable[[int], float], enough: float) -> int:
     """Bytes of each stream that make a transfer long enough to be timed."""
     amount = SMALLEST_TRANSFER
     send(amount)  # a new connection starts slowly
-    while (seconds := send(amount)) < enough:
+    while (seconds := min(send(amount), send(amount))) < enough:
         amount *= 2 if seconds > enough / 4 else 4
     return amount

@@ -185,9 +185,7 @@ class HostCopies:
     def time(self, session: MicroSession, size: int) -> Point:
         with host.pinned_to(self._cpu):
             np.bitwise_not(self._sent[:size], out=self.destination.bytes[:size])
-            passes = 1
-            while self._seconds(size, passes) < host.SAMPLE_SECONDS and passes < MOST_PASSES:
-                passes *= 2
+            passes = host.repeats_for(host.SAMPLE_SECONDS, MOST_PASSES, lambda passes: self._seconds(size, passes))
             point = session.time_reported(
                 lambda: [self._seconds(size, passes)],
                 TIME,

@@ -6,7 +6,7 @@ import ctypes
 import math
 import mmap
 import os
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from paceline.core.quantity import Size, show_size
 from paceline.core.record import Doubt
 from paceline.machine.cgroup import cpu_quota
 from paceline.machine.cpu import describe_cpu, describe_memory
-from paceline.machine.probe import ROOT, read_text
+from paceline.machine.probe import ROOT, parse_size, read_int, read_text
 
 UNKNOWN_CACHE = 64 * 1024**2  # taken for the caches of a machine that does not tell them
 HUGE_PAGE = 2 * 1024**2
@@ -98,14 +98,22 @@ def show_cpu_list(cpus: list[int]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def cache_of(threads: int = 1, *, root: Path = ROOT) -> int | None:
-    """Bytes of the largest level of caches that so many CPUs have together; None where nobody tells."""
-    sizes = [
-        cache.size * math.ceil(threads / (cache.shared_by or 1))
-        for cache in describe_cpu(root).caches
-        if cache.size and cache.kind != "Instruction"
-    ]
-    return max(sizes, default=None)
+def cache_of(cpus: Sequence[int] | None = None, *, root: Path = ROOT) -> int | None:
+    """Bytes of the largest level of caches that these CPUs (unset: the first one) have together; None: nobody tells.
+
+    Each cache counts once, by the list of CPUs that share it: their number alone says nothing about how many caches
+    one thread per core reaches, for siblings on a core are counted in it too.
+    """
+    if cpus is None:
+        cpus = usable_cpus(root=root).order[:1]
+    levels: dict[int, dict[str, int]] = {}
+    for cpu in cpus:
+        for index in (root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index[0-9]*"):
+            level, size = read_int(index / "level"), read_text(index / "size")
+            if level is not None and size and read_text(index / "type") != "Instruction":
+                sharing = read_text(index / "shared_cpu_list") or str(cpu)
+                levels.setdefault(level, {})[sharing] = parse_size(size)
+    return max((sum(caches.values()) for caches in levels.values()), default=None)
 
 
 def free_memory(node: int | None = None, *, root: Path = ROOT) -> int:
@@ -174,6 +182,17 @@ def random_bytes(count: int, seed: int) -> Bytes:
     """Random data: constant data would draw less power, and hide a copy that never happened."""
     words = np.random.Generator(np.random.SFC64(seed)).integers(0, 2**64, -(-count // 8), dtype=np.uint64)
     return words.view(np.uint8)[:count]
+
+
+def repeats_for(least: float, most: int, seconds: Callable[[int], float]) -> int:
+    """How often to repeat what takes `seconds` for so many times, so that it lasts; the next power of two.
+
+    Each is tried twice, for a pause of the machine would pass for work.
+    """
+    count = 1
+    while count < most and min(seconds(count), seconds(count)) < least:
+        count *= 2
+    return count
 
 
 def powers(first: int, last: int, factor: int) -> list[int]:

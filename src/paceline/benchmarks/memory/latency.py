@@ -23,7 +23,7 @@ from paceline.measure.device import open_device
 SOURCE = Path(__file__).with_name("latency.c")
 SMALLEST = 8 * 1024
 LARGEST = 1024**3
-BEYOND_CACHE = 4
+BEYOND_CACHE = 4  # a cache that is no strict queue keeps up to its part of the chain from lap to lap
 FREE_PART = 4  # of the free memory, one in so many bytes may be taken
 LOADS_PER_TURN = 16  # as in the C source
 SAMPLE_SECONDS = 1e-3
@@ -67,13 +67,13 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
             raise Unsupported(f"memory-latency measures the host's memory, not {context.target}: use --target cpu")
         context.report(Progress(phase="preparing"))
         cpus = host.usable_cpus()
-        cache = host.cache_of()
+        # The first CPUs are those that tend to serve interrupts.
+        cpu = cpus.order[cpus.cores - 1]
+        cache = host.cache_of([cpu])
         sizes = parameters.sizes or default_sizes(cache)
         huge: dict[str, int] = {}
         stride = line_bytes()
         points = []
-        # The first CPUs are those that tend to serve interrupts.
-        cpu = cpus.order[cpus.cores - 1]
         with host.pinned_to(cpu), MicroSession(parameters, context, open_device("cpu")) as session:
             for size in sizes:
                 before = host.huge_page_bytes()
@@ -94,7 +94,7 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
             "checked": "after each size, that the chain is still one cycle through every cache line",
         }
         result = session.result([headline(times), *times], facts)
-        result.doubts += host.cached_doubt(sizes[-1], cache, 2)
+        result.doubts += host.cached_doubt(sizes[-1], cache, BEYOND_CACHE)
         result.doubts += _missing_huge_pages(sizes[-1], huge) if parameters.huge_pages else []
         return result
 
@@ -118,12 +118,11 @@ class Chain:
 
     def settle(self) -> None:
         """Find how many loads make a sample that is long enough; on the way, caches take what they can."""
-        while self._turns < MOST_TURNS and self._follow() < SAMPLE_SECONDS:
-            self._turns *= 2
+        self._turns = host.repeats_for(SAMPLE_SECONDS, MOST_TURNS, self._follow)
 
     def sample(self) -> list[float]:
         """Seconds of so many loads."""
-        return [self._follow()]
+        return [self._follow(self._turns)]
 
     def check(self) -> None:
         """Walk the whole cycle; a chain that lost a line is silent corruption."""
@@ -135,9 +134,9 @@ class Chain:
                 f"{now}: memory has changed by itself"
             )
 
-    def _follow(self) -> float:
+    def _follow(self, turns: int) -> float:
         seconds = ctypes.c_double()
-        self._at = self._native.chain_follow(self._at, self._turns, ctypes.byref(seconds))
+        self._at = self._native.chain_follow(self._at, turns, ctypes.byref(seconds))
         return seconds.value
 
 

@@ -175,7 +175,7 @@ def open_place(parameters: StreamParameters, device: Device) -> Place:
     if device.kind == "cuda":
         return _gpu_place(parameters, device)
     cpus = host.usable_cpus(parameters.numa_node).choose(parameters.threads)
-    cache = host.cache_of(len(cpus))
+    cache = host.cache_of(cpus)
     free = host.free_memory(parameters.numa_node)
     size = min(BEYOND_CACHE * (cache or host.UNKNOWN_CACHE), free // FREE_PART)
     facts: dict[str, Any] = {"threads": len(cpus), "cpus": host.show_cpu_list(cpus), "caches": cache}

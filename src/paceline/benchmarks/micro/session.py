@@ -215,16 +215,17 @@ class MicroSession:
 
     def _calls_per_sample(self, call: Call) -> int:
         """How many calls make a sample that is long enough; the same on every rank."""
-        enough = SAMPLE_SECONDS[self.device.kind]
         call()  # what is lazy is paid for here
         calls = 1
-        while calls < MOST_CALLS:
-            took = _seconds_per_call(_repeated(call, calls), calls, self.device) * calls
-            is_enough = took >= enough
-            if self.ranks.agree(is_enough) if self.ranks.world_size > 1 else is_enough:
-                break
+        # Twice, for a pause of the machine would pass for a long call.
+        while calls < MOST_CALLS and not (self._is_sample(call, calls) and self._is_sample(call, calls)):
             calls *= 2
         return calls
+
+    def _is_sample(self, call: Call, calls: int) -> bool:
+        """Whether so many calls took long enough just now, in the eyes of the first rank."""
+        took = _seconds_per_call(_repeated(call, calls), calls, self.device) * calls
+        return self.ranks.agree(took >= SAMPLE_SECONDS[self.device.kind])
 
 
 def headline(points: Sequence[Measurement]) -> Measurement:

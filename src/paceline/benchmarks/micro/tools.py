@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,16 +16,20 @@ from paceline.core.errors import CaseError, MissingDependency
 LAST_LINES = 15
 
 
-class ToolError(CaseError):
-    """A program failed, or said something that cannot be understood."""
-
-
 @dataclass(frozen=True)
 class Said:
     """What a program wrote."""
 
     output: str
     errors: str
+
+
+class ToolError(CaseError):
+    """A program failed, or said something that cannot be understood."""
+
+    def __init__(self, message: str, said: Said | None = None) -> None:
+        super().__init__(message)
+        self.said = said  # all of it, where the program ran
 
 
 def find_tool(name: str, package: str, *, purpose: str = "") -> str:
@@ -47,7 +53,6 @@ def run_tool(
     The program stays in this process's group, so that whatever ends the case ends it too.
     """
     words = [str(word) for word in command]
-    env = {**os.environ, "LC_ALL": "C", **(environment or {})}
     try:
         done = subprocess.run(
             words,
@@ -56,7 +61,7 @@ def run_tool(
             errors="replace",
             stdin=subprocess.DEVNULL,
             cwd=folder,
-            env=env,
+            env=_environment(environment),
             timeout=timeout,
             check=False,
         )
@@ -64,11 +69,60 @@ def run_tool(
         raise ToolError(f"{words[0]} did not end within {timeout:.0f} s") from None
     except OSError as error:
         raise ToolError(f"{words[0]} cannot be started: {error.strerror or error}") from None
-    if done.returncode != 0:
+    return _checked(words[0], done.returncode, Said(done.stdout, done.stderr))
+
+
+def follow_tool(
+    command: Sequence[str | Path], hear: Callable[[str], None], *, environment: Mapping[str, str] | None = None
+) -> Said:
+    """Like `run_tool`, for a program that tells line by line how far it is; only the case's own deadline ends it."""
+    words = [str(word) for word in command]
+    lines: list[str] = []
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:
+        try:
+            running = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                errors="replace",
+                env=_environment(environment),
+            )
+        except OSError as error:
+            raise ToolError(f"{words[0]} cannot be started: {error.strerror or error}") from None
+        with running:
+            assert running.stdout is not None
+            try:
+                for line in running.stdout:
+                    lines.append(line)
+                    hear(line)
+            except BaseException:
+                running.kill()
+                raise
+        errors.seek(0)
+        return _checked(words[0], running.returncode, Said("".join(lines), errors.read()))
+
+
+def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
+    return {**os.environ, "LC_ALL": "C", **(more or {})}
+
+
+def _checked(program: str, code: int, said: Said) -> Said:
+    """What a program said, if it ended well."""
+    name, words = Path(program).name, last_words(said.errors or said.output)
+    if code < 0:
         raise ToolError(
-            f"{Path(words[0]).name} ended with exit code {done.returncode}: {last_words(done.stderr or done.stdout)}"
+            f"{name} was ended by {_signal_name(-code)}, by somebody or for want of memory; measure again ({words})",
+            said,
         )
-    return Said(done.stdout, done.stderr)
+    if code > 0:
+        raise ToolError(f"{name} ended with exit code {code}: {words}", said)
+    return said
+
+
+def _signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def last_words(text: str) -> str:

@@ -146,7 +146,7 @@ class Disk(Benchmark[DiskParameters]):
                 point = session.time_reported(windows, WINDOW_TIME, how, work=float(work * job.jobs), rate_unit="B/s")
         before = len(point.warm.samples)
         result = session.result(
-            _measurements(point, ran[before : before + len(point.timed.samples)]), _facts(place, job)
+            _measurements(point, ran[before : before + len(point.timed.samples)]), _facts(place, job, work)
         )
         if not job.direct:
             result.doubts.append(
@@ -249,7 +249,7 @@ def _figures(point: Point, windows: Sequence[Sequence[Side]], at: At) -> list[Me
     ]
 
 
-def _facts(place: Place, job: Job) -> dict[str, Any]:
+def _facts(place: Place, job: Job, work: int) -> dict[str, Any]:
     return {
         "device": place.what,
         "file_system": place.file_system,
@@ -260,5 +260,16 @@ def _facts(place: Place, job: Job) -> dict[str, Any]:
         "jobs": job.jobs,
         "read_share_percent": job.read_share,
         "fio_options": [option for option in job.options() if not option.startswith("--filename")],
-        "outside_the_time": "making the file and starting fio; every window is another part of the file",
+        "windows": _windows(job, work),
+        "outside_the_time": "making the file and starting fio",
     }
+
+
+def _windows(job: Job, work: int) -> str:
+    """Which part of the data a window touches: what comes again may be answered by a cache of the disk itself."""
+    passes = work / job.region
+    if passes > 1:
+        return f"each goes {passes:.1f} times over all of the data, which a cache of the disk may hold: see --size"
+    if job.is_random:
+        return f"each touches {passes:.0%} of the blocks, anywhere"
+    return f"each another part of the data; after {job.region // work} of them it begins again"

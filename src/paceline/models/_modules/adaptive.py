@@ -20,37 +20,47 @@ from paceline.models.base import Batch
 IGNORED = -100  # a target that takes no part in a cross entropy
 
 
+class Cluster(nn.Embedding):
+    """The vectors of one cluster's words, and zeros for all others.
+
+    Words of other clusters are looked up too, spread over the rows: all of them in a single row would have to add up
+    their gradients (zeros) there.
+    """
+
+    def __init__(self, start: int, end: int, width: int) -> None:
+        super().__init__(end - start, width)
+        self.start, self.end = start, end
+        nn.init.normal_(self.weight, std=1 / math.sqrt(width))
+
+    def forward(self, words: Tensor) -> Tensor:
+        inside = (words >= self.start) & (words < self.end)
+        rows = (words - self.start).remainder(self.end - self.start)
+        return super().forward(rows) * inside.unsqueeze(-1)
+
+
 class AdaptiveEmbedding(nn.Module):
     """Word numbers [...] to vectors [..., hidden], each projected from its cluster's own width.
 
-    Every cluster is looked up for every word, and what lies outside it is set to zero. So one product projects the
-    vectors of all clusters side by side, and no shape depends on the words. The lookups of words outside a cluster
-    spread over its rows, since a single row would have to gather the gradients (zeros) of nearly all words.
+    The vectors of all clusters lie side by side, where a word has zeros in all but its own. So one product projects
+    them, and no shape depends on the words; the zeros cost less than gathering and scattering would.
     """
 
     def __init__(self, hidden: int, cutoffs: Sequence[int], divisor: int) -> None:
         super().__init__()
-        self.starts = (0, *cutoffs[:-1])
         widths = cluster_widths(hidden, cutoffs, divisor)
-        sizes = [end - start for start, end in pairwise((0, *cutoffs))]
-        self.words = nn.ModuleList(nn.Embedding(size, width) for size, width in zip(sizes, widths, strict=True))
-        self.projections = nn.ModuleList(nn.Linear(width, hidden, bias=False) for width in widths)
-        for embedding, projection, width in zip(self.words, self.projections, widths, strict=True):
-            nn.init.normal_(embedding.weight, std=1 / math.sqrt(width))
-            nn.init.xavier_uniform_(projection.weight)
+        spans = pairwise((0, *cutoffs))
+        self.clusters = nn.ModuleList(Cluster(*span, width) for span, width in zip(spans, widths, strict=True))
+        self.projection = nn.Linear(sum(widths), hidden, bias=False)
+        for part in torch.split(self.projection.weight.detach(), widths, dim=1):
+            nn.init.xavier_uniform_(part)
 
     def forward(self, words: Tensor) -> Tensor:
-        vectors = []
-        for start, embedding in zip(self.starts, self.words, strict=True):
-            size = embedding.weight.shape[0]
-            inside = (words >= start) & (words < start + size)
-            vectors.append(embedding((words - start).remainder(size)) * inside.unsqueeze(-1))
-        projection = torch.cat([projection.weight for projection in self.projections], dim=1)
-        return F.linear(torch.cat(vectors, dim=-1), projection)
+        vectors = torch.cat([cluster(words) for cluster in self.clusters], dim=-1)
+        return self.projection(vectors)  # type: ignore[no-any-return]
 
 
 class AdaptiveSoftmax(nn.Module):
-    """The mean cost of the next words under a softmax of two steps: first the head's words and the tails, then a tail's.
+    """The mean cost of the next words under a softmax of two steps: over the head's words and the tails, then a tail's.
 
     The batch names the positions whose target lies in each tail, and only they pass through that tail. Who makes the
     batch finds them on the host (`tail_positions`), so that the step itself never asks the device how many there are:
@@ -70,8 +80,8 @@ class AdaptiveSoftmax(nn.Module):
     def forward(self, hidden: Tensor, batch: Batch) -> Tensor:
         words, *positions = batch.targets
         choice = words
-        for tail, (start, end) in enumerate(pairwise(self.cutoffs)):
-            choice = torch.where((words >= start) & (words < end), self.cutoffs[0] + tail, choice)
+        for number, (start, end) in enumerate(pairwise(self.cutoffs)):
+            choice = torch.where((words >= start) & (words < end), self.cutoffs[0] + number, choice)
         logits = vocabulary_logits(hidden, self.head.weight, training=True)
         total = F.cross_entropy(logits.flatten(0, 1), choice.flatten(), reduction="sum")
         for tail, start, where in zip(self.tails, self.cutoffs[:-1], positions, strict=True):

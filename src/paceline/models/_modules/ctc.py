@@ -7,6 +7,8 @@ finds the gradient together with the loss, so that the backward pass only scales
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -20,41 +22,47 @@ def ctc_loss(logits: Tensor, labels: Tensor) -> Tensor:
     In fp32, whatever the format of the logits. Labels that the frames are too few for cost nothing and have no
     gradient: infinity would spoil all weights.
     """
-    with torch.autocast(logits.device.type, enabled=False):
-        probabilities = torch.log_softmax(logits.float(), dim=2)
-        costs, _ = costs_and_gradient(probabilities.transpose(0, 1).contiguous(), labels)
-        return costs.mean() / labels.shape[1]
+    probabilities = torch.log_softmax(logits.float(), dim=2)
+    costs, _ = costs_and_gradient(probabilities.transpose(0, 1).contiguous(), labels)
+    return costs.mean() / labels.shape[1]  # type: ignore[no-any-return]
 
 
 @torch.library.custom_op("paceline::ctc", mutates_args=())
 def costs_and_gradient(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Costs [batch], and their gradient by the logits of the log-probabilities [frames, batch, symbols]."""
-    frames, batch, _ = probabilities.shape
-    lengths = [frames] * batch, [labels.shape[1]] * batch
-    costs, paths = torch.ops.aten._ctc_loss(probabilities, labels, *lengths, BLANK, True)
-    gradient = torch.ops.aten._ctc_loss_backward(
-        torch.ones_like(costs), probabilities, labels, *lengths, costs, paths, BLANK, True
-    )
-    return _without_infinity(costs, gradient)
-
-
-@costs_and_gradient.register_kernel("cuda")
-def _on_gpu(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    frames, batch, _ = probabilities.shape
-    count = labels.shape[1]
-    if torch.version.hip or not torch.backends.cudnn.is_available() or not count <= min(frames, LONGEST_FOR_CUDNN):
-        return costs_and_gradient._init_fn(probabilities, labels)  # type: ignore[no-any-return]
-    every_frame = torch.full((batch,), frames, dtype=torch.int32, device=labels.device)
-    every_label = torch.full_like(every_frame, count)
-    costs, gradient = torch.ops.aten._cudnn_ctc_loss.Tensor(
-        probabilities, labels.flatten().int(), every_frame, every_label, BLANK, True, True
-    )
-    return _without_infinity(costs, gradient)
-
-
-def _without_infinity(costs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Costs [batch], and their gradient by the log-probabilities [frames, batch, symbols]."""
+    costs, gradient = (_by_cudnn if _cudnn_can(probabilities, labels) else _by_torch)(probabilities, labels)
     possible = costs.isfinite()
     return torch.where(possible, costs, 0.0), torch.where(possible.view(1, -1, 1), gradient, 0.0)
+
+
+def _cudnn_can(probabilities: Tensor, labels: Tensor) -> bool:
+    if not (probabilities.is_cuda and _has_cudnn()):
+        return False
+    return labels.shape[1] <= min(probabilities.shape[0], LONGEST_FOR_CUDNN)
+
+
+def _has_cudnn() -> bool:
+    return torch.version.hip is None and torch.backends.cudnn.version() is not None  # type: ignore[no-untyped-call]
+
+
+def _by_cudnn(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    frames, batch, _ = probabilities.shape
+    lengths = [torch.full((batch,), n, dtype=torch.int32, device=labels.device) for n in (frames, labels.shape[1])]
+    deterministic, zero_infinity = True, True
+    costs, gradient = torch.ops.aten._cudnn_ctc_loss.Tensor(
+        probabilities, labels.flatten().int(), *lengths, BLANK, deterministic, zero_infinity
+    )
+    return costs, gradient
+
+
+def _by_torch(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    frames, batch, _ = probabilities.shape
+    lengths = [frames] * batch, [labels.shape[1]] * batch
+    costs, paths = torch.ops.aten._ctc_loss(probabilities, labels, *lengths, BLANK)
+    gradient = torch.ops.aten._ctc_loss_backward(
+        torch.ones_like(costs), probabilities, labels, *lengths, costs, paths, BLANK
+    )
+    return costs, gradient
 
 
 @costs_and_gradient.register_fake
@@ -62,12 +70,12 @@ def _shapes(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return probabilities.new_empty(probabilities.shape[1]), torch.empty_like(probabilities)
 
 
-def _keep_gradient(context: torch.autograd.function.FunctionCtx, inputs: object, output: tuple[Tensor, Tensor]) -> None:
-    context.save_for_backward(output[1])
+def _keep_gradient(ctx: Any, inputs: object, output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(output[1])
 
 
-def _scale_gradient(context: torch.autograd.function.FunctionCtx, by_cost: Tensor, _: Tensor) -> tuple[Tensor, None]:
-    (gradient,) = context.saved_tensors  # type: ignore[attr-defined]
+def _scale_gradient(ctx: Any, by_cost: Tensor, _: Tensor) -> tuple[Tensor, None]:
+    (gradient,) = ctx.saved_tensors
     return gradient * by_cost.view(1, -1, 1), None
 
 

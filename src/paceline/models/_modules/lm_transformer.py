@@ -12,7 +12,7 @@ from paceline.models._modules.post_norm import PostNormLayer, sinusoidal_positio
 
 
 class LmTransformer(nn.Module):
-    """Word numbers [batch, length] to what the adaptive softmax predicts the next words from [batch, length, hidden]."""
+    """Word numbers [batch, length] to what the softmax predicts the next words from [batch, length, hidden]."""
 
     positions: Tensor
 

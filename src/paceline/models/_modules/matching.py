@@ -67,10 +67,10 @@ def assign(costs: Tensor) -> tuple[Tensor, Tensor]:
             "has diverged or overflowed; use bf16 or fp32"
         )
     *batch, queries, targets = on_host.shape
-    pairs = np.empty((2, int(np.prod(batch)), min(queries, targets)), dtype=np.int64)
-    for number, matrix in enumerate(on_host.reshape(-1, queries, targets)):
-        pairs[:, number] = linear_sum_assignment(matrix)
-    chosen, answered = torch.from_numpy(pairs).view(2, *batch, -1).to(costs.device)
+    pairs = np.empty((2, *batch, min(queries, targets)), dtype=np.int64)
+    for place in np.ndindex(*batch):
+        pairs[:, *place] = linear_sum_assignment(on_host[place])
+    chosen, answered = torch.from_numpy(pairs).to(costs.device)
     return chosen, answered
 
 

@@ -17,8 +17,8 @@ class ScalarLayerNorm(nn.Module):
     def __init__(self, *shape: int) -> None:
         super().__init__()
         self.shape = shape
-        self.weight = nn.Parameter(torch.ones(()))
-        self.bias = nn.Parameter(torch.zeros(()))
+        self.weight = nn.Parameter(torch.ones(1))
+        self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
         # Expanded, the numbers go into the norm's own kernel: multiplying after it would pass over memory twice more.
@@ -86,4 +86,4 @@ def sinusoidal_positions(length: int, hidden: int) -> Tensor:
     pairs = torch.arange(0, hidden, 2, dtype=torch.float32)
     frequencies = torch.exp(pairs * (-math.log(LONGEST_WAVELENGTH) / hidden))
     angles = torch.arange(length, dtype=torch.float32).unsqueeze(1) * frequencies
-    return torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1)[:, :hidden]
+    return torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1)

@@ -56,9 +56,7 @@ def test_torch_is_called_without_a_search_for_it(
     calls: list[str] = []
     wanted = FUNCTIONS[name][0]
     monkeypatch.setattr(distributed, wanted, noted(calls, wanted), raising=False)
-    exchange = TorchExchange(
-        OPERATIONS[name], Ranks(0, 2), 64, CpuDevice(), precision="fp32", in_place=False, seed=1
-    )
+    exchange = TorchExchange(OPERATIONS[name], Ranks(0, 2), 64, CpuDevice(), precision="fp32", in_place=False, seed=1)
     imported.clear()
     exchange.call()
     exchange.start()
@@ -67,9 +65,7 @@ def test_torch_is_called_without_a_search_for_it(
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_mpi_is_called_without_a_search_for_it(
-    name: str, monkeypatch: pytest.MonkeyPatch, imported: list[str]
-) -> None:
+def test_mpi_is_called_without_a_search_for_it(name: str, monkeypatch: pytest.MonkeyPatch, imported: list[str]) -> None:
     calls: list[str] = []
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=SimpleNamespace(IN_PLACE=object())))
     functions = {function: noted(calls, function) for _, function in FUNCTIONS.values()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -67,23 +66,30 @@ def test_a_quota_lets_fewer_threads_run(two_way: Path) -> None:
     assert host.usable_cpus(root=two_way, allowed=set(range(8))).default_threads == 3
 
 
-def test_the_largest_level_of_all_the_caches_together_counts(tmp_path: Path) -> None:
-    for index, (level, kind, size, shared) in enumerate(
-        [
-            (1, "Data", "64K", "0"),
-            (1, "Instruction", "64M", "0"),
-            (2, "Unified", "2048K", "0"),
-            (3, "Unified", "16M", "0-63"),
-        ]
-    ):
+def write_caches(root: Path, cpu: int, caches: list[tuple[int, str, str, str]]) -> None:
+    for index, (level, kind, size, shared) in enumerate(caches):
         for name, text in (("level", str(level)), ("type", kind), ("size", size), ("shared_cpu_list", shared)):
-            for cpu in range(2):  # whichever is the first that this process may use
-                write(tmp_path, f"sys/devices/system/cpu/cpu{cpu}/cache/index{index}/{name}", text)
-    if min(os.sched_getaffinity(0)) > 1:
-        pytest.skip("needs CPU 0 or 1 for this process: run it with taskset -c 0")
-    assert host.cache_of(1, root=tmp_path) == 16 * 1024**2
-    assert host.cache_of(64, root=tmp_path) == 64 * 2 * 1024**2
-    assert host.cache_of(1, root=tmp_path / "nowhere") is None
+            write(root, f"sys/devices/system/cpu/cpu{cpu}/cache/index{index}/{name}", text)
+
+
+def test_the_largest_level_of_all_the_caches_together_counts(tmp_path: Path) -> None:
+    for cpu in range(64):
+        own = [(1, "Data", "64K"), (1, "Instruction", "64M"), (2, "Unified", "2048K")]
+        write_caches(tmp_path, cpu, [*((*cache, str(cpu)) for cache in own), (3, "Unified", "16M", "0-63")])
+    assert host.cache_of([0], root=tmp_path) == 16 * 1024**2
+    assert host.cache_of(range(64), root=tmp_path) == 64 * 2 * 1024**2
+    assert host.cache_of([0], root=tmp_path / "nowhere") is None
+
+
+def test_siblings_on_a_core_do_not_halve_the_caches_of_one_thread_per_core(tmp_path: Path) -> None:
+    """64 cores of two threads, a cache for every 8 cores: 8 caches, though each is shared by 16 logical CPUs."""
+    for cpu in range(128):
+        first = cpu % 64 // 8 * 8
+        write_caches(tmp_path, cpu, [(3, "Unified", "32M", f"{first}-{first + 7},{first + 64}-{first + 71}")])
+    assert host.cache_of(range(64), root=tmp_path) == 8 * 32 * 1024**2
+    assert host.cache_of(range(128), root=tmp_path) == 8 * 32 * 1024**2
+    assert host.cache_of(range(8), root=tmp_path) == 32 * 1024**2
+    assert host.cache_of([0, 8], root=tmp_path) == 2 * 32 * 1024**2
 
 
 def test_cpu_lists_are_read_and_written_as_the_kernel_does() -> None:
@@ -118,3 +124,14 @@ def test_a_figure_of_caches_is_doubted() -> None:
     assert doubt.kind == "cached"
     assert host.cached_doubt(128, 32, 4) == []
     assert host.cached_doubt(10, None, 4) == []
+
+
+def test_repetitions_last_long_enough_although_the_machine_pauses() -> None:
+    pauses = [5.0]
+
+    def seconds(count: int) -> float:
+        return pauses.pop() if pauses else 1e-6 * count
+
+    assert host.repeats_for(2e-4, 1 << 20, seconds) == 256
+    assert host.repeats_for(2e-4, 64, lambda count: 1e-6 * count) == 64
+    assert host.repeats_for(2e-4, 64, lambda count: 1.0) == 1

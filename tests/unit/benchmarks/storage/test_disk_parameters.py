@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from paceline.benchmarks.storage.disk import Disk, DiskParameters
+from paceline.benchmarks.storage._fio import Job
+from paceline.benchmarks.storage._place import Place
+from paceline.benchmarks.storage.disk import Disk, DiskParameters, _facts
 from paceline.core.case import Case
 from paceline.core.errors import InputError
 
@@ -52,3 +54,17 @@ def test_what_cannot_be_meant_is_refused(given: dict[str, Any], words: str) -> N
 def test_a_pattern_that_does_not_exist_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InputError, match="random-read"):
         check(pattern="randread")
+
+
+@pytest.mark.parametrize(
+    ("rw", "work", "words"),
+    [
+        ("read", 100, "each another part of the data; after 10 of them it begins again"),
+        ("read", 2500, "each goes 2.5 times over all of the data"),
+        ("randread", 250, "each touches 25% of the blocks"),
+        ("randread", 2000, "each goes 2.0 times over all of the data"),
+    ],
+)
+def test_the_record_says_how_much_of_the_data_comes_again(rw: str, work: int, words: str) -> None:
+    job = Job("f", rw, 10, "psync", True, 1, 1, region=1000)
+    assert words in _facts(Place("f", 1000, "a file"), job, work)["windows"]

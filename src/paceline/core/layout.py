@@ -1,0 +1,144 @@
+"""How a training is laid out over GPUs, in one word: `gpt2/nl24_fp16_2x2x4_ac_mb32_gb1024_2n8g`.
+
+Model, layers, precision, data x tensor x pipeline parallel, activation checkpointing, samples in a micro-batch and in
+a whole batch, nodes and GPUs of each. The word is read and printed back the same.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from paceline.core.errors import InputError, unknown
+
+ModelFamily = Literal["bert", "gpt2"]
+LayoutPrecision = Literal["fp32", "fp16", "bf16", "fp8"]
+
+EXAMPLE = "gpt2/nl24_fp16_2x2x4_ac_mb32_gb1024_2n8g"
+_WORD = re.compile(
+    r"(?P<model>[a-z0-9-]+)/nl(?P<layers>\d+)_(?P<precision>[a-z0-9]+)"
+    r"_(?P<data>\d+)x(?P<tensor>\d+)x(?P<pipeline>\d+)(?P<checkpointing>_ac)?"
+    r"_mb(?P<micro_batch>\d+)_gb(?P<global_batch>\d+)_(?P<nodes>\d+)n(?P<gpus>\d+)g"
+)
+_PARTS = {
+    "model": "the model and a slash",
+    "layers": "nl and the number of layers",
+    "precision": "fp32, fp16, bf16 or fp8",
+    "mesh": "data x tensor x pipeline, like 2x2x4",
+    "micro_batch": "mb and the samples of a micro-batch",
+    "global_batch": "gb and the samples of a whole batch",
+    "machines": "nodes and GPUs, like 2n8g",
+}
+
+Count = Field(ge=1, le=1_000_000)
+
+
+class Layout(BaseModel):
+    """One way to train one model on many GPUs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: ModelFamily
+    layers: int = Count
+    precision: LayoutPrecision
+    data: int = Count
+    tensor: int = Count
+    pipeline: int = Count
+    checkpointing: bool = False
+    micro_batch: int = Count
+    global_batch: int = Count
+    nodes: int = Count
+    gpus: int = Count  # of each node
+
+    @classmethod
+    def parse(cls, word: str) -> Self:
+        """Read the word; whether its numbers agree with each other is for `check` to say."""
+        found = _WORD.fullmatch(word.strip())
+        if found is None:
+            raise InputError(f"'{word}' is no layout: {_first_missing(word)}; write it like {EXAMPLE}")
+        fields = found.groupdict()
+        for name, kind in (("model", ModelFamily), ("precision", LayoutPrecision)):
+            known = kind.__args__  # type: ignore[attr-defined]
+            if fields[name] not in known:
+                raise unknown(f"{name} in the layout '{word}'", fields[name], known)
+        numbers = {name: int(fields[name]) for name in fields if name not in ("model", "precision", "checkpointing")}
+        for name, number in numbers.items():
+            if not 1 <= number <= 1_000_000:
+                raise InputError(f"'{word}': {name.replace('_', ' ')} = {number} must be from 1 to 1,000,000")
+        return cls(
+            model=fields["model"],
+            precision=fields["precision"],
+            checkpointing=fields["checkpointing"] is not None,
+            **numbers,
+        )
+
+    def __str__(self) -> str:
+        parts = [
+            f"{self.model}/nl{self.layers}",
+            self.precision,
+            self.mesh,
+            *(["ac"] if self.checkpointing else []),
+            f"mb{self.micro_batch}",
+            f"gb{self.global_batch}",
+            self.machines,
+        ]
+        return "_".join(parts)
+
+    @property
+    def mesh(self) -> str:
+        """Data x tensor x pipeline."""
+        return f"{self.data}x{self.tensor}x{self.pipeline}"
+
+    @property
+    def machines(self) -> str:
+        """Nodes and GPUs of each."""
+        return f"{self.nodes}n{self.gpus}g"
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks the mesh has."""
+        return self.data * self.tensor * self.pipeline
+
+    @property
+    def micro_batches(self) -> int:
+        """How many micro-batches each data-parallel rank takes in a step."""
+        return self.global_batch // (self.micro_batch * self.data)
+
+    def check(self) -> Self:
+        """Refuse numbers that contradict each other, with the arithmetic shown."""
+        available = self.nodes * self.gpus
+        if self.world_size != available:
+            raise InputError(
+                f"'{self}' contradicts itself: {self.mesh} = {self.world_size} ranks against {self.machines} = "
+                f"{available} GPUs; make d x m x p equal nodes x GPUs"
+            )
+        share = self.micro_batch * self.data
+        if self.global_batch % share:
+            raise InputError(
+                f"'{self}' contradicts itself: gb {self.global_batch} is no multiple of mb x d = {self.micro_batch} x "
+                f"{self.data} = {share}"
+            )
+        if self.layers < self.pipeline:
+            raise InputError(f"'{self}' has {self.layers} layers for {self.pipeline} pipeline stages: use fewer stages")
+        return self
+
+
+def _first_missing(word: str) -> str:
+    """Which part of the word is the first that cannot be read."""
+    rest = word.strip()
+    for name, pattern in (
+        ("model", r"[a-z0-9-]+/"),
+        ("layers", r"nl\d+_"),
+        ("precision", r"[a-z0-9]+_"),
+        ("mesh", r"\d+x\d+x\d+_(ac_)?"),
+        ("micro_batch", r"mb\d+_"),
+        ("global_batch", r"gb\d+_"),
+        ("machines", r"\d+n\d+g$"),
+    ):
+        found = re.match(pattern, rest)
+        if found is None:
+            return f"{_PARTS[name]} should stand at '{rest}'" if rest else f"{_PARTS[name]} is missing at its end"
+        rest = rest[found.end() :]
+    return f"'{rest}' is too much at its end"

@@ -1,0 +1,40 @@
+"""How many calls make a sample."""
+
+from __future__ import annotations
+
+import time
+
+from paceline.benchmarks.micro.metrics import TIME
+from paceline.benchmarks.micro.parameters import MicroParameters
+from paceline.benchmarks.micro.session import MicroSession
+from paceline.core.benchmark import Context
+from paceline.core.case import Case
+from paceline.measure.device import CpuDevice
+
+PARAMETERS = MicroParameters(steps=3, warm_up=0.001)
+CONTEXT = Context(case=Case(index=0, benchmark="x", parameters={}, title=""))
+
+
+class Call:
+    """Takes next to nothing, but for the calls of these numbers, in which the machine pauses."""
+
+    def __init__(self, pauses: dict[int, float]) -> None:
+        self._pauses = pauses
+        self._count = 0
+
+    def __call__(self) -> None:
+        self._count += 1
+        time.sleep(self._pauses[self._count]) if self._count in self._pauses else None
+
+
+def test_a_pause_while_the_number_of_calls_is_sought_does_not_pass_for_a_long_call() -> None:
+    with MicroSession(PARAMETERS, CONTEXT, CpuDevice()) as session:
+        point = session.time(Call({2: 0.01}), TIME)  # the first call pays for what is lazy
+    assert point.calls > 16
+
+
+def test_a_long_call_is_a_sample_by_itself() -> None:
+    with MicroSession(PARAMETERS, CONTEXT, CpuDevice()) as session:
+        point = session.time(lambda: time.sleep(0.001), TIME)
+    assert point.calls == 1
+    assert point.time.value >= 0.001

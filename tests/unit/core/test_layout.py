@@ -1,0 +1,93 @@
+"""The word for a layout: read and printed back the same, and refused with the arithmetic when it contradicts itself."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.analysis.published.table import published_rows
+from paceline.core.errors import InputError
+from paceline.core.layout import Layout
+
+FAMILIES = {"BERT": "bert", "GPT-2": "gpt2"}
+counts = st.integers(1, 4096)
+layouts = st.builds(
+    Layout,
+    model=st.sampled_from(["bert", "gpt2"]),
+    layers=counts,
+    precision=st.sampled_from(["fp32", "fp16", "bf16", "fp8"]),
+    data=counts,
+    tensor=counts,
+    pipeline=counts,
+    checkpointing=st.booleans(),
+    micro_batch=counts,
+    global_batch=counts,
+    nodes=counts,
+    gpus=counts,
+)
+
+
+@given(layouts)
+def test_a_layout_is_printed_as_it_is_read(layout: Layout) -> None:
+    assert Layout.parse(str(layout)) == layout
+
+
+def test_the_parts_of_the_word() -> None:
+    layout = Layout.parse("gpt2/nl24_fp16_2x2x4_ac_mb32_gb1024_2n8g").check()
+    assert (layout.layers, layout.data, layout.tensor, layout.pipeline) == (24, 2, 2, 4)
+    assert layout.checkpointing
+    assert layout.world_size == 16
+    assert layout.micro_batches == 16
+
+
+def test_every_published_row_is_read_and_one_contradicts_itself() -> None:
+    rows = published_rows("libai_vs_megatron")
+    assert len(rows) == 44
+    refused = []
+    for row in rows:
+        word = f"{FAMILIES[row['model']]}/{row['case']}"
+        assert str(Layout.parse(word)) == word
+        try:
+            Layout.parse(word).check()
+        except InputError as error:
+            refused.append(str(error))
+    [message] = refused
+    assert "8x1x1 = 8 ranks against 1n4g = 4 GPUs" in message
+
+
+def test_a_batch_that_cannot_be_divided_is_refused_with_the_arithmetic() -> None:
+    with pytest.raises(InputError, match="gb 100 is no multiple of mb x d = 32 x 2 = 64"):
+        Layout.parse("bert/nl24_fp16_2x1x1_mb32_gb100_1n2g").check()
+
+
+def test_more_stages_than_layers_are_refused() -> None:
+    with pytest.raises(InputError, match="2 layers for 4 pipeline stages"):
+        Layout.parse("bert/nl2_fp16_1x1x4_mb1_gb4_1n4g").check()
+
+
+@pytest.mark.parametrize(
+    ("word", "complaint"),
+    [
+        ("nl24_fp16_1x1x1_mb1_gb1_1n1g", "the model and a slash should stand at 'nl24"),
+        ("gpt2/24_fp16_1x1x1_mb1_gb1_1n1g", "nl and the number of layers should stand at '24_fp16"),
+        ("gpt2/nl24_fp16_1x1_mb1_gb1_1n1g", "data x tensor x pipeline, like 2x2x4 should stand at '1x1_mb1"),
+        ("gpt2/nl24_fp16_1x1x1_mb1_gb1_", "nodes and GPUs, like 2n8g is missing at its end"),
+        ("gpt2/nl24_fp16_1x1x1_mb1_gb1_1n1g_x", "nodes and GPUs, like 2n8g should stand at '1n1g_x'"),
+        ("gpt3/nl24_fp16_1x1x1_mb1_gb1_1n1g", "did you mean 'gpt2'"),
+        ("gpt2/nl24_fp61_1x1x1_mb1_gb1_1n1g", "did you mean 'fp16'"),
+        ("gpt2/nl0_fp16_1x1x1_mb1_gb1_1n1g", "layers = 0 must be from 1"),
+    ],
+)
+def test_a_word_that_is_none_is_refused_at_its_first_wrong_part(word: str, complaint: str) -> None:
+    with pytest.raises(InputError) as refused:
+        Layout.parse(word)
+    assert complaint in str(refused.value)
+
+
+@given(st.text(max_size=60))
+def test_no_text_breaks_the_reader(text: str) -> None:
+    with contextlib.suppress(InputError):
+        Layout.parse(text)
