@@ -25,7 +25,8 @@ run: $(VENV)/.run ## measure this machine with the suite 'quick' and write pacel
 	$(BIN)/paceline run quick --report paceline-report.html
 
 test: lint ## everything that must hold: lint, types, import contract, tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest tests/unit tests/property --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest tests/integration tests/fault tests/browser
 
 lint: $(VENV)/.dev ## style, types and the arrows of the design
 	$(BIN)/ruff check .

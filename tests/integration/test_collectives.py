@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from support.cli import Sandbox
 
 SHORT = {"steps": 3, "warm_up": "50ms"}
 SIZES = ["64B", "96KiB"]
+SHARED_MEMORY = Path("/dev/shm")
 
 CORRUPT_WORKER = """
 import sys
@@ -147,8 +150,45 @@ def test_a_wrong_element_over_mpi_is_silent_corruption(sandbox: Sandbox, mpirun:
 
 def test_ranks_under_mpirun_end_with_a_case_that_takes_too_long(sandbox: Sandbox, mpirun: str) -> None:
     case = {"benchmark": "collective", "backend": "mpi", "ranks": 2, "budget": "10min", "warm_up": "10min"}
+    before = set(SHARED_MEMORY.iterdir())
     (record,) = measured(sandbox, case | {"timeout": "6s"}, code=1)  # and nothing is left behind
     assert record.outcome is Outcome.TIMEOUT
+    segments = [path for path in set(SHARED_MEMORY.iterdir()) - before if "_segment." in path.name]
+    assert [path for path in segments if not is_mapped(path)] == []  # those of others are in use
+    assert list((sandbox.folder / "tmp").iterdir()) == []
+
+
+def is_mapped(path: Path) -> bool:
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):
+            if str(path) in maps.read_text(errors="replace"):
+                return True
+    return False
+
+
+def test_ranks_under_mpirun_that_ask_for_too_much_memory_say_so_in_a_line(sandbox: Sandbox, mpirun: str) -> None:
+    case = {"benchmark": "collective", "backend": "mpi", "ranks": 2, "sizes": "1000TiB", **SHORT}
+    (record,) = measured(sandbox, case, code=1)
+    assert record.outcome is Outcome.OUT_OF_MEMORY
+    assert record.cause is not None
+    assert "use smaller sizes" in record.cause.message
+    assert "Traceback" not in record.cause.message
+
+
+def test_a_sweep_that_failed_keeps_its_points_apart(sandbox: Sandbox) -> None:
+    pytest.importorskip("mpi4py", reason="pip install 'paceline[mpi]'")
+    small = _mpi_output.PointLine(size=1024, samples=[1.0, 1.0])
+    large = _mpi_output.PointLine(size=2048, samples=[5.0])
+    script = f'#!/bin/sh\n[ "$1" = --version ] && exit 0\ncat <<END\n{small}\n{large}\nEND\nexit 1\n'
+    (sandbox.work / "mpirun").write_text(script)
+    (sandbox.work / "mpirun").chmod(0o755)
+    words = ["run", "collective", "--backend", "mpi", "--ranks", "2", "--target", "cpu", "--no-report"]
+    assert sandbox.run(*words, env={"PATH": f"{sandbox.work}:/usr/bin:/bin"}).returncode == 1
+    (record,) = sandbox.load().records
+    assert {one.metric.name: one.samples for one in record.measurements} == {
+        "time 1 KiB": [1.0, 1.0],
+        "time 2 KiB": [5.0],
+    }
 
 
 def test_without_mpirun_the_case_says_what_to_install(sandbox: Sandbox) -> None:

@@ -112,6 +112,23 @@ def test_a_killed_case_leaves_neither_file_nor_fio(sandbox: Sandbox, folder: Pat
 
 
 @needs_fio
+def test_a_killed_fio_takes_its_jobs_with_it(sandbox: Sandbox, folder: Path) -> None:
+    given = ("--pattern", "random-write", "--jobs", "2", "--folder", str(folder), "--size", "64MiB", "--steps", "1000")
+    watched = Watched.start(sandbox, "run", "disk", *given, *ALONE)
+    assert watched.wait_for("case_progress", phase="measuring")
+    (case,) = case_processes(watched.process.pid)
+    while not (programs := [child for child in case.children(recursive=True) if child.name() == "fio"]):
+        time.sleep(0.01)  # between two of them
+    assert len(programs) == 1, "jobs are threads, which cannot outlive it"
+    programs[0].kill()
+    assert watched.finish() == 1
+    record = only(sandbox)
+    assert record.cause is not None
+    assert "fio was ended by SIGKILL" in record.cause.message
+    assert record.measurements, "what was measured until then is kept"
+
+
+@needs_fio
 def test_a_killed_runner_leaves_neither_file_nor_fio(sandbox: Sandbox, folder: Path) -> None:
     given = ("--folder", str(folder), "--size", "64MiB", "--steps", "1000")
     watched = Watched.start(sandbox, "run", "disk", *given, *ALONE)
@@ -120,6 +137,7 @@ def test_a_killed_runner_leaves_neither_file_nor_fio(sandbox: Sandbox, folder: P
     watched.finish()
     assert sandbox.left_behind() == []
     assert list(folder.iterdir()) == []
+    assert list((sandbox.folder / "tmp").glob("paceline-*")) == []
 
 
 @needs_fio
@@ -152,7 +170,17 @@ def test_a_raw_device_is_not_written_without_saying_so(sandbox: Sandbox) -> None
     assert done.returncode == 2
     assert "destroy_data" in done.stderr
     done = sandbox.run("run", "disk", "--pattern", "write", "--raw-device", "/dev/null", "--destroy-data", *ALONE)
-    assert done.returncode == 1
+    assert done.returncode == 2
+    assert "no block device" in done.stderr
+    assert not sandbox.store.exists()
+
+
+def test_a_folder_that_does_not_exist_is_refused_before_anything_runs(sandbox: Sandbox) -> None:
+    done = sandbox.run("run", "node-check", "--folder", "nowhere", *ALONE)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "folder 'nowhere' does not exist" in done.stderr
+    assert not sandbox.store.exists()
 
 
 def test_loopback_has_figures_of_everything(sandbox: Sandbox) -> None:

@@ -18,8 +18,8 @@ REMEDIES = {
     CauseKind.CRASHED: "read the last lines it wrote in the HTML report, or run this case alone",
     CauseKind.INTERRUPTED: "resume the run",
     CauseKind.TIMEOUT: "raise 'timeout' of the case, or lower its 'budget' or its size",
-    CauseKind.HOST_MEMORY: "lower 'batch_size' or the model's size, or free host memory",
-    CauseKind.DEVICE_MEMORY: "lower 'batch_size', choose a narrower precision, or free the device's memory",
+    CauseKind.HOST_MEMORY: "lower 'batch_size', the model's size or the sizes, or free host memory",
+    CauseKind.DEVICE_MEMORY: "lower 'batch_size' or the sizes, choose a narrower precision, or free device memory",
     CauseKind.MISSING_DEPENDENCY: "install what is missing, or leave the case out",
     CauseKind.UNSUPPORTED: "leave the case out on this machine, or choose another precision or target",
     CauseKind.CORRUPTION: "trust no number from this device until it was checked; repeat the case on another one",
@@ -340,8 +340,13 @@ def _row(record: Record, label: str, primary: str | None) -> Row:
         headline=figure_of(headline) if headline else None,
         secondary=tuple(figure_of(m) for m in record.measurements if m is not headline and not m.at),
         sweeps=_sweeps(record),
-        remedy=REMEDIES[record.cause.kind] if record.cause and record.outcome is not Outcome.OK else "",
+        remedy=_remedy(record.cause) if record.cause and record.outcome is not Outcome.OK else "",
     )
+
+
+def _remedy(cause: Cause) -> str:
+    """What to do; an error without a traceback was foreseen, and its message says that itself."""
+    return "" if cause.kind is CauseKind.ERROR and not cause.detail else REMEDIES[cause.kind]
 
 
 def _sweeps(record: Record) -> tuple[Sweep, ...]:

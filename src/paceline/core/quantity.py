@@ -15,6 +15,7 @@ _BYTES = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGT", start=1):
     _BYTES |= {f"{_letter}iB": 1024**_power, f"{_letter}B": 1000**_power, _letter: 1000**_power}
 _BYTES |= {"kB": 1000, "k": 1000}
+LARGEST_SIZE = 1024**6  # bytes; arrays beyond it overflow what counts them
 SCALED = ("FLOP/s", "OP/s", "B/s")  # units that are shown with a prefix
 _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 
@@ -52,7 +53,10 @@ def parse_duration(text: object) -> float:
 
 def parse_size(text: object) -> int:
     """Bytes; MiB is 1024*1024, MB is 1000*1000."""
-    return round(_read(text, {k: float(v) for k, v in _BYTES.items()}, "size", "64MiB or 2GB"))
+    size = round(_read(text, {k: float(v) for k, v in _BYTES.items()}, "size", "64MiB or 2GB"))
+    if size > LARGEST_SIZE:
+        raise ValueError(f"'{text}' is more than any machine has; a size is at most {LARGEST_SIZE // 1024**4} TiB")
+    return size
 
 
 def parse_rate(text: object) -> float:

@@ -16,6 +16,8 @@ def exhausted(error: BaseException) -> Literal["host", "device"] | None:
         return "device"
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return "host"
+    if "Storage size calculation overflowed" in text:  # torch, of more than can be counted
+        return "host"
     if "bad_alloc" in text or "can't allocate memory" in text or "not enough memory" in text:
         return "host"
     return None

@@ -15,6 +15,8 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,25 +24,41 @@ from paceline.core.errors import MissingDependency, Unsupported
 
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-pthread")
 BUILD_SECONDS = 120.0
+VERSION_SECONDS = 30.0
 
 
 def compiler() -> list[str]:
     """The command of this machine's C compiler."""
     told = os.environ.get("CC")
-    names = [told] if told else ["cc", "gcc", "clang"]
-    for name in names:
-        words = shlex.split(name)
+    if told:
+        words = _words(told)
         if words and shutil.which(words[0]):
             return words
+        raise MissingDependency(f"the C compiler '{told}', which $CC names,", "correct $CC, or unset it")
+    for name in ("cc", "gcc", "clang"):
+        if shutil.which(name):
+            return [name]
     raise MissingDependency("a C compiler", "install one (apt install gcc), or name yours with $CC")
 
 
 @lru_cache
 def load(source: Path) -> ctypes.CDLL:
     """The C file as a loaded library; built once for each source, compiler and processor."""
-    built = _cache() / f"{source.stem}-{_identity(source)}.so"
-    if not built.exists():
-        _build(source, built)
+    name = f"{source.stem}-{_identity(source)}.so"
+    failures = []
+    for folder in _folders():
+        try:
+            return _load_from(folder / name, source)
+        except OSError as error:  # read-only, full, or a place that nothing may be executed from
+            failures.append(f"{folder}: {error.strerror or error}")
+    raise Unsupported(f"built code can nowhere be kept and loaded ({'; '.join(failures)}): set $XDG_CACHE_HOME")
+
+
+def _load_from(built: Path, source: Path) -> ctypes.CDLL:
+    if built.is_file():
+        with suppress(OSError):  # damaged: another takes its place
+            return ctypes.CDLL(str(built))
+    _build(source, built)
     return ctypes.CDLL(str(built))
 
 
@@ -50,50 +68,70 @@ def build_command(source: Path, output: Path) -> list[str]:
 
 
 def _build(source: Path, built: Path) -> None:
-    built.parent.mkdir(parents=True, exist_ok=True)
+    built.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=built.parent) as folder:
         made = Path(folder) / built.name
-        done = subprocess.run(
-            build_command(source, made), capture_output=True, text=True, timeout=BUILD_SECONDS, check=False
-        )
-        if done.returncode != 0:
+        done = _ask_compiler(build_command(source, made), BUILD_SECONDS)
+        if done.returncode != 0 or not made.is_file():
             lines = (done.stderr or done.stdout).strip().splitlines()
-            why = lines[0] if lines else f"exit code {done.returncode}"
+            why = lines[0] if lines else f"it made nothing, and ended with exit code {done.returncode}"
             raise Unsupported(
                 f"the C compiler '{compiler()[0]}' cannot build {source.name}: {why}; try another with $CC"
             )
+        with made.open("rb") as file:
+            os.fsync(file.fileno())  # a machine that loses power must not keep half a library
         made.replace(built)  # at once, so that nobody loads half a library
 
 
+def _ask_compiler(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        why = f"did not end within {seconds:.0f} s"
+    except OSError as error:
+        why = f"cannot be started ({error.strerror})"
+    raise Unsupported(f"the C compiler '{command[0]}' {why}; try another with $CC")
+
+
 def _identity(source: Path) -> str:
-    words = [source.read_text(), *FLAGS, *compiler(), _version(), platform.machine(), _processor()]
+    words = [source.read_text(encoding="utf-8"), *FLAGS, *compiler(), _version(), platform.machine(), _processor()]
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
 
 
 def _version() -> str:
-    done = subprocess.run([*compiler(), "--version"], capture_output=True, text=True, timeout=30, check=False)
-    return done.stdout
+    return _ask_compiler([*compiler(), "--version"], VERSION_SECONDS).stdout
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:  # a quotation without an end
+        return []
 
 
 def _processor() -> str:
     """What -march=native looks at: the instruction sets that the kernel lists."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
         return platform.processor()
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
-def _cache() -> Path:
+def _folders() -> Iterator[Path]:
+    """Where built code may be kept: the user's cache, or else among temporary files."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not base.is_absolute():
-        base = Path.home() / ".cache"
-    folder = base / "paceline" / "native"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        folder = Path(tempfile.gettempdir()) / f"paceline-native-{os.getuid()}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if folder.stat().st_uid != os.getuid():
-            raise Unsupported(f"{folder} belongs to somebody else; set $XDG_CACHE_HOME") from None
-    return folder
+    with suppress(RuntimeError):  # a user without a home
+        yield (base if base.is_absolute() else Path.home() / ".cache") / "paceline" / "native"
+    folder = Path(tempfile.gettempdir()) / f"paceline-native-{os.getuid()}"
+    if folder.exists() and folder.lstat().st_uid != os.getuid():
+        raise Unsupported(f"{folder} belongs to somebody else; set $XDG_CACHE_HOME")
+    yield folder

@@ -17,7 +17,8 @@ TINY_IMAGE = 64
 
 # By family, where it is not the usual size: what it was made for, and the least that its depth allows or needs.
 IMAGES = {"inception": 299}
-TINY_IMAGES = {"inception": 75, "vgg": 32}
+TINY_IMAGES = {"inception": 75, "vgg": 32, "resnet": 32}
+TINY_BLOCKS = (1, 1, 1, 1)  # of a ResNet, in its four stages
 
 # Auxiliary classifiers add this share of their loss while training.
 AUXILIARY_WEIGHTS = {"googlenet": 0.3, "inception": 0.4}
@@ -32,11 +33,22 @@ def _build(name: str, family: str, scale: Scale) -> Workload:
         # the published initialisation of both draws through scipy for minutes and changes no speed.
         options |= {"aux_logits": scale == "full" or family != "inception", "init_weights": False}
     image = IMAGES.get(family, IMAGE) if scale == "full" else TINY_IMAGES.get(family, TINY_IMAGE)
+    if scale == "tiny" and family == "resnet":
+        module = models.resnet.ResNet(_block_of(name), list(TINY_BLOCKS), num_classes=CLASSES)
+    else:
+        module = getattr(models, name)(**options)
     return Workload(
-        module=getattr(models, name)(**options),
+        module=module,
         make_batch=partial(_make_batch, image),
         loss=partial(_class_loss, AUXILIARY_WEIGHTS.get(family, 0.0)),
     )
+
+
+def _block_of(name: str) -> Any:
+    """What a ResNet of this name is built of."""
+    from paceline.models._modules.torchvision_import import models
+
+    return models.resnet.BasicBlock if name in ("resnet18", "resnet34") else models.resnet.Bottleneck
 
 
 def _make_batch(image: int, samples: int, generator: torch.Generator) -> Batch:

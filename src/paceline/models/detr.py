@@ -99,10 +99,11 @@ def _detection_loss(marks: Marks, output: tuple[Tensor, Tensor], batch: Batch) -
     from paceline.models._modules.matching import assign, matching_costs, set_loss
 
     logits, boxes = (part.float() for part in output)
+    labels, true_boxes = batch.targets
     with torch.no_grad():
-        chosen, answered = assign(matching_costs(logits, boxes, *batch.targets))
+        chosen, answered = assign(matching_costs(logits, boxes, labels, true_boxes))
     marks("matcher")
-    return set_loss(logits, boxes, *batch.targets, chosen, answered)
+    return set_loss(logits, boxes, labels, true_boxes, chosen, answered)
 
 
 def _build(shape: DetrShape, scale: Scale) -> Workload:

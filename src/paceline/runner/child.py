@@ -88,12 +88,17 @@ def explain(error: BaseException) -> tuple[Outcome, Cause]:
         return Outcome.UNSUPPORTED, cause(CauseKind.UNSUPPORTED, message, with_detail=False)
     if isinstance(error, SilentCorruption):
         return Outcome.FAILED, cause(CauseKind.CORRUPTION, message, with_detail=False)
-    where = error.where if isinstance(error, OutOfMemory) else exhausted(error)
+    if isinstance(error, OutOfMemory):  # whoever raised it knows what is too large
+        kind = CauseKind.DEVICE_MEMORY if error.where == "device" else CauseKind.HOST_MEMORY
+        return Outcome.OUT_OF_MEMORY, cause(kind, _first_line(message), with_detail=False)
+    where = exhausted(error)
     if where == "device":
-        text = f"the device's memory did not suffice; use a smaller batch (--batch-size auto finds one). {message}"
+        text = (
+            f"the device's memory did not suffice; use a smaller size or batch (--batch-size auto). {message}"
+        )
         return Outcome.OUT_OF_MEMORY, cause(CauseKind.DEVICE_MEMORY, _first_line(text))
     if where == "host":
-        text = f"the host's memory did not suffice; use a smaller batch or --scale tiny. {message}"
+        text = f"the host's memory did not suffice; use a smaller batch or size, or --scale tiny. {message}"
         return Outcome.OUT_OF_MEMORY, cause(CauseKind.HOST_MEMORY, _first_line(text))
     if any(words in message for words in _NO_KERNEL):
         text = f"this device or build of torch has no code for it: {message}"

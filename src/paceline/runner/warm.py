@@ -11,8 +11,11 @@ import gc
 import importlib
 import os
 import select
+import shutil
 import signal
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from paceline.runner.channel import Channel
@@ -27,7 +30,7 @@ def main() -> None:
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    children: set[int] = set()
+    children: dict[int, Path] = {}  # process of a case: its folder
     _prepare()
     try:
         while True:
@@ -44,9 +47,11 @@ def main() -> None:
         return
     finally:
         kill_groups(children)
+        for folder in set(children.values()):  # the runner would have removed it after the case
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def kill_groups(leaders: set[int]) -> None:
+def kill_groups(leaders: Iterable[int]) -> None:
     """End processes and everything in their process groups, whatever they are doing."""
     for pid in leaders:
         for kill in (os.killpg, os.kill):
@@ -54,7 +59,7 @@ def kill_groups(leaders: set[int]) -> None:
                 kill(pid, signal.SIGKILL)
 
 
-def _obey(order: dict[str, Any], descriptors: list[int], control: Channel, children: set[int]) -> None:
+def _obey(order: dict[str, Any], descriptors: list[int], control: Channel, children: dict[int, Path]) -> None:
     if order["do"] == "import":
         control.send({"imported": order["modules"], "failed": _import_all(order["modules"])})
         return
@@ -64,7 +69,7 @@ def _obey(order: dict[str, Any], descriptors: list[int], control: Channel, child
         _become_case(order, descriptors[0])
     for descriptor in descriptors:
         os.close(descriptor)
-    children.add(pid)
+    children[pid] = Path(order["log"]).parent
     control.send({"forked": pid, "ticket": order["ticket"]})
 
 
@@ -90,7 +95,7 @@ def _import_all(modules: list[str]) -> dict[str, str]:
     return failed
 
 
-def _report_ends(control: Channel, children: set[int]) -> None:
+def _report_ends(control: Channel, children: dict[int, Path]) -> None:
     while children:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -99,7 +104,7 @@ def _report_ends(control: Channel, children: set[int]) -> None:
         if pid == 0:
             return
         if pid in children:
-            children.discard(pid)
+            del children[pid]
             kill_groups({pid})  # what a case leaves behind in its group must not disturb the next one
             control.send({"ended": pid, "status": status})
 

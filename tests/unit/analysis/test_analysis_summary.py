@@ -107,8 +107,14 @@ def test_a_failed_case_has_a_remedy_and_an_ok_one_has_none() -> None:
 
 @pytest.mark.parametrize("kind", list(CauseKind))
 def test_every_kind_of_cause_has_a_remedy(kind: CauseKind) -> None:
-    bad = record(case(0, "train", "a"), outcome=Outcome.FAILED, cause=Cause(kind=kind, message="m"))
+    bad = record(case(0, "train", "a"), outcome=Outcome.FAILED, cause=Cause(kind=kind, message="m", detail="d"))
     assert summarize_run(run_of([bad])).rows[0].remedy
+
+
+def test_nobody_is_sent_to_a_traceback_that_is_not_there() -> None:
+    foreseen = Cause(kind=CauseKind.ERROR, message="node2:22 cannot be reached: check its name")
+    bad = record(case(0, "tcp", "a"), outcome=Outcome.FAILED, cause=foreseen)
+    assert summarize_run(run_of([bad])).rows[0].remedy == ""
 
 
 def test_marks_are_letters_of_their_kind_and_never_shared() -> None:

@@ -193,3 +193,9 @@ def test_rates_are_shown_with_decimal_prefixes(value: float, unit: str, text: st
 
 def test_other_rates_have_no_prefix() -> None:
     assert show(25_350.0, "images/s") == "25,350 images/s"
+
+
+@pytest.mark.parametrize("text", ["1e30", 10**30, "1048577TiB"])
+def test_sizes_that_no_machine_has_are_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="more than any machine has"):
+        parse_size(text)

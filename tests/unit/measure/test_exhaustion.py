@@ -54,3 +54,7 @@ def test_the_host_ran_out(error: Exception) -> None:
 )
 def test_other_errors_are_not_about_memory(error: BaseException) -> None:
     assert exhausted(error) is None
+
+
+def test_more_than_torch_can_count_is_more_than_there_is() -> None:
+    assert exhausted(RuntimeError("Storage size calculation overflowed with sizes=[1000000000000]")) == "host"

@@ -12,7 +12,7 @@ from paceline.models import registry
 from paceline.models._modules.detr import FrozenBatchNorm2d, backbone, sine_positions
 from paceline.models.base import Batch, Workload
 from paceline.models.detr import FULL, TINY, build_detr
-from paceline.models.flops import forward_flops
+from paceline.models.flops import count_flops, forward_flops
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -43,6 +43,12 @@ def test_the_backbone_and_the_layers_make_up_its_flops() -> None:
     resnet = (8_178_368_512 - 2 * 2048 * 1000) * (800 / 224) ** 2  # by the area
     expected = resnet + 2 * features * 2048 * hidden + encoder + 6 * (own + cross) + heads
     assert forward_flops(registry().get("detr")) == pytest.approx(expected, rel=1e-3)
+
+
+def test_flops_are_counted_in_inference_mode_too() -> None:
+    with torch.inference_mode():
+        inside = count_flops(registry().get("detr"), "tiny")
+    assert inside == count_flops(registry().get("detr"), "tiny") > 0
 
 
 def test_batches_hold_real_boxes_inside_the_image_and_a_mask_of_the_padding(tiny: Workload) -> None:
@@ -185,6 +191,7 @@ def losses(steps: int) -> list[float]:
     return [float(loss) for loss in found]
 
 
+@pytest.mark.slow
 def test_the_tiny_scale_learns_one_batch() -> None:
     found = losses(steps=60)
     assert found[-1] < found[0] / 2

@@ -51,6 +51,7 @@ def spread(module: nn.Module) -> None:
     nn.init.normal_(module.class_token, std=0.5)
 
 
+@pytest.mark.slow
 def test_the_base_size_agrees_with_torchvision() -> None:
     reference = models.vit_b_16(weights=None).eval()
     spread(reference)

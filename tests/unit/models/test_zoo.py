@@ -14,7 +14,7 @@ from paceline.models import ModelSpec, Workload, registry
 NAMES = """
 gpt2-small gpt2-medium gpt2-large gpt2-xl bert-base bert-large lstm lm-transformer asr-transformer
 resnet18 resnet34 resnet50 resnet101 resnet152 resnext50_32x4d resnext101_32x8d wide_resnet50_2 wide_resnet101_2
-densenet121 densenet161 densenet169 densenet201
+densenet121 densenet161 densenet169 densenet201 vit-base detr
 vgg11 vgg13 vgg16 vgg19 vgg11_bn vgg13_bn vgg16_bn vgg19_bn
 mnasnet0_5 mnasnet0_75 mnasnet1_0 mnasnet1_3 mobilenet_v2
 shufflenet_v2_x0_5 shufflenet_v2_x1_0 shufflenet_v2_x1_5 shufflenet_v2_x2_0
@@ -80,15 +80,27 @@ def test_one_training_step_and_one_inference_step(spec: ModelSpec) -> None:
     module.eval()
     with torch.inference_mode():
         output = module(*batch.inputs)
-    assert isinstance(output, torch.Tensor)
-    assert output.shape[0] == 2
-    assert torch.isfinite(output).all()
+    for part in output if isinstance(output, tuple) else (output,):
+        assert isinstance(part, torch.Tensor)
+        assert part.shape[0] == 2
+        assert torch.isfinite(part).all()
 
 
 @pytest.mark.parametrize("scale", ["tiny", "full"])
 @pytest.mark.parametrize(
     "name",
-    ["gpt2-small", "bert-base", "lstm", "lm-transformer", "asr-transformer", "resnet50", "inception_v3", "vgg11"],
+    [
+        "gpt2-small",
+        "bert-base",
+        "lstm",
+        "lm-transformer",
+        "asr-transformer",
+        "resnet50",
+        "inception_v3",
+        "vgg11",
+        "vit-base",
+        "detr",
+    ],
 )
 def test_the_first_rows_do_not_depend_on_the_batch_size(name: str, scale: str) -> None:
     spec = registry().get(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,9 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paceline.benchmarks.communication._sockets import free_port
 from paceline.benchmarks.micro.tools import ToolError, find_tool, garbled, run_tool
+from paceline.measure.timeline import monotonic
 
 DEFAULT_PORT = 5201
 PATIENCE_SECONDS = 60.0
+BUSY_SECONDS = 30.0  # it has not yet ended the last test, or serves another client
+RETRY_SECONDS = 0.1
 STARTS = 3  # a free port may be taken by somebody else before iperf3 has it
 
 
@@ -62,9 +66,20 @@ def parse(text: str) -> Moved:
 
 
 def send(host: str, port: int, amount: int, streams: int) -> Moved:
-    """Send about so many bytes through so many connections."""
+    """Send about so many bytes through so many connections; a server that is busy is asked again for a while."""
     command = [find(), "--client", host, "--port", str(port), "--json", "--bytes", str(amount)]
-    return parse(run_tool([*command, "--parallel", str(streams)], timeout=PATIENCE_SECONDS).output)
+    deadline = monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return parse(run_tool([*command, "--parallel", str(streams)], timeout=PATIENCE_SECONDS).output)
+        except ToolError as error:
+            if "server is busy" not in str(error):
+                raise
+            if monotonic() > deadline:
+                raise ToolError(
+                    f"iperf3 on {host}:{port} serves somebody else: it takes one client at a time"
+                ) from None
+        time.sleep(RETRY_SECONDS)
 
 
 def find() -> str:

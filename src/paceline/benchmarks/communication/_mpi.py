@@ -12,9 +12,9 @@ from pathlib import Path
 from paceline.benchmarks.communication import _mpi_output
 from paceline.benchmarks.micro.metrics import TIME
 from paceline.benchmarks.micro.session import show_at
-from paceline.benchmarks.micro.tools import LAST_LINES, ToolError, find_tool, follow_tool, last_words, run_tool
+from paceline.benchmarks.micro.tools import ToolError, find_tool, follow_tool, last_words, run_tool
 from paceline.core.benchmark import Context, Progress
-from paceline.core.errors import MissingDependency, OutOfMemory, Unsupported
+from paceline.core.errors import InputError, MissingDependency, OutOfMemory, Unsupported
 
 WORKER = "paceline.benchmarks.communication._mpi_worker"
 VERSION_SECONDS = 30.0
@@ -27,8 +27,8 @@ def run(context: Context, hosts: str | None) -> _mpi_output.Told:
     mpirun = find_tool("mpirun", "openmpi-bin", purpose="starts the ranks of backend = mpi")
     if importlib.util.find_spec("mpi4py") is None:
         raise MissingDependency("mpi4py", "pip install 'paceline[mpi]'")
-    if hosts is not None and not Path(hosts).is_file():
-        raise Unsupported(f"hosts = {hosts} is no file: write one host a line, as mpirun reads it")
+    if hosts is not None:
+        check_hosts(hosts)
     context.report(Progress(phase="measuring under mpirun"))
 
     def hear(line: str) -> None:
@@ -47,13 +47,19 @@ def run(context: Context, hosts: str | None) -> _mpi_output.Told:
     return _mpi_output.read(said.output, context.world_size)
 
 
+def check_hosts(hosts: str) -> None:
+    """Refuse a list of hosts that is not there."""
+    if not Path(hosts).is_file():
+        raise InputError(f"hosts = {hosts} is no file: write one host a line, as mpirun reads it")
+
+
 def _explained(error: ToolError) -> Exception:
     """What the ranks say of their failure, where they could; mpirun itself only knows that they ended."""
     if error.said is None:
         return error
     failed = _mpi_output.first_failure(error.said.output)
     if failed is None:
-        return ToolError(f"{str(error).partition(': ')[0]}: {_own_words(error.said.errors)}")
+        return ToolError(f"{error.message}: {_own_words(error.said.errors)}")
     where = f"rank {failed.rank} under mpirun"
     match failed.why:
         case "unsupported":
@@ -66,9 +72,10 @@ def _explained(error: ToolError) -> Exception:
 
 
 def _own_words(errors: str) -> str:
-    """What mpirun says without the frames around it and the advice for its own users."""
+    """What mpirun says without the frames around it, the advice for its own users, and tracebacks of Python."""
     lines = [line for line in errors.splitlines() if line.strip(" -") and "help" not in line]
-    return last_words("\n".join(lines[-LAST_LINES:]))
+    verdict = [line for line in lines if "noticed that process" in line]  # of a rank that somebody or a fault ended
+    return last_words("\n".join(verdict or [line for line in lines if not line.startswith(("  ", "Traceback"))]))
 
 
 def command(mpirun: str, version: str, ranks: int, hosts: str | None) -> list[str]:

@@ -7,9 +7,11 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,8 +90,14 @@ class MpiExchange:
 
 def main(case_text: str, exchange_type: type[MpiExchange] = MpiExchange) -> None:
     """Measure the case; a failure of one rank ends all of them."""
-    from mpi4py import MPI
-
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        why = (
+            f"mpi4py cannot load an MPI library: {error}; install one that belongs to mpirun (apt install openmpi-bin)"
+        )
+        _say_failure(int(os.environ.get("OMPI_COMM_WORLD_RANK", "0")), Unsupported(why))
+        sys.exit(1)
     _die_with_parent()
     everybody = MPI.COMM_WORLD
     try:
@@ -98,16 +106,18 @@ def main(case_text: str, exchange_type: type[MpiExchange] = MpiExchange) -> None
     except BaseException as error:
         traceback.print_exc()
         sys.stderr.flush()
-        sys.stdout.write(f"\n{_failed(everybody.Get_rank(), error)}\n")  # on a line of its own, whoever else writes
-        sys.stdout.flush()
+        _say_failure(everybody.Get_rank(), error)
         everybody.Abort(1)
 
 
-def _failed(rank: int, error: BaseException) -> Failed:
+def _say_failure(rank: int, error: BaseException) -> None:
     if isinstance(error, Unsupported):
-        return Failed(rank=rank, why="unsupported", message=str(error))
-    message = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-    return Failed(rank=rank, why="memory" if exhausted(error) else "error", message=message)
+        failed = Failed(rank=rank, why="unsupported", message=str(error))
+    else:
+        message = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+        failed = Failed(rank=rank, why="memory" if exhausted(error) else "error", message=message)
+    sys.stdout.write(f"\n{failed}\n")  # on a line of its own, whoever else writes
+    sys.stdout.flush()
 
 
 @contextmanager

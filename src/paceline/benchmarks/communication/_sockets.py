@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import subprocess
 import sys
@@ -58,6 +59,8 @@ def greet(address: Address, kind: int, size: int, timeout: float) -> socket.sock
     try:
         connection = connect(address, timeout)
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise PeerError("too many connections for this process: use fewer streams, or raise ulimit -n") from None
         raise PeerError(f"{address} cannot be reached: {error.strerror or error}") from None
     try:
         connection.sendall(GREETING.pack(MAGIC, kind, size))

@@ -91,6 +91,8 @@ class Collective(Benchmark[CollectiveParameters]):
     def check(cls, parameters: CollectiveParameters, case: Case) -> None:
         if parameters.hosts is not None and parameters.backend != "mpi":
             raise InputError(f"hosts = {parameters.hosts} goes with backend = mpi alone, not {parameters.backend}")
+        if parameters.hosts is not None and case.origin == "local":
+            _mpi.check_hosts(parameters.hosts)
 
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:

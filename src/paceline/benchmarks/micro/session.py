@@ -8,6 +8,7 @@ and not the host's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -102,10 +103,10 @@ class MicroSession:
         how = ""
         block = _repeated(call, calls)
         if graph and self.device.kind == "cuda":
-            seconds = _seconds_per_call(block, calls, self.device)
+            seconds = min(_seconds_per_call(block, calls, self.device) for _ in range(2))
             if seconds < GRAPH_BELOW:
-                calls = max(1, min(GRAPH_CALLS, calls))
-                block, how = _captured(call, calls), ", replayed as a CUDA graph"
+                calls, block = self._graph(call, min(GRAPH_CALLS, calls))
+                how = ", replayed as a CUDA graph"
         if calls > 1:
             how = f", {calls} calls per sample{how}"
         in_flight = 1 if each else IN_FLIGHT
@@ -221,6 +222,17 @@ class MicroSession:
         while calls < MOST_CALLS and not (self._is_sample(call, calls) and self._is_sample(call, calls)):
             calls *= 2
         return calls
+
+    def _graph(self, call: Call, calls: int) -> tuple[int, Call]:
+        """The calls as one graph, and how many they are.
+
+        As many as Python issues in the time of a sample may be over much sooner in a graph, so that the gap between
+        two replays would count: then it takes more.
+        """
+        replay = _captured(call, calls)
+        took = min(_seconds_per_call(replay, 1, self.device) for _ in range(2))
+        more = min(GRAPH_CALLS, math.ceil(calls * SAMPLE_SECONDS[self.device.kind] / took))
+        return (more, _captured(call, more)) if more > calls else (calls, replay)
 
     def _is_sample(self, call: Call, calls: int) -> bool:
         """Whether so many calls took long enough just now, in the eyes of the first rank."""

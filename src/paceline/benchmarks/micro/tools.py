@@ -28,7 +28,8 @@ class ToolError(CaseError):
     """A program failed, or said something that cannot be understood."""
 
     def __init__(self, message: str, said: Said | None = None) -> None:
-        super().__init__(message)
+        super().__init__(f"{message}: {last_words(said.errors or said.output)}" if said else message)
+        self.message = message
         self.said = said  # all of it, where the program ran
 
 
@@ -110,14 +111,12 @@ def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
 
 def _checked(program: str, code: int, said: Said) -> Said:
     """What a program said, if it ended well."""
-    name, words = Path(program).name, last_words(said.errors or said.output)
+    name = Path(program).name
     if code < 0:
-        raise ToolError(
-            f"{name} was ended by {_signal_name(-code)}, by somebody or for want of memory; measure again ({words})",
-            said,
-        )
+        again = "--resume RUN --retry-failed measures it again"
+        raise ToolError(f"{name} was ended by {_signal_name(-code)}, by somebody or for want of memory ({again})", said)
     if code > 0:
-        raise ToolError(f"{name} ended with exit code {code}: {words}", said)
+        raise ToolError(f"{name} ended with exit code {code}", said)
     return said
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from paceline.benchmarks.model.metrics import (
     COMPILE_TIME,
@@ -18,12 +18,13 @@ from paceline.benchmarks.model.metrics import (
     phase_measurements,
     step_measurements,
 )
-from paceline.benchmarks.model.session import Session
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context, Progress
+from paceline.core.parameters import MeasuringParameters
 from paceline.core.record import Doubt, Measurement, Result
 from paceline.machine import conditions
 from paceline.measure import loop
+from paceline.measure.device import Device
 from paceline.measure.energy import open_meter
 from paceline.measure.memory import HostPeak
 from paceline.measure.timeline import monotonic
@@ -34,7 +35,35 @@ MIN_ENERGY_SECONDS = 2.0
 NO_PEAK = "unknown for this device, so there is no MFU; 'paceline machine --measure' measures one"
 
 
-def time_once(session: Session, step: Callable[[], object]) -> float:
+class Stepped(Protocol):
+    """What is needed of whatever takes the steps."""
+
+    @property
+    def device(self) -> Device:
+        """Where it runs."""
+
+    @property
+    def parameters(self) -> MeasuringParameters:
+        """How long and how exactly to measure it."""
+
+    @property
+    def compiled(self) -> bool:
+        """Whether a compiler made a part of it."""
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether its steps are replayed as a graph."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the record must say of it."""
+
+    @property
+    def doubts(self) -> list[Doubt]:
+        """Reasons to trust its figures less that are known beforehand."""
+
+
+def time_once(session: Stepped, step: Callable[[], object]) -> float:
     """Seconds that one step takes: the very first one pays for everything lazy."""
     session.device.synchronize()
     begun = monotonic()
@@ -60,7 +89,7 @@ class Region:
 
 
 def measure_steps(
-    session: Session,
+    session: Stepped,
     step: Callable[[], object],
     work: StepWork,
     first_seconds: float | None,
@@ -122,7 +151,7 @@ def _reporter(context: Context, work: StepWork, ranks: Ranks) -> loop.Report:
 
 
 def _measure_region(
-    session: Session,
+    session: Stepped,
     step: Callable[[], object],
     in_flight: int,
     agree: loop.Agree | None,
@@ -154,7 +183,7 @@ def _measure_region(
         before=before,
         after=after,
         # Replaying a graph allocates nothing, so that the allocator's peak would leave out what the graph holds.
-        device_memory=None if session.parameters.graph else device.peak_memory(),
+        device_memory=None if session.is_graph else device.peak_memory(),
         device_reserved=(device.peak_memory() or (0, 0))[1],
         host_memory=host.read(),
         host_memory_exact=host.exact,

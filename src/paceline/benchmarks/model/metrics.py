@@ -120,9 +120,9 @@ COMMON = (
 class StepWork:
     """What one step of one rank does."""
 
-    samples: int
+    samples: float  # its share, where several ranks work on the same samples
     sample_name: str
-    tokens: int | None
+    tokens: float | None
     flops: float
     peak: Peak | None
     audio: float | None = None  # seconds of it

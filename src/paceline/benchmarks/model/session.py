@@ -81,14 +81,19 @@ class Session:
             audio=audio * size if audio else None,
             flops=self._flops_per_sample(training) * size,
             together=training,
-            peak=self._peak(),
+            peak=peak_of(self.device, self.parameters.precision),
         )
 
-    def _peak(self) -> Peak | None:
-        """The datasheet's, or else what this machine was measured to reach: ranks on one CPU have a part of it each."""
-        name, precision = self.device.name, self.parameters.precision
-        sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if self.device.kind == "cpu" else 1
-        return peak_flops(name, precision) or measured_peak_flops(name, precision, sharing=sharing)
+    @property
+    def is_graph(self) -> bool:
+        """Whether steps are replayed as a CUDA graph."""
+        return self.parameters.graph
+
+
+def peak_of(device: Device, precision: str) -> Peak | None:
+    """The datasheet's, or else what this machine was measured to reach: ranks on one CPU have a part of it each."""
+    sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if device.kind == "cpu" else 1
+    return peak_flops(device.name, precision) or measured_peak_flops(device.name, precision, sharing=sharing)
 
 
 def open_session(spec: ModelSpec, parameters: ModelParameters, device: Device, mode: str) -> Session:
@@ -101,7 +106,7 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: Device, m
     formats.set_fp32_mode(parameters.precision)
     if parameters.deterministic:
         _compute_deterministically()
-    compiled, not_compiled_because = _whether_to_compile(parameters.compile, device)
+    compiled, not_compiled_because = whether_to_compile(parameters.compile, device)
     autotuned = _wanted(parameters.autotune, compiled) and device.kind == "cuda" and not parameters.deterministic
     torch.backends.cudnn.benchmark = autotuned
     seed_everything(parameters.seed)
@@ -171,7 +176,7 @@ def _wanted(switch: str, when_auto: bool) -> bool:
     return when_auto if switch == "auto" else switch == "on"
 
 
-def _whether_to_compile(switch: str, device: Device) -> tuple[bool, str]:
+def whether_to_compile(switch: str, device: Device) -> tuple[bool, str]:
     """Whether to compile, and why not where `auto` decides against it."""
     compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("gcc")
     obstacle = ""

@@ -67,7 +67,9 @@ class Job:
             "direct": str(int(self.direct)),
             "iodepth": str(self.depth),
             "numjobs": str(self.jobs),
+            "thread": "1",  # as processes, which fio gives groups of their own, its jobs would outlive it
             "offset_increment": str(self.region),
+            "randrepeat": "0",  # or fio goes to the same blocks in every start, whatever the seed
         }
         if self.read_share is not None:
             chosen["rwmixread"] = str(self.read_share)

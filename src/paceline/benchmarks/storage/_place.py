@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.core.errors import InputError, Unsupported
+from paceline.core.errors import CaseError, InputError, Unsupported
 from paceline.core.quantity import show_size
 
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
@@ -38,8 +38,7 @@ class Place:
 @contextmanager
 def scratch_file(folder: Path, size: int) -> Iterator[Place]:
     """A file without a name in a folder, full of random bytes; refused in memory and where there is no room."""
-    if not folder.is_dir():
-        raise InputError(f"folder '{folder}' does not exist: name an existing folder on the disk to measure")
+    check_folder(folder)
     kind = file_system_of(folder)
     if kind in IN_MEMORY:
         raise Unsupported(f"'{folder}' is {kind}, which is memory and no disk: name a folder on a disk with --folder")
@@ -52,19 +51,32 @@ def scratch_file(folder: Path, size: int) -> Iterator[Place]:
         os.close(descriptor)
 
 
-@contextmanager
-def raw_device(name: str, size: int, *, writes: bool) -> Iterator[Place]:
-    """A block device that nothing uses, held so that nothing can mount it meanwhile."""
+def check_folder(folder: Path) -> None:
+    """Refuse what is no folder."""
+    if not folder.is_dir():
+        what = "is no folder" if folder.exists() else "does not exist"
+        raise InputError(f"folder '{folder}' {what}: name an existing folder on the disk to measure")
+
+
+def check_raw_device(name: str) -> None:
+    """Refuse what is no block device, or is in use."""
     path = Path(name).resolve()
     try:
         is_block = stat.S_ISBLK(path.stat().st_mode)
     except OSError as error:
-        raise InputError(f"raw_device '{name}' cannot be looked at: {error.strerror}") from None
+        raise InputError(f"raw_device '{name}' cannot be looked at: {error.strerror}; lsblk lists devices") from None
     if not is_block:
         raise InputError(f"raw_device '{name}' is no block device: a file system is measured with --folder")
     used = _use_of(path)
     if used:
         raise InputError(f"raw_device '{name}' is in use ({used}): only a device that nothing uses is measured")
+
+
+@contextmanager
+def raw_device(name: str, size: int, *, writes: bool) -> Iterator[Place]:
+    """A block device that nothing uses, held so that nothing can mount it meanwhile."""
+    check_raw_device(name)
+    path = Path(name).resolve()
     try:
         # The kernel refuses this where a file system, a volume or an array holds the device or a part of it.
         descriptor = os.open(path, (os.O_RDWR if writes else os.O_RDONLY) | os.O_EXCL)
@@ -82,12 +94,12 @@ def raw_device(name: str, size: int, *, writes: bool) -> Iterator[Place]:
 def default_folder() -> Path:
     """A folder of ours in the user's cache, or else among temporary files."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    folder = (base if base.is_absolute() else Path.home() / ".cache") / "paceline" / "disk"
     try:
+        folder = (base if base.is_absolute() else Path.home() / ".cache") / "paceline" / "disk"
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):  # the latter: a user without a home
         return Path(tempfile.gettempdir())
-    return folder
+    return folder if os.access(folder, os.W_OK) else Path(tempfile.gettempdir())
 
 
 def file_system_of(folder: Path, mounts: str | None = None) -> str | None:
@@ -125,9 +137,14 @@ def _nameless(folder: Path) -> int:
         return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise InputError(f"folder '{folder}' cannot be written to: {error.strerror}") from None
+            raise InputError(
+                f"folder '{folder}' cannot be written to ({error.strerror}): name another with --folder"
+            ) from None
     # File systems without such files: it has a name for a moment.
-    descriptor, name = tempfile.mkstemp(prefix="paceline-disk-", dir=folder)
+    try:
+        descriptor, name = tempfile.mkstemp(prefix="paceline-disk-", dir=folder)
+    except OSError as error:
+        raise Unsupported(f"no file can be made in '{folder}' ({error.strerror}): name another with --folder") from None
     Path(name).unlink()
     return descriptor
 
@@ -145,7 +162,14 @@ def _fill(descriptor: int, size: int, folder: Path) -> None:
             raise Unsupported(
                 f"'{folder}' has no room for {show_size(size)} ({error.strerror}): use a smaller --size"
             ) from None
-        raise
+        if error.errno == errno.EFBIG:
+            raise Unsupported(
+                f"a file of {show_size(size)} is larger than this process or '{folder}' may have ({error.strerror}): "
+                "use a smaller --size, or raise the limit (ulimit -f)"
+            ) from None
+        raise CaseError(
+            f"'{folder}' cannot be written to ({error.strerror}): look for a broken disk (dmesg), or use --folder"
+        ) from None
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
 

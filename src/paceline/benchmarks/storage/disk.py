@@ -14,7 +14,15 @@ from paceline.benchmarks.micro.parameters import MicroParameters
 from paceline.benchmarks.micro.session import MicroSession, Point
 from paceline.benchmarks.micro.tools import ToolError, find_tool, run_tool
 from paceline.benchmarks.storage._fio import RW, WITHOUT_QUEUE, Job, Ran, Side, Window, parse, pooled_latency
-from paceline.benchmarks.storage._place import Place, allows_direct, default_folder, raw_device, scratch_file
+from paceline.benchmarks.storage._place import (
+    Place,
+    allows_direct,
+    check_folder,
+    check_raw_device,
+    default_folder,
+    raw_device,
+    scratch_file,
+)
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.errors import InputError, Unsupported
@@ -128,6 +136,11 @@ class Disk(Benchmark[DiskParameters]):
                 f"size = {show_size(parameters.size)} is less than a block of {show_size(block)} for each of "
                 f"{parameters.jobs} jobs"
             )
+        if case.origin == "local":  # a place that somebody here has typed
+            if parameters.folder is not None:
+                check_folder(Path(parameters.folder).expanduser())
+            if parameters.raw_device is not None:
+                check_raw_device(parameters.raw_device)
 
     def measure(self, parameters: DiskParameters, context: Context) -> Result:
         fio = find_tool("fio", "fio", purpose="reads and writes the disk")

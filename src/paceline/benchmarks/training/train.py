@@ -10,6 +10,7 @@ from paceline.benchmarks.model import precision as formats
 from paceline.benchmarks.model.batch_size import choose_batch_size
 from paceline.benchmarks.model.benchmark import ModelBenchmark
 from paceline.benchmarks.model.determinism import Determinism
+from paceline.benchmarks.model.losses import loss_doubts, scale_doubts
 from paceline.benchmarks.model.measuring import measure_steps, time_once
 from paceline.benchmarks.model.metrics import COMMON, LOSS, PHASES, StepWork
 from paceline.benchmarks.model.parameters import ModelParameters
@@ -17,7 +18,7 @@ from paceline.benchmarks.model.session import Session, compile_step, open_sessio
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import Unsupported
-from paceline.core.record import Doubt, Measurement, Result
+from paceline.core.record import Measurement, Result
 from paceline.measure.device import Device, open_device
 from paceline.models.base import Batch, ModelSpec
 from paceline.models.user import find_model
@@ -90,16 +91,8 @@ class Train(ModelBenchmark[TrainParameters]):
         }
         if reference is not None:
             result.facts["deterministic"] = f"the first {TRACED_STEPS} losses are the same twice"
-        result.doubts += _loss_doubts([*trace, last_loss])
-        if trainer.loss_scale < scale_before:
-            result.doubts.append(
-                Doubt(
-                    kind="skipped-steps",
-                    message=f"the loss scale fell from {scale_before:g} to {trainer.loss_scale:g}: gradients "
-                    "overflowed and optimizer steps were skipped, which is cheaper than taking them",
-                    remedy="use bf16, or allow more warm-up so that the scale settles",
-                )
-            )
+        result.doubts += loss_doubts([*trace, last_loss])
+        result.doubts += scale_doubts(scale_before, trainer.loss_scale)
         return result
 
 
@@ -115,7 +108,7 @@ class Trainer:
         parameters = session.parameters
         workload = session.workload
         self.marks = workload.marks
-        apart = isinstance(parameters, TrainParameters) and parameters.phases
+        apart = (isinstance(parameters, TrainParameters) and parameters.phases) or not workload.loss_compiles
         both: torch.nn.Module = _with_loss(session, compiled=session.compiled and apart)
         optimizer = parameters.optimizer if isinstance(parameters, TrainParameters) else "adamw"
         if optimizer == "adamw":
@@ -167,6 +160,8 @@ class Trainer:
         """The step as one CUDA graph; only what never asks the host can be one."""
         if self._scaler.is_enabled() or self._ranks.world_size > 1:
             raise Unsupported("graph = true goes with one rank and fp32, tf32, bf16 or fp8: use one of these")
+        if not self.session.workload.loss_compiles:
+            raise Unsupported(f"the loss of {self.session.spec.name} goes to the host: use graph = false")
         return capture(self.step)
 
     def work(self) -> StepWork:
@@ -232,17 +227,3 @@ def _trace_alone(spec: ModelSpec, parameters: TrainParameters, device: Device, r
     trainer = Trainer(open_session(spec, parameters, device, "train"), ranks)
     trainer.load(size)
     return [float(trainer.step()) for _ in range(TRACED_STEPS)]
-
-
-def _loss_doubts(trace: list[float]) -> list[Doubt]:
-    import math
-
-    if all(math.isfinite(loss) for loss in trace):
-        return []
-    return [
-        Doubt(
-            kind="diverged",
-            message=f"the loss of the first steps or of the last one is not finite: {trace}",
-            remedy="use bf16 or fp32; a step that computes nothing sensible may take another time",
-        )
-    ]

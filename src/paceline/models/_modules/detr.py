@@ -1,4 +1,4 @@
-"""DETR as a plain module: a ResNet with frozen batch norms, an encoder and a decoder with post-norm layers, two heads."""
+"""DETR as a plain module: a ResNet with frozen batch norms, post-norm encoder and decoder layers, and two heads."""
 
 from __future__ import annotations
 
@@ -49,16 +49,15 @@ def backbone(blocks: Sequence[int], width: int) -> nn.Sequential:
 
 
 def sine_positions(real: Tensor, hidden: int) -> Tensor:
-    """Where each feature lies in the real part of its image, [batch, height * width, hidden] from [batch, height, width].
+    """Where each feature lies in the real part of its image: [batch, height, width] to [batch, height * width, hidden].
 
     Rows fill the first half of the numbers and columns the second: sines and cosines in turn, at falling frequencies.
     """
     features = hidden // 2
-    counts = real.float()
     exponents = 2 * torch.arange(features // 2, device=real.device) / features
     encoded = []
     for axis in (1, 2):
-        place = counts.cumsum(axis)
+        place = real.cumsum(axis)  # of whole numbers: the same in any order of adding
         place = place / (place.narrow(axis, -1, 1) + 1e-6) * (2 * math.pi)
         angle = place.unsqueeze(3) / TEMPERATURE**exponents
         encoded.append(torch.stack((angle.sin(), angle.cos()), dim=4).flatten(3))
@@ -133,7 +132,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, attention to the image and the feed-forward layer, each added to its input and normalised after."""
+    """Self-attention, attention to the image, the feed-forward layer: each added to its input and normalised after."""
 
     def __init__(self, hidden: int, heads: int, inner: int, dropout: float) -> None:
         super().__init__()
@@ -210,10 +209,12 @@ class Detr(nn.Module):
     def decode(self, memory: Tensor, positions: Tensor, attendable: Tensor) -> list[Tensor]:
         """The object queries as they leave every decoder layer."""
         placed = memory + positions
-        x = memory.new_zeros(memory.shape[0], *self.query_positions.shape)
+        # Repeated, not expanded: torch's counter of operators cannot follow a weight's view into a layer.
+        query_positions = self.query_positions.repeat(memory.shape[0], 1, 1)
+        x = torch.zeros_like(query_positions)
         outputs = []
         for layer in self.decoder:
-            x = layer(x, self.query_positions, memory, placed, attendable)
+            x = layer(x, query_positions, memory, placed, attendable)
             outputs.append(x)
         return outputs
 

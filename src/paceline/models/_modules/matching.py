@@ -27,7 +27,7 @@ SMALLEST_AREA = 1e-9
 
 def corners(boxes: Tensor) -> Tensor:
     """Boxes as (left, top, right, bottom)."""
-    centre, size = boxes.split(2, dim=-1)
+    centre, size = boxes[..., :2], boxes[..., 2:]
     return torch.cat((centre - size / 2, centre + size / 2), dim=-1)
 
 
@@ -55,7 +55,7 @@ def matching_costs(logits: Tensor, boxes: Tensor, labels: Tensor, true_boxes: Te
 
 
 def assign(costs: Tensor) -> tuple[Tensor, Tensor]:
-    """The cheapest pairs of every cost matrix [..., queries, targets]: which queries, and which targets they answer for.
+    """The cheapest pairs of every cost matrix [..., queries, targets]: the queries, and the targets they answer for.
 
     Both are [..., pairs] on the device of the costs, with as many pairs as there are queries or targets, whichever are
     fewer.

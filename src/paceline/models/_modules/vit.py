@@ -72,8 +72,10 @@ class Vit(nn.Module):
 
     def patches(self, images: Tensor) -> Tensor:
         """The pixels of every patch in one row: [batch, patches, 3 * patch * patch]."""
-        rows = images.unflatten(3, (-1, self.patch)).unflatten(2, (-1, self.patch))
-        return rows.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+        batch, _, height, width = images.shape
+        rows, columns = height // self.patch, width // self.patch
+        split = images.reshape(batch, CHANNELS, rows, self.patch, columns, self.patch)
+        return split.permute(0, 2, 4, 1, 3, 5).reshape(batch, rows * columns, -1)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.patch_embedding(self.patches(images))

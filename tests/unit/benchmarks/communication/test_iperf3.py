@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.benchmarks.communication import _iperf3
 from paceline.benchmarks.communication._iperf3 import parse
 from paceline.benchmarks.micro.tools import ToolError
 from support.recordings import anything, places, recorded, replaced
@@ -58,3 +60,29 @@ def test_a_wrong_value_anywhere_is_understood_or_refused(place: tuple[str | int,
 def test_a_time_that_cannot_be_is_refused(value: object) -> None:
     with pytest.raises(ToolError, match="seconds"):
         parse(replaced(ONE, ("end", "sum_received", "seconds"), value))
+
+
+def busy(folder: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """An iperf3 whose server serves somebody else, so many times."""
+    (folder / "answer").write_text(ONE)
+    text = f"""#!/bin/sh
+        echo x >> {folder}/asked
+        if [ $(wc -l < {folder}/asked) -gt {times} ]; then cat {folder}/answer; exit; fi
+        echo '{{"error": "the server is busy running a test. try again later"}}'
+    """
+    (folder / "iperf3").write_text(text)
+    (folder / "iperf3").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setattr(_iperf3, "RETRY_SECONDS", 0.001)
+
+
+def test_a_server_that_is_busy_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy(tmp_path, monkeypatch, 2)
+    assert _iperf3.send("node2", 5201, 1000, 1) == parse(ONE)
+
+
+def test_a_server_that_stays_busy_is_an_error_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy(tmp_path, monkeypatch, 1000)
+    monkeypatch.setattr(_iperf3, "BUSY_SECONDS", 0.05)
+    with pytest.raises(ToolError, match=r"node2:5201 serves somebody else"):
+        _iperf3.send("node2", 5201, 1000, 1)

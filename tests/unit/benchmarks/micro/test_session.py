@@ -1,9 +1,13 @@
-"""How many calls make a sample."""
+"""How many calls make a sample, issued one by one or recorded into a graph."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
+import pytest
+
+from paceline.benchmarks.micro import session as micro
 from paceline.benchmarks.micro.metrics import TIME
 from paceline.benchmarks.micro.parameters import MicroParameters
 from paceline.benchmarks.micro.session import MicroSession
@@ -38,3 +42,32 @@ def test_a_long_call_is_a_sample_by_itself() -> None:
         point = session.time(lambda: time.sleep(0.001), TIME)
     assert point.calls == 1
     assert point.time.value >= 0.001
+
+
+class Gpu(CpuDevice):
+    """Waits for nothing, but is taken for a GPU."""
+
+    kind = "cuda"
+
+
+def busy(seconds: float) -> None:
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
+@pytest.mark.parametrize(("in_graph", "least", "most"), [(1e-6, micro.GRAPH_CALLS, micro.GRAPH_CALLS), (2e-5, 2, 128)])
+def test_a_graph_holds_as_many_calls_as_last_for_a_sample_on_the_device(
+    in_graph: float, least: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Python issues in a millisecond may be over in microseconds, and then the gap between replays counts."""
+
+    def captured(call: Callable[[], object], times: int) -> Callable[[], object]:
+        return lambda: busy(times * in_graph)
+
+    monkeypatch.setattr(micro, "_captured", captured)
+    with MicroSession(PARAMETERS, CONTEXT, Gpu()) as session:
+        point = session.time(lambda: busy(2e-5), TIME, graph=True)
+    assert least <= point.calls <= most
+    assert point.time.value >= in_graph
+    assert "CUDA graph" in point.timing

@@ -6,11 +6,18 @@ from typing import Any
 
 import pytest
 
+from paceline.benchmarks.storage import disk
 from paceline.benchmarks.storage._fio import Job
 from paceline.benchmarks.storage._place import Place
 from paceline.benchmarks.storage.disk import Disk, DiskParameters, _facts
 from paceline.core.case import Case
 from paceline.core.errors import InputError
+
+
+@pytest.fixture
+def free_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every name is one of a device that nothing uses."""
+    monkeypatch.setattr(disk, "check_raw_device", lambda name: None)
 
 
 def check(origin: str = "local", **given: Any) -> None:
@@ -19,6 +26,7 @@ def check(origin: str = "local", **given: Any) -> None:
     Disk.check(parameters, case)
 
 
+@pytest.mark.usefixtures("free_device")
 @pytest.mark.parametrize("pattern", ["write", "random-write", "mixed", "random-mixed"])
 def test_a_raw_device_is_written_only_when_that_is_said(pattern: str) -> None:
     with pytest.raises(InputError, match="destroy_data"):
@@ -26,6 +34,7 @@ def test_a_raw_device_is_written_only_when_that_is_said(pattern: str) -> None:
     check(pattern=pattern, raw_device="/dev/sdz", destroy_data=True)
 
 
+@pytest.mark.usefixtures("free_device")
 @pytest.mark.parametrize("pattern", ["read", "random-read"])
 def test_a_raw_device_may_be_read(pattern: str) -> None:
     check(pattern=pattern, raw_device="/dev/sdz")
@@ -36,6 +45,10 @@ def test_the_network_names_no_raw_device() -> None:
         check(origin="network", raw_device="/dev/sdz")
 
 
+def test_the_folders_of_another_machine_are_not_looked_for_here() -> None:
+    check(origin="network", folder="/no/such/folder")
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -44,6 +57,10 @@ def test_the_network_names_no_raw_device() -> None:
         ({"engine": "psync", "depth": 4}, "one operation in flight"),
         ({"read_share": "50%"}, "read_share goes with"),
         ({"size": "1MiB", "jobs": 2}, "less than a block"),
+        ({"folder": "/no/such/folder"}, "does not exist"),
+        ({"folder": "/etc/hostname"}, "is no folder"),
+        ({"raw_device": "/dev/null"}, "no block device"),
+        ({"raw_device": "/dev/not-there"}, "cannot be looked at"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(given: dict[str, Any], words: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from paceline.benchmarks.storage import _place
-from paceline.core.errors import InputError, Unsupported
+from paceline.core.errors import CaseError, InputError, Unsupported
 
 MIB = 1024**2
 SHARED_MEMORY = Path("/dev/shm")
@@ -69,6 +70,33 @@ def test_room_that_runs_out_meanwhile_is_no_crash(on_disk: Path, monkeypatch: py
     with pytest.raises(Unsupported, match="no room for 1 MiB"), _place.scratch_file(on_disk, MIB):
         pass
     assert list(on_disk.iterdir()) == []
+
+
+def test_a_limit_on_files_says_how_to_raise_it(on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(_descriptor: int, _data: object) -> int:
+        raise OSError(27, "File too large")
+
+    monkeypatch.setattr(os, "write", too_large)
+    with pytest.raises(Unsupported, match="ulimit -f"), _place.scratch_file(on_disk, MIB):
+        pass
+
+
+def test_a_disk_that_fails_is_told_without_a_traceback(on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_descriptor: int, _data: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "write", broken)
+    with pytest.raises(CaseError, match=r"Input/output error.*dmesg"), _place.scratch_file(on_disk, MIB):
+        pass
+
+
+def test_a_user_without_a_home_has_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert _place.default_folder() == Path(tempfile.gettempdir())
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:

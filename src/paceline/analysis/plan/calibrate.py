@@ -1,0 +1,116 @@
+"""Fits what no datasheet tells of a cluster on throughputs that were measured there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.analysis.plan.cluster import Cluster
+from paceline.analysis.plan.timing import samples_per_second
+from paceline.analysis.plan.transformer import Transformer
+from paceline.core.errors import PacelineError
+from paceline.core.layout import Layout
+
+Vector = NDArray[np.float64]
+
+ROUNDS = 60
+STEP = 1e-4  # of a fitted number, for its derivative
+SETTLED = 1e-6  # of the sum of squares
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A throughput that was measured."""
+
+    model: Transformer
+    layout: Layout
+    samples_per_s: float
+
+
+@dataclass(frozen=True)
+class _Free:
+    """A field of the cluster that is fitted, and how far it may reasonably be from where it starts.
+
+    What must be positive is fitted by its logarithm, a part of one by its log-odds.
+    """
+
+    name: str
+    part_of_one: bool
+    freedom: float
+
+    def read(self, value: float) -> float:
+        return math.log(value / (1 - value)) if self.part_of_one else math.log(value)
+
+    def write(self, number: float) -> float:
+        number = min(max(number, -50.0), 50.0)
+        return 1 / (1 + math.exp(-number)) if self.part_of_one else math.exp(number)
+
+
+FREE = (
+    _Free("rate", False, 2.0),
+    _Free("intra_bandwidth", False, 2.0),
+    _Free("inter_bandwidth", False, 2.0),
+    _Free("intra_latency", False, 2.0),
+    _Free("layer_overhead", False, 0.5),
+    _Free("head_cost", False, 1.0),
+    _Free("attention_cost", False, 1.0),
+    _Free("overlap", True, 2.0),
+    _Free("contention", True, 2.0),
+)
+# Where the observations say nothing about a number it stays where it starts; where they do, this much is no hindrance.
+NOISE = 0.03  # of an observation, as a part of it
+
+
+def calibrate(observations: Sequence[Observation], start: Cluster) -> Cluster:
+    """The cluster whose predictions are nearest to the observations, by least squares of logarithms.
+
+    Levenberg and Marquardt's method. Each fitted number also counts as an observation of its start, as sure as its
+    freedom says, so that a few observations suffice.
+    """
+    if not observations:
+        raise PacelineError("nothing to calibrate on: give at least one measured throughput")
+    first = np.array([free.read(getattr(start, free.name)) for free in FREE])
+
+    def residuals(numbers: Vector) -> Vector:
+        cluster = _with(start, numbers)
+        missed = [math.log(samples_per_second(o.model, o.layout, cluster) / o.samples_per_s) for o in observations]
+        strayed = [(number - origin) / free.freedom for number, origin, free in zip(numbers, first, FREE, strict=True)]
+        return np.array([miss / NOISE for miss in missed] + strayed)
+
+    return _with(start, _least_squares(residuals, first))
+
+
+def _with(cluster: Cluster, numbers: Vector) -> Cluster:
+    fitted = {free.name: free.write(float(number)) for free, number in zip(FREE, numbers, strict=True)}
+    return replace(cluster, **fitted)  # type: ignore[arg-type]
+
+
+def _least_squares(residuals: Callable[[Vector], Vector], start: Vector) -> Vector:
+    best, errors = start, residuals(start)
+    damping = 1.0
+    for _ in range(ROUNDS):
+        slopes = _slopes(residuals, best, errors)
+        normal, gradient = slopes.T @ slopes, slopes.T @ errors
+        trial = best - np.linalg.solve(normal + damping * np.diag(np.diag(normal)), gradient)
+        tried = residuals(trial)
+        gained = float(errors @ errors - tried @ tried)
+        if gained > 0:
+            best, errors, damping = trial, tried, damping / 3
+            if gained < SETTLED * float(errors @ errors):
+                break
+        else:
+            damping *= 4
+    return best
+
+
+def _slopes(residuals: Callable[[Vector], Vector], numbers: Vector, errors: Vector) -> Vector:
+    columns = []
+    for index in range(len(numbers)):
+        moved = numbers.copy()
+        moved[index] += STEP
+        columns.append((residuals(moved) - errors) / STEP)
+    return np.column_stack(columns)

@@ -1,0 +1,159 @@
+"""Finds the layouts of a model on a number of GPUs that fit their memory, fastest first by prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from paceline.analysis.plan.cluster import Cluster
+from paceline.analysis.plan.memory import RankMemory, rank_memory
+from paceline.analysis.plan.timing import StepTime, step_time
+from paceline.analysis.plan.transformer import Transformer
+from paceline.core.errors import InputError, PacelineError
+from paceline.core.layout import Layout, LayoutPrecision
+from paceline.core.quantity import show_size
+
+
+class NothingFits(PacelineError):
+    """No layout of these GPUs can hold the model."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout with what is predicted of it."""
+
+    layout: Layout
+    time: StepTime
+    memory: RankMemory
+    tokens_per_sample: int
+    mfu: float | None  # a part of one; None where the peak of the device is not known
+
+    @property
+    def samples_per_s(self) -> float:
+        """Of all GPUs together."""
+        return self.layout.global_batch / self.time.total
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all GPUs together."""
+        return self.samples_per_s * self.tokens_per_sample
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The layouts that fit: of each mesh the best, the fastest first."""
+
+    model: Transformer
+    cluster: Cluster
+    candidates: tuple[Candidate, ...]
+    considered: int
+    too_large: int  # of those that were considered
+
+    @property
+    def best(self) -> Candidate:
+        """The fastest."""
+        return self.candidates[0]
+
+
+def plan(
+    model: Transformer, cluster: Cluster, *, gpus: int, global_batch: int, precision: LayoutPrecision = "bf16"
+) -> Plan:
+    """Rank every layout that fits; raise `NothingFits` where none does."""
+    best: dict[str, Candidate] = {}
+    considered = too_large = 0
+    smallest: tuple[RankMemory, Layout] | None = None
+    for layout in layouts(model, cluster.gpus_per_node, gpus=gpus, global_batch=global_batch, precision=precision):
+        considered += 1
+        memory = rank_memory(model, layout)
+        if smallest is None or memory.occupied < smallest[0].occupied:
+            smallest = memory, layout
+        if not memory.fits(cluster.memory):
+            too_large += 1
+            continue
+        found = candidate(model, layout, cluster, memory)
+        other = best.get(layout.mesh)
+        if other is None or _order(found) < _order(other):
+            best[layout.mesh] = found
+    if smallest is None:
+        raise InputError(_no_layout(model, gpus, global_batch))
+    if not best:
+        memory, layout = smallest
+        raise NothingFits(
+            f"no layout of {gpus} GPUs fits {show_size(cluster.memory)} each: the smallest, {layout}, needs "
+            f"{show_size(memory.occupied)} and some room; use more GPUs, or GPUs with more memory"
+        )
+    ranked = tuple(sorted(best.values(), key=_order))
+    return Plan(model=model, cluster=cluster, candidates=ranked, considered=considered, too_large=too_large)
+
+
+def candidate(model: Transformer, layout: Layout, cluster: Cluster, memory: RankMemory | None = None) -> Candidate:
+    """What is predicted of one layout, whether it fits or not."""
+    time = step_time(model, layout, cluster)
+    done = model.step_flops(layout.global_batch) / time.total / layout.world_size
+    return Candidate(
+        layout=layout,
+        time=time,
+        memory=memory or rank_memory(model, layout),
+        tokens_per_sample=model.sequence,
+        mfu=done / cluster.peak if cluster.peak else None,
+    )
+
+
+def layouts(
+    model: Transformer, gpus_per_node: int, *, gpus: int, global_batch: int, precision: LayoutPrecision
+) -> Iterator[Layout]:
+    """Every layout whose numbers agree: d x m x p GPUs, whole heads on a rank, whole micro-batches in a batch."""
+    nodes, each = _machines(gpus, gpus_per_node)
+    for tensor in divisors(gpus):
+        if model.heads % tensor:
+            continue
+        for pipeline in divisors(gpus // tensor):
+            data = gpus // tensor // pipeline
+            if pipeline > model.layers or global_batch % data:
+                continue
+            samples = global_batch // data
+            # 1F1B begins with a micro-batch for each stage.
+            for micro_batch in (size for size in divisors(samples) if samples // size >= pipeline):
+                for checkpointing in (False, True):
+                    yield Layout(
+                        model=model.family,
+                        layers=model.layers,
+                        precision=precision,
+                        data=data,
+                        tensor=tensor,
+                        pipeline=pipeline,
+                        checkpointing=checkpointing,
+                        micro_batch=micro_batch,
+                        global_batch=global_batch,
+                        nodes=nodes,
+                        gpus=each,
+                    )
+
+
+def divisors(number: int) -> list[int]:
+    """All of them, ascending."""
+    small = [divisor for divisor in range(1, int(number**0.5) + 1) if number % divisor == 0]
+    return small + [number // divisor for divisor in reversed(small) if divisor * divisor != number]
+
+
+def _machines(gpus: int, per_node: int) -> tuple[int, int]:
+    if gpus <= per_node:
+        return 1, gpus
+    if gpus % per_node:
+        raise InputError(
+            f"{gpus} GPUs are no whole number of nodes with {per_node} each: choose a multiple of {per_node}, or "
+            f"give the GPUs of a node with --gpus-per-node"
+        )
+    return gpus // per_node, per_node
+
+
+def _order(found: Candidate) -> tuple[float, float]:
+    return -found.samples_per_s, found.memory.peak
+
+
+def _no_layout(model: Transformer, gpus: int, global_batch: int) -> str:
+    return (
+        f"no layout of {gpus} GPUs divides {model.heads} heads, {model.layers} layers and a batch of {global_batch}: "
+        "d x m x p must be the number of GPUs, m must divide the heads, p is at most the layers, and d must divide "
+        "the batch into at least p micro-batches; choose another number of GPUs or --global-batch"
+    )

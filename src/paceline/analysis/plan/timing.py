@@ -1,0 +1,117 @@
+"""How long a training step takes in a layout: compute, recompute, bubble, communication and optimizer, in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.analysis.plan.cluster import Cluster, Placement, all_reduce_time, send_time
+from paceline.analysis.plan.memory import stage_parameters
+from paceline.analysis.plan.transformer import TRAINING_FACTOR, Transformer
+from paceline.core.layout import Layout
+
+# Of a parameter, in bytes: gradient, master copy and both moments are read (16), the last three are written (12), the
+# copy that computes is written (2), and clipping reads the gradient once more (4).
+OPTIMIZER_TRAFFIC = 34
+REDUCTIONS = 4  # of a layer's output over tensor-parallel ranks in a micro-batch: two forward, two backward
+REDUCTIONS_AGAIN = 2  # of them a second time where the forward pass is computed again
+BACKWARD = 2 / 3  # of the work of a step
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of one step, as the average rank spends them; they add up to `total`."""
+
+    compute: float
+    recompute: float  # activations computed again for the backward pass
+    tensor: float  # sums over tensor-parallel ranks
+    pipeline: float  # activations and their gradients handed to the next stage
+    bubble: float  # waiting for other stages: filling, draining, and for the slowest one
+    data: float  # sums of gradients over data-parallel ranks that do not hide behind the backward pass
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        """Seconds of the step."""
+        return self.compute + self.recompute + self.tensor + self.pipeline + self.bubble + self.data + self.optimizer
+
+    @property
+    def communication(self) -> float:
+        """Seconds in which links are busy and the GPU is not."""
+        return self.tensor + self.pipeline + self.data
+
+    def share(self, seconds: float) -> float:
+        """A part of the step."""
+        return seconds / self.total
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """Seconds of one micro-batch on one pipeline stage."""
+
+    compute: float
+    recompute: float
+    tensor: float
+    pipeline: float
+
+    @property
+    def total(self) -> float:
+        return self.compute + self.recompute + self.tensor + self.pipeline
+
+
+def step_time(model: Transformer, layout: Layout, cluster: Cluster) -> StepTime:
+    """Seconds of one step under the schedule 1F1B, tensor-parallel ranks next to each other, stages furthest apart.
+
+    With t_i the time of a micro-batch on stage i of p, m micro-batches take sum(t_i) + (m-1) max(t_i); for equal stages
+    that is m t (1 + (p-1)/m).
+    """
+    stages = [_stage(model, layout, cluster, index) for index in range(layout.pipeline)]
+    micro_batches = layout.micro_batches
+    passed = sum(stage.total for stage in stages) + (micro_batches - 1) * max(stage.total for stage in stages)
+    each = micro_batches / layout.pipeline  # the sum over stages times this is the average rank's share of a step
+    parameters = max(stage_parameters(model, layout, index) for index in range(layout.pipeline))
+    last_backward = BACKWARD * min(stage.compute for stage in stages)
+    return StepTime(
+        compute=each * sum(stage.compute for stage in stages),
+        recompute=each * sum(stage.recompute for stage in stages),
+        tensor=each * sum(stage.tensor for stage in stages),
+        pipeline=each * sum(stage.pipeline for stage in stages),
+        bubble=passed - each * sum(stage.total for stage in stages),
+        data=_exposed_reduction(layout, cluster, parameters, last_backward),
+        optimizer=parameters * OPTIMIZER_TRAFFIC / cluster.memory_bandwidth,
+    )
+
+
+def _stage(model: Transformer, layout: Layout, cluster: Cluster, index: int) -> _Stage:
+    layers = model.stage_layers(layout.pipeline)[index]
+    samples, ranks = layout.micro_batch, layout.tensor
+    masked = 2 if model.causal and not cluster.skips_masked else 1  # computed for nothing, so no work of the model
+    work = model.linear_flops(samples) + model.attention_flops(samples) * masked * cluster.attention_cost
+    in_layers = layers * (work / ranks / cluster.rate + cluster.layer_overhead)
+    in_head = model.head_flops(samples, ranks) / ranks / cluster.rate * cluster.head_cost
+    output = samples * model.sequence * model.hidden * activation_bytes(layout)
+    sums = layers * (REDUCTIONS + (REDUCTIONS_AGAIN if layout.checkpointing else 0))
+    neighbours = (index > 0) + (index < layout.pipeline - 1)
+    stages = Placement(layout.pipeline, layout.tensor * layout.data, layout.gpus)
+    return _Stage(
+        compute=in_layers + (in_head if index == layout.pipeline - 1 else 0.0),
+        recompute=in_layers / TRAINING_FACTOR if layout.checkpointing else 0.0,
+        tensor=sums * all_reduce_time(cluster, output, Placement(ranks, 1, layout.gpus)),
+        pipeline=neighbours * send_time(cluster, output, stages),
+    )
+
+
+def _exposed_reduction(layout: Layout, cluster: Cluster, parameters: int, last_backward: float) -> float:
+    """What is left of the reduction of gradients, which starts with the backward pass of the last micro-batch."""
+    where = Placement(layout.data, layout.tensor, layout.gpus)
+    whole = all_reduce_time(cluster, float(parameters * cluster.reduced_bytes), where)
+    return whole - min(cluster.overlap * whole, last_backward)
+
+
+def activation_bytes(layout: Layout) -> int:
+    """Of one number that layers hand on."""
+    return 4 if layout.precision == "fp32" else 2
+
+
+def samples_per_second(model: Transformer, layout: Layout, cluster: Cluster) -> float:
+    """Of all GPUs together."""
+    return layout.global_batch / step_time(model, layout, cluster).total

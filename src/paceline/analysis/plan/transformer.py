@@ -1,0 +1,124 @@
+"""The sizes of a transformer, and what follows from them alone: parameters and floating-point operations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from paceline.core.layout import ModelFamily
+
+VOCABULARY_ALIGNMENT = 128  # entries, on each tensor-parallel rank
+TRAINING_FACTOR = 3  # the backward pass takes two products for each one of the forward pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transformer:
+    """A BERT or GPT-2 of any size; the feed-forward layer is four times as wide as the hidden state."""
+
+    family: ModelFamily
+    layers: int
+    hidden: int
+    heads: int
+    sequence: int  # tokens of a sample
+    vocabulary: int  # before padding
+    scored: int  # tokens of a sample that the head predicts
+    even_stages: bool = False  # whether pipeline stages share the layers evenly, though the last has the head as well
+
+    @property
+    def causal(self) -> bool:
+        """Whether a token attends only to those before it, which halves the work of attention."""
+        return self.family == "gpt2"
+
+    def padded_vocabulary(self, tensor: int) -> int:
+        """Entries of the vocabulary once every tensor-parallel rank has a multiple of 128 of them."""
+        step = VOCABULARY_ALIGNMENT * tensor
+        return -(-self.vocabulary // step) * step
+
+    @property
+    def layer_parameters(self) -> int:
+        """Weights, biases and norms of one layer: 12 h^2 + 13 h."""
+        return 12 * self.hidden**2 + 13 * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """Of the whole model on one device, with the head tied to the embedding."""
+        return self.layers * self.layer_parameters + self.embedding_parameters(1) + self.head_parameters(1)
+
+    def embedding_parameters(self, tensor: int) -> int:
+        """On one rank of the first stage: its part of the tokens, and all positions (and BERT's two types and norm)."""
+        extra = 0 if self.causal else 4 * self.hidden
+        return self.padded_vocabulary(tensor) // tensor * self.hidden + self.sequence * self.hidden + extra
+
+    def head_parameters(self, tensor: int) -> int:
+        """On one rank of the last stage beside the tied embedding: the last norm, or BERT's transform and bias."""
+        if self.causal:
+            return 2 * self.hidden
+        return self.hidden**2 + 3 * self.hidden + self.padded_vocabulary(tensor) // tensor
+
+    def linear_flops(self, samples: int) -> float:
+        """Training FLOPs of the products with weights in one layer: 3 x 24 h^2 a token."""
+        return float(TRAINING_FACTOR * samples * self.sequence * 24 * self.hidden**2)
+
+    def attention_flops(self, samples: int) -> float:
+        """Training FLOPs of attention's scores and sums in one layer: 3 x 4 s h a token, half of that if causal."""
+        per_token = (2 if self.causal else 4) * self.sequence * self.hidden
+        return float(TRAINING_FACTOR * samples * self.sequence * per_token)
+
+    def head_flops(self, samples: int, tensor: int = 1) -> float:
+        """Training FLOPs of the projection onto the vocabulary: 3 x 2 h V a token that is scored."""
+        vocabulary = self.padded_vocabulary(tensor)
+        return float(TRAINING_FACTOR * samples * self.scored * 2 * self.hidden * vocabulary)
+
+    def step_flops(self, samples: int) -> float:
+        """Training FLOPs of a batch: 72 B s L h^2 (1 + s/(12 h) + V/(12 L h)), with s/(6 h) where not causal.
+
+        Megatron's formula; its last term counts only tokens that are scored. Recomputed activations are not counted:
+        they are a cost, not work.
+        """
+        return self.layers * (self.linear_flops(samples) + self.attention_flops(samples)) + self.head_flops(samples)
+
+    def stage_layers(self, stages: int) -> tuple[int, ...]:
+        """How many layers each pipeline stage has: one each, and every further one goes to the stage with the least.
+
+        The head counts as so many layers as it has their work.
+        """
+        one = self.linear_flops(1) + self.attention_flops(1)
+        head = 0.0 if self.even_stages else self.head_flops(1) / one
+        return _share_out(self.layers, stages, head)
+
+
+@lru_cache
+def _share_out(layers: int, stages: int, head: float) -> tuple[int, ...]:
+    counts = [1] * stages
+    work = [1.0] * (stages - 1) + [1.0 + head]
+    for _ in range(layers - stages):
+        stage = work.index(min(work))
+        counts[stage] += 1
+        work[stage] += 1
+    return tuple(counts)
+
+
+VOCABULARIES: dict[ModelFamily, int] = {"bert": 21128, "gpt2": 50257}
+SEQUENCES: dict[ModelFamily, int] = {"bert": 512, "gpt2": 1024}
+MASKED_PERCENT = 15
+MASKED_ALIGNMENT = 16
+
+
+def transformer(
+    family: ModelFamily, layers: int, hidden: int = 1024, heads: int = 16, sequence: int | None = None
+) -> Transformer:
+    """A model of the family with the sizes that published comparisons of layouts use, unless told otherwise.
+
+    GPT-2 predicts every token, BERT those that are masked: 15 %, rounded up to a multiple of 16.
+    """
+    tokens = sequence or SEQUENCES[family]
+    masked = -(-tokens * MASKED_PERCENT // (100 * MASKED_ALIGNMENT)) * MASKED_ALIGNMENT
+    return Transformer(
+        family=family,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        sequence=tokens,
+        vocabulary=VOCABULARIES[family],
+        scored=tokens if family == "gpt2" else min(tokens, masked),
+    )

@@ -1,0 +1,156 @@
+"""The end of a step over the whole mesh: joining tied gradients, the global norm, clipping, loss scale, AdamW.
+
+AdamW changes every number by itself, so that each rank steps the numbers it holds and no more; only the square of the
+gradient's norm is summed over all ranks. Clipping and unscaling are one factor that the fused optimizer applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.tensor import DTensor
+
+from paceline.benchmarks.parallel._mesh import Mesh
+from paceline.benchmarks.parallel._stage import TIED, Stage
+
+BETAS = (0.9, 0.999)
+EPSILON = 1e-8
+WEIGHT_DECAY = 0.01
+CLIP = 1.0
+FIRST_SCALE = 65536.0
+GROWTH_STEPS = 2000  # without overflow, before the loss scale is doubled
+
+
+class LossScale:
+    """What fp16 multiplies its loss by, kept on the device so that no step waits for it; 1 for other formats."""
+
+    def __init__(self, device: torch.device, *, dynamic: bool) -> None:
+        self.dynamic = dynamic
+        self.value = torch.full((), FIRST_SCALE if dynamic else 1.0, device=device)
+        self._good_steps = torch.zeros((), device=device)
+
+    def update(self, overflowed: Tensor) -> None:
+        """Halve after an overflow, double after many steps without one."""
+        good = torch.where(overflowed, 0.0, self._good_steps + 1)
+        grows = good >= GROWTH_STEPS
+        factor = torch.where(overflowed, 0.5, torch.where(grows, 2.0, 1.0))
+        self.value.mul_(factor)
+        self._good_steps.copy_(torch.where(grows, 0.0, good))
+
+
+class MeshOptimizer:
+    """AdamW over this rank's part of the model."""
+
+    def __init__(self, stages: Mapping[int, Stage], stage_count: int, mesh: Mesh, rate: float, scale: LossScale):
+        self._mesh = mesh
+        self._rate = rate
+        self._scale = scale
+        self._ends = [stages[index] for index in sorted({0, stage_count - 1}) if index in stages]
+        self._is_tied_apart = stage_count > 1
+        self.parameters: list[nn.Parameter] = []
+        shares: list[float] = []
+        for index, stage in stages.items():
+            for name, parameter in stage.named_parameters():
+                # A second copy of the tied embedding is no second parameter.
+                is_copy = self._is_tied_apart and index == stage_count - 1 and name == f"model.{TIED}.weight"
+                self.parameters.append(parameter)
+                shares.append(0.0 if is_copy else 1.0 / self._holders(parameter))
+        self._shares = torch.tensor(shares, device=scale.value.device)
+        self._own: list[nn.Parameter] = []
+        self._adamw: torch.optim.AdamW | None = None
+
+    def zero(self) -> None:
+        """Forget gradients."""
+        for parameter in (*self.parameters, *self._own):
+            parameter.grad = None
+
+    def step(self) -> Tensor:
+        """Take the step, with all micro-batches' gradients there; returns the global norm before clipping."""
+        gradients = [_own_part(parameter) for parameter in self.parameters]
+        self._join_tied(gradients)
+        norm = self._global_norm(gradients) / self._scale.value
+        adamw = self._adamw or self._make()
+        for own, gradient in zip(self._own, gradients, strict=True):
+            own.grad = gradient
+        # The fused optimizer divides gradients by `grad_scale`, and steps over them where `found_inf` is 1.
+        adamw.grad_scale = self._scale.value * ((norm + 1e-6) / CLIP).clamp(min=1.0)  # type: ignore[attr-defined]
+        if self._scale.dynamic:
+            overflowed = ~torch.isfinite(norm)
+            adamw.found_inf = overflowed.float()  # type: ignore[attr-defined]
+            adamw.grad_scale.nan_to_num_(nan=1.0, posinf=1.0)  # type: ignore[attr-defined]
+            self._scale.update(overflowed)
+        adamw.step()
+        return norm
+
+    def memory(self) -> dict[str, int]:
+        """Bytes of this rank's parameters, of their gradients after a step, and of the optimizer's state."""
+        state = self._adamw.state.values() if self._adamw is not None else ()
+        return {
+            "parameter_memory": _bytes(self._own),
+            "gradient_memory": _bytes(own.grad for own in self._own if own.grad is not None),
+            "optimizer_memory": _bytes(v for one in state for v in one.values() if isinstance(v, Tensor)),
+        }
+
+    def _make(self) -> torch.optim.AdamW:
+        # Not before the first backward pass: sharding may still move what a rank holds until then.
+        self._own = [
+            nn.Parameter(one.to_local().detach()) if isinstance(one, DTensor) else one for one in self.parameters
+        ]
+        groups = [
+            {"params": [one for one in self._own if one.dim() > 1], "weight_decay": WEIGHT_DECAY},
+            {"params": [one for one in self._own if one.dim() <= 1], "weight_decay": 0.0},  # norms and biases
+        ]
+        self._adamw = torch.optim.AdamW(
+            [group for group in groups if group["params"]], lr=self._rate, betas=BETAS, eps=EPSILON, fused=True
+        )
+        return self._adamw
+
+    def _join_tied(self, gradients: list[Tensor]) -> None:
+        """First and last stage hold a copy of the embedding each: both get the sum of the two gradients."""
+        if not self._is_tied_apart or not self._ends:
+            return
+        tied = [gradients[self._place(getattr(stage.model, TIED).weight)] for stage in self._ends]
+        if len(tied) == 2:
+            tied[0].add_(tied[1])
+            tied[1].copy_(tied[0])
+        else:
+            distributed.all_reduce(tied[0], group=self._mesh.ends)
+
+    def _place(self, wanted: nn.Parameter) -> int:
+        return next(place for place, parameter in enumerate(self.parameters) if parameter is wanted)
+
+    def _global_norm(self, gradients: list[Tensor]) -> Tensor:
+        norms = torch.stack(torch._foreach_norm(gradients, 2))
+        total = (norms.square() * self._shares).sum()
+        if self._mesh.layout.world_size > 1:
+            distributed.all_reduce(total)
+        return total.sqrt()
+
+    def _holders(self, parameter: nn.Parameter) -> int:
+        """How many ranks of a stage hold the same numbers as this one."""
+        parts = 1
+        if isinstance(parameter, DTensor):
+            mesh = parameter.device_mesh
+            for axis, placement in enumerate(parameter.placements):
+                parts *= 1 if placement.is_replicate() else mesh.size(axis)
+        return self._mesh.layout.data * self._mesh.layout.tensor // parts
+
+
+def _own_part(parameter: nn.Parameter) -> Tensor:
+    """The gradient of what this rank holds, in full: a sum that is still spread over ranks is made here."""
+    gradient = parameter.grad
+    if gradient is None:
+        raise RuntimeError("a parameter has no gradient after the backward pass")
+    if not isinstance(gradient, DTensor):
+        return gradient
+    if isinstance(parameter, DTensor) and gradient.placements != parameter.placements:
+        gradient = gradient.redistribute(parameter.device_mesh, parameter.placements)
+    local: Any = gradient.to_local()
+    return local.wait() if hasattr(local, "wait") else local  # type: ignore[no-any-return]
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

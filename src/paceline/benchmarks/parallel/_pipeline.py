@@ -1,0 +1,131 @@
+"""The stages of this rank in a pipeline, and how busy a schedule keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+
+from paceline.benchmarks.parallel._parameters import ScheduleKind
+from paceline.benchmarks.parallel._stage import Stage
+from paceline.measure.device import Device
+from paceline.measure.timeline import monotonic
+
+
+def stages_of_rank(kind: ScheduleKind, ranks: int, rank: int) -> list[int]:
+    """Which stages a pipeline rank has: every so-many-th one, or one from each end where the schedule is a V."""
+    count = ranks * kind.stages_per_rank
+    if kind.is_v:
+        return [rank, count - 1 - rank]
+    return list(range(rank, count, ranks))
+
+
+class Stopwatch:
+    """While it runs, adds up the time of what is entered: by device events on a GPU, else by the host's clock."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._is_running = False
+        self._spans: dict[str, list[tuple[Any, Any]]] = {}
+
+    def start(self) -> None:
+        """Forget what was, and begin."""
+        self._spans = {}
+        self._is_running = True
+
+    def stop(self) -> dict[str, float]:
+        """Seconds by name."""
+        self._is_running = False
+        self._device.synchronize()
+        return {name: sum(self._seconds(*span) for span in spans) for name, spans in self._spans.items()}
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """Count what happens inside, if the watch runs."""
+        if not self._is_running:
+            yield
+            return
+        begun = self._now()
+        yield
+        self._spans.setdefault(name, []).append((begun, self._now()))
+
+    def _now(self) -> Any:
+        if self._device.kind == "cpu":
+            return monotonic()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def _seconds(self, begun: Any, ended: Any) -> float:
+        return float(ended - begun if self._device.kind == "cpu" else begun.elapsed_time(ended) * 1e-3)
+
+
+class WatchedStage(PipelineStage):
+    """A stage that tells a stopwatch when it computes; receiving from its neighbours is not part of that."""
+
+    watch: Stopwatch
+
+    def forward_one_chunk(self, *arguments: Any, **more: Any) -> Any:
+        with self.watch.span("busy"):
+            return super().forward_one_chunk(*arguments, **more)
+
+    def backward_one_chunk(self, *arguments: Any, **more: Any) -> Any:
+        with self.watch.span("busy"):
+            return super().backward_one_chunk(*arguments, **more)
+
+    def backward_weight_one_chunk(self, *arguments: Any, **more: Any) -> Any:
+        with self.watch.span("busy"):
+            return super().backward_weight_one_chunk(*arguments, **more)
+
+
+class Pipeline:
+    """All micro-batches of a step through all stages, in the order of a schedule."""
+
+    def __init__(
+        self,
+        stages: dict[int, Stage],
+        kind: ScheduleKind,
+        *,
+        ranks: int,
+        micro_batches: int,
+        group: Any,
+        device: Device,
+        scaled: Callable[[Tensor], Tensor],
+    ) -> None:
+        self.watch = Stopwatch(device)
+        watched = []
+        for index, stage in stages.items():
+            one = WatchedStage(stage, index, ranks * kind.stages_per_rank, device.torch(), group=group)
+            one.watch = self.watch
+            watched.append(one)
+        schedule = get_schedule_class(kind.torch_name)
+        self._schedule: Any = schedule(
+            watched if issubclass(schedule, PipelineScheduleMulti) else watched[0],
+            n_microbatches=micro_batches,
+            loss_fn=lambda loss, _labels: scaled(loss),
+            scale_grads=False,  # the loss is divided by the number of micro-batches already, which costs nothing
+        )
+        self._first = any(stage.first for stage in stages.values())
+
+    def run(self, inputs: tuple[Tensor, ...], head: dict[str, Tensor]) -> list[Tensor]:
+        """Forward and backward of a whole batch; the scaled losses of its micro-batches where the last stage is."""
+        losses: list[Tensor] = []
+        given = inputs if self._first else ()
+        with self.watch.span("schedule"):
+            self._schedule.step(*given, target=head["labels"], losses=losses, return_outputs=False, **head)
+        return losses
+
+
+def ideal_bubble(name: str, ranks: int, micro_batches: int, stages_per_rank: int) -> tuple[float, str] | None:
+    """The share of its time that a schedule leaves a rank idle if every stage takes equally long; with the formula."""
+    if name in ("gpipe", "1f1b"):
+        return (ranks - 1) / (micro_batches + ranks - 1), "(p - 1) / (m + p - 1)"
+    if name in ("interleaved", "looped-bfs"):
+        idle, work = ranks - 1, stages_per_rank * micro_batches
+        return idle / (work + idle), f"(p - 1) / ({stages_per_rank} m + p - 1)"
+    return None

@@ -1,0 +1,80 @@
+"""A stage: the whole model or a run of its layers, computing a loss where it is the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from paceline.models.base import Batch, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+# What of a model only its beginning or only its end needs; the token embedding is both.
+_ENTRY = ("position_embedding", "type_embedding", "embedding_norm")
+_EXIT = ("final_norm", "head_transform", "head_norm", "head_bias")
+TIED = "token_embedding"
+
+
+class Stage(nn.Module):
+    """Some layers of a model; the first stage embeds tokens, the last one returns the loss of a micro-batch."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        layers: range,
+        *,
+        first: bool,
+        last: bool,
+        checkpointing: bool,
+        autocast: Callable[[], AbstractContextManager[object]],
+        wire: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        self.first, self.last = first, last
+        self.checkpointing = checkpointing
+        self.model: Any = workload.module
+        self._loss = workload.loss
+        self._autocast = autocast
+        self._wire = wire  # the format between layers and between stages; None leaves it as it is
+        # What a mesh puts around the layers: splitting the sequence, and joining it again.
+        self.enter: Callable[[Tensor], Tensor] = _unchanged
+        self.leave: Callable[[Tensor], Tensor] = _unchanged
+        self.score: Callable[..., Tensor] = self._score
+        _prune(self.model, layers, first=first, last=last)
+
+    def forward(self, *inputs: Tensor, labels: Tensor, positions: Tensor | None = None) -> Tensor:
+        """From tokens or the stage before to the next stage or the loss; `positions` are those that are scored."""
+        with self._autocast():
+            x = self.enter(self._as_wired(self.model.embed(*inputs))) if self.first else inputs[0]
+            for block in self.model.blocks:
+                x = checkpoint(block, x, use_reentrant=False) if self.checkpointing else block(x)
+            if not self.last:
+                return self._as_wired(x)
+            return self.score(self.leave(x), labels, positions)
+
+    def _as_wired(self, x: Tensor) -> Tensor:
+        return x if self._wire is None else x.to(self._wire)
+
+    def _score(self, x: Tensor, labels: Tensor, positions: Tensor | None) -> Tensor:
+        logits = self.model.head(x) if positions is None else self.model.head(x, positions)
+        return self._loss(logits, Batch((), (labels,)))
+
+
+def _unchanged(x: Tensor) -> Tensor:
+    return x
+
+
+def _prune(model: nn.Module, layers: range, *, first: bool, last: bool) -> None:
+    """Leave only what the stage computes with; the rest is freed."""
+    blocks = model.blocks
+    assert isinstance(blocks, nn.ModuleList)
+    model.blocks = blocks[layers.start : layers.stop]
+    unused = [*(() if first else _ENTRY), *(() if last else _EXIT), *(() if first or last else (TIED,))]
+    for name in unused:
+        if getattr(model, name, None) is not None:
+            setattr(model, name, None)

@@ -1,0 +1,186 @@
+"""Builds the stages of one rank on the mesh and trains them: one step is a whole batch, over all ranks."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.benchmarks.model import precision as formats
+from paceline.benchmarks.model.session import DISTINCT_ROWS, seed_everything
+from paceline.benchmarks.parallel._mesh import Mesh
+from paceline.benchmarks.parallel._optimizer import LossScale, MeshOptimizer
+from paceline.benchmarks.parallel._parameters import LEARNING_RATE, ParallelParameters
+from paceline.benchmarks.parallel._pipeline import Pipeline, stages_of_rank
+from paceline.benchmarks.parallel._shape import build, split_layers, stage_ranges
+from paceline.benchmarks.parallel._stage import Stage
+from paceline.core.errors import Unsupported
+from paceline.measure.device import Device
+from paceline.models.base import Batch, Workload
+
+EMBEDDED = {"gpt2": 1, "bert": 2}  # of a batch's inputs, how many enter the embedding; the others go to the head
+
+
+class ParallelTrainer:
+    """This rank's part of the training."""
+
+    def __init__(self, parameters: ParallelParameters, device: Device, mesh: Mesh, *, compiled: bool) -> None:
+        self.parameters = parameters
+        self.device = device
+        self.mesh = mesh
+        layout = parameters.layout
+        self.layers = split_layers(parameters)
+        self.parameter_count = 0
+        self._batch: Batch | None = None
+        mine = stages_of_rank(parameters.schedule_kind, layout.pipeline, mesh.pipeline_rank)
+        self.stages = {index: self._stage(index, compiled=compiled) for index in mine}
+        self.scale = LossScale(device.torch(), dynamic=layout.precision == "fp16")
+        self.optimizer = MeshOptimizer(self.stages, parameters.stages, mesh, LEARNING_RATE[layout.model], self.scale)
+        self.pipeline = self._pipeline() if layout.pipeline > 1 else None
+        self.norm: Tensor | None = None  # of the last step's gradient
+
+    @property
+    def loss_share(self) -> float:
+        """What part of the whole loss that of one micro-batch is; data-parallel ranks are averaged beside it."""
+        return 1.0 / self.parameters.layout.micro_batches
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """What the backward pass of a micro-batch begins with."""
+        return loss * (self.scale.value * self.loss_share)
+
+    def step(self) -> Tensor | None:
+        """One training step; this data-parallel rank's loss, still on the device, where the last stage is."""
+        batch = self._whole_batch()
+        self.optimizer.zero()
+        scale = self.scale.value.clone()
+        with self._vocabulary_split():
+            losses = self._forward_and_backward(batch)
+        self.norm = self.optimizer.step()
+        if not losses:
+            return None
+        return torch.stack([loss.detach() for loss in losses]).sum() / (
+            scale * self.loss_share * self.parameters.layout.micro_batches
+        )
+
+    def _forward_and_backward(self, batch: Batch) -> list[Tensor]:
+        entry, head = self._divided(batch)
+        if self.pipeline is not None:
+            return self.pipeline.run(entry, head)
+        (stage,) = self.stages.values()
+        count, size = self.parameters.layout.micro_batches, self.parameters.layout.micro_batch
+        losses = []
+        for number in range(count):
+            rows = slice(number * size, (number + 1) * size)
+            if self.parameters.layout.data > 1:
+                stage.set_requires_gradient_sync(number == count - 1)  # type: ignore[operator]
+            loss = self.scaled(stage(*(one[rows] for one in entry), **{name: one[rows] for name, one in head.items()}))
+            loss.backward()  # type: ignore[no-untyped-call]
+            losses.append(loss)
+        return losses
+
+    def _divided(self, batch: Batch) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        """What enters the first stage, and what the last one needs beside."""
+        entering = EMBEDDED[self.parameters.layout.model]
+        head = {"labels": batch.targets[0]}
+        if len(batch.inputs) > entering:
+            head["positions"] = batch.inputs[entering]
+        return batch.inputs[:entering], head
+
+    def _whole_batch(self) -> Batch:
+        if self._batch is None:
+            raise RuntimeError("the batch is drawn when the first stage is built")
+        return self._batch
+
+    def _vocabulary_split(self) -> AbstractContextManager[object]:
+        """Where logits are split over the vocabulary, the loss is computed without joining them."""
+        if self.parameters.layout.tensor == 1:
+            return nullcontext()
+        from torch.distributed.tensor.parallel import loss_parallel
+
+        return loss_parallel()
+
+    def _pipeline(self) -> Pipeline:
+        layout = self.parameters.layout
+        return Pipeline(
+            self.stages,
+            self.parameters.schedule_kind,
+            ranks=layout.pipeline,
+            micro_batches=layout.micro_batches,
+            group=self.mesh.along("pipeline").get_group(),
+            device=self.device,
+            scaled=self.scaled,
+        )
+
+    def _stage(self, index: int, *, compiled: bool) -> Stage:
+        """Every rank builds the whole model from the seed and keeps its part, so that all layouts start alike."""
+        parameters, layout = self.parameters, self.parameters.layout
+        seed_everything(parameters.seed)
+        with torch.device(self.device.torch()):
+            workload = build(parameters)
+        workload.module.train()
+        self.parameter_count = sum(one.numel() for one in workload.module.parameters())
+        if self._batch is None:
+            self._batch = self._draw(workload)
+        stage = Stage(
+            workload,
+            stage_ranges(self.layers)[index],
+            first=index == 0,
+            last=index == parameters.stages - 1,
+            checkpointing=layout.checkpointing,
+            autocast=partial(formats.autocast, layout.precision, self.device),
+            wire=formats.low_dtype(layout.precision),
+        )
+        if layout.tensor > 1:
+            from paceline.benchmarks.parallel._tensor import split_stage
+
+            split_stage(stage, self.mesh.along("tensor"), sequence=parameters.sequence_parallel)
+        if compiled:
+            _compile_parts(stage, with_head=layout.tensor == 1)
+        if layout.data > 1:
+            _share_data(stage, self.mesh.along("data"), parameters)
+        return stage
+
+    def _draw(self, workload: Workload) -> Batch:
+        """This data-parallel rank's rows of the one endless batch that the seed defines."""
+        layout = self.parameters.layout
+        size = layout.micro_batch * layout.micro_batches
+        first = self.mesh.data_rank * size
+        distinct = min(layout.global_batch, DISTINCT_ROWS)
+        drawn = workload.make_batch(distinct, torch.Generator().manual_seed(self.parameters.seed))
+        index = torch.arange(first, first + size) % distinct
+        rows = Batch(tuple(one[index] for one in drawn.inputs), tuple(one[index] for one in drawn.targets))
+        return rows.to(self.device.torch())
+
+
+def _compile_parts(stage: Stage, *, with_head: bool) -> None:
+    """Compile each layer by itself: one small graph serves them all."""
+    for block in stage.model.blocks:
+        block.compile()
+    if stage.last and with_head:
+        stage.score = torch.compile(stage.score)
+
+
+def _share_data(stage: Stage, mesh: Any, parameters: ParallelParameters) -> None:
+    """Average gradients over the data-parallel ranks; weights are whole everywhere, or in parts."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    low = formats.low_dtype(parameters.layout.precision)
+    policy = MixedPrecisionPolicy() if low is None else MixedPrecisionPolicy(low, torch.float32)
+    if parameters.shard == "fsdp":
+        # A pipeline runs many micro-batches through a stage: gathering its weights again for each would cost more.
+        again = parameters.layout.pipeline == 1
+        apply: Any = partial(fully_shard, mesh=mesh, mp_policy=policy, reshard_after_forward=again)
+    else:
+        try:
+            from torch.distributed._composable.replicate_with_fsdp import replicate
+        except ImportError:
+            raise Unsupported(
+                f"torch {torch.__version__} cannot replicate tensor-parallel or pipelined modules; use --shard fsdp"
+            ) from None
+        apply = partial(replicate, mesh=mesh, mp_policy=policy)
+    for block in stage.model.blocks:
+        apply(block)
+    apply(stage)

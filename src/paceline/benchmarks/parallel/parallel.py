@@ -1,0 +1,271 @@
+"""Training GPT-2 or BERT with data, tensor and pipeline parallelism, in any combination, on native PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from paceline.benchmarks.emulated import emulated
+from paceline.benchmarks.model import precision as formats
+from paceline.benchmarks.model.losses import loss_doubts, scale_doubts
+from paceline.benchmarks.model.measuring import measure_steps, time_once
+from paceline.benchmarks.model.metrics import DEVICE_MEMORY, STEP_TIME, StepWork
+from paceline.benchmarks.model.session import peak_of, whether_to_compile
+from paceline.benchmarks.parallel._metrics import (
+    ACTIVATION_MEMORY,
+    BUBBLE,
+    GRADIENT_NORM,
+    LOSS_OF_ALL,
+    MEMORY_PARTS,
+    METRICS,
+    THROUGHPUT_PER_RANK,
+)
+from paceline.benchmarks.parallel._parameters import IN_THE_WORD, LEARNING_RATE, ParallelParameters
+from paceline.benchmarks.parallel._shape import step_flops
+from paceline.benchmarks.ranks import Ranks, join
+from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.case import Case
+from paceline.core.errors import Unsupported
+from paceline.core.parameters import MeasuringParameters
+from paceline.core.record import Doubt, Measurement, Result
+from paceline.measure.device import Device, open_device
+
+if TYPE_CHECKING:
+    from paceline.benchmarks.parallel._mesh import Mesh
+    from paceline.benchmarks.parallel._trainer import ParallelTrainer
+
+IN_FLIGHT = 2
+TRACED_STEPS = 5  # whose losses are kept: enough to compare two layouts
+WATCHED_STEPS = 3  # after the measured ones, for the time in which stages compute
+
+
+@dataclass
+class Training:
+    """What the measuring loop needs to know of the training."""
+
+    device: Device
+    parameters: ParallelParameters
+    compiled: bool
+    facts: dict[str, Any] = field(default_factory=dict)
+    doubts: list[Doubt] = field(default_factory=list)
+    is_graph: bool = False
+
+
+class Parallel(Benchmark[ParallelParameters]):
+    """One training step over a mesh of ranks."""
+
+    name = "parallel"
+    category = "training"
+    summary = "train GPT-2 or BERT with data x tensor x pipeline parallelism: throughput, MFU, memory, bubble, loss"
+    Parameters = ParallelParameters
+    metrics = METRICS
+    primary = "throughput"
+    distributed = True
+
+    @classmethod
+    def title(cls, parameters: ParallelParameters) -> str:
+        """The word of the layout, and whatever else is not as usual."""
+        usual = {*IN_THE_WORD, "case", "checkpointing", *MeasuringParameters.model_fields}
+        more = parameters.model_dump(exclude_defaults=True, exclude=usual, mode="json")
+        return " ".join([str(parameters.layout), *(f"{key}={value}" for key, value in more.items())])
+
+    @classmethod
+    def check(cls, parameters: ParallelParameters, case: Case) -> None:
+        """Refuse numbers that contradict each other, with the arithmetic shown."""
+        parameters.refuse_contradictions()
+
+    @classmethod
+    def ranks(cls, parameters: ParallelParameters) -> int:
+        """One for each place in the mesh."""
+        return parameters.layout.world_size
+
+    @classmethod
+    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        """What every rank would otherwise import again."""
+        return (
+            "torch",
+            "torch._dynamo",
+            "torch.distributed.fsdp",
+            "torch.distributed.pipelining",
+            "torch.distributed.tensor.parallel",
+            "paceline.benchmarks.parallel._trainer",
+        )
+
+    def measure(self, parameters: ParallelParameters, context: Context) -> Result:
+        device = open_device(context.target)
+        training = _prepare(parameters, device)
+        with join(context, device.kind) as ranks:
+            from paceline.benchmarks.parallel._mesh import Mesh
+
+            context.report(Progress(phase="preparing"))
+            mesh = Mesh.of(parameters.layout, ranks.rank, device.kind)
+            trainer = self.trainer(parameters, device, mesh, compiled=training.compiled)
+            training.facts |= _facts(trainer)
+            context.report(Progress(phase="compiling" if training.compiled else "first step"))
+            trace = _Trace(trainer, ranks)
+            first_seconds = time_once(training, trace.step)
+            for _ in range(TRACED_STEPS - 1):
+                trace.step()
+            scale_before = float(trainer.scale.value)
+            result = measure_steps(
+                training,
+                trainer.step,
+                _work(training),
+                first_seconds,
+                in_flight=IN_FLIGHT,
+                ranks=ranks,
+                context=context,
+            )
+            result.measurements += [*_memory(trainer, result), *_bubble(trainer, ranks)]
+            last_loss, _ = trace.step()
+        _say_per_rank(result, training)
+        result.measurements += [
+            Measurement.of_samples(LOSS_OF_ALL, trace.losses[:TRACED_STEPS], statistic="single"),
+            Measurement.of_samples(GRADIENT_NORM, trace.norms[:TRACED_STEPS], statistic="single"),
+        ]
+        result.facts |= {
+            "batch_size": parameters.layout.micro_batch,
+            "global_batch_size": parameters.layout.global_batch,
+            "last_loss": last_loss,
+        }
+        result.doubts += loss_doubts(trace.losses)
+        result.doubts += scale_doubts(scale_before, float(trainer.scale.value))
+        return result
+
+    def trainer(self, parameters: ParallelParameters, device: Device, mesh: Mesh, *, compiled: bool) -> ParallelTrainer:
+        """What takes the steps."""
+        from paceline.benchmarks.parallel._trainer import ParallelTrainer
+
+        return ParallelTrainer(parameters, device, mesh, compiled=compiled)
+
+
+class _Trace:
+    """Steps whose loss and gradient norm are looked at, which the measured ones do not wait for."""
+
+    def __init__(self, trainer: ParallelTrainer, ranks: Ranks) -> None:
+        self._trainer = trainer
+        self._ranks = ranks
+        self.losses: list[float] = []
+        self.norms: list[float] = []
+
+    def step(self) -> tuple[float, float]:
+        """Take a step; the loss of the whole batch and the norm of its gradient, the same on every rank."""
+        loss = self._trainer.step()
+        # Those with the last stage know the loss of their part of the batch.
+        known = [one for one in self._ranks.gather(None if loss is None else float(loss)) if one is not None]
+        assert self._trainer.norm is not None
+        self.losses.append(sum(known) / len(known))
+        self.norms.append(float(self._trainer.norm))
+        return self.losses[-1], self.norms[-1]
+
+
+def _prepare(parameters: ParallelParameters, device: Device) -> Training:
+    """Whether this device can do it, and how."""
+    layout = parameters.layout
+    if layout.precision == "fp8":
+        raise Unsupported(
+            "fp8 is not to be had in a parallel training; use bf16 here, or 'paceline run train --precision fp8_hybrid'"
+        )
+    formats.check(layout.precision, device, fp8_model=False, model=layout.model)
+    formats.set_fp32_mode(layout.precision)
+    splits, schedule = parameters.schedule_kind.splits_backward, parameters.schedule_name
+    if splits and parameters.compile == "on":
+        raise Unsupported(
+            f"{schedule} takes the backward pass apart, which compiled layers do not allow: --compile off"
+        )
+    compiled, why_not = whether_to_compile(parameters.compile, device)
+    if splits and compiled:
+        compiled, why_not = False, f"{schedule} takes the backward pass apart"
+    training = Training(device, parameters, compiled, doubts=emulated(layout.precision, device))
+    if why_not:
+        training.facts["not_compiled_because"] = why_not
+    if splits and layout.checkpointing:
+        training.doubts.append(
+            Doubt(
+                kind="recomputed",
+                message=f"{schedule} takes the backward pass apart, and every part of it computes checkpointed layers "
+                "again",
+                remedy="use schedule 1f1b or interleaved with checkpointing, or leave checkpointing out",
+            )
+        )
+    return training
+
+
+def _facts(trainer: ParallelTrainer) -> dict[str, Any]:
+    import torch
+
+    from paceline.benchmarks.parallel._optimizer import BETAS, CLIP, EPSILON, WEIGHT_DECAY
+    from paceline.benchmarks.parallel._pipeline import ideal_bubble
+
+    parameters, layout = trainer.parameters, trainer.parameters.layout
+    facts: dict[str, Any] = {
+        "layout": str(layout),
+        "mesh": f"data {layout.data} x tensor {layout.tensor} x pipeline {layout.pipeline}",
+        "parameter_count": trainer.parameter_count,
+        "precision": layout.precision,
+        "device": trainer.device.name,
+        "sequence": parameters.tokens,
+        "vocabulary": parameters.padded_vocabulary,
+        "dropout": 0.0,
+        "micro_batches": layout.micro_batches,
+        "checkpointing": layout.checkpointing,
+        "sequence_parallel": parameters.sequence_parallel,
+        "data_parallel": parameters.shard if layout.data > 1 else "none",
+        "optimizer": f"AdamW, fused, betas {BETAS}, eps {EPSILON:g}, weight decay {WEIGHT_DECAY:g} (0 for norms and "
+        f"biases), constant rate {LEARNING_RATE[layout.model]:g}, gradient clipped to norm {CLIP:g}",
+        "flops_formula": step_flops(parameters)[1],
+        "threads": torch.get_num_threads(),
+        "input": "synthetic, on the device before the timed region; no input pipeline is measured",
+    }
+    if layout.pipeline > 1:
+        facts |= {"schedule": parameters.schedule_name, "layers_of_stages": trainer.layers}
+        per_rank = parameters.schedule_kind.stages_per_rank
+        ideal = ideal_bubble(parameters.schedule_name, layout.pipeline, layout.micro_batches, per_rank)
+        if ideal is not None:
+            facts["ideal_bubble"] = f"{100 * ideal[0]:.3g} % if all stages took equally long: {ideal[1]}"
+    return facts
+
+
+def _work(training: Training) -> StepWork:
+    """A rank's share of the step: the ranks of a mesh work on the same samples."""
+    parameters, layout = training.parameters, training.parameters.layout
+    world = layout.world_size
+    return StepWork(
+        samples=layout.global_batch / world,
+        sample_name="sequence",
+        tokens=layout.global_batch * parameters.tokens / world,
+        flops=step_flops(parameters)[0] / world,
+        peak=peak_of(training.device, layout.precision),
+    )
+
+
+def _say_per_rank(result: Result, training: Training) -> None:
+    step_time = next(one for one in result.measurements if one.metric.name == STEP_TIME.name)
+    layout = training.parameters.layout
+    share = layout.global_batch / layout.world_size
+    result.measurements.append(Measurement.of_rate(THROUGHPUT_PER_RANK, share, step_time))
+
+
+def _memory(trainer: ParallelTrainer, result: Result) -> list[Measurement]:
+    """What a rank's memory is made of; the rest of the peak is known on devices with memory of their own."""
+    parts = trainer.optimizer.memory()
+    found = [Measurement.of_value(MEMORY_PARTS[name], size) for name, size in parts.items()]
+    peak = next((one for one in result.measurements if one.metric.name == DEVICE_MEMORY.name), None)
+    if peak is not None:
+        found.append(Measurement.of_value(ACTIVATION_MEMORY, max(0.0, peak.value - sum(parts.values()))))
+    return found
+
+
+def _bubble(trainer: ParallelTrainer, ranks: Ranks) -> list[Measurement]:
+    """In a few steps more, which share of a schedule's time this rank does not compute."""
+    if trainer.pipeline is None:
+        return []
+    ranks.meet()
+    shares = []
+    for _ in range(WATCHED_STEPS):
+        trainer.pipeline.watch.start()
+        trainer.step()
+        spent = trainer.pipeline.watch.stop()
+        shares.append(100.0 * (1.0 - spent["busy"] / spent["schedule"]))
+    return [Measurement.of_samples(BUBBLE, shares)]

@@ -1,0 +1,30 @@
+"""A plan is about what the benchmark `parallel` trains: the same model, split the same way, with the same FLOPs."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.analysis.plan.transformer import transformer
+from paceline.benchmarks.parallel._parameters import ParallelParameters
+from paceline.benchmarks.parallel._shape import split_layers, step_flops
+from paceline.core.layout import Layout
+
+WORDS = (
+    "gpt2/nl24_bf16_1x1x1_mb6_gb6_1n1g",
+    "gpt2/nl24_bf16_2x2x4_ac_mb2_gb32_2n8g",
+    "gpt2/nl13_bf16_1x1x6_mb2_gb32_1n6g",
+    "bert/nl24_bf16_1x8x4_mb2_gb32_4n8g",
+    "bert/nl48_fp32_1x1x8_mb2_gb32_1n8g",
+)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_layers_vocabulary_and_flops_are_those_of_the_benchmark(word: str) -> None:
+    layout = Layout.parse(word).check()
+    benchmark = ParallelParameters(case=word)
+    model = transformer(layout.model, layout.layers)
+    assert list(model.stage_layers(layout.pipeline)) == split_layers(benchmark)
+    assert model.padded_vocabulary(layout.tensor) == benchmark.padded_vocabulary
+    assert model.sequence == benchmark.tokens
+    if layout.tensor == 1:  # the plan's MFU is of one vocabulary, however it is padded
+        assert model.step_flops(layout.global_batch) == pytest.approx(step_flops(benchmark)[0])

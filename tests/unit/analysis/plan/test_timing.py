@@ -1,0 +1,145 @@
+"""The time of a step: FLOPs, bubble, communication and recomputation, each against arithmetic by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.analysis.plan.cluster import Cluster, Placement, all_reduce_time, send_time
+from paceline.analysis.plan.timing import StepTime, samples_per_second, step_time
+from paceline.analysis.plan.transformer import transformer
+from paceline.core.layout import Layout
+
+PLAIN = Cluster(
+    gpus_per_node=8,
+    memory=80e9,
+    rate=100e12,
+    peak=200e12,
+    memory_bandwidth=1e12,
+    intra_bandwidth=100e9,
+    intra_latency=0.0,
+    inter_bandwidth=10e9,
+    inter_latency=0.0,
+)
+EVEN = replace(transformer("gpt2", 24), even_stages=True)
+
+
+def timed(word: str, cluster: Cluster = PLAIN) -> StepTime:
+    return step_time(EVEN, Layout.parse(word).check(), cluster)
+
+
+def test_the_flops_are_megatrons() -> None:
+    b, s, layers, h, v = 6, 1024, 24, 1024, 50304
+    by_formula = 72 * b * s * layers * h**2 * (1 + s / (12 * h) + v / (12 * layers * h))
+    assert EVEN.step_flops(6) == pytest.approx(by_formula)
+    bert = transformer("bert", 24)
+    s, v, m = 512, 21248, 80
+    by_formula = 72 * b * s * layers * h**2 * (1 + s / (6 * h) + m / s * v / (12 * layers * h))
+    assert bert.step_flops(6) == pytest.approx(by_formula)
+
+
+def test_one_gpu_computes_and_updates_and_nothing_else() -> None:
+    time = timed("gpt2/nl24_bf16_1x1x1_mb6_gb24_1n1g")
+    assert time.compute == pytest.approx(EVEN.step_flops(24) / PLAIN.rate)
+    assert time.optimizer == pytest.approx(34 * EVEN.parameters / 1e12)
+    assert time.communication == time.bubble == time.recompute == 0
+    assert time.total == pytest.approx(time.compute + time.optimizer)
+
+
+def test_checkpointing_computes_a_third_of_the_layers_again() -> None:
+    time = timed("gpt2/nl24_bf16_1x1x1_ac_mb6_gb24_1n1g")
+    assert time.recompute == pytest.approx((EVEN.step_flops(24) - EVEN.head_flops(24)) / 3 / PLAIN.rate)
+
+
+def test_equal_stages_wait_for_p_minus_1_of_m_micro_batches() -> None:
+    free_head = replace(PLAIN, head_cost=0.0, intra_bandwidth=1e30)
+    time = timed("gpt2/nl24_bf16_1x1x4_mb4_gb32_1n4g", free_head)
+    assert time.bubble / time.compute == pytest.approx(3 / 8)
+
+
+def test_a_stage_with_the_head_makes_the_others_wait() -> None:
+    free_head = timed("gpt2/nl24_bf16_1x1x4_mb4_gb128_1n4g", replace(PLAIN, head_cost=0.0))
+    time = timed("gpt2/nl24_bf16_1x1x4_mb4_gb128_1n4g")
+    assert time.bubble > 2 * free_head.bubble
+    balanced = step_time(transformer("gpt2", 24), Layout.parse("gpt2/nl24_bf16_1x1x4_mb4_gb128_1n4g"), PLAIN)
+    assert balanced.total < time.total
+
+
+def test_tensor_parallel_ranks_sum_four_times_a_layer() -> None:
+    time = timed("gpt2/nl24_bf16_1x8x1_mb4_gb4_1n8g")
+    volume = 4 * 1024 * 1024 * 2
+    assert time.tensor == pytest.approx(24 * 4 * (2 * 7 / 8) * volume / 100e9)
+    again = timed("gpt2/nl24_bf16_1x8x1_ac_mb4_gb4_1n8g")
+    assert again.tensor == pytest.approx(1.5 * time.tensor)
+
+
+def test_gradients_are_summed_once_a_step_and_hide_behind_the_backward_pass() -> None:
+    one, four = (timed(f"gpt2/nl24_bf16_8x1x1_mb4_gb{gb}_1n8g") for gb in (32, 128))
+    assert one.data == pytest.approx(2 * 7 / 8 * 4 * EVEN.parameters / 100e9)
+    assert four.data == pytest.approx(one.data)
+    hidden = timed("gpt2/nl24_bf16_8x1x1_mb4_gb32_1n8g", replace(PLAIN, overlap=0.75))
+    assert hidden.data == pytest.approx(one.data / 4)
+    slow = replace(PLAIN, overlap=1.0, intra_bandwidth=1e9)
+    whole = all_reduce_time(slow, 4.0 * EVEN.parameters, Placement(8, 1, 8))
+    behind = 2 / 3 * EVEN.step_flops(4) / slow.rate
+    assert timed("gpt2/nl24_bf16_8x1x1_mb4_gb32_1n8g", slow).data == pytest.approx(whole - behind)
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "crosses", "members", "nodes"),
+    [(8, 1, False, 8, 1), (16, 1, True, 8, 2), (4, 2, False, 4, 1), (4, 8, True, 1, 4), (8, 2, True, 4, 2)],
+)
+def test_where_the_ranks_of_an_axis_lie(size: int, stride: int, crosses: bool, members: int, nodes: int) -> None:
+    where = Placement(size, stride, per_node=8)
+    assert (where.crosses, where.members, where.nodes) == (crosses, members, nodes)
+
+
+def test_groups_of_a_node_share_its_network() -> None:
+    one_group = all_reduce_time(PLAIN, 1e9, Placement(16, 1, 8))
+    assert one_group == pytest.approx(2 * 15 / 16 * 1e9 / 10e9)
+    eight_groups = all_reduce_time(PLAIN, 1e9, Placement(2, 8, 8))
+    assert eight_groups == pytest.approx(8 * 1e9 / 10e9)
+    assert send_time(PLAIN, 1e9, Placement(2, 8, 8)) == pytest.approx(8 * 1e9 / 10e9)
+    assert send_time(PLAIN, 1e9, Placement(2, 4, 8)) == pytest.approx(1e9 / 100e9)
+
+
+def test_without_a_switch_two_gpus_have_one_link() -> None:
+    meshed = replace(PLAIN, neighbours=4)
+    pair, all_of_them = (all_reduce_time(meshed, 1e9, Placement(size, 1, 8)) for size in (2, 8))
+    assert pair == pytest.approx(1e9 / 25e9)
+    assert all_of_them == pytest.approx(2 * 7 / 8 * 1e9 / 100e9)
+
+
+@given(
+    data=st.sampled_from([1, 2, 4]),
+    tensor=st.sampled_from([1, 2, 4]),
+    pipeline=st.sampled_from([1, 2, 4]),
+    checkpointing=st.booleans(),
+    faster=st.sampled_from(["rate", "intra_bandwidth", "inter_bandwidth", "memory_bandwidth"]),
+)
+def test_a_faster_part_never_slows_and_nothing_beats_compute_alone(
+    data: int, tensor: int, pipeline: int, checkpointing: bool, faster: str
+) -> None:
+    layout = Layout(
+        model="gpt2",
+        layers=24,
+        precision="bf16",
+        data=data,
+        tensor=tensor,
+        pipeline=pipeline,
+        checkpointing=checkpointing,
+        micro_batch=2,
+        global_batch=64,
+        nodes=1,
+        gpus=data * tensor * pipeline,
+    ).check()
+    before = samples_per_second(EVEN, layout, PLAIN)
+    better = replace(PLAIN, **{faster: 2 * getattr(PLAIN, faster)})  # type: ignore[arg-type]
+    assert samples_per_second(EVEN, layout, better) >= before * (1 - 1e-9)
+    assert before < layout.world_size * PLAIN.rate / (EVEN.step_flops(64) / 64)
+    parts = step_time(EVEN, layout, PLAIN)
+    assert min(parts.compute, parts.recompute, parts.tensor, parts.pipeline, parts.data, parts.optimizer) >= 0
+    assert parts.bubble >= -1e-9

@@ -1,0 +1,113 @@
+"""What a parallel training refuses, with the arithmetic shown, and what it derives from its layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paceline.benchmarks.parallel.parallel import Parallel, ParallelParameters
+from paceline.core.benchmark import Context
+from paceline.core.case import Case
+from paceline.core.errors import InputError, Unsupported
+from paceline.core.suite import Here, Suite, expand
+
+WORD = "gpt2/nl24_fp16_2x2x4_ac_mb32_gb1024_2n8g"
+
+
+def cases(**parameters: Any) -> list[Case]:
+    suite = Suite(name="suite", cases=[{"benchmark": "parallel", **parameters}])
+    return expand(suite, lambda _name: Parallel, Here())
+
+
+def test_a_word_calls_for_its_ranks_and_is_the_title() -> None:
+    (case,) = cases(case=WORD)
+    assert case.ranks == 16
+    assert case.title == f"{WORD} x16"
+
+
+def test_plain_parameters_make_the_same_layout() -> None:
+    word = ParallelParameters(case="bert/nl48_bf16_1x1x8_ac_mb16_gb256_1n8g")
+    plain = ParallelParameters(
+        model="bert",
+        layers=48,
+        precision="bf16",
+        pipeline=8,
+        checkpointing=True,
+        micro_batch=16,
+        global_batch=256,
+    )
+    assert plain.layout == word.layout
+    assert Parallel.title(plain) == str(word.layout)
+
+
+def test_a_title_tells_what_the_word_does_not() -> None:
+    (case,) = cases(case="gpt2/nl4_fp32_1x1x2_mb1_gb8_1n2g", hidden=64, heads=4, schedule="gpipe", budget="3s")
+    assert case.title == "gpt2/nl4_fp32_1x1x2_mb1_gb8_1n2g hidden=64 heads=4 schedule=gpipe x2"
+
+
+def test_one_rank_is_a_layout_too() -> None:
+    (case,) = cases()
+    assert case.ranks == 1
+    assert case.title == "gpt2/nl24_fp16_1x1x1_mb4_gb4_1n1g"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"case": "gpt2/nl24_fp16_8x1x1_mb4_gb32_1n4g"}, "8x1x1 = 8 ranks against 1n4g = 4 GPUs"),
+        ({"case": "gpt2/nl24"}, "is no layout"),
+        ({"case": WORD, "layers": 12, "data": 2}, "so layers and data cannot be given beside it"),
+        ({"case": "gpt2/nl2_fp16_1x1x1_mb4_gb4_1n1g", "checkpointing": True}, "so checkpointing cannot be given"),
+        ({"data": 2, "micro_batch": 4, "global_batch": 12}, "gb 12 is no multiple of mb x d = 4 x 2 = 8"),
+        ({"hidden": 100, "heads": 16}, "hidden = 100 is no multiple of heads = 16"),
+        ({"tensor": 3}, "16 heads cannot be split over tensor = 3 ranks"),
+        ({"sequence_parallel": True}, "but tensor = 1"),
+        ({"tensor": 2, "sequence_parallel": True, "sequence": 33}, "33 tokens cannot be split over tensor = 2"),
+        ({"schedule": "gpipe"}, "schedule = gpipe is for a pipeline, but pipeline = 1"),
+        ({"pipeline": 4, "layers": 3}, "3 layers for 4 pipeline stages"),
+        ({"pipeline": 4, "layers": 6, "schedule": "interleaved"}, "4 x 2 = 8 stages, but there are only 6 layers"),
+        ({"pipeline": 4, "micro_batch": 2, "global_batch": 4}, "4 / (2 x 1) = 2: use a larger global batch"),
+        (
+            {"pipeline": 2, "micro_batch": 1, "global_batch": 5, "schedule": "zero-bubble"},
+            "5 // 2 = 2 equal rounds, but gb / (mb x d) = 5 / (1 x 1) = 5 is no multiple of 2",
+        ),
+        ({"tensor": 2, "ranks": 4}, "call for 2 ranks, but there are 4"),
+        ({"schedule": "zero-buble"}, "did you mean"),
+    ],
+)
+def test_contradictions_are_refused_with_the_arithmetic(parameters: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError) as refused:
+        cases(**parameters)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "tensor", "padded"),
+    [("gpt2", 1, 50304), ("bert", 1, 21248), ("gpt2", 2, 50432), ("gpt2", 8, 51200), ("bert", 4, 21504)],
+)
+def test_the_vocabulary_is_padded_so_that_every_rank_has_a_multiple_of_128(
+    model: Any, tensor: int, padded: int
+) -> None:
+    found = ParallelParameters(model=model, tensor=tensor).padded_vocabulary
+    assert found == padded
+    assert found % (128 * tensor) == 0
+
+
+def test_sequences_are_as_long_as_the_published_ones() -> None:
+    assert ParallelParameters(model="gpt2").tokens == 1024
+    assert ParallelParameters(model="bert").tokens == 512
+    assert ParallelParameters(model="bert", sequence=64).tokens == 64
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"precision": "fp8"}, "use bf16"),
+        ({"precision": "fp32", "pipeline": 2, "schedule": "zero-bubble", "compile": "on"}, "--compile off"),
+    ],
+)
+def test_what_cannot_be_done_says_what_to_use(parameters: dict[str, Any], words: str) -> None:
+    (case,) = cases(**parameters)
+    with pytest.raises(Unsupported, match=words):
+        Parallel().measure(ParallelParameters(**parameters), Context(case=case))

@@ -1,0 +1,104 @@
+"""One rank of the trainer does what a plain training loop does, and skips a step whose gradients overflow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from paceline.benchmarks.parallel._mesh import Mesh
+from paceline.benchmarks.parallel._optimizer import GROWTH_STEPS, LossScale
+from paceline.benchmarks.parallel._parameters import LEARNING_RATE, ParallelParameters
+from paceline.benchmarks.parallel._shape import build
+from paceline.benchmarks.parallel._trainer import ParallelTrainer
+from paceline.measure.device import CpuDevice
+
+TINY: dict[str, Any] = {
+    "layers": 2,
+    "hidden": 32,
+    "heads": 2,
+    "sequence": 16,
+    "vocabulary": 128,
+    "precision": "fp32",
+    "global_batch": 4,
+    "seed": 7,
+}
+
+
+def make(**parameters: Any) -> ParallelTrainer:
+    chosen = ParallelParameters(**TINY | parameters)
+    return ParallelTrainer(chosen, CpuDevice(), Mesh.of(chosen.layout, 0, "cpu"), compiled=False)
+
+
+def plain_losses(parameters: ParallelParameters, steps: int) -> tuple[list[float], list[float]]:
+    """The same training written down as anybody would."""
+    torch.manual_seed(parameters.seed)
+    workload = build(parameters)
+    model = workload.module.train()
+    batch = workload.make_batch(parameters.layout.global_batch, torch.Generator().manual_seed(parameters.seed))
+    decayed = [one for one in model.parameters() if one.dim() > 1]
+    others = [one for one in model.parameters() if one.dim() <= 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}],
+        lr=LEARNING_RATE[parameters.layout.model],
+        betas=(0.9, 0.999),
+        eps=1e-8,
+    )
+    losses, norms = [], []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = workload.loss(model(*batch.inputs), batch)
+        loss.backward()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses, norms
+
+
+@pytest.mark.parametrize("model", ["gpt2", "bert"])
+@pytest.mark.parametrize("micro_batch", [4, 1])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_step_is_that_of_a_plain_loop(model: Any, micro_batch: int, checkpointing: bool) -> None:
+    trainer = make(model=model, micro_batch=micro_batch, checkpointing=checkpointing)
+    losses, norms = [], []
+    for _ in range(5):
+        loss = trainer.step()
+        assert loss is not None
+        assert trainer.norm is not None
+        losses.append(float(loss))
+        norms.append(float(trainer.norm))
+    expected_losses, expected_norms = plain_losses(trainer.parameters, 5)
+    assert losses == pytest.approx(expected_losses, abs=1e-5)
+    assert norms == pytest.approx(expected_norms, rel=1e-5)
+    assert max(norms) > 1.0  # so that clipping took part
+
+
+def weights(trainer: ParallelTrainer) -> torch.Tensor:
+    return torch.cat([one.detach().flatten() for one in trainer.optimizer.parameters])
+
+
+def test_gradients_that_overflow_are_not_stepped_with() -> None:
+    trainer = make(precision="fp16", micro_batch=4)
+    trainer.step()
+    before, scale = weights(trainer), float(trainer.scale.value)
+    trainer.scale.value.fill_(1e30)
+    trainer.step()
+    assert torch.equal(weights(trainer), before)
+    assert float(trainer.scale.value) == pytest.approx(5e29)
+    trainer.scale.value.fill_(scale)
+    trainer.step()
+    assert not torch.equal(weights(trainer), before)
+    assert torch.isfinite(weights(trainer)).all()
+
+
+def test_the_loss_scale_falls_at_once_and_grows_late() -> None:
+    scale = LossScale(torch.device("cpu"), dynamic=True)
+    first = float(scale.value)
+    scale.update(torch.tensor(True))
+    assert float(scale.value) == first / 2
+    for _ in range(GROWTH_STEPS - 1):
+        scale.update(torch.tensor(False))
+    assert float(scale.value) == first / 2
+    scale.update(torch.tensor(False))
+    assert float(scale.value) == first
