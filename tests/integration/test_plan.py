@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import UTC, datetime
 
 import pytest
 
+from paceline.analysis.plan.published import LIBAI
+from paceline.analysis.plan.search import plan
+from paceline.analysis.plan.transformer import transformer
+from paceline.cli._cluster import OF_DATASHEET, OF_LINKS, OF_MATRIX_PRODUCT, Wanted, _of_profile
+from paceline.cli.plan import compared
 from paceline.core.layout import Layout
+from paceline.core.profile import Ceiling, CeilingKind, Identity, Profile
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome
+from paceline.machine.environment import Gpu
 from support.cli import Sandbox
+from support.docs_markdown import ROOT
+from support.records import MEMORY, STEP_TIME, case, record, run_of, throughput
 
 H200 = ("--device", "H200", "--memory", "141GB")
 
@@ -99,3 +110,55 @@ def test_a_model_that_fits_nowhere_is_no_plan(sandbox: Sandbox) -> None:
     assert done.returncode == 1
     assert done.stdout == ""
     assert "no layout of 8 GPUs fits 80 GiB each: the smallest, gpt2/nl96_" in done.stderr
+
+
+def test_what_was_measured_is_put_beside_the_prediction_of_the_same_layout() -> None:
+    first, second, third = plan(transformer("gpt2", 24), LIBAI, gpus=8, global_batch=64, precision="fp16").candidates[
+        :3
+    ]
+    steps = Measurement.of_samples(STEP_TIME, [2.0] * 20)
+    found = [Measurement.of_rate(throughput("sequences/s"), 64, steps), Measurement.of_value(MEMORY, 5e9)]
+    failed = Cause(kind=CauseKind.DEVICE_MEMORY, message="it did not fit")
+    run = run_of(
+        [
+            record(case(0, "parallel", "b", case=str(second.layout)), outcome=Outcome.OUT_OF_MEMORY, cause=failed),
+            record(case(1, "parallel", "a", case=str(first.layout)), found),
+        ]
+    )
+    lines = compared([first, second, third], run)
+    assert [line["layout"] for line in lines] == [str(one.layout) for one in (first, second, third)]
+    assert [line["measured_samples_per_s"] for line in lines] == [pytest.approx(32), None, None]
+    assert [line["measured_peak_bytes"] for line in lines] == [5e9, None, None]
+    assert [line["predicted_peak_bytes"] for line in lines] == [one.memory.peak for one in (first, second, third)]
+    assert [line["cause"] for line in lines] == [None, "it did not fit", None]
+
+
+def test_measured_ceilings_are_what_a_plan_rests_on() -> None:
+    def ceiling(kind: CeilingKind, name: str, value: float, unit: str, device: str = "cuda:0") -> Ceiling:
+        return Ceiling(device=device, device_name="NVIDIA H200", kind=kind, name=name, value=value, unit=unit)
+
+    measured = (
+        ceiling("compute", "bf16", 780e12, "FLOP/s"),
+        ceiling("memory", "device memory", 4.3e12, "B/s"),
+        ceiling("link", "all-reduce, 4 GPUs", 365e9, "B/s", "cuda:*"),
+        ceiling("latency", "all-reduce, 4 GPUs", 17e-6, "s", "cuda:*"),
+    )
+    profile = Profile(
+        measured_at=datetime(2026, 3, 14, tzinfo=UTC), version="1", run_id="r1", identity=Identity(), ceilings=measured
+    )
+    gpus = [Gpu(index=index, name="NVIDIA H200", memory_total=140 * 1024**3) for index in range(4)]
+    wanted = Wanted(gpus=8, device=None, memory=None, gpus_per_node=None, network=None, precision="bf16")
+    known = _of_profile(wanted, profile, gpus)
+    cluster = known.cluster
+    assert (cluster.gpus_per_node, cluster.memory) == (4, 140 * 1024**3)
+    assert cluster.rate == pytest.approx(OF_MATRIX_PRODUCT * 780e12)
+    assert cluster.peak == 780e12  # no datasheet beside the ceiling: the measured one
+    assert (cluster.memory_bandwidth, cluster.intra_bandwidth, cluster.intra_latency) == (4.3e12, 365e9, 17e-6)
+    assert "on 2026-03-14, run r1" in known.basis[0]
+    assert not [line for line in known.basis if "NVLink" in line]
+
+
+def test_the_guide_has_the_assumptions_of_the_code() -> None:
+    text = " ".join((ROOT / "docs" / "guide" / "planning.md").read_text(encoding="utf-8").split())
+    assert f"reach {100 * OF_MATRIX_PRODUCT:.0f} % of the matrix product" in text
+    assert f"reach {100 * OF_DATASHEET:.0f} % of it, an all-reduce {100 * OF_LINKS:.0f} % of NVLink" in text

@@ -16,7 +16,7 @@ from paceline.machine.profile import identity_of, load_profile
 
 if TYPE_CHECKING:
     from paceline.core.profile import Profile
-    from paceline.machine.environment import Environment, Gpu
+    from paceline.machine.environment import Gpu
 
 # What compiled layers of BERT and GPT-2 with a large micro-batch were measured to reach on an H200, as a part of the
 # datasheet's rate and of the fastest matrix product, and what a layer costs beside, however small the batch.
@@ -68,7 +68,7 @@ def find_cluster(wanted: Wanted) -> Known:
     precision: LayoutPrecision = wanted.precision or "bf16"
     name = gpus[0].name or ""
     if profile is not None and profile.ceiling("compute", precision, device_name=name):
-        return _of_profile(replace(wanted, precision=precision), profile, environment, gpus)
+        return _of_profile(replace(wanted, precision=precision), profile, gpus)
     sheet = datasheet(name)
     if sheet is None:
         raise InputError(
@@ -78,7 +78,7 @@ def find_cluster(wanted: Wanted) -> Known:
     return _of_datasheet(wanted, name, sheet, gpu=gpus[0], here=len(gpus))
 
 
-def _of_profile(wanted: Wanted, profile: Profile, environment: Environment, gpus: list[Gpu]) -> Known:
+def _of_profile(wanted: Wanted, profile: Profile, gpus: list[Gpu]) -> Known:
     name, precision = gpus[0].name or "", wanted.precision or "bf16"
     product = profile.ceiling("compute", precision, device_name=name)
     assert product is not None

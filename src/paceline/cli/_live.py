@@ -49,7 +49,7 @@ def sentence(record: Record) -> str:
 
 def estimate(progress: Mapping[str, Any], samples: Sequence[float]) -> str:
     """The running figure of a case, with its interval once there is one."""
-    if not samples or progress["phase"] != "measuring":
+    if not samples or not progress["phase"].startswith("measuring"):
         return str(progress["phase"])
     middle = sorted(samples)[len(samples) // 2]
     interval = median_interval(samples)

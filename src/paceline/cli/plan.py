@@ -85,7 +85,8 @@ def command(
     if verify:
         _refuse_elsewhere(of_gpus["device"], gpus)
     if as_json:
-        click.echo(json.dumps(_document(found, shown, known), indent=None if verify else 2))
+        document = _document(found, shown, known)
+        click.echo(json.dumps({"event": "plan"} | document) if verify else json.dumps(document, indent=2))
     else:
         _show(found, shown, known)
     if verify:

@@ -1,8 +1,8 @@
 """SuperBench's names and units for micro benchmarks that it also has: one small function for each benchmark of ours.
 
 A function is told the case and says under which benchmark of SuperBench it goes, which of that benchmark's metrics it
-yields, and how to read them from a record. Times are means, as there; so are rates but where it says so. What SuperBench measures on a GPU alone carries a
-note when it was measured on a CPU, so that it never passes for the other.
+yields, and how to read them from a record. Times are means, as there; so are rates but where it says so. What
+SuperBench measures on a GPU alone carries a note when it was measured on a CPU, so that it never passes for the other.
 """
 
 from __future__ import annotations

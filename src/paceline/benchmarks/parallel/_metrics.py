@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.benchmarks.model.metrics import COMMON, LOSS
+from paceline.benchmarks.model.metrics import AUDIO_THROUGHPUT, COMMON, LOSS
 from paceline.core.metric import Better, Merge, Metric
 
 LOSS_OF_ALL = LOSS.model_copy(update={"merge": Merge.FIRST})  # of the whole batch: every rank knows it
@@ -43,7 +43,7 @@ BUBBLE = Metric(
     "neighbours, or for gradients to be reduced",
 )
 METRICS = (
-    *COMMON,
+    *(metric for metric in COMMON if metric is not AUDIO_THROUGHPUT),
     THROUGHPUT_PER_RANK,
     *MEMORY_PARTS.values(),
     ACTIVATION_MEMORY,
