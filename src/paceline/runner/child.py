@@ -93,9 +93,7 @@ def explain(error: BaseException) -> tuple[Outcome, Cause]:
         return Outcome.OUT_OF_MEMORY, cause(kind, _first_line(message), with_detail=False)
     where = exhausted(error)
     if where == "device":
-        text = (
-            f"the device's memory did not suffice; use a smaller size or batch (--batch-size auto). {message}"
-        )
+        text = f"the device's memory did not suffice; use a smaller size or batch (--batch-size auto). {message}"
         return Outcome.OUT_OF_MEMORY, cause(CauseKind.DEVICE_MEMORY, _first_line(text))
     if where == "host":
         text = f"the host's memory did not suffice; use a smaller batch or size, or --scale tiny. {message}"

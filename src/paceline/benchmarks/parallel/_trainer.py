@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import inspect
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -174,13 +175,18 @@ def _share_data(stage: Stage, mesh: Any, parameters: ParallelParameters) -> None
         again = parameters.layout.pipeline == 1
         apply: Any = partial(fully_shard, mesh=mesh, mp_policy=policy, reshard_after_forward=again)
     else:
-        try:
-            from torch.distributed._composable.replicate_with_fsdp import replicate
-        except ImportError:
-            raise Unsupported(
-                f"torch {torch.__version__} cannot replicate tensor-parallel or pipelined modules; use --shard fsdp"
-            ) from None
+        replicate = _find_replicate()
         apply = partial(replicate, mesh=mesh, mp_policy=policy)
     for block in stage.model.blocks:
         apply(block)
     apply(stage)
+
+
+def _find_replicate() -> Any:
+    """The replication that knows tensor-parallel and pipelined modules, as DistributedDataParallel does not."""
+    with suppress(ImportError):
+        from torch.distributed._composable.replicate_with_fsdp import replicate
+
+        if "mesh" in inspect.signature(replicate).parameters:
+            return replicate
+    raise Unsupported(f"torch {torch.__version__} has no replication that goes with a mesh; use --shard fsdp")
