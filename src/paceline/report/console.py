@@ -33,6 +33,9 @@ def render(records: RunRecords, console: Console | None = None, *, primary: Mapp
     _Printer(console or open_console()).show(summarize_run(records, primary))
 
 
+PUBLISHED_WIDTH = 200
+
+
 class _Printer:
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -94,7 +97,10 @@ class _Printer:
             table.add_column(self.text(published.headers[place]), justify=justify, overflow="fold")
         for line in published.lines:
             table.add_row(*(self.text(line[place]) for place in filled))
-        self.console.print(table)
+        if self.console.is_terminal:
+            self.console.print(table)
+        else:  # a pipe has no width: a table that is wide stays whole
+            Console(file=self.console.file, highlight=False, width=PUBLISHED_WIDTH).print(table)
         self.item(published.source, indent=0, style="dim")
 
     def doubts(self, summary: RunSummary) -> None:

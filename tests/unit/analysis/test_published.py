@@ -20,7 +20,7 @@ def trained(
     )
     times = Measurement.of_samples(STEP_TIME, [batch / rate] * 20)
     found = [Measurement.of_rate(throughput("images/s"), batch, times), times, Measurement.of_value(MEMORY, 5e9)]
-    return record(made, found, facts={"batch_size": batch, "compiled": True}, **more)
+    return record(made, found, facts={"batch_size": batch, "compiled": True, "device": "NVIDIA H200"}, **more)
 
 
 def table_of(*records: Record) -> PublishedTable:
@@ -41,7 +41,7 @@ def test_the_published_file_has_twelve_rows_and_says_where_it_is_from() -> None:
 
 def test_ours_stands_above_theirs_with_the_ratio() -> None:
     table = table_of(trained("vit-base", "bf16", 2634.2))
-    assert [line[0] for line in table.lines] == ["ViT-Base", "ViT-Base, V100", "ViT-Base, V100"]
+    assert [line[0] for line in table.lines] == ["ViT-Base, H200", "ViT-Base, V100", "ViT-Base, V100"]
     assert table.lines[0][1:4] == ("224x224x3x64", "AMP bf16, compiled", "5.00")
     assert cell(table, 0, "1 GPU") == "2,634 ± <0.1 % (10x)"
     assert cell(table, 2, "1 GPU") == "263.4"
@@ -60,7 +60,7 @@ def test_what_was_not_measured_stays_empty() -> None:
 )
 def test_no_ratio_for_work_that_is_not_theirs(incomparable: dict[str, object]) -> None:
     table = table_of(trained("vit-base", "fp32", 900.0, **incomparable))  # type: ignore[arg-type]
-    assert "x)" not in cell(table, 0, "1 GPU")
+    assert "x)" not in cell(table, 0, "1 rank" if incomparable.get("target") == "cpu" else "1 GPU")
 
 
 def test_scaling_is_told_against_one_rank_of_the_same_run() -> None:

@@ -11,8 +11,8 @@ from paceline.core.run import RunRecords
 TITLE = "Beside Flashlight's published figures"
 SOURCE = (
     "Flashlight, app/benchmark: NVIDIA V100, mean of 100 steps. A ratio is our throughput over theirs at the same "
-    "number of GPUs; empty is not measured. AMP there is fp16. Of linear: the throughput of N ranks over N times that "
-    "of one."
+    "number of GPUs, where the work is the same; empty is not measured. AMP there is fp16. Of linear: the throughput of "
+    "N ranks over N times that of one."
 )
 GPUS = (1, 8, 16, 32)
 NAMES = {
@@ -40,7 +40,8 @@ def flashlight_table(records: RunRecords) -> PublishedTable | None:
         if mine:
             lines += _our_lines(name, mine, published, ranks)
             lines += [_their_line(row, ranks) for row in published]
-    counts = tuple(f"{count} GPU{'s' if count > 1 else ''}" for count in ranks)
+    noun = "GPU" if any(record.case.target.startswith("cuda") for record in ours) else "rank"
+    counts = tuple(f"{count} {noun}{'s' if count > 1 else ''}" for count in ranks)
     headers = ("Model", "Input", "Precision", "Memory, GB", *counts, "Unit")
     return PublishedTable(title=TITLE, source=SOURCE, headers=headers, named=3, lines=tuple(lines))
 
@@ -67,7 +68,8 @@ def _our_lines(
         memory = (alone or next(iter(by_ranks.values()))).measurement("peak_device_memory")
         cells = [_cell(by_ranks.get(count), alone, row, count) for count in ranks]
         memory_text = f"{memory.value / 1e9:.2f}" if memory else ""
-        lines.append((name, shape, precision, memory_text, *cells, row["unit"]))
+        device = next(iter(by_ranks.values())).facts.get("device", "")
+        lines.append((f"{name}, {_short(device)}", shape, precision, memory_text, *cells, row["unit"]))
     return lines
 
 
@@ -122,4 +124,10 @@ def _number(value: float) -> str:
 
 
 def _percent(part: float) -> str:
-    return f"{100 * part:.2g} %" if part >= 0.001 else "<0.1 %"
+    if part < 0.001:
+        return "<0.1 %"
+    return f"{100 * part:.2g} %" if part < 0.1 else f"{100 * part:.0f} %"
+
+
+def _short(device: str) -> str:
+    return device.removeprefix("NVIDIA ") or "ours"

@@ -89,7 +89,8 @@ COMPILE_TIME = Metric(
     description="what compiling cost: the first step beyond a steady one",
 )
 PHASES = {
-    phase: Metric(name=f"{phase}_time", unit="s", better=Better.LOWER, merge=Merge.SLOWEST, description=description)
+    # The mean over ranks: that they step together makes the sums alike, whoever waits for whom in which phase.
+    phase: Metric(name=f"{phase}_time", unit="s", better=Better.LOWER, merge=Merge.MEAN, description=description)
     for phase, description in {
         "forward": "the model's forward pass, from the end of the step before",
         "matcher": "matching predictions to targets, where the loss has to",
