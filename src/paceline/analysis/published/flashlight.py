@@ -11,8 +11,8 @@ from paceline.core.run import RunRecords
 TITLE = "Beside Flashlight's published figures"
 SOURCE = (
     "Flashlight, app/benchmark: NVIDIA V100, mean of 100 steps. A ratio is our throughput over theirs at the same "
-    "number of GPUs, where the work is the same; empty is not measured. AMP there is fp16. Of linear: the throughput of "
-    "N ranks over N times that of one."
+    "number of GPUs, where the work is the same; empty is not measured. AMP there is fp16. Of linear: the throughput "
+    "of N ranks over N times that of one."
 )
 GPUS = (1, 8, 16, 32)
 NAMES = {
