@@ -49,7 +49,7 @@ def test_every_case_doubt_and_remedy_is_there() -> None:
     assert doubtful.rstrip().endswith("| DT")
     assert "  D  drifting: let the device reach its working temperature first: raise 'warm_up'" in lines
     assert "  train mixtral-8x7b bf16: out-of-memory" in lines
-    assert "    To do: lower 'batch_size', choose a narrower precision, or free the device's memory" in text
+    assert "    To do: lower 'batch_size' or the sizes, choose a narrower precision, or free device memory" in text
     tail = next(line for line in lines if line.startswith("inference resnet50 fp16"))
     assert tail.split("|")[4].strip() == "2.37 ms"
 
