@@ -113,8 +113,8 @@ def test_a_pipe_gets_plain_lines(sandbox: Sandbox) -> None:
     assert "\x1b" not in done.stdout
     assert "\r" not in done.stdout
     lines = done.stdout.splitlines()
-    assert re.match(r"\[1/2\] ✓ nap .*ms", lines[1])
-    assert re.match(r"\[2/2\] ✗ exits .*failed: the process exited with code 3", lines[2])
+    assert re.match(r"\[1/2\] ✓ nap: .*ms", lines[1])
+    assert re.match(r"\[2/2\] ✗ exits: failed: the process exited with code 3", lines[2])
     assert any("mine.html" in line for line in lines)
     assert (sandbox.work / "mine.html").exists()
 
