@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from hardware_marks import marks
 
-from paceline.analysis.summary import MICRO, Row, figure_of, summarize_run
+from paceline.analysis.figures import figure_of
+from paceline.analysis.summary import MICRO, Row, summarize_run
 from paceline.benchmarks import registry
 from paceline.core.metric import Metric
 from paceline.core.record import Measurement, Record

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from paceline.analysis.figures import Figure, Point, Sweep, figure_of, sweeps_of
 from paceline.core.case import Case
 from paceline.core.metric import Better, Metric
-from paceline.core.record import At, Cause, CauseKind, Doubt, Measurement, Outcome, Record
+from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
 from paceline.core.run import RunRecords
-from paceline.core.stats import Interval, Summary, resolves
 
 REMEDIES = {
     CauseKind.ERROR: "read the traceback in the HTML report, or run this case alone",
@@ -31,78 +31,6 @@ CATEGORIES = (*MICRO, "training", "inference", "parallel", "serving", "harness")
 # Parameters that say what is done; cases that differ in them do different work, so that neither wins.
 _WORK = ("model", "scale", "operation", "direction", "mode", "function")
 _RATES = ("FLOP/s", "B/s")  # units of which more is the news of a micro benchmark
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One metric of a case, as a report shows it."""
-
-    metric: Metric
-    scope: str
-    at: At
-    value: float
-    interval: Interval | None
-    relative: float | None  # the interval's larger half-width as a part of the value
-    summary: Summary
-
-    @property
-    def name(self) -> str:
-        """The metric's name."""
-        return self.metric.name
-
-    @property
-    def unit(self) -> str:
-        """The metric's unit."""
-        return self.metric.unit
-
-    @property
-    def count(self) -> int:
-        """How many samples it rests on."""
-        return self.summary.count
-
-    def percentile(self, name: str) -> float | None:
-        """A percentile, unless the samples are too few to tell it from their maximum."""
-        return self.summary.percentiles.get(name) if resolves(self.count, float(name)) else None
-
-    def beats(self, other: Figure) -> bool:
-        """Whether this is the better value of the two."""
-        return self.value < other.value if self.metric.better is Better.LOWER else self.value > other.value
-
-
-@dataclass(frozen=True)
-class Point:
-    """What a case measured at one point of its sweep."""
-
-    at: At
-    figures: tuple[Figure, ...]
-
-    def figure(self, name: str) -> Figure | None:
-        """A metric by name."""
-        return next((figure for figure in self.figures if figure.name == name), None)
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """The points of one case that differ in the same ways: sizes of a message, pairs of devices."""
-
-    axes: tuple[str, ...]
-    points: tuple[Point, ...]  # in the order they were measured
-
-    @property
-    def metrics(self) -> tuple[Metric, ...]:
-        """Everything that was measured at some point."""
-        return tuple({figure.name: figure.metric for point in self.points for figure in point.figures}.values())
-
-    @property
-    def is_matrix(self) -> bool:
-        """Whether its points are pairs, each from one place to another."""
-        return self.axes == ("from", "to")
-
-    @property
-    def is_line(self) -> bool:
-        """Whether its points lie on one axis of numbers and are enough for a line."""
-        numbers = all(isinstance(value, int | float) for point in self.points for value in point.at.values())
-        return len(self.axes) == 1 and len(self.points) > 2 and numbers
 
 
 @dataclass(frozen=True)
@@ -278,21 +206,6 @@ def summarize_run(records: RunRecords, primary: Mapping[str, str] | None = None)
     )
 
 
-def figure_of(measurement: Measurement) -> Figure:
-    """A measurement as a report shows it."""
-    interval = measurement.interval
-    relative = interval.relative(measurement.value) if interval else None
-    return Figure(
-        metric=measurement.metric,
-        scope=measurement.scope,
-        at=measurement.at,
-        value=measurement.value,
-        interval=interval,
-        relative=relative if relative is not None and math.isfinite(relative) else None,
-        summary=measurement.summary,
-    )
-
-
 def headline_of(record: Record, primary: str | None = None) -> Measurement | None:
     """The measurement that leads: the one told, else the first with a direction, of the whole case if it can be."""
     whole = [m for m in record.measurements if not m.scope and not m.at] or list(record.measurements)
@@ -339,7 +252,7 @@ def _row(record: Record, label: str, primary: str | None) -> Row:
         label=label,
         headline=figure_of(headline) if headline else None,
         secondary=tuple(figure_of(m) for m in record.measurements if m is not headline and not m.at),
-        sweeps=_sweeps(record),
+        sweeps=sweeps_of(record),
         remedy=_remedy(record.cause) if record.cause and record.outcome is not Outcome.OK else "",
     )
 
@@ -347,18 +260,6 @@ def _row(record: Record, label: str, primary: str | None) -> Row:
 def _remedy(cause: Cause) -> str:
     """What to do; an error without a traceback was foreseen, and its message says that itself."""
     return "" if cause.kind is CauseKind.ERROR and not cause.detail else REMEDIES[cause.kind]
-
-
-def _sweeps(record: Record) -> tuple[Sweep, ...]:
-    found: dict[tuple[str, ...], dict[tuple[object, ...], list[Measurement]]] = {}
-    for measurement in record.measurements:
-        if measurement.at and not measurement.scope:
-            place = tuple(measurement.at.values())
-            found.setdefault(tuple(measurement.at), {}).setdefault(place, []).append(measurement)
-    return tuple(
-        Sweep(axes, tuple(Point(told[0].at, tuple(figure_of(m) for m in told)) for told in points.values()))
-        for axes, points in found.items()
-    )
 
 
 def _same(one: Figure | Measurement | None, other: Figure | Measurement) -> bool:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.analysis.summary import Figure, Row
+from paceline.analysis.figures import Figure
+from paceline.analysis.summary import Row
 from paceline.core.errors import MissingDependency
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from paceline.analysis.summary import MICRO, Figure, Row, RunSummary
+from paceline.analysis.figures import Figure
+from paceline.analysis.summary import MICRO, Row, RunSummary
 from paceline.core.quantity import show_count
 from paceline.report.text import heading, humanize, one_line, show_at, show_relative, show_value
 

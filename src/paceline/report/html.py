@@ -15,8 +15,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
+from paceline.analysis.figures import Figure
 from paceline.analysis.published import published_tables
-from paceline.analysis.summary import Figure, Highlight, Row, RunSummary, headline_of, sampled, summarize_run
+from paceline.analysis.summary import Highlight, Row, RunSummary, headline_of, sampled, summarize_run
 from paceline.core.files import write_atomic
 from paceline.core.quantity import show_count, show_duration, show_size
 from paceline.core.record import Measurement

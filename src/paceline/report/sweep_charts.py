@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.analysis.summary import Row, Sweep
+from paceline.analysis.figures import Sweep
+from paceline.analysis.summary import Row
 from paceline.core.metric import Better, Metric
 from paceline.core.quantity import show_count
 from paceline.report.charts import ACCENT, CONFIG, GRID, INK, Chart, Spec

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.analysis.summary import Figure, Point, Row, Sweep
+from paceline.analysis.figures import Figure, Point, Sweep
+from paceline.analysis.summary import Row
 from paceline.core.metric import Better, Metric
 from paceline.report.text import heading, humanize, one_line, show_coordinate, show_relative, show_value
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from paceline.analysis.summary import Figure, Group, Row, RunSummary
+from paceline.analysis.figures import Figure
+from paceline.analysis.summary import Group, Row, RunSummary
 from paceline.core.quantity import SCALED, show, show_count, show_size
 from paceline.core.record import At
 

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from paceline.analysis.summary import figure_of, headline_of, sampled, summarize_run, unique_labels
+from paceline.analysis.figures import figure_of
+from paceline.analysis.summary import headline_of, sampled, summarize_run, unique_labels
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome
 from support.micro_records import SIZES, cannot, collective, copy, gemm, micro, micro_run, pairs

@@ -16,6 +16,7 @@ from paceline.benchmarks.micro import formats
 from paceline.benchmarks.micro.parameters import MicroParameters
 from paceline.benchmarks.micro.session import MicroSession, headline
 from paceline.benchmarks.ranks import Ranks, join
+from paceline.benchmarks.tf32 import set_fp32_mode
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.errors import Unsupported
 from paceline.core.metric import Better, Merge, Metric
@@ -203,7 +204,7 @@ def _computations(
     def operand(*shape: int) -> Any:
         return formats.random_operand(parameters.precision, shape, generator)
 
-    formats.set_fp32_mode(parameters.precision)
+    set_fp32_mode(parameters.precision)
     a, b, product = operand(count), operand(count), operand(count)
     left, right, result = operand(edge, edge), operand(edge, edge), operand(edge, edge)
     return [

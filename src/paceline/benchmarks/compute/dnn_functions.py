@@ -17,6 +17,7 @@ from paceline.benchmarks.compute._function_lists import (
 )
 from paceline.benchmarks.compute.gemm import wipe
 from paceline.benchmarks.micro import formats
+from paceline.benchmarks.tf32 import set_fp32_mode
 from paceline.core.errors import SilentCorruption
 from paceline.measure.device import Device
 
@@ -151,7 +152,7 @@ class Convolution:
         self._precision = precision
         self.worst = 0.0
         torch.backends.cudnn.benchmark = True
-        formats.set_fp32_mode(precision)
+        set_fp32_mode(precision)
         generator = torch.Generator(device.torch()).manual_seed(seed)
         own = function.in_channels // function.groups
 

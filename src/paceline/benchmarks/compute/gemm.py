@@ -14,6 +14,7 @@ from paceline.benchmarks.micro.formats import FormatName
 from paceline.benchmarks.micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME
 from paceline.benchmarks.micro.parameters import MicroParameters
 from paceline.benchmarks.micro.session import MicroSession
+from paceline.benchmarks.tf32 import set_fp32_mode
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.errors import InputError, SilentCorruption, Unsupported
@@ -151,7 +152,7 @@ class Product:
         lead = (parameters.batch,) if parameters.batch > 1 else ()
         self._a = _operand(parameters.precision, lead, m, k, parameters.transpose_a, generator)
         self._b = _operand(parameters.precision, lead, k, n, parameters.transpose_b, generator)
-        formats.set_fp32_mode(parameters.precision)
+        set_fp32_mode(parameters.precision)
         self.call: Callable[[], Tensor] = self._make_call(lead)
 
     def check(self) -> None:

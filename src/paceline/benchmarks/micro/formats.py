@@ -82,12 +82,3 @@ def tolerance(precision: str, exact: Tensor, magnitude: Tensor, depth: int) -> T
     inside, accumulating, result = _STEPS[precision]
     typical = magnitude / math.sqrt(depth)
     return 8.0 * ((inside + accumulating * math.sqrt(depth)) * typical + result * (exact.abs() + typical))
-
-
-def set_fp32_mode(precision: str) -> None:
-    """Allow TF32 where it is asked for, and nowhere else."""
-    import torch
-
-    tf32 = precision == "tf32"
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = tf32

@@ -43,15 +43,6 @@ def check(precision: str, device: Device, *, fp8_model: bool, model: str) -> Non
         raise Unsupported(f"{precision} needs compute capability {want}; {device.name} has {have}: use fp32 or fp16")
 
 
-def set_fp32_mode(precision: str) -> None:
-    """Allow TF32 for `tf32` and for the fp32 rest of nothing else."""
-    import torch
-
-    tf32 = precision == "tf32"
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = tf32
-
-
 def autocast(precision: str, device: Device) -> AbstractContextManager[object]:
     """The context in which a training step computes its forward."""
     import torch

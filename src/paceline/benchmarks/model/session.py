@@ -14,6 +14,7 @@ from paceline.benchmarks.emulated import emulated
 from paceline.benchmarks.model import precision as formats
 from paceline.benchmarks.model.metrics import StepWork
 from paceline.benchmarks.model.parameters import ModelParameters
+from paceline.benchmarks.tf32 import set_fp32_mode
 from paceline.core.errors import Unsupported
 from paceline.core.record import Doubt
 from paceline.measure.device import Device
@@ -103,7 +104,7 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: Device, m
     formats.check(parameters.precision, device, fp8_model=spec.fp8, model=spec.name)
     if parameters.graph and device.kind != "cuda":
         raise Unsupported("graph = true replays CUDA graphs, which a CPU has not; leave it out")
-    formats.set_fp32_mode(parameters.precision)
+    set_fp32_mode(parameters.precision)
     if parameters.deterministic:
         _compute_deterministically()
     compiled, not_compiled_because = whether_to_compile(parameters.compile, device)

@@ -24,6 +24,7 @@ from paceline.benchmarks.parallel._metrics import (
 from paceline.benchmarks.parallel._parameters import IN_THE_WORD, LEARNING_RATE, ParallelParameters
 from paceline.benchmarks.parallel._shape import step_flops
 from paceline.benchmarks.ranks import Ranks, join
+from paceline.benchmarks.tf32 import set_fp32_mode
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.errors import Unsupported
@@ -168,7 +169,7 @@ def _prepare(parameters: ParallelParameters, device: Device) -> Training:
             "fp8 is not to be had in a parallel training; use bf16 here, or 'paceline run train --precision fp8_hybrid'"
         )
     formats.check(layout.precision, device, fp8_model=False, model=layout.model)
-    formats.set_fp32_mode(layout.precision)
+    set_fp32_mode(layout.precision)
     splits, schedule = parameters.schedule_kind.splits_backward, parameters.schedule_name
     if splits and parameters.compile == "on":
         raise Unsupported(
