@@ -45,9 +45,16 @@ def _rows(kind: str) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
         entries = {name: spec.summary for name, spec in models().entries.items()}
         broken = models().broken
     else:
-        entries, broken = {}, []
+        from paceline.benchmarks.serving.servers import registry as servers
+
+        entries = {name: _server(server.summary, server.missing()) for name, server in servers().entries.items()}
+        broken = servers().broken
     rows = [{"name": name, "summary": summary} for name, summary in entries.items()]
     return rows, [{"module": failure.module, "reason": failure.reason} for failure in broken]
+
+
+def _server(summary: str, missing: str | None) -> str:
+    return f"{summary} (not here: {missing})" if missing else summary
 
 
 def _suites() -> list[dict[str, str]]:

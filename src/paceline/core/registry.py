@@ -64,11 +64,14 @@ class Registry(Generic[T]):
         self.entries[name] = entry
 
 
-def scan(kind: str, folder: str, find: Callable[[ModuleType], Iterator[tuple[str, T]]]) -> Registry[T]:
-    """Import every module in `folder` of every provider and register what `find` sees in it."""
+def scan(
+    kind: str, folder: str, find: Callable[[ModuleType], Iterator[tuple[str, T]]], *more_folders: str
+) -> Registry[T]:
+    """Import every module in the folders of every provider and register what `find` sees in it."""
     registry: Registry[T] = Registry(kind)
     for provider in providers():
-        for name in _module_names(f"{provider}.{folder}", registry):
+        names = [name for one in (folder, *more_folders) for name in _module_names(f"{provider}.{one}", registry)]
+        for name in names:
             try:
                 module = importlib.import_module(name)
                 found = list(find(module))
@@ -92,6 +95,11 @@ def _module_names(package_name: str, registry: Registry[T]) -> list[str]:
         if importlib.util.find_spec(package_name) is None:  # imports the provider; one that has no such folder is fine
             return []
         package = importlib.import_module(package_name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{package_name}.".startswith(f"{error.name}.") and error.name.count("."):
+            return []  # a folder above it is not there either
+        registry.broken.append(Broken(package_name, f"{type(error).__name__}: {error}"))
+        return []
     except (Exception, SystemExit) as error:
         registry.broken.append(Broken(package_name, f"{type(error).__name__}: {error}"))
         return []

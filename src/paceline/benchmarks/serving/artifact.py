@@ -1,0 +1,31 @@
+"""A model on disk in the format that an engine reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from paceline.benchmarks.serving.tensors import TensorSpec
+
+Format = Literal[
+    "eager", "torchscript", "torch-export", "onnx", "openvino"
+]  # eager: built from its name where it is served
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """An exported model, checked against the eager module when it was made."""
+
+    model: str  # as the user named it
+    scale: str  # full or tiny
+    format: Format
+    precision: str
+    seed: int  # of the weights
+    path: Path | None  # None for eager
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    digest: str = ""  # of the content
+    deviation: float | None = (
+        None  # the largest difference from the eager module's output, relative to its largest value
+    )

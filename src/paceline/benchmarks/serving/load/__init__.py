@@ -1,0 +1,1 @@
+"""When to send, and what came of it: arrivals, the load generator, its own limits."""

@@ -1,0 +1,95 @@
+"""What became of every request: when it was meant to go, when it went, and when its answer came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Times = NDArray[np.float64]
+
+# Status of a request: what the server said (HTTP's numbers; gRPC's codes are mapped to them), or what befell it here.
+OK = 200
+UNSENT = 0  # the run ended before it was sent
+REFUSED = 1  # no connection
+BROKEN = 2  # the connection ended before the whole answer was there
+TIMED_OUT = 3
+UNREADABLE = 4  # an answer that is not in the protocol
+OUT_OF_SOCKETS = 5
+SHED = 503  # the server said that it has too much to do (429 counts as shed too)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One row per request, in the order of intended times; seconds since the load's begin, NaN where nothing happened."""
+
+    intended: Times
+    sent: Times  # when its first byte was handed to the socket
+    first: Times  # first byte of the answer
+    done: Times  # last byte of the answer
+    status: NDArray[np.int32]
+    kind: NDArray[np.int32]  # which of the prepared requests it was
+    worker: NDArray[np.int32]
+    samples: NDArray[np.int32]  # how many samples it carried: the batch of a request
+    stages: Mapping[str, Times] = field(
+        default_factory=dict
+    )  # seconds that the server told of: queue, batch, inference, ...
+    batch: NDArray[np.int32] | None = None  # size of the batch that it was computed in, if the server tells
+    tokens: list[Times] | None = None  # language models: when each piece of the stream came
+    cpu_seconds: float = 0.0  # of the load generator's processes
+
+    def __len__(self) -> int:
+        return len(self.intended)
+
+    @property
+    def ok(self) -> NDArray[np.bool_]:
+        """Which requests were answered well."""
+        return self.status == OK
+
+    @property
+    def shed(self) -> NDArray[np.bool_]:
+        """Which requests the server declined because of load."""
+        return (self.status == SHED) | (self.status == 429)
+
+    @property
+    def lateness(self) -> Times:
+        """How long after its intended time each request went."""
+        return self.sent - self.intended
+
+    @property
+    def latency(self) -> Times:
+        """From the intended time to the whole answer: what a user feels; NaN where there was no answer."""
+        return self.done - self.intended
+
+    @classmethod
+    def merged(cls, parts: Iterable[Trace]) -> Trace:
+        """The traces of several workers or hosts that sent shares of one schedule, as one."""
+        parts = list(parts)
+        if not parts:
+            raise ValueError("no traces to merge")
+        intended = np.concatenate([part.intended for part in parts])
+        order = np.argsort(intended, kind="stable")
+
+        def joined(name: str) -> NDArray[np.generic]:
+            return np.concatenate([getattr(part, name) for part in parts])[order]
+
+        names = dict.fromkeys(name for part in parts for name in part.stages)
+        nothing = {name: [part.stages.get(name, np.full(len(part), np.nan)) for part in parts] for name in names}
+        batches = [part.batch if part.batch is not None else np.zeros(len(part), np.int32) for part in parts]
+        tokens = [one for part in parts for one in (part.tokens or [np.empty(0)] * len(part))]
+        return cls(
+            intended=intended[order],
+            sent=joined("sent").astype(np.float64),
+            first=joined("first").astype(np.float64),
+            done=joined("done").astype(np.float64),
+            status=joined("status").astype(np.int32),
+            kind=joined("kind").astype(np.int32),
+            worker=joined("worker").astype(np.int32),
+            samples=joined("samples").astype(np.int32),
+            stages={name: np.concatenate(values)[order] for name, values in nothing.items()},
+            batch=np.concatenate(batches)[order] if any(part.batch is not None for part in parts) else None,
+            tokens=[tokens[i] for i in order] if any(part.tokens is not None for part in parts) else None,
+            cpu_seconds=sum(part.cpu_seconds for part in parts),
+        )

@@ -1,0 +1,49 @@
+"""Tensors as the open inference protocol (KServe v2) names them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+DATATYPES: dict[str, np.dtype[np.generic]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype(np.uint8),
+    "UINT16": np.dtype(np.uint16),
+    "UINT32": np.dtype(np.uint32),
+    "UINT64": np.dtype(np.uint64),
+    "INT8": np.dtype(np.int8),
+    "INT16": np.dtype(np.int16),
+    "INT32": np.dtype(np.int32),
+    "INT64": np.dtype(np.int64),
+    "FP16": np.dtype(np.float16),
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+}
+_NAMES = {dtype: name for name, dtype in DATATYPES.items()}
+
+Array = NDArray[np.generic]
+
+
+def datatype_of(dtype: np.dtype[np.generic]) -> str:
+    """The protocol's word for a numpy type."""
+    return _NAMES[np.dtype(dtype)]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output of a served model; the first axis of what travels is the batch, which is not in `shape`."""
+
+    name: str
+    datatype: str  # one of DATATYPES
+    shape: tuple[int, ...]  # of one sample; -1 where it varies
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        return DATATYPES[self.datatype]
+
+    @property
+    def metadata(self) -> dict[str, object]:
+        """As a server describes it."""
+        return {"name": self.name, "datatype": self.datatype, "shape": [-1, *self.shape]}

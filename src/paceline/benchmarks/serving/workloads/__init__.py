@@ -1,0 +1,1 @@
+"""What to send: requests of many kinds, encoded before the clock runs."""
