@@ -23,7 +23,7 @@ SHED = 503  # the server said that it has too much to do (429 counts as shed too
 
 @dataclass(frozen=True)
 class Trace:
-    """One row per request, in the order of intended times; seconds since the load's begin, NaN where nothing happened."""
+    """One row per request, in the order of intended times; seconds since the begin, NaN where nothing happened."""
 
     intended: Times
     sent: Times  # when its first byte was handed to the socket
@@ -46,12 +46,12 @@ class Trace:
     @property
     def ok(self) -> NDArray[np.bool_]:
         """Which requests were answered well."""
-        return self.status == OK
+        return np.equal(self.status, OK)
 
     @property
     def shed(self) -> NDArray[np.bool_]:
         """Which requests the server declined because of load."""
-        return (self.status == SHED) | (self.status == 429)
+        return np.isin(self.status, (SHED, 429))
 
     @property
     def lateness(self) -> Times:

@@ -14,8 +14,8 @@ from paceline.core.errors import CaseError
 from paceline.core.parameters import Parameters
 from paceline.core.quantity import Duration
 
-# kserve-json: the JSON body of the open inference protocol, at whatever path; kserve-binary: tensors as raw bytes behind
-# a JSON header; kserve-grpc; openai-*: what language model servers speak.
+# kserve-json: the JSON body of the open inference protocol, at whatever path; kserve-binary: tensors as raw bytes
+# behind a JSON header; kserve-grpc; openai-*: what language model servers speak.
 Wire = Literal["kserve-json", "kserve-binary", "kserve-grpc", "openai-chat", "openai-completions"]
 
 
@@ -71,8 +71,8 @@ class Started:
 class Server(ABC):
     """One serving software; a subclass in a scanned module is registered by its `name`.
 
-    The life of an object: `prepare()`, `start()`, then any number of requests, then `stop()`, which may be called at any
-    time, any number of times, and leaves no process behind. Everything it writes is in `folder`.
+    The life of an object: `prepare()`, `start()`, then any number of requests, then `stop()`, which may be called at
+    any time, any number of times, and leaves no process behind. Everything it writes is in `folder`.
     """
 
     name: ClassVar[str]
@@ -92,7 +92,7 @@ class Server(ABC):
         return None
 
     @classmethod
-    def check(cls, settings: ServerSettings, need: Need) -> None:
+    def check(cls, settings: ServerSettings, need: Need) -> None:  # noqa: B027
         """Refuse, before anything starts, what settings alone cannot tell to be wrong (raise InputError)."""
 
     @abstractmethod
