@@ -8,9 +8,8 @@ from typing import Literal
 
 from paceline.benchmarks.serving.tensors import TensorSpec
 
-Format = Literal[
-    "eager", "torchscript", "torch-export", "onnx", "openvino"
-]  # eager: built from its name where it is served
+# eager: nothing on disk, the model is built from its name where it is served
+Format = Literal["eager", "torchscript", "torch-export", "onnx", "openvino"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,4 @@ class Artifact:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     digest: str = ""  # of the content
-    deviation: float | None = (
-        None  # the largest difference from the eager module's output, relative to its largest value
-    )
+    deviation: float | None = None  # largest difference from the eager output, relative to its largest value

@@ -91,8 +91,8 @@ class Server(ABC):
         """Why it cannot start here and what to do about it, in one sentence; None if it can. Must be quick."""
         return None
 
-    @classmethod
-    def check(cls, settings: ServerSettings, need: Need) -> None:  # noqa: B027
+    @classmethod  # noqa: B027
+    def check(cls, settings: ServerSettings, need: Need) -> None:
         """Refuse, before anything starts, what settings alone cannot tell to be wrong (raise InputError)."""
 
     @abstractmethod
