@@ -1,0 +1,230 @@
+"""The largest rate of requests at which a promise holds: a bracket, bisection, then a fit through what was seen.
+
+A trial is a load at one rate. Far from the limit few requests tell enough. Near it, lateness comes in clusters, so
+that one trial is a poor witness however it ends: several around the limit are taken, and the rate at which the fitted
+part of late requests crosses what is allowed is the answer, with an interval. A rate that is too high tells how much
+the server can do at most, which is a better upper end than the rate itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+
+from paceline.core.stats import CONFIDENCE, Interval, student_quantile
+
+TOLERANCE = 0.02
+ENOUGH = 20  # requests that may miss the bound, for the percentile to be worth anything
+QUICK = 0.25  # of enough, for a first look
+SURE = 0.99
+MOST_AROUND = 40  # trials near the limit
+FEWEST_AROUND = 16  # trials that the fit takes before it is believed: few agree by chance too often
+LONGER_AFTER = 8  # trials
+SPANS = 100  # bounds on latency that a trial lasts at least: lateness comes in stretches about as long as the bound
+CLOSE = 1.15  # bisect until the ends are within this ratio
+FITTED = 1.1  # the fit looks at trials within this ratio of the limit: further away the line is none
+ASIDE = 0.03  # how far around the limit to look
+LOWEST_RATE = 1.0  # per second
+GROWTH = 2.0
+STEPS_OF_FIT = 50
+MOST_LOG_ODDS = 30.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a load at one rate came to."""
+
+    rate: float  # that was asked for
+    requests: int
+    missed: int  # requests that were late or failed, of those the promise speaks of
+    throughput: float  # requests answered per second
+    holds: bool
+    reason: str = ""  # why it does not hold
+    limited: str = ""  # why the load itself was not what was asked for: the client, not the server
+
+
+@dataclass
+class Found:
+    """Where the search ended."""
+
+    verdict: Literal["found", "never", "client", "unsteady"]
+    rate: float | None = None  # the largest that holds
+    interval: Interval | None = None
+    trials: list[Trial] = field(default_factory=list)
+    reason: str = ""
+
+
+Probe = Callable[[float, int], Trial]  # a rate and how many requests to send
+
+
+def requests_for(share: float) -> int:
+    """How many requests a percentile needs near its bound."""
+    return math.ceil(ENOUGH / (1.0 - share))
+
+
+def find_capacity(
+    probe: Probe,
+    share: float,
+    limit: float,
+    *,
+    first: float,
+    ceiling: float,
+    tolerance: float = TOLERANCE,
+    go_on: Callable[[], bool] = lambda: True,
+) -> Found:
+    """The largest rate that holds: `share` of the requests within `limit` seconds; the client cannot pass `ceiling`.
+
+    When `go_on` says no, the answer is what is known by then.
+    """
+    search = _Search(probe, share, limit, go_on)
+    bracket = search.bracket(min(max(first, LOWEST_RATE), ceiling), ceiling)
+    if bracket is None:
+        return search.found
+    low, high = search.narrow(*bracket)
+    return search.refine(low, high, tolerance, ceiling)
+
+
+class _Search:
+    def __init__(self, probe: Probe, share: float, limit: float, go_on: Callable[[], bool]) -> None:
+        self.found = Found("found")
+        self._probe = probe
+        self._allowed = 1.0 - share
+        self._enough = requests_for(share)
+        self._limit = limit
+        self._go_on = go_on
+
+    def bracket(self, first: float, ceiling: float) -> tuple[float, float] | None:
+        """Double or halve until one rate holds and one does not; None if there is no such pair."""
+        trial = self._look(first)
+        return self._rise(trial, ceiling) if trial.holds else self._fall(trial)
+
+    def _rise(self, held: Trial, ceiling: float) -> tuple[float, float] | None:
+        while held.rate < ceiling and not held.limited:
+            trial = self._look(min(held.rate * GROWTH, ceiling))
+            if not trial.holds:
+                return held.rate, max(self._most_answered(trial), held.rate)
+            held = trial
+        self._end("client", held.rate, held.limited or f"it holds at {held.rate:g}/s, the most that is sent")
+        return None
+
+    def _fall(self, missed: Trial) -> tuple[float, float] | None:
+        while missed.rate > LOWEST_RATE:
+            high = self._most_answered(missed)
+            trial = self._look(max(LOWEST_RATE, high / GROWTH))
+            if trial.holds:
+                return trial.rate, max(high, trial.rate)
+            missed = trial
+        self._end("never", None, f"even at {missed.rate:g}/s: {missed.reason}")
+        return None
+
+    def narrow(self, low: float, high: float) -> tuple[float, float]:
+        """Bisect until the ends are close."""
+        while high / low > CLOSE and self._go_on():
+            middle = math.sqrt(low * high)
+            trial = self._look(middle)
+            if trial.holds:
+                low = middle
+            else:
+                high = max(low, min(middle, self._most_answered(trial)))
+        return low, high
+
+    def refine(self, low: float, high: float, tolerance: float, ceiling: float) -> Found:
+        """Look around the limit until its place is known well enough."""
+        rate, half, side = math.sqrt(low * high), math.inf, 1.0
+        around = 0
+        while around < MOST_AROUND and self._go_on():
+            # What several trials left open needs longer ones.
+            self._try(min(rate * (1.0 + side * ASIDE), ceiling), 2.0 ** (around // LONGER_AFTER))
+            around, side = around + 1, -side
+            fitted = crossing(self.found.trials, self._allowed, rate)
+            if fitted is None:  # nothing near enough: go where the last trials point
+                last = [trial.holds for trial in self.found.trials[-2:]]
+                rate *= 1.0 + ASIDE if all(last) else 1.0 if any(last) else 1.0 / (1.0 + ASIDE)
+                continue
+            # A fit through few points may point far away, where nothing was seen: go there step by step.
+            lowest, highest = max(rate / FITTED, low / GROWTH), min(rate * FITTED, high * GROWTH, ceiling)
+            rate = min(max(fitted[0], lowest), highest)
+            half = fitted[1]
+            if around >= FEWEST_AROUND and half <= tolerance and rate == fitted[0]:
+                break
+        self.found.rate = rate
+        if math.isfinite(half):
+            low, high = rate * (1.0 - min(1.0, half)), rate * (1.0 + half)
+            self.found.interval = Interval(low=low, high=high, confidence=CONFIDENCE)
+        if half > 2 * tolerance:
+            self._end("unsteady", rate, f"{len(self.found.trials)} trials left it uncertain by {100 * half:.0f} %")
+        return self.found
+
+    def _look(self, rate: float) -> Trial:
+        """A first look at a rate, and a second one where that is not sure."""
+        trial = self._try(rate, QUICK)
+        return trial if trial.limited or self._is_sure(trial) else self._try(rate, 1.0)
+
+    def _try(self, rate: float, part: float) -> Trial:
+        enough = max(self._enough, rate * SPANS * self._limit)
+        trial = self._probe(rate, math.ceil(part * enough))
+        self.found.trials.append(trial)
+        return trial
+
+    def _end(self, verdict: Literal["client", "never", "unsteady"], rate: float | None, reason: str) -> None:
+        self.found.verdict, self.found.rate, self.found.reason = verdict, rate, reason
+
+    def _is_sure(self, trial: Trial) -> bool:
+        """Whether the part that missed is clearly on one side of what is allowed (Wilson's interval)."""
+        z = NormalDist().inv_cdf((1.0 + SURE) / 2.0)
+        n, p = trial.requests, trial.missed / trial.requests
+        middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+        half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+        return middle - half > self._allowed if not trial.holds else middle + half < self._allowed
+
+    def _most_answered(self, trial: Trial) -> float:
+        """No rate above what an overloaded server answers can hold."""
+        is_overloaded = 0.0 < trial.throughput < 0.95 * trial.rate and not trial.limited
+        return max(LOWEST_RATE, min(trial.rate, trial.throughput)) if is_overloaded else trial.rate
+
+
+def crossing(trials: Sequence[Trial], allowed: float, near: float) -> tuple[float, float] | None:
+    """Where the part of missed requests crosses what is allowed, and the relative half-width of that; None if unknown.
+
+    A logistic regression over the logarithm of the rate. Misses come in clusters, so their spread is estimated from how
+    the trials scatter around the line instead of taken from the binomial distribution.
+    """
+    taken = [one for one in trials if 1 / FITTED <= one.rate / near <= FITTED and not one.limited]
+    place = np.array([math.log(one.rate / near) for one in taken])
+    if len(taken) < 3 or np.ptp(place) < ASIDE / 2:
+        return None
+    counts = np.array([float(one.requests) for one in taken])
+    missed = np.array([float(one.missed) for one in taken])
+    design = np.column_stack([np.ones_like(place), place])
+    line = np.array([_log_odds((missed.sum() + 0.5) / (counts.sum() + 1.0)), 0.0])
+    for _ in range(STEPS_OF_FIT):
+        expected = 1.0 / (1.0 + np.exp(-np.clip(design @ line, -MOST_LOG_ODDS, MOST_LOG_ODDS)))
+        weights = counts * expected * (1.0 - expected)
+        information = design.T @ (weights[:, None] * design)
+        try:
+            step = np.linalg.solve(information, design.T @ (missed - counts * expected))
+        except np.linalg.LinAlgError:
+            return None
+        line = line + np.clip(step, -2.0, [2.0, 20.0])
+        if np.max(np.abs(step)) < 1e-9:
+            break
+    level, slope = (float(part) for part in line)
+    if not slope > 0.0 or not math.isfinite(slope + level):
+        return None
+    crossed = (_log_odds(allowed) - level) / slope
+    freedom = len(taken) - 2
+    scatter = max(1.0, float(np.sum((missed - counts * expected) ** 2 / weights)) / freedom)
+    direction = np.array([1.0, crossed])
+    deviation = math.sqrt(scatter * float(direction @ np.linalg.solve(information, direction))) / slope
+    if abs(crossed) > math.log(FITTED) * 3:
+        return None  # the line hardly rises: where it crosses is a guess
+    return near * math.exp(crossed), student_quantile(0.5 + CONFIDENCE / 2, freedom) * deviation
+
+
+def _log_odds(share: float) -> float:
+    return math.log(share / (1.0 - share))

@@ -1,0 +1,139 @@
+"""The search for the largest rate that holds, against servers whose capacity is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from paceline.benchmarks.serving.search import LOWEST_RATE, MOST_AROUND, Probe, Trial, crossing, find_capacity
+
+SERVICE = 0.001
+LIMIT = 0.01
+SHARE = 0.99
+
+
+def queue(rate: float, count: int, rng: np.random.Generator) -> tuple[float, np.ndarray]:
+    """A server that takes a fixed time for each of its Poisson requests, one after another."""
+    arrivals = np.cumsum(rng.exponential(1 / rate, count))
+    position = np.arange(count) * SERVICE
+    # Each request ends when the busiest stretch that it is in has been worked off.
+    ends = np.maximum.accumulate(arrivals - position) + position + SERVICE
+    return float(ends[-1]), ends - arrivals
+
+
+def simulated(seed: int) -> Probe:
+    rng = np.random.default_rng(seed)
+
+    def probe(rate: float, requests: int) -> Trial:
+        took, latency = queue(rate, requests + requests // 10, rng)
+        missed = int(np.count_nonzero(latency[-requests:] > LIMIT))  # the queue was empty at first
+        return Trial(rate, requests, missed, len(latency) / took, missed <= (1 - SHARE) * requests, "late")
+
+    return probe
+
+
+@pytest.fixture(scope="module")
+def capacity() -> float:
+    """The rate at which one percent of a very long run is late, by bisection."""
+    rng = np.random.default_rng(2026)
+    low, high = 0.5 / SERVICE, 1.0 / SERVICE
+    for _ in range(12):
+        middle = (low + high) / 2
+        late = float(np.mean(queue(middle, 2_000_000, rng)[1] > LIMIT))
+        low, high = (middle, high) if late <= 1 - SHARE else (low, middle)
+    return low
+
+
+@pytest.mark.parametrize("first", [3.0, 120.0, 20_000.0])
+def test_finds_a_known_capacity_within_three_percent(capacity: float, first: float) -> None:
+    results = [find_capacity(simulated(seed), SHARE, LIMIT, first=first, ceiling=1e5) for seed in range(20)]
+    errors = np.array([abs((one.rate or 0.0) / capacity - 1.0) for one in results])
+    print(f"errors from {first:g}/s: median {np.median(errors):.3f}, largest {errors.max():.3f}")
+    assert np.median(errors) <= 0.015
+    assert np.mean(errors <= 0.03) >= 0.9
+    assert sum(one.verdict == "found" for one in results) >= 18
+
+
+def test_the_interval_holds_the_capacity_nearly_always(capacity: float) -> None:
+    results = [find_capacity(simulated(100 + seed), SHARE, LIMIT, first=400.0, ceiling=1e5) for seed in range(40)]
+    within = [one.interval.low <= capacity <= one.interval.high for one in results if one.interval]
+    assert sum(within) >= 0.8 * len(results)
+
+
+def test_a_client_that_cannot_send_more_is_named_not_the_server() -> None:
+    found = find_capacity(simulated(1), SHARE, LIMIT, first=50.0, ceiling=200.0)
+    assert (found.verdict, found.rate) == ("client", 200.0)
+    assert "200/s" in found.reason
+
+
+def test_a_load_that_was_not_delivered_ends_the_search() -> None:
+    def probe(rate: float, requests: int) -> Trial:
+        limited = "the client is saturated" if rate > 500 else ""
+        return Trial(rate, requests, 0, min(rate, 500.0), True, limited=limited)
+
+    found = find_capacity(probe, SHARE, LIMIT, first=100.0, ceiling=1e5)
+    assert (found.verdict, found.reason) == ("client", "the client is saturated")
+
+
+def test_a_promise_that_never_holds_says_so_at_the_lowest_rate() -> None:
+    found = find_capacity(_always(late=True), SHARE, LIMIT, first=1000.0, ceiling=1e5)
+    assert found.verdict == "never"
+    assert found.rate is None
+    assert found.trials[-1].rate == LOWEST_RATE
+    assert found.reason == "even at 1/s: p99 is 3 s"
+
+
+def test_a_broken_server_ends_the_search_soon() -> None:
+    found = find_capacity(
+        lambda rate, n: Trial(rate, n, n, 0.0, False, "all failed"), 0.99, LIMIT, first=64.0, ceiling=1e5
+    )
+    assert (found.verdict, len(found.trials)) == ("never", 7)
+
+
+def test_an_erratic_server_is_called_unsteady() -> None:
+    rng = np.random.default_rng(5)
+
+    def probe(rate: float, requests: int) -> Trial:
+        missed = int(requests * rng.choice([0.0, 0.5]))
+        return Trial(rate, requests, missed, rate, missed == 0, "late")
+
+    found = find_capacity(probe, SHARE, LIMIT, first=100.0, ceiling=1e4)
+    assert found.verdict in ("unsteady", "never", "client")
+    assert len(found.trials) <= MOST_AROUND + 60
+
+
+def test_when_time_is_up_the_answer_is_what_is_known() -> None:
+    left = iter([True] * 3)
+    found = find_capacity(simulated(3), SHARE, LIMIT, first=400.0, ceiling=1e5, go_on=lambda: next(left, False))
+    assert found.rate is not None
+    assert found.verdict in ("found", "unsteady")
+
+
+def test_overload_tells_the_upper_end() -> None:
+    asked: list[float] = []
+    probe = simulated(4)
+
+    def noted(rate: float, requests: int) -> Trial:
+        asked.append(rate)
+        return probe(rate, requests)
+
+    find_capacity(noted, SHARE, LIMIT, first=900.0, ceiling=1e6)
+    assert max(asked) < 2 * 900.0 * 1.01  # after one look at 1800/s nothing above the capacity is tried
+
+
+def _always(*, late: bool) -> Callable[[float, int], Trial]:
+    return lambda rate, n: Trial(rate, n, n if late else 0, rate, not late, "p99 is 3 s")
+
+
+def test_crossing_needs_trials_on_a_line_that_rises() -> None:
+    def trial(rate: float, missed: int) -> Trial:
+        return Trial(rate, 1000, missed, rate, missed <= 10)
+
+    assert crossing([trial(100, 5)], 0.01, 100.0) is None
+    assert crossing([trial(97, 30), trial(100, 10), trial(103, 3)], 0.01, 100.0) is None
+    place, half = crossing([trial(97, 5), trial(100, 10), trial(103, 20)], 0.01, 100.0) or (math.nan, math.nan)
+    assert place == pytest.approx(100.0, rel=0.01)
+    assert 0 < half < 0.2
