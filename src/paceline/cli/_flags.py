@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -10,9 +11,12 @@ import click
 from pydantic.fields import FieldInfo
 
 from paceline.core.errors import InputError
-from paceline.core.suite import CaseKeys
+from paceline.core.suite import CaseKeys, model_of
 
 PREFIX = "parameter__"
+DOT = "__part__"  # click takes only identifiers
+# Between values; the one in generated/fc:layers=2,width=64 is within a value, as the next word is a setting, too.
+_COMMA = re.compile(r",(?!\s*\w+=)")
 
 
 def flags_of(fields: Mapping[str, FieldInfo], *, required: bool = True) -> list[click.Option]:
@@ -20,7 +24,7 @@ def flags_of(fields: Mapping[str, FieldInfo], *, required: bool = True) -> list[
 
     What a benchmark requires is marked so, unless the cases of a suite have it already.
     """
-    return [_flag(name, field, required=required) for name, field in fields.items()]
+    return [flag for name, field in fields.items() for flag in _flags(name, field, required=required)]
 
 
 def case_flags() -> list[click.Option]:
@@ -34,7 +38,7 @@ def read_flags(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         if not name.startswith(PREFIX) or value in (None, ()):
             continue
-        given[name.removeprefix(PREFIX)] = value if isinstance(value, bool) else read_value(value)
+        given[name.removeprefix(PREFIX).replace(DOT, ".")] = value if isinstance(value, bool) else read_value(value)
     return given
 
 
@@ -59,23 +63,34 @@ def read_value(texts: Iterable[str]) -> Any:
             found = read_yaml(text, f"the value {text}")
             values.extend(found if isinstance(found, list) else [found])
         else:
-            values.extend(part.strip() for part in text.split(","))
+            values.extend(part.strip() for part in _COMMA.split(text))
     return values[0] if len(values) == 1 else values
 
 
+def _flags(name: str, field: FieldInfo, *, required: bool) -> list[click.Option]:
+    """The option of a field, and those of its parts where it has parts: `--load` and `--load.rate`."""
+    found = [_flag(name, field, required=required)]
+    inner = model_of(field.annotation)
+    if inner is not None:
+        more: Mapping[str, FieldInfo] = getattr(inner, "more_fields", dict)()
+        parts = {**inner.model_fields, **more}
+        found += [_flag(f"{name}.{part}", one, required=False) for part, one in parts.items()]
+    return found
+
+
 def _flag(name: str, field: FieldInfo, *, required: bool) -> click.Option:
-    option = name.replace("_", "-")
+    option, key = name.replace("_", "-"), PREFIX + name.replace(".", DOT)
     text = (field.description or "").replace("\n", " ")
     if field.annotation is bool:
         return click.Option(
-            [f"--{option}/--no-{option}", f"{PREFIX}{name}"], default=None, help=f"{text}  [default: {field.default}]"
+            [f"--{option}/--no-{option}", key], default=None, help=f"{text}  [default: {field.default}]"
         )
     if not field.is_required() and field.default is not None:
         text += f"  [default: {_shown(field)}]"
     elif field.is_required() and required:
         text += "  [required]"
     return click.Option(
-        [f"--{option}", f"{PREFIX}{name}"], multiple=True, type=str, metavar=_metavar(field.annotation), help=text
+        [f"--{option}", key], multiple=True, type=str, metavar=_metavar(field.annotation), help=text
     )
 
 

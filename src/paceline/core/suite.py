@@ -95,7 +95,8 @@ class Here(BaseModel):
     """What expansion must know of the machine."""
 
     gpus: int = 0
-    world: int = 1  # processes that a launcher started together
+    world: int = 1  # ranks that measure together: processes of a launcher, or on several hosts
+    nodes: int = 1  # hosts that they are on
 
     def resolve(self, target: str) -> str:
         """`auto` becomes the first GPU, or the CPU where there is none."""
@@ -129,6 +130,7 @@ def expand(
                 continue
             target = here.resolve(keys.target)
             ranks = _ranks(keys, target, here, benchmark, benchmark.ranks(parameters), where)
+            _refuse_other_nodes(benchmark.nodes(parameters), here, where)
             if ranks > 1 and target.startswith("cuda:") and target not in ("cuda:*", "cuda:0"):
                 raise InputError(
                     f"{where}: {ranks} ranks take {ranks} GPUs, but the target is {target} alone; "
@@ -180,6 +182,12 @@ def _ranks(
     return keys.ranks or (max(1, here.gpus) if target == "cuda:*" else 1)
 
 
+def _refuse_other_nodes(wanted: int | None, here: Here, where: str) -> None:
+    if wanted not in (None, here.nodes):
+        remedy = "name the hosts with --hosts a,b" if here.nodes == 1 else "change the layout, or name other hosts"
+        raise InputError(f"{where}: its layout is for {wanted} nodes, but it would run on {here.nodes}: {remedy}")
+
+
 def _found(lookup: Callable[[str], type[AnyBenchmark]], name: str, suite: Suite, number: int) -> type[AnyBenchmark]:
     try:
         return lookup(name)
@@ -201,13 +209,15 @@ def _checked_name(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _override(
     entries: list[dict[str, Any]], benchmarks: list[type[AnyBenchmark]], overrides: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Put `key=value` into every entry that has the key; `benchmark.key=value` into that benchmark's alone."""
+    """Put `key=value` into every entry that has the key; `benchmark.key=value` into that benchmark's alone.
+
+    A key with a dot names a part of a parameter that has parts: `load.rate=100`, `serve.load.rate=100`.
+    """
     entries = [dict(entry) for entry in entries]
+    names = {benchmark.name for benchmark in benchmarks}
     for path, value in overrides.items():
-        scope, _, key = path.rpartition(".")
-        names = {benchmark.name for benchmark in benchmarks}
-        if scope and scope not in names:
-            raise unknown("benchmark in --set", scope, names)
+        scope, _, rest = path.partition(".") if path.partition(".")[0] in names else ("", "", path)
+        key, _, part = rest.partition(".")
         used = False
         known: set[str] = set()
         for entry, benchmark in zip(entries, benchmarks, strict=True):
@@ -215,11 +225,20 @@ def _override(
             if scope in ("", benchmark.name):
                 known |= fields
                 if key in fields:
-                    entry[key] = value
+                    entry[key] = _with_part(entry.get(key), part, value, path) if part else value
                     used = True
+        if not used and part and not scope:
+            raise unknown("benchmark in --set", key, names)
         if not used:
             raise InputError(f"--set {path}: {unknown('key', key, known)}")
     return entries
+
+
+def _with_part(whole: object, part: str, value: Any, path: str) -> dict[str, Any]:
+    """A parameter that has parts, with one of them changed."""
+    if whole is not None and not isinstance(whole, Mapping):
+        raise InputError(f"--set {path}: the suite gives {path.rpartition('.')[0]} as {whole!r}, which has no parts")
+    return {**(whole or {}), part: value}
 
 
 def _split(choice: Mapping[str, Any], benchmark: type[AnyBenchmark], where: str) -> tuple[CaseKeys, Parameters]:
@@ -254,7 +273,7 @@ def _choices(value: object, annotation: Any, where: str) -> list[Any]:
             return value
         return value if value and all(isinstance(item, list) for item in value) else [value]
     if isinstance(value, Mapping):
-        inner = _model_of(annotation)
+        inner = model_of(annotation)
         if inner is not None:
             return list(_matrix(value, inner.model_fields, where))
     return [value]
@@ -266,6 +285,7 @@ def _takes_list(annotation: Any) -> bool:
     return any(_takes_list(part) for part in get_args(annotation) if part is not annotation)
 
 
-def _model_of(annotation: Any) -> type[BaseModel] | None:
+def model_of(annotation: Any) -> type[BaseModel] | None:
+    """The model among the types of a parameter that has parts, if there is one."""
     candidates = [annotation, *get_args(annotation)]
     return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)

@@ -312,6 +312,21 @@ def test_an_override_that_fits_nowhere_is_refused(path: str, words: str) -> None
     assert refusal(*BOTH, set={path: 5}).startswith(words)
 
 
+def test_an_override_with_a_dot_changes_a_part_of_a_parameter() -> None:
+    entry = {"benchmark": "gemm", "load": {"rate": 7, "arrival": "constant"}}
+    (one,) = cases(entry, set={"load.rate": 9})
+    assert one.parameters["load"] == {"rate": 9, "arrival": "constant"}
+    (one,) = cases({"benchmark": "gemm"}, set={"gemm.load.rate": 9})
+    assert one.parameters["load"] == {"rate": 9, "arrival": "poisson"}
+    both = cases(entry, set={"load.rate": [1, 2]})
+    assert [case.parameters["load"]["rate"] for case in both] == [1, 2]
+
+
+def test_a_part_of_what_has_no_parts_is_refused() -> None:
+    assert "unknown key 'load.rat'" in refusal({"benchmark": "gemm"}, set={"load.rat": 9})
+    assert "which has no parts" in refusal({"benchmark": "gemm", "load": 3}, set={"load.rate": 9})
+
+
 # ---- the document
 
 
