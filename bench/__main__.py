@@ -1,4 +1,4 @@
-"""Measures what Paceline costs: per step, per case, and before it does anything."""
+"""Measures what Paceline costs: per step, per case, per request, and before it does anything."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import click
+
+from bench.load import load_ratios
+from bench.ratio import Ratio
+from paceline.core.errors import PacelineError
 
 IMPORT_TORCH = [sys.executable, "-c", "import torch"]
 PACELINE = [sys.executable, "-m", "paceline"]
@@ -22,23 +25,12 @@ CASES = 4  # the first one pays for the imports
 TIMES = 5
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """One figure, what it was made of, and what it should be."""
-
-    name: str
-    value: float
-    target: str
-    is_met: bool
-    made_of: str
-
-
 def main() -> int:
     """Print the table; the exit code says only whether it could be measured."""
     try:
         records = overhead_records()
-        ratios = [harness(records), start(records), help_text()]
-    except (OSError, subprocess.SubprocessError, LookupError, ValueError) as error:
+        ratios = [harness(records), start(records), help_text(), *load_ratios()]
+    except (OSError, subprocess.SubprocessError, LookupError, ValueError, PacelineError) as error:
         click.echo(f"bench: could not measure: {error}{_last_words(error)}", err=True)
         return 1
     click.echo(f"{'':34} {'ratio':>8}  {'target':<8}  {'':3}  made of")

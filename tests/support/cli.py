@@ -24,7 +24,7 @@ from paceline.store import open_store
 PLUGIN = Path(__file__).parent / "plugin"
 MARK = "PACELINE_TEST_MARK"
 GENEROUS = 120.0  # seconds; only what hangs takes so long
-_FOREIGN = ("PACELINE_", "OMPI_", "PMI_", "MPI_", "TORCHELASTIC_", "MASTER_", "XDG_")
+_FOREIGN = ("PACELINE_", "OMPI_", "PMI_", "MPI_", "TORCHELASTIC_", "MASTER_", "SLURM_", "XDG_")
 
 
 def _plain_environment() -> dict[str, str]:

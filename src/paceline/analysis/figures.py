@@ -37,6 +37,12 @@ class Figure:
         """How many samples it rests on."""
         return self.summary.count
 
+    @property
+    def is_estimate(self) -> bool:
+        """Whether it is one value that many observations gave together, so that it has an interval and no spread."""
+        spread = self.summary.maximum - self.summary.minimum
+        return self.interval is not None and spread == 0 and self.interval.high > self.interval.low
+
     def percentile(self, name: str) -> float | None:
         """A percentile, unless the samples are too few to tell it from their maximum."""
         return self.summary.percentiles.get(name) if resolves(self.count, float(name)) else None

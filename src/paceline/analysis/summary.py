@@ -26,10 +26,12 @@ REMEDIES = {
 }
 
 MICRO = ("compute", "memory", "communication", "storage")  # categories of benchmarks of one operation each
-CATEGORIES = (*MICRO, "training", "inference", "parallel", "serving", "harness")  # in a report's order; others follow
+SERVING = "serving"
+CATEGORIES = (*MICRO, "training", "inference", "parallel", SERVING, "harness")  # in a report's order; others follow
 
 # Parameters that say what is done; cases that differ in them do different work, so that neither wins.
-_WORK = ("model", "scale", "operation", "direction", "mode", "function")
+_WORK = ("model", "scale", "operation", "direction", "mode", "function", "load", "requests", "slo")
+TAILS = ("p99", "p95", "p90", "p50")  # percentiles of a served latency, the most telling first
 _RATES = ("FLOP/s", "B/s")  # units of which more is the news of a micro benchmark
 
 
@@ -173,6 +175,11 @@ class RunSummary:
         return any(name in MICRO for name in self.categories)
 
     @property
+    def is_sectioned(self) -> bool:
+        """Whether its cases need tables of their own kind, one for each category."""
+        return self.is_micro or SERVING in self.categories
+
+    @property
     def highlights(self) -> tuple[Highlight, ...]:
         """The leader of every category of single operations: its highest rate."""
         found = []
@@ -209,8 +216,15 @@ def summarize_run(records: RunRecords, primary: Mapping[str, str] | None = None)
 def headline_of(record: Record, primary: str | None = None) -> Measurement | None:
     """The measurement that leads: the one told, else the first with a direction, of the whole case if it can be."""
     whole = [m for m in record.measurements if not m.scope and not m.at] or list(record.measurements)
-    told = next((m for m in whole if m.metric.name == primary), None)
+    names = [primary, *_leaders(record)]
+    told = next((m for name in names for m in whole if m.metric.name == name), None)
     return told or next((m for m in whole if m.metric.better is not Better.NEITHER), None)
+
+
+def _leaders(record: Record) -> list[str]:
+    """Where the rate of requests was chosen, throughput only repeats the choice: the tail is what came of it."""
+    is_chosen = record.case.category == SERVING and record.facts.get("loop") == "open"
+    return ["capacity", *(f"latency_{name}" for name in TAILS)] if is_chosen else []
 
 
 def sampled(record: Record, headline: Measurement | None) -> Measurement | None:

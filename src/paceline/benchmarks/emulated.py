@@ -10,6 +10,7 @@ from paceline.measure.device import Device
 _INSTRUCTIONS = {
     "bf16": {"bf16", "avx512_bf16", "amx_bf16"},
     "fp16": {"fphp", "asimdhp", "avx512_fp16"},
+    "fp8": set(),  # no CPU has them
     "int8": {"asimddp", "i8mm", "avx512_vnni", "avx_vnni", "amx_int8"},
 }
 

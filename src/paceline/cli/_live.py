@@ -22,12 +22,13 @@ SYMBOLS = {Outcome.OK: "✓", Outcome.UNSUPPORTED: "-"}
 
 
 def headline(record: Record) -> Measurement | None:
-    """The measurement that leads, as the benchmark says."""
+    """The measurement that leads, as in a report."""
+    from paceline.analysis.summary import headline_of
     from paceline.benchmarks import registry
 
     benchmark = registry().entries.get(record.case.benchmark)
-    primary = record.measurement(benchmark.primary) if benchmark else None
-    return primary or (record.measurements[0] if record.measurements else None)
+    found = headline_of(record, benchmark.primary if benchmark else None)
+    return found or (record.measurements[0] if record.measurements else None)
 
 
 def sentence(record: Record) -> str:
@@ -38,6 +39,8 @@ def sentence(record: Record) -> str:
     if lead is None:
         return "ok, nothing measured"
     words = show(lead.value, lead.metric.unit)
+    if lead.metric.name.startswith("latency_p"):  # a bare time does not say which percentile it is
+        words = f"{lead.metric.name.removeprefix('latency_')} {words}"
     if lead.interval is not None:
         words += f" ±{lead.interval.relative(lead.value):.1%}"
     step = record.measurement("step_time")

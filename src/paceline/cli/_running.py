@@ -8,7 +8,8 @@ import secrets
 import shlex
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,13 +22,17 @@ from paceline.core.errors import InputError, PacelineError, StoreError
 from paceline.core.record import Outcome
 from paceline.core.run import Run, RunRecords, RunStatus
 from paceline.core.suite import Here, Suite, expand
+from paceline.runner.hosts import HostRanks, read_hosts
 from paceline.runner.joined import JoinedRanks, World
+from paceline.runner.remote import SSH, RemoteShell
 from paceline.runner.run import Listener, SuiteRun, execute_here
 
 if TYPE_CHECKING:
     from paceline.store import Store
 
 INTERRUPTED = 130
+
+Others = World | HostRanks | None  # who measures together: processes of a launcher, hosts, or this machine alone
 
 
 @dataclass(frozen=True)
@@ -62,33 +67,64 @@ class Output:
             raise InputError(f"--report {path}: its folder is not writable; choose another")
 
 
-def expand_here(suite: Suite, overrides: dict[str, Any], world: World | None) -> list[Case]:
-    """The suite's cases on this machine."""
+@contextmanager
+def others(
+    hosts: str | None, remote_shell: str | None, remote_python: str | None, master_address: str | None
+) -> Iterator[Others]:
+    """Who measures together; a process that a launcher started beside the first takes part here, and exits."""
+    world = World.of_environment()
+    if hosts is None:
+        if remote_shell or remote_python or master_address:
+            raise InputError("--remote-shell, --remote-python and --master-address go with --hosts A,B")
+        if world is not None and world.rank != 0:
+            sys.exit(follow(world))
+        yield world
+        return
+    if world is not None:
+        raise InputError("--hosts starts the ranks itself: leave it out under torchrun, mpirun or srun")
+    shell = RemoteShell(remote_shell or SSH, remote_python or sys.executable)
+    with HostRanks.reached(read_hosts(hosts), shell, master_address) as ranks:
+        yield ranks
+
+
+def expand_here(suite: Suite, overrides: dict[str, Any], world: Others, peer: str | None = None) -> list[Case]:
+    """The suite's cases on this machine, or where its ranks will be; each also under the peer, if there is one."""
     from paceline.benchmarks import registry
+    from paceline.cli._peer import with_peer
     from paceline.machine import gpu_count
 
-    return expand(suite, registry().get, Here(gpus=gpu_count(), world=world.size if world else 1), overrides)
+    gpus = world.gpus if isinstance(world, HostRanks) else gpu_count()
+    size, nodes = (world.size, world.nodes) if world is not None else (1, 1)
+    cases = expand(suite, registry().get, Here(gpus=gpus, world=size, nodes=nodes), overrides)
+    return with_peer(cases, peer, registry().entries) if peer is not None else cases
 
 
-def start(suite: Suite, overrides: dict[str, Any], store: str | None, output: Output, world: World | None) -> int:
+def start(
+    suite: Suite,
+    overrides: dict[str, Any],
+    store: str | None,
+    output: Output,
+    world: Others,
+    peer: str | None = None,
+) -> int:
     """Measure a suite from the beginning; returns the exit code."""
     from paceline.store import open_store
 
-    def measure(joined: JoinedRanks | None) -> int:
-        cases = expand_here(suite, overrides, world)
+    def measure(joined: JoinedRanks | HostRanks | None) -> int:
+        cases = expand_here(suite, overrides, world, peer)
         with open_store(store) as opened:
-            run = _new_run(suite, cases)
+            run = _new_run(suite, cases, world)
             opened.begin(run)
             return _measure(opened, run, cases, {}, output, joined)
 
     return _together(world, measure)
 
 
-def resume(name: str, store: str | None, output: Output, world: World | None, *, retry_failed: bool) -> int:
+def resume(name: str, store: str | None, output: Output, world: Others, *, retry_failed: bool) -> int:
     """Measure what is missing of an earlier run; returns the exit code."""
     from paceline.store import open_store
 
-    def measure(joined: JoinedRanks | None) -> int:
+    def measure(joined: JoinedRanks | HostRanks | None) -> int:
         with open_store(store) as opened:
             run_id = opened.find_run(name)
             if opened.is_alive(run_id):
@@ -99,11 +135,26 @@ def resume(name: str, store: str | None, output: Output, world: World | None, *,
             if retry_failed:
                 again |= {record.case.index for record in stored.records if record.outcome is not Outcome.OK}
             todo = [case for case in stored.run.cases if case.index in again]
+            _refuse_other_nodes(todo, world)
             opened.reopen(run_id)
             attempts = {record.case.index: record.attempt for record in stored.records}
             return _measure(opened, stored.run, todo, attempts, output, joined)
 
     return _together(world, measure)
+
+
+def _refuse_other_nodes(todo: list[Case], world: Others) -> None:
+    """A case that says over how many hosts it goes must not be resumed over others."""
+    from paceline.benchmarks import registry
+
+    here = world.nodes if world is not None else 1
+    for case in todo:
+        benchmark = registry().get(case.benchmark)
+        wanted = benchmark.nodes(benchmark.Parameters.read(case.parameters, case.title))
+        if wanted not in (None, here):
+            raise InputError(
+                f"{case.title} is for {wanted} nodes, but it would run on {here}: give the same --hosts as before"
+            )
 
 
 def follow(world: World) -> int:
@@ -117,10 +168,10 @@ def follow(world: World) -> int:
     return joined.leave(0)
 
 
-def _together(world: World | None, measure: Callable[[JoinedRanks | None], int]) -> int:
+def _together(world: Others, measure: Callable[[JoinedRanks | HostRanks | None], int]) -> int:
     """Measure with the other processes, if a launcher started some; whatever happens, they are told when it is over."""
-    if world is None:
-        return measure(None)
+    if not isinstance(world, World):
+        return measure(world)
     joined = JoinedRanks(world)
     code = 1
     try:
@@ -134,7 +185,7 @@ def _together(world: World | None, measure: Callable[[JoinedRanks | None], int])
     return code
 
 
-def _new_run(suite: Suite, cases: list[Case]) -> Run:
+def _new_run(suite: Suite, cases: list[Case], world: Others) -> Run:
     from paceline.machine import describe
     from paceline.machine.privacy import scrub
     from paceline.version import VERSION
@@ -146,7 +197,7 @@ def _new_run(suite: Suite, cases: list[Case]) -> Run:
         started_at=now,
         version=VERSION,
         command=[scrub(word) for word in ["paceline", *sys.argv[1:]]],
-        environment=describe().model_dump(mode="json"),
+        environment=world.environment() if isinstance(world, HostRanks) else describe().model_dump(mode="json"),
         cases=cases,
     )
 
@@ -157,7 +208,7 @@ def _measure(
     todo: list[Case],
     attempts: dict[int, int],
     output: Output,
-    joined: JoinedRanks | None,
+    joined: JoinedRanks | HostRanks | None,
 ) -> int:
     """Measure, report, and say with the exit code whether all is well."""
     if joined is not None:
@@ -178,7 +229,7 @@ def _measure(
         suite_run.go()
     except KeyboardInterrupt:
         _finish(store, run.id, "interrupted", listener)
-        again = f"paceline run --resume {run.id}{_store_flag(store)}"
+        again = f"paceline run --resume {run.id}{_store_flag(store)}{_hosts_flags()}"
         if output.as_json:
             click.echo(json.dumps({"event": "run_ended", "run": run.id, "ok": False, "status": "interrupted"}))
         click.echo(f"\npaceline: interrupted; go on with: {again}", err=True)
@@ -210,6 +261,13 @@ def _store_flag(store: Store) -> str:
     if not given:
         return ""
     return f" --store {shlex.quote(store.location.shown if '://' in given else given)}"
+
+
+def _hosts_flags() -> str:
+    """What a later command must say to measure on the same hosts."""
+    given = click.get_current_context().params
+    names = ("hosts", "remote_shell", "remote_python", "master_address")
+    return "".join(f" --{name.replace('_', '-')} {shlex.quote(given[name])}" for name in names if given.get(name))
 
 
 def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:

@@ -65,9 +65,16 @@ class RunCommand(click.Command):
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a parameter in every case that has it."
 )
+@click.option(
+    "--peer", metavar="NAME", help="After each case, the same under this benchmark, which takes the same parameters."
+)
 @click.option("--store", metavar="PATH|URL", help="Where results go: a SQLite file or postgresql://...")
 @click.option("--resume", metavar="RUN", help="Do only what is missing of an earlier run.")
 @click.option("--retry-failed", is_flag=True, help="With --resume: also what did not succeed.")
+@click.option("--hosts", metavar="A,B:2|FILE", help="Measure over these hosts; :2 means two ranks there.")
+@click.option("--remote-shell", metavar="COMMAND", help="How to get to a {host} instead of by ssh.")
+@click.option("--remote-python", metavar="PATH", help="The interpreter on the hosts; unset is this one's path.")
+@click.option("--master-address", metavar="ADDRESS", help="How the other hosts reach the first.")
 @click.option("--report", "report_path", metavar="PATH", help="Where the HTML report goes.")
 @click.option("--no-report", is_flag=True, help="Make no HTML report.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line for every event.")
@@ -78,9 +85,14 @@ def command(
     /,
     what: str | None,
     settings: tuple[str, ...],
+    peer: str | None,
     store: str | None,
     resume: str | None,
     retry_failed: bool,
+    hosts: str | None,
+    remote_shell: str | None,
+    remote_python: str | None,
+    master_address: str | None,
     report_path: str | None,
     no_report: bool,
     as_json: bool,
@@ -92,26 +104,23 @@ def command(
     Flags named after parameters override them; a value list (a,b) measures every combination.
     """
     from paceline.cli import _running
-    from paceline.runner.joined import World
 
     overrides = read_flags(flags) | read_settings(settings)
-    if resume is not None and (what is not None or overrides):
-        raise InputError("--resume goes on with a run as it was: leave out the suite and its parameters")
+    if resume is not None and (what is not None or overrides or peer is not None):
+        raise InputError("--resume goes on with a run as it was: leave out the suite, its parameters and --peer")
     if retry_failed and resume is None:
         raise InputError("--retry-failed goes with --resume RUN")
-    world = World.of_environment()
-    if world is not None and world.rank != 0:
-        sys.exit(_running.follow(world))
     output = _running.Output(as_json=as_json, report=not no_report, report_path=report_path)
-    output.check()
     if dry_run and resume is not None:
         raise InputError("--dry-run does not go with --resume; 'paceline results' shows what is missing")
-    if dry_run:
-        _show_cases(_running.expand_here(ctx.meta[SUITE], overrides, world), as_json)
-        return
-    if resume is not None:
-        sys.exit(_running.resume(resume, store, output, world, retry_failed=retry_failed))
-    sys.exit(_running.start(ctx.meta[SUITE], overrides, store, output, world))
+    with _running.others(hosts, remote_shell, remote_python, master_address) as world:
+        output.check()
+        if dry_run:
+            _show_cases(_running.expand_here(ctx.meta[SUITE], overrides, world, peer), as_json)
+        elif resume is not None:
+            sys.exit(_running.resume(resume, store, output, world, retry_failed=retry_failed))
+        else:
+            sys.exit(_running.start(ctx.meta[SUITE], overrides, store, output, world, peer))
 
 
 def find_suite(what: str) -> Suite:

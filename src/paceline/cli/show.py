@@ -13,11 +13,12 @@ def command(name: str) -> None:
     """Show what NAME is."""
     from paceline.benchmarks import registry as benchmarks
     from paceline.models import registry as models
+    from paceline.models.generated import PREFIX
     from paceline.runner.suite_file import shipped
 
     if name in benchmarks().entries:
         _show_benchmark(name)
-    elif name in models().entries:
+    elif name in models().entries or name.startswith(PREFIX):
         _show_model(name)
     elif name in shipped():
         click.echo(shipped()[name].read_text(encoding="utf-8").rstrip())
@@ -46,10 +47,10 @@ def _show_benchmark(name: str) -> None:
 
 
 def _show_model(name: str) -> None:
-    from paceline.models import registry
+    from paceline.models.user import find_model
 
-    spec = registry().get(name)
-    click.secho(name, bold=True)
+    spec = find_model(name, allow_import=False)
+    click.secho(spec.name, bold=True)
     click.echo(f"  {spec.summary}")
     if spec.parameters:
         click.echo(f"  {spec.parameters:,} parameters")

@@ -79,6 +79,11 @@ class Benchmark(ABC, Generic[P]):
         return None
 
     @classmethod
+    def nodes(cls, parameters: P) -> int | None:
+        """Over how many hosts the parameters themselves spread the ranks; None leaves it to where they are started."""
+        return None
+
+    @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         """Heavy modules that the warm server should have imported before it forks this case."""
         return ()

@@ -36,6 +36,8 @@ class StoreError(PacelineError):
 class CaseError(PacelineError):
     """Ends one case; the class decides its outcome."""
 
+    detail = ""  # what else to keep, like the last words of another program
+
 
 class Unsupported(CaseError):
     """This device, machine or build cannot do what the case asks."""

@@ -12,15 +12,24 @@ from paceline.core.errors import InputError
 
 def data_directory() -> Path:
     """Where this user's data belongs."""
+    return _directory("XDG_DATA_HOME", ".local/share", "$XDG_DATA_HOME, or $PACELINE_STORE for the store")
+
+
+def cache_directory() -> Path:
+    """Where this user's files belong that can be made again."""
+    return _directory("XDG_CACHE_HOME", ".cache", "$XDG_CACHE_HOME")
+
+
+def _directory(variable: str, below_home: str, remedy: str) -> Path:
     # The XDG specification says to ignore a relative path.
-    base = Path(os.environ.get("XDG_DATA_HOME", ""))
+    base = Path(os.environ.get(variable, ""))
     if base.is_absolute():
         return base / "paceline"
     try:
         home = Path(os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
-        raise InputError("this user has no home folder; set $XDG_DATA_HOME, or $PACELINE_STORE for the store") from None
-    return home / ".local" / "share" / "paceline"
+        raise InputError(f"this user has no home folder; set {remedy}") from None
+    return home / below_home / "paceline"
 
 
 def write_atomic(path: str | Path, content: str | bytes) -> Path:

@@ -37,8 +37,9 @@ class CaseKeys(BaseModel):
     """Measure the case this many times, each in a process of its own"""
     require: bool = False
     """Count it as a failure when this machine cannot do it; else an unsupported case is only reported"""
-    only_on: Literal["cpu", "cuda", "gpus"] | None = None
-    """Leave the case out unless the machine has such a device (cpu: unless it has no GPU; gpus: several of them)"""
+    only_on: Literal["cpu", "cuda", "gpus", "layout"] | None = None
+    """Leave the case out unless the machine has such a device (cpu: unless it has no GPU; gpus: several of them;
+    layout: as many as the case's layout names, on as many hosts)"""
 
     @field_validator("target")
     @classmethod
@@ -108,7 +109,13 @@ class Here(BaseModel):
         """Whether a case that is `only_on` this device belongs here."""
         if device == "gpus":
             return self.gpus > 1
-        return device is None or (device == "cuda") == (self.gpus > 0)
+        return device is None or (device in ("cuda", "layout")) == (self.gpus > 0)
+
+    def fits(self, ranks: int | None, nodes: int | None) -> bool:
+        """Whether that many ranks on that many hosts can measure here, each with a GPU of its own."""
+        if self.world > 1:
+            return (ranks or self.world) == self.world and (nodes or self.nodes) == self.nodes
+        return (ranks or 1) <= self.gpus and (nodes or 1) == 1
 
 
 def expand(
@@ -126,11 +133,11 @@ def expand(
         where = f"{suite.name}, case {number} ({benchmark.name})"
         for choice in _matrix(entry, {**CaseKeys.model_fields, **benchmark.Parameters.model_fields}, where):
             keys, parameters = _split(choice, benchmark, where)
-            if not here.offers(keys.only_on):
+            wanted, nodes = benchmark.ranks(parameters), benchmark.nodes(parameters)
+            if not here.offers(keys.only_on) or (keys.only_on == "layout" and not here.fits(wanted, nodes)):
                 continue
             target = here.resolve(keys.target)
-            ranks = _ranks(keys, target, here, benchmark, benchmark.ranks(parameters), where)
-            _refuse_other_nodes(benchmark.nodes(parameters), here, where)
+            ranks = _ranks(keys, target, here, benchmark, wanted, where)
             if ranks > 1 and target.startswith("cuda:") and target not in ("cuda:*", "cuda:0"):
                 raise InputError(
                     f"{where}: {ranks} ranks take {ranks} GPUs, but the target is {target} alone; "
@@ -157,6 +164,7 @@ def expand(
                         benchmark.check(parameters, case)
                     except InputError as error:
                         raise InputError(f"{where}: {error}") from None
+                    _refuse_other_nodes(nodes, here, where)
                 cases.append(case)
                 if len(cases) > MOST_CASES:
                     raise InputError(f"{where}: the suite has more than {MOST_CASES:,} cases; shorten its lists")

@@ -18,6 +18,7 @@ Task = Literal[
     "masked language modelling",
     "sequence classification",
     "speech recognition",
+    "vector classification",
     "custom",
 ]
 

@@ -10,15 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import InputError, PacelineError
-from paceline.models import registry
+from paceline.models import generated, registry
 from paceline.models.base import ModelSpec, Scale, Workload
 
 _SHAPE = "write it as package.module:factory"
 
 
+def is_reference(name: str) -> bool:
+    """Whether a name stands for code of the user's own, `module:factory`."""
+    return ":" in name and not name.startswith(generated.PREFIX)
+
+
 def find_model(name: str, *, allow_import: bool) -> ModelSpec:
-    """A model of the zoo by its name, or the user's own as `module:factory` where importing it is allowed."""
-    if ":" not in name:
+    """A model of the zoo by its name, a generated one, or the user's own where importing it is allowed."""
+    if name.startswith(generated.PREFIX):
+        return generated.generated_model(name)
+    if not is_reference(name):
         return registry().get(name)
     if not allow_import:
         raise InputError(

@@ -6,13 +6,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from paceline.analysis import serving
 from paceline.analysis.figures import Figure
-from paceline.analysis.summary import MICRO, Row, RunSummary
+from paceline.analysis.summary import MICRO, SERVING, Row, RunSummary
 from paceline.core.quantity import show_count
-from paceline.report.text import heading, humanize, one_line, show_at, show_relative, show_value
+from paceline.report.text import heading, humanize, one_line, short_labels, show_at, show_relative, show_value
 
 Filler = Callable[[Row], "Cell"]
 
+_WORDS = {"metric", "slo"}  # columns that hold no numbers
 _OBVIOUS = {"throughput", "compute_rate", "bandwidth", "time"}  # names that say no more than the unit
 
 
@@ -23,6 +25,7 @@ class Cell:
     text: str = ""
     sort: float | str | None = None
     note: str = ""
+    leads: bool = False  # the case's headline, where it may stand in any column
 
 
 @dataclass(frozen=True)
@@ -43,13 +46,14 @@ class Section:
     title: str  # empty where the report has no other section
     rows: tuple[Row, ...]
     columns: tuple[Column, ...]
+    shared: str = ""  # words that the names of all its cases have, told once instead
 
 
 def sections(summary: RunSummary) -> list[Section]:
     """A table for each category that was measured; a run of models alone needs no more than one."""
     if not summary.measured:
         return []
-    if not summary.is_micro:
+    if not summary.is_sectioned:
         return [_section(summary, "", "", summary.measured)]
     found = []
     for category in summary.categories:
@@ -60,13 +64,19 @@ def sections(summary: RunSummary) -> list[Section]:
 
 
 def _section(summary: RunSummary, category: str, title: str, rows: Sequence[Row]) -> Section:
-    made = _micro_columns(rows, category) if category in MICRO else _model_columns(rows)
-    names = [Column("case", "Case", False, tuple(Cell(one_line(row.label), one_line(row.label)) for row in rows))]
-    names += [Column(key, header, False, _filled(rows, cell)) for key, header, cell in made if key == "metric"]
-    figures = [Column(key, header, True, _filled(rows, cell)) for key, header, cell in made if key != "metric"]
+    made = _columns(rows, category)
+    shared, names = short_labels(rows)
+    cases = Column("case", "Case", False, tuple(Cell(name, name) for name in names))
+    filled = [Column(key, header, key not in _WORDS, _filled(rows, cell)) for key, header, cell in made]
     doubts = Column("doubts", "Doubts", False, tuple(_doubts(summary, row) for row in rows))
-    shown = [column for column in (*names, *figures, doubts) if any(cell.text for cell in column.cells)]
-    return Section(category, title, tuple(rows), tuple(shown))
+    shown = [column for column in (cases, *filled, doubts) if any(cell.text for cell in column.cells)]
+    return Section(category, title, tuple(rows), tuple(shown), shared)
+
+
+def _columns(rows: Sequence[Row], category: str) -> list[tuple[str, str, Filler]]:
+    if category == SERVING:
+        return _SERVING
+    return _micro_columns(rows, category) if category in MICRO else _model_columns(rows)
 
 
 def _filled(rows: Sequence[Row], cell: Filler) -> tuple[Cell, ...]:
@@ -173,11 +183,16 @@ def _samples(row: Row) -> Cell:
 def _interval(row: Row) -> Cell:
     if row.headline is None or row.headline.interval is None or row.headline.relative is None:
         return Cell()
-    interval, unit = row.headline.interval, row.headline.unit
-    note = (
-        f"{show_value(interval.low, unit)} to {show_value(interval.high, unit)}, {interval.confidence:.0%} confidence"
-    )
-    return Cell(show_relative(row.headline.relative).removeprefix("± "), row.headline.relative, note)
+    return Cell(show_relative(row.headline.relative).removeprefix("± "), row.headline.relative, _between(row.headline))
+
+
+def _between(figure: Figure) -> str:
+    """The interval in full."""
+    interval, unit = figure.interval, figure.unit
+    if interval is None:
+        return ""
+    low, high = show_value(interval.low, unit), show_value(interval.high, unit)
+    return f"{low} to {high}, {interval.confidence:.0%} confidence"
 
 
 def _slowest(row: Row) -> Cell:
@@ -208,6 +223,76 @@ _STORAGE: list[tuple[str, str, Filler]] = [
     ("iops", "IOPS", _operations),
     ("latency", "Latency", lambda row: _of(row, "latency", _value)),
     ("p99", "p99", _tail),
+]
+
+
+def _served(name: str, show: Callable[[float], str]) -> Filler:
+    """One figure of a served case; its interval stands beside a rate, and is a note to anything else."""
+
+    def cell(row: Row) -> Cell:
+        figure = row.figure(name)
+        if figure is None:
+            return Cell()
+        text, leads = show(figure.value), row.headline is not None and row.headline.name == name
+        if name in ("capacity", "throughput") and figure.relative is not None:
+            text = f"{text} {show_relative(figure.relative)}"
+        return Cell(one_line(text), _sortable(figure.value), _between(figure), leads)
+
+    return cell
+
+
+def _if_leading(name: str) -> Filler:
+    """A percentile that is worth a column only where there are too few requests for a higher one."""
+    filler = _served(name, _seconds)
+    return lambda row: found if (found := filler(row)).leads else Cell()
+
+
+def _seconds(value: float) -> str:
+    return show_value(value, "s")
+
+
+def _percent(value: float) -> str:
+    return f"{value:.3g} %"
+
+
+def _failed(row: Row) -> Cell:
+    """Requests without a good answer, whether they failed or were declined."""
+    errors, shed = row.figure("error_rate"), row.figure("shed_rate")
+    if errors is None or shed is None:
+        return Cell()
+    value = errors.value + shed.value
+    note = f"{_percent(errors.value)} failed, {_percent(shed.value)} were declined because of load" if value else ""
+    return Cell(_percent(value), value, note)
+
+
+def _promise(row: Row) -> Cell:
+    is_kept = serving.kept(row)
+    if is_kept is None:
+        return Cell()
+    text = "kept" if is_kept else "missed"
+    return Cell(text, text, one_line(str(row.record.facts["slo"])))
+
+
+# Rates without their unit, which the header tells: a served case has many figures.
+_SERVING: list[tuple[str, str, Filler]] = [
+    ("offered", "Offered /s", _served("offered_rate", show_count)),
+    ("capacity", "Capacity /s", _served("capacity", show_count)),
+    ("throughput", "Throughput /s", _served("throughput", show_count)),
+    ("goodput", "Goodput /s", _served("goodput", show_count)),
+    ("p50", "p50", _served("latency_p50", _seconds)),
+    ("p90", "p90", _if_leading("latency_p90")),
+    ("p95", "p95", _served("latency_p95", _seconds)),
+    ("p99", "p99", _served("latency_p99", _seconds)),
+    ("slo", "SLO", _promise),
+    ("first_token", "First token", _served("time_to_first_token", _seconds)),
+    ("between_tokens", "Between tokens", _served("inter_token_latency", _seconds)),
+    ("tokens", "Tokens /s", _served("token_throughput", show_count)),
+    ("failed", "Failed", _failed),
+    ("batch", "Batch", _served("batch_size", lambda value: f"{value:.3g}")),
+    ("cpu", "CPU cores", _served("cpu_utilisation", lambda value: f"{value / 100:.2g}")),
+    ("gpu", "GPU", _served("gpu_utilisation", _percent)),
+    ("energy", "Energy", _served("energy_per_request", lambda value: show_value(value, "J"))),
+    ("cost", "USD /1000", _served("cost_per_thousand", lambda value: f"{value:.3g}")),
 ]
 
 

@@ -15,10 +15,21 @@ from rich.text import Text
 from paceline.analysis.published import PublishedTable, published_tables
 from paceline.analysis.summary import Row, RunSummary, summarize_run
 from paceline.core.run import RunRecords
-from paceline.report.columns import Section, sections
+from paceline.report.columns import Column, Section, sections
 from paceline.report.text import answer, clean, one_line, plain
 
 WIDTH = 100
+_FULL = {
+    "samples",
+    "offered",
+    "goodput",
+    "p95",
+    "batch",
+    "cpu",
+    "gpu",
+    "energy",
+    "cost",
+}  # columns that only wider reports have
 _SHORT = {"Device memory": "Memory", "Host memory": "Memory", "Doubts": "?", "Step time": "Step"}
 
 
@@ -52,6 +63,8 @@ class _Printer:
             self.console.print()
             if section.title:
                 self.console.print(self.text(section.title, "bold"))
+            if section.shared:
+                self.item(section.shared, indent=0, style="dim")
             self.console.print(self.table(section))
         for table in published_tables(summary.source):
             self.published(table)
@@ -71,7 +84,7 @@ class _Printer:
             table = Table(box=box.ASCII2, show_edge=False, pad_edge=False, padding=(0, 1))
         else:
             table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-        shown = [column for column in section.columns if column.key != "samples"]
+        shown = [column for column in section.columns if _is_told(column)]
         for column in shown:
             header = self.text(_SHORT.get(column.header, column.header))
             case = column.key == "case"
@@ -84,7 +97,8 @@ class _Printer:
                 style={"result": "bold", "doubts": "yellow"}.get(column.key, ""),
             )
         for index in range(len(section.rows)):
-            table.add_row(*(self.text(column.cells[index].text) for column in shown))
+            cells = [column.cells[index] for column in shown]
+            table.add_row(*(self.text(cell.text, "bold" if cell.leads else "") for cell in cells))
         return table
 
     def published(self, published: PublishedTable) -> None:
@@ -101,7 +115,8 @@ class _Printer:
             self.console.print(table)
         else:  # a pipe has no width: a table that is wide stays whole
             Console(file=self.console.file, highlight=False, width=PUBLISHED_WIDTH).print(table)
-        self.item(published.source, indent=0, style="dim")
+        if published.source:
+            self.item(published.source, indent=0, style="dim")
 
     def doubts(self, summary: RunSummary) -> None:
         self.console.print()
@@ -127,3 +142,10 @@ class _Printer:
 
     def item(self, content: str, *, indent: int = 2, style: str = "") -> None:
         self.console.print(Padding(self.text(content, style), (0, 0, 0, indent), expand=False))
+
+
+def _is_told(column: Column) -> bool:
+    """Whether it is worth its width: figures that lead are, and that no request failed goes without saying."""
+    if column.key == "failed":
+        return any(cell.sort for cell in column.cells)
+    return column.key not in _FULL or any(cell.leads for cell in column.cells)

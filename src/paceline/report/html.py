@@ -7,7 +7,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,16 @@ from markupsafe import Markup
 
 from paceline.analysis.figures import Figure
 from paceline.analysis.published import published_tables
-from paceline.analysis.summary import Highlight, Row, RunSummary, headline_of, sampled, summarize_run
+from paceline.analysis.summary import SERVING, Highlight, Row, RunSummary, headline_of, sampled, summarize_run
 from paceline.core.files import write_atomic
 from paceline.core.quantity import show_count, show_duration, show_size
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
 from paceline.core.stats import Interval
-from paceline.report import charts
+from paceline.report import charts, serving_charts
 from paceline.report.columns import Section, sections
 from paceline.report.sweep_charts import sweep_charts
-from paceline.report.sweeps import all_tables
+from paceline.report.sweeps import SweepTable, all_tables, cold_start_table, stage_table
 from paceline.report.text import (
     answer,
     clean,
@@ -34,6 +34,7 @@ from paceline.report.text import (
     host_name,
     humanize,
     one_line,
+    short_labels,
     show_relative,
     show_value,
     superlative,
@@ -44,6 +45,13 @@ PERCENTILES = ("50", "90", "95", "99", "99.9")
 _BYTES = {"total", "available", "limit", "limit_used", "swap_total", "swap_used", "size", "sizes", "memory"}
 _BYTES |= {"memory_total", "memory_used"}
 _CARDS = 4
+_SERVED = (
+    "latency_p99",
+    "latency_p50",
+    "goodput",
+    "throughput",
+    "cost_per_thousand",
+)  # beside what leads a single case
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,8 @@ class Table:
     section: Section
     before: list[Drawing]
     after: list[Drawing]
+    folded: list[SweepTable]  # what a chart shows too
+    small: list[SweepTable]
 
 
 def render(records: RunRecords, *, primary: Mapping[str, str] | None = None) -> str:
@@ -95,7 +105,8 @@ def render(records: RunRecords, *, primary: Mapping[str, str] | None = None) -> 
             cards=_cards(summary),
             tables=[_table(section, drawn) for section in sections(summary)],
             published=published_tables(records),
-            swept=drawn and any(sweep.is_line for row in summary.measured for sweep in row.sweeps),
+            swept=drawn
+            and any(sweep.is_line for row in summary.measured for sweep in row.sweeps if row.case.category != SERVING),
             charts_missing=not drawn,
             drawings={row.case.index: _samples(row, primary) for row in summary.rows} if drawn else {},
             style=Markup(_templates().get_template("report.css").render()),
@@ -109,20 +120,35 @@ def render(records: RunRecords, *, primary: Mapping[str, str] | None = None) -> 
 def _table(section: Section, drawn: bool) -> Table:
     """The section with its charts: bars before the only table of a page, else after it; sweeps always after."""
     name = section.category or "results"
-    before, after = [], []
-    if drawn and section.title:
-        benchmarks = dict.fromkeys(row.case.benchmark for row in section.rows)
-        plain = [row for row in section.rows if row.headline and not row.sweeps]  # a line tells more than its end
-        families = [[row for row in plain if row.case.benchmark == benchmark] for benchmark in benchmarks]
-        after = [charts.overview(rows) for rows in families if len(rows) > 1]
-    elif drawn and sum(row.headline is not None for row in section.rows) > 1:  # a single bar tells nothing
-        before = [charts.overview(section.rows)]
-    after += sweep_charts(section.rows) if drawn else []
+    before, after = _charts(section) if drawn else ([], [])
+    stages, start = stage_table(section.rows), cold_start_table(section.rows)
     return Table(
         section=section,
-        before=[made for made in (_draw(chart, "overview") for chart in before) if made],
-        after=[made for made in (_draw(chart, f"{name}-{place}") for place, chart in enumerate(after)) if made],
+        before=[made for place, chart in enumerate(before) if (made := _draw(chart, f"overview-{place}"))],
+        after=[made for place, chart in enumerate(after) if (made := _draw(chart, f"{name}-{place}"))],
+        folded=[stages] if stages else [],
+        small=[start] if start else [],
     )
+
+
+def _charts(section: Section) -> tuple[list[charts.Chart | None], list[charts.Chart | None]]:
+    rows = section.rows
+    plain = [row for row in rows if row.headline and not row.sweeps]  # a line tells more than its end
+    if section.category == SERVING:
+        # Tails at different loads are no contest: the curve over load shows them.
+        rates = [row for row in rows if row.headline and row.headline.unit.endswith("/s")]
+        _, names = short_labels(rates)
+        named = [replace(row, label=name) for row, name in zip(rates, names, strict=True)]
+        contest = [charts.overview(named)] if len(named) > 1 else []
+        first = [*contest, *serving_charts.glance(rows)]
+        others = serving_charts.details(rows)
+        return ([], [*first, *others]) if section.title else (list(first), list(others))
+    if section.title:
+        benchmarks = dict.fromkeys(row.case.benchmark for row in rows)
+        families = [[row for row in plain if row.case.benchmark == benchmark] for benchmark in benchmarks]
+        return [], [*(charts.overview(family) for family in families if len(family) > 1), *sweep_charts(rows)]
+    several = sum(row.headline is not None for row in rows) > 1  # a single bar tells nothing
+    return [charts.overview(rows)] if several else [], list(sweep_charts(rows))
 
 
 def write(records: RunRecords, path: str | Path, *, primary: Mapping[str, str] | None = None) -> Path:
@@ -239,9 +265,14 @@ def _cards(summary: RunSummary) -> list[Card]:
     if len(results) == 1:
         row = results[0]
         whole = [figure for figure in row.figures if not figure.scope]
+        if row.case.category == SERVING:
+            told = [row.headline, *(row.figure(name) for name in _SERVED)]
+            whole = list(dict.fromkeys(figure for figure in told if figure is not None))
         return [_card(figure, humanize(figure.name), row) for figure in whole[:_CARDS]]
     if summary.is_micro and len(summary.groups) > 1:
         return [_highlight(found) for found in summary.highlights[:_CARDS]]
+    _, names = short_labels(summary.rows)
+    labels = {row.case.index: name for row, name in zip(summary.rows, names, strict=True)}
     cards = []
     for group in summary.groups[:_CARDS]:
         figure = group.best.headline
@@ -250,7 +281,7 @@ def _cards(summary: RunSummary) -> list[Card]:
             what = (
                 humanize(figure.name) if alone else f"{superlative(group)} of {len(group.rows)} {group.benchmark} cases"
             )
-            cards.append(_card(figure, what, group.best))
+            cards.append(replace(_card(figure, what, group.best), label=labels[group.best.case.index]))
     return cards
 
 

@@ -11,7 +11,7 @@ from paceline.analysis.published import published_tables
 from paceline.analysis.summary import Row, RunSummary, summarize_run
 from paceline.core.run import RunRecords
 from paceline.report.columns import Section, sections
-from paceline.report.sweeps import sweep_tables
+from paceline.report.sweeps import SweepTable, cold_start_table, stage_table, sweep_tables
 from paceline.report.text import answer, clean, host_name, one_line, when
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]|~#])")
@@ -24,11 +24,15 @@ def render(records: RunRecords, *, primary: Mapping[str, str] | None = None) -> 
     parts = [f"# {escape(run.name)}", f"**{escape(answer(summary))}**"]
     for section in sections(summary):
         parts += [f"## {escape(section.title)}"] if section.title else []
+        parts += [escape(section.shared)] if section.shared else []
         parts.append(_cases(section))
         parts += [part for row in section.rows for part in _sweeps(row)]
+        parts += [part for table in (stage_table(section.rows), cold_start_table(section.rows)) if table
+                  for part in (f"**{escape(table.title)}**", _points(table))]  # fmt: skip
     for table in published_tables(records):
         numeric = [place >= table.named for place in range(len(table.headers))]
-        parts += [f"## {escape(table.title)}", _table(table.headers, numeric, table.lines), escape(table.source)]
+        parts += [f"## {escape(table.title)}", _table(table.headers, numeric, table.lines)]
+        parts += [escape(table.source)] if table.source else []
     if summary.doubts:
         lines = [
             f"- **{kind.mark}** {escape(kind.kind)}, of {escape(', '.join(kind.labels))}: "
@@ -64,10 +68,13 @@ def _cases(section: Section) -> str:
 def _sweeps(row: Row) -> list[str]:
     parts = []
     for table in sweep_tables(row):
-        numeric = [place >= table.named for place in range(len(table.headers))]
         parts += [f"**{escape(row.label)}**, {escape(table.title[:1].lower() + table.title[1:])}"]
-        parts.append(_table(table.headers, numeric, table.lines))
+        parts.append(_points(table))
     return parts
+
+
+def _points(table: SweepTable) -> str:
+    return _table(table.headers, [place >= table.named for place in range(len(table.headers))], table.lines)
 
 
 def _table(headers: Sequence[str], numeric: Sequence[bool], lines: Sequence[Sequence[str]]) -> str:

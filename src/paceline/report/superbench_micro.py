@@ -1,4 +1,4 @@
-"""SuperBench's names and units for micro benchmarks that it also has: one small function for each benchmark of ours.
+"""SuperBench's names and units for micro benchmarks and others that it also has: a small function for each of ours.
 
 A function is told the case and says under which benchmark of SuperBench it goes, which of that benchmark's metrics it
 yields, and how to read them from a record. Times are means, as there; so are rates but where it says so. What
@@ -20,7 +20,8 @@ Values = dict[str, float]
 Reading = Callable[[Record], Values]
 
 MS, US, NS = 1e-3, 1e-6, 1e-9
-GIGA, MEGA = 1e9, 1e6
+TERA, GIGA, MEGA = 1e12, 1e9, 1e6
+GIBI = 2.0**30
 
 
 @dataclass(frozen=True)
@@ -270,6 +271,26 @@ def _disk(case: Case) -> Names:
     return Names("disk-benchmark", job, figures)
 
 
+def _megatron_gpt(case: Case) -> Names:
+    start = f"{word(_text(case, 'precision', 'bf16'))}_train"
+    keys = {
+        f"{start}_step_time": ("step_time", MS),
+        f"{start}_throughput": ("throughput", 1.0),  # of all ranks together, there too
+        f"{start}_tflops": ("flops_per_gpu", TERA),
+    }
+    memory = {f"{start}_mem_allocated": "device_memory", f"{start}_max_mem_allocated": "peak_device_memory"}
+
+    def figures(record: Record) -> Values:
+        found = _read(keys)(record)
+        for key, metric in memory.items():  # there, the mean of the ranks that tell it
+            ranks = [m.value for m in record.measurements if m.metric.name == metric and m.scope]
+            if ranks:
+                found[key] = sum(ranks) / len(ranks) / GIBI
+        return found
+
+    return Names("megatron-gpt", start, figures, _on_cpu(case))
+
+
 BENCHMARKS: dict[str, Callable[[Case], Names | None]] = {
     "kernel-launch": _kernel_launch,
     "gemm": _gemm,
@@ -286,6 +307,7 @@ BENCHMARKS: dict[str, Callable[[Case], Names | None]] = {
     "tcp": _tcp,
     "rdma": _rdma,
     "disk": _disk,
+    "megatron-gpt": _megatron_gpt,
 }
 
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline.analysis.figures import Sweep
-from paceline.analysis.summary import Row
+from paceline.analysis.summary import SERVING, Row
 from paceline.core.metric import Better, Metric
 from paceline.core.quantity import show_count
 from paceline.report.charts import ACCENT, CONFIG, GRID, INK, Chart, Spec
 from paceline.report.sweeps import leading_metric
-from paceline.report.text import axis_scale, heading, humanize, one_line, show_at, show_value
+from paceline.report.text import axis_scale, heading, humanize, one_line, show_at, show_value, told_apart
 
 # The style sheet gives each of them another shade on a dark page.
 LINES = (ACCENT, "#b4451f", "#1d7a4a", "#7b3fb5", "#8a6d00", "#0d7f8c", "#b02a6b", "#6b4a2f")
@@ -35,7 +35,7 @@ def sweep_charts(rows: Sequence[Row]) -> list[Chart]:
     together: dict[tuple[object, ...], list[_Series]] = {}
     maps: list[Chart] = []
     for row in rows:
-        for sweep in row.sweeps:
+        for sweep in row.sweeps if row.case.category != SERVING else ():  # which has charts of its own
             metric = leading_metric(row, sweep)
             if metric is None:
                 continue
@@ -56,7 +56,7 @@ def sweep_charts(rows: Sequence[Row]) -> list[Chart]:
 def _lines(series: Sequence[_Series], part: str) -> Chart | None:
     _, first, metric = series[0]
     axis = first.axes[0]
-    common, names = _legend([one_line(row.label) for row, _, _ in series])
+    common, names = told_apart([one_line(row.label) for row, _, _ in series])
     values: list[Spec] = []
     told = []
     for name, (row, sweep, _) in zip(names, series, strict=True):
@@ -79,7 +79,7 @@ def _lines(series: Sequence[_Series], part: str) -> Chart | None:
         "type": "nominal",
         "sort": None,
         "scale": {"domain": names, "range": list(LINES[: len(names)])},
-        "legend": _LEGEND | {"columns": _legend_columns(names)} if len(names) > 1 else None,
+        "legend": LEGEND | {"columns": legend_columns(names)} if len(names) > 1 else None,
     }
     title = f"{heading(humanize(metric.name))} over {humanize(axis)}"
     better = f"{metric.better.value} is better" if metric.better is not Better.NEITHER else ""
@@ -116,7 +116,7 @@ def _lines(series: Sequence[_Series], part: str) -> Chart | None:
     )
 
 
-_LEGEND: Spec = {
+LEGEND: Spec = {
     "title": None,
     "orient": "bottom",
     "direction": "horizontal",
@@ -158,7 +158,7 @@ def _y(metric: Metric, unit: str, values: Sequence[Spec]) -> Spec:
     smallest, largest = min(spanned), max(spanned)
     if smallest > 0 and _is_wide(metric, values):
         scale = {"type": "log", "nice": False, "padding": 6}
-        axis |= {"values": _decades(smallest, largest), "format": "~g"}
+        axis |= {"values": decades(smallest, largest), "format": "~g"}
     return {"field": "value", "type": "quantitative", "scale": scale, "axis": axis}
 
 
@@ -178,7 +178,7 @@ def _tops(values: Sequence[Spec]) -> dict[str, float]:
     return found
 
 
-def _decades(smallest: float, largest: float) -> list[float]:
+def decades(smallest: float, largest: float) -> list[float]:
     """Powers of ten, with their doubles and fives where few decades are spanned."""
     first, last = math.floor(math.log10(smallest)), math.ceil(math.log10(largest))
     steps = (1.0, 2.0, 5.0) if last - first <= 3 else (1.0,)
@@ -246,22 +246,10 @@ def _map(row: Row, sweep: Sweep, metric: Metric) -> Chart:
     )
 
 
-def _legend_columns(names: Sequence[str]) -> int:
+def legend_columns(names: Sequence[str]) -> int:
     """As many as fit beside each other under the chart."""
     widest = 7 * max(len(name) for name in names) + 36
     return max(1, min(len(names), WIDTH // widest))
-
-
-def _legend(labels: Sequence[str]) -> tuple[str, list[str]]:
-    """The words that all labels share, and what tells each from the others."""
-    if len(labels) == 1:
-        return labels[0], list(labels)
-    split = [label.split() for label in labels]
-    shared = [word for word in dict.fromkeys(split[0]) if all(word in words for words in split)]
-    own = [" ".join(word for word in words if word not in shared) for words in split]
-    if not all(own) or len(set(own)) < len(own):
-        return "", list(labels)
-    return " ".join(shared), own
 
 
 def _natural(name: str) -> tuple[bool, float, str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from paceline.analysis import serving
 from paceline.analysis.figures import Figure, Point, Sweep
-from paceline.analysis.summary import Row
+from paceline.analysis.summary import SERVING, Row
 from paceline.core.metric import Better, Metric
-from paceline.report.text import heading, humanize, one_line, show_coordinate, show_relative, show_value
+from paceline.report.text import heading, humanize, one_line, show_coordinate, show_relative, show_value, told_apart
 
 
 @dataclass(frozen=True)
@@ -21,9 +23,9 @@ class SweepTable:
 
 
 def sweep_tables(row: Row) -> list[SweepTable]:
-    """The tables of one case: one for each of its sweeps, of pairs only what leads."""
+    """The tables of one case: one for each of its sweeps, of pairs only what leads; served cases share theirs."""
     found = []
-    for sweep in row.sweeps:
+    for sweep in row.sweeps if row.case.category != SERVING else ():
         leading = leading_metric(row, sweep)
         if not sweep.is_matrix:
             found.append(_list(sweep, leading))
@@ -43,6 +45,30 @@ def all_tables(row: Row) -> list[SweepTable]:
             else [_list(sweep, leading_metric(row, sweep))]
         )
     ]
+
+
+def stage_table(rows: Sequence[Row]) -> SweepTable | None:
+    """Where the time of a request went: a line for each served case."""
+    return _side_by_side("Where the time of a request goes, on average", rows, serving.stages)
+
+
+def cold_start_table(rows: Sequence[Row]) -> SweepTable | None:
+    """How long each server took to start: a line for each served case."""
+    return _side_by_side("Cold start", rows, serving.cold_start)
+
+
+def _side_by_side(title: str, rows: Sequence[Row], parts: Callable[[Row], Mapping[str, Figure]]) -> SweepTable | None:
+    told = [(row, found) for row in rows if row.case.category == SERVING and (found := parts(row))]
+    if not told:
+        return None
+    names = list(dict.fromkeys(name for _, found in told for name in found))
+    headers = ("Case", *(one_line(heading(name)) for name in names), "Together")
+    _, labels = told_apart([one_line(row.label) for row, _ in told])
+    lines = []
+    for label, (_, found) in zip(labels, told, strict=True):
+        times = [show_value(found[name].value, "s") if name in found else "" for name in names]
+        lines.append((label, *times, show_value(sum(figure.value for figure in found.values()), "s")))
+    return SweepTable(title, headers, 1, tuple(lines))
 
 
 def leading_metric(row: Row, sweep: Sweep) -> Metric | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from paceline.analysis import serving
 from paceline.analysis.figures import Figure
-from paceline.analysis.summary import Group, Row, RunSummary
+from paceline.analysis.summary import SERVING, Group, Row, RunSummary
+from paceline.core.metric import Better
 from paceline.core.quantity import SCALED, show, show_count, show_size
 from paceline.core.record import At
 
@@ -108,8 +110,29 @@ def plain(text: str) -> str:
     return text.translate(_PLAIN)
 
 
+def told_apart(labels: Sequence[str]) -> tuple[str, list[str]]:
+    """The words that all labels share, and what tells each from the others."""
+    if len(labels) == 1:
+        return labels[0], list(labels)
+    split = [label.split() for label in labels]
+    shared = [word for word in dict.fromkeys(split[0]) if all(word in words for words in split)]
+    own = [" ".join(word for word in words if word not in shared) for words in split]
+    if not all(own) or len(set(own)) < len(own):
+        return "", list(labels)
+    return " ".join(shared), own
+
+
+def short_labels(rows: Sequence[Row]) -> tuple[str, list[str]]:
+    """Names of cases for a table or a chart: those of served ones, which are long, without the words they share."""
+    labels = [one_line(row.label) for row in rows]
+    is_served = len(rows) > 1 and all(row.case.category == SERVING for row in rows)
+    return told_apart(labels) if is_served else ("", labels)
+
+
 def superlative(group: Group) -> str:
     """What the leader of a group is."""
+    if group.best.case.category == SERVING:  # where a rate and a time may both lead
+        return f"{'lowest' if group.metric.better is Better.LOWER else 'highest'} {humanize(group.metric.name)}"
     return "fastest" if group.metric.unit == "s" or group.metric.unit.endswith("/s") else "best"
 
 
@@ -127,7 +150,7 @@ def answer(summary: RunSummary) -> str:
     counted = (
         f"All {good} cases measured" if good == summary.total > 1 else f"{good} of {summary.total} {cases} measured"
     )
-    parts = [counted, *_leader(summary)]
+    parts = [counted, *_leader(summary), *_promises(summary)]
     if summary.doubtful:
         parts.append(f"{len(summary.doubtful)} with doubts")
     if summary.failed:
@@ -152,13 +175,30 @@ def _leader(summary: RunSummary) -> list[str]:
         return []
     label = one_line(group.best.label)
     if len(group.rows) == 1:
-        return [f"{label}: {show_figure(figure)}{_share(group.best)}"]
+        return [f"{label}: {_named(group)}{show_figure(figure)}{_share(group.best)}"]
+    if group.best.case.category == SERVING:
+        _, own = told_apart([one_line(row.label) for row in group.rows])
+        return [f"{superlative(group)}: {own[0]}, {show_figure(figure)}"]
     unit = group.metric.unit
     if not unit.endswith("/s") or unit in SI_UNITS:
         return [f"{superlative(group)}: {label}, {show_figure(figure)}{_share(group.best)}"]
     name = f"{superlative(group)} {group.benchmark} in {unit}"
     shown = f"{show_count(figure.value)} {show_relative(figure.relative)}".rstrip()
     return [f"{name}: {label.removeprefix(group.benchmark).strip()}, {shown}"]
+
+
+def _named(group: Group) -> str:
+    """The name of a latency before its value: which percentile it is, the unit does not say."""
+    return f"{humanize(group.metric.name)} " if group.best.case.category == SERVING else ""
+
+
+def _promises(summary: RunSummary) -> list[str]:
+    """How many of the chosen loads kept what was promised; a search ends at one that does."""
+    promised = [row for row in summary.measured if serving.kept(row) is not None and not row.figure("capacity")]
+    good = sum(serving.kept(row) is True for row in promised)
+    if len(promised) == summary.total == 1:
+        return [f"SLO {'kept' if good else 'missed'}"]
+    return [f"{good} of {len(promised)} loads kept their SLO"] if len(promised) > 1 else []
 
 
 def _highlights(summary: RunSummary) -> list[str]:

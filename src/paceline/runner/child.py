@@ -62,7 +62,8 @@ def run_rank(order: dict[str, Any], channel: Channel) -> None:
         parameters = benchmark.Parameters.read(case.parameters, case.title)
         random.seed(case.parameters.get("seed", 0))
         # A device's driver maps more address space than there is memory; only the host's own work can be limited.
-        limit = host_limit(HOST_PART / case.ranks) if case.target == "cpu" else nullcontext()
+        beside = int(order["environment"].get("LOCAL_WORLD_SIZE", case.ranks))
+        limit = host_limit(HOST_PART / beside) if case.target == "cpu" else nullcontext()
         with limit:
             result = benchmark().measure(parameters, context)
         channel.send({"result": result.model_dump(mode="json")})
@@ -102,7 +103,7 @@ def explain(error: BaseException) -> tuple[Outcome, Cause]:
         text = f"this device or build of torch has no code for it: {message}"
         return Outcome.UNSUPPORTED, cause(CauseKind.UNSUPPORTED, _first_line(text))
     if isinstance(error, CaseError | InputError):
-        return Outcome.FAILED, cause(CauseKind.ERROR, message, with_detail=False)
+        return Outcome.FAILED, Cause(kind=CauseKind.ERROR, message=message, detail=getattr(error, "detail", "")[-4000:])
     return Outcome.FAILED, cause(CauseKind.ERROR, _first_line(f"{type(error).__name__}: {message}"))
 
 

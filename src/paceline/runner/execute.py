@@ -29,7 +29,14 @@ AFTERMATH_SECONDS = 1.0  # how long to listen, after a failure, for the failure 
 LOG_TAIL = 2000
 
 # What a rank says when another one is gone: a consequence, not a cause.
-_CONSEQUENCES = ("connection closed by peer", "connection reset", "broken pipe", "socket closed", "remote process")
+_CONSEQUENCES = (
+    "connection closed by peer",
+    "connection reset",
+    "broken pipe",
+    "socket closed",
+    "remote process",
+    "caused pair closure",
+)
 
 OnProgress = Callable[[dict[str, Any]], None]
 
@@ -41,7 +48,18 @@ class Failure:
     rank: int
     outcome: Outcome
     cause: Cause
-    at: float  # monotonic clock
+    at: float  # on whatever tells the time to all that are compared
+
+    def words(self) -> dict[str, Any]:
+        """For another process, whose clock is another: how long ago it was."""
+        cause = self.cause.model_dump(mode="json")
+        return {"rank": self.rank, "outcome": self.outcome, "cause": cause, "ago": time.monotonic() - self.at}
+
+    @classmethod
+    def of_words(cls, words: Mapping[str, Any], at: float | None = None) -> Failure:
+        """A failure in another process; `at` is its place in time, if something better than `ago` tells it."""
+        when = time.monotonic() - words["ago"] if at is None else at
+        return cls(words["rank"], Outcome(words["outcome"]), Cause.model_validate(words["cause"]), when)
 
     @property
     def order(self) -> tuple[bool, float]:
@@ -58,6 +76,28 @@ class CaseEnd:
     failure: Failure | None = None
     samples: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # of the first rank: metric, unit
     startup_seconds: float | None = None  # from the order to the first line of the case's own code
+
+    def keep(self, progress: Mapping[str, Any]) -> None:
+        """Remember what was measured, in case there will be no result."""
+        if progress["metric"] and progress["samples"]:
+            self.samples.setdefault((progress["metric"], progress["unit"]), []).extend(progress["samples"])
+
+    def words(self) -> dict[str, Any]:
+        """For another process; without the samples, which it has heard of as they came."""
+        return {
+            "results": {rank: result.model_dump(mode="json") for rank, result in self.results.items()},
+            "failure": self.failure.words() if self.failure else None,
+            "startup_seconds": self.startup_seconds,
+        }
+
+    @classmethod
+    def of_words(cls, words: Mapping[str, Any], at: float | None = None) -> CaseEnd:
+        """What came of a case in another process; `at` as for a failure."""
+        return cls(
+            results={int(rank): Result.model_validate(result) for rank, result in words["results"].items()},
+            failure=Failure.of_words(words["failure"], at) if words["failure"] else None,
+            startup_seconds=words["startup_seconds"],
+        )
 
     def result(self) -> Result:
         """Everything measured: the ranks' results merged, or what a failed case had seen until then."""
@@ -101,6 +141,7 @@ class CaseExecution:
         world_size: int,
         on_progress: OnProgress,
         abort: Callable[[], bool] = lambda: False,
+        on_failure: Callable[[], None] = lambda: None,  # of the first rank that fails here, as soon as it is known
     ) -> None:
         self._server = server
         self._case = case
@@ -108,6 +149,7 @@ class CaseExecution:
         self._world_size = world_size
         self._on_progress = on_progress
         self._abort = abort
+        self._on_failure = on_failure
         self._ranks: list[_Rank] = []
         self._end = CaseEnd()
         self._memory_kills = kills_for_memory()
@@ -180,21 +222,16 @@ class CaseExecution:
                 self._end.startup_seconds = message["started"] - rank.started_at
         elif "progress" in message:
             if rank is self._ranks[0]:
-                self._keep(message["progress"])
+                self._end.keep(message["progress"])
                 self._on_progress(message["progress"])
         elif "result" in message:
             rank.result = Result.model_validate(message["result"])
             rank.result_at = time.monotonic()
         elif "failed" in message:
             failed = message["failed"]
-            cause = Cause.model_validate(failed["cause"]).model_copy(update={"rank": self._shown(rank)})
-            rank.failure = Failure(rank.rank, Outcome(failed["outcome"]), cause, failed["at"])
+            cause = Cause.model_validate(failed["cause"]).model_copy(update={"rank": self._shown(rank.rank)})
+            self._fail(rank, Failure(rank.rank, Outcome(failed["outcome"]), cause, failed["at"]))
         return True
-
-    def _keep(self, progress: dict[str, Any]) -> None:
-        if progress["metric"] and progress["samples"]:
-            kept = self._end.samples.setdefault((progress["metric"], progress["unit"]), [])
-            kept.extend(progress["samples"])
 
     def _note_end(self, pid: int, status: int) -> None:
         rank = next((rank for rank in self._ranks if rank.pid == pid), None)
@@ -205,7 +242,13 @@ class CaseExecution:
             pass
         rank.ended = True
         if rank.result is None and rank.failure is None and not rank.killed:
-            rank.failure = self._death(rank, status)
+            self._fail(rank, self._death(rank, status))
+
+    def _fail(self, rank: _Rank, failure: Failure) -> None:
+        is_first = all(other.failure is None for other in self._ranks)
+        rank.failure = failure
+        if is_first:
+            self._on_failure()
 
     def _death(self, rank: _Rank, status: int) -> Failure:
         """A process that ended without a word."""
@@ -225,7 +268,7 @@ class CaseExecution:
                 message += ": native code crashed; the last lines it wrote are below"
         else:
             message = f"the process exited with code {os.WEXITSTATUS(status)} before it had a result"
-        cause = Cause(kind=kind, message=message, detail=tail, rank=self._shown(rank))
+        cause = Cause(kind=kind, message=message, detail=tail, rank=self._shown(rank.rank))
         return Failure(rank.rank, outcome, cause, time.monotonic())
 
     def _enforce(self, now: float, deadline: float) -> None:
@@ -236,9 +279,9 @@ class CaseExecution:
             for rank in self._ranks:
                 if rank.result is None and rank.failure is None:
                     cause = Cause(
-                        kind=CauseKind.TIMEOUT, message=message, detail=_tail(rank.log), rank=self._shown(rank)
+                        kind=CauseKind.TIMEOUT, message=message, detail=_tail(rank.log), rank=self._shown(rank.rank)
                     )
-                    rank.failure = Failure(rank.rank, Outcome.TIMEOUT, cause, now)
+                    self._fail(rank, Failure(rank.rank, Outcome.TIMEOUT, cause, now))
             self._kill(self._ranks)
             if now >= deadline + LINGER_SECONDS:  # not even SIGKILL ends a process inside the kernel
                 for rank in self._ranks:
@@ -255,16 +298,19 @@ class CaseExecution:
         kill_groups({rank.pid for rank in victims})
 
     def _fail_all(self, outcome: Outcome, kind: CauseKind, message: str) -> None:
-        cause = Cause(kind=kind, message=message)
+        def failure(rank: int) -> Failure:
+            return Failure(rank, outcome, Cause(kind=kind, message=message, rank=self._shown(rank)), time.monotonic())
+
         if not self._ranks:  # none was started yet
-            self._end.failure = Failure(0, outcome, cause, time.monotonic())
+            self._end.failure = failure(min(self._environments))
+            self._on_failure()
         for rank in self._ranks:
             if rank.result is None and rank.failure is None:
-                rank.failure = Failure(rank.rank, outcome, cause, time.monotonic())
+                self._fail(rank, failure(rank.rank))
             rank.ended = True
 
-    def _shown(self, rank: _Rank) -> int | None:
-        return rank.rank if self._world_size > 1 else None
+    def _shown(self, rank: int) -> int | None:
+        return rank if self._world_size > 1 else None
 
 
 def local_ranks(count: int) -> dict[int, dict[str, str]]:

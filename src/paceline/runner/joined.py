@@ -1,12 +1,13 @@
-"""Processes that torchrun or mpirun started run one suite together, each its own rank of every case.
+"""Processes that torchrun, mpirun or srun started run one suite together, each its own rank of every case.
 
 Every process expands the same suite. A key-value store at the rendezvous carries, for each case, the port of its
-own rendezvous, the first failure, and every rank's result; the first rank keeps the records.
+own rendezvous, whose turn in failing it is, and every rank's result; the first rank keeps the records.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,26 +17,41 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.core.case import Case
 from paceline.core.errors import InputError
-from paceline.core.record import Cause, CauseKind, Outcome, Result
+from paceline.core.record import Cause, CauseKind, Outcome
 from paceline.runner.execute import CaseEnd, CaseExecution, Failure, free_port
+from paceline.runner.network import bound_to, is_loopback, own_address
 from paceline.runner.run import execute_here, imports_of
 from paceline.runner.server import WarmServer
+from paceline.runner.slurm import SlurmTask
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
 
 DEFAULT_PORT = 29500
 ABORT_LOOK_SECONDS = 0.5
+JOIN_SECONDS = 300.0  # a launcher starts all at once, but imports from a slow disk take their time
 PATIENCE_SECONDS = 24 * 3600.0  # others may wait as long as the first process measures alone
 GATHER_SECONDS = 30.0  # ranks end together; one that is this late after its timeout is lost
 
 
-# How launchers name the rank, the number of ranks, and the same on this host: torchrun, Open MPI, MPICH and kin.
-_LAUNCHERS = (
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+@dataclass(frozen=True)
+class _Launcher:
+    """How a launcher names the rank, the number of ranks, and the same on this host."""
+
+    rank: str
+    size: str
+    local_rank: str
+    local_size: str
+
+    def started(self, environment: Mapping[str, str]) -> bool:
+        return self.rank in environment and self.size in environment
+
+
+_TORCHRUN = _Launcher("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_OPEN_MPI = _Launcher(
+    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
 )
+_MPICH = _Launcher("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 
 
 @dataclass(frozen=True)
@@ -50,26 +66,56 @@ class World:
     port: int
     agent_store: bool  # torchrun serves the store itself
 
+    @property
+    def nodes(self) -> int:
+        """Over how many hosts the processes are spread, as far as this host tells."""
+        return -(-self.size // self.local_size)
+
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> World | None:
-        """What torchrun or mpirun says; None in a process that was started plainly."""
-        names = next((names for names in _LAUNCHERS if names[0] in environment and names[1] in environment), None)
-        if names is None:
-            return None
-        rank, size, local_rank, local_size = names
+        """What torchrun, mpirun or srun says; None in a process that was started plainly."""
         try:
-            world = cls(
-                rank=int(environment[rank]),
-                size=int(environment[size]),
-                local_rank=int(environment.get(local_rank, environment[rank])),
-                local_size=int(environment.get(local_size, environment[size])),
-                address=environment.get("MASTER_ADDR", "127.0.0.1"),
-                port=int(environment.get("MASTER_PORT", DEFAULT_PORT)),
-                agent_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            world = cls._told(environment)
+        except (KeyError, ValueError, IndexError) as error:
+            raise InputError(f"the launcher's environment cannot be read: {error}") from None
+        return world if world is not None and world.size > 1 else None
+
+    @classmethod
+    def _told(cls, environment: Mapping[str, str]) -> World | None:
+        for launcher in (_TORCHRUN, _OPEN_MPI):
+            if launcher.started(environment):
+                return cls._of_launcher(launcher, environment)
+        # mpiexec starts its helpers with srun, and srun may speak as MPICH does: who counts local ranks is in charge.
+        task = SlurmTask.of_environment(environment) if _MPICH.local_rank not in environment else None
+        if task is not None:
+            return cls(
+                rank=task.rank,
+                size=task.size,
+                local_rank=task.local_rank,
+                local_size=task.local_size,
+                address=environment.get("MASTER_ADDR", task.address),
+                port=int(environment.get("MASTER_PORT", task.port)),
+                agent_store=False,
             )
-        except ValueError as error:
-            raise InputError(f"the launcher's environment cannot be read ({rank}, {size}): {error}") from None
-        return world if world.size > 1 else None
+        return cls._of_launcher(_MPICH, environment) if _MPICH.started(environment) else None
+
+    @classmethod
+    def _of_launcher(cls, launcher: _Launcher, environment: Mapping[str, str]) -> World:
+        world = cls(
+            rank=int(environment[launcher.rank]),
+            size=int(environment[launcher.size]),
+            local_rank=int(environment.get(launcher.local_rank, environment[launcher.rank])),
+            local_size=int(environment.get(launcher.local_size, environment[launcher.size])),
+            address=environment.get("MASTER_ADDR", "127.0.0.1"),
+            port=int(environment.get("MASTER_PORT", DEFAULT_PORT)),
+            agent_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        )
+        if world.nodes > 1 and "MASTER_ADDR" not in environment:
+            raise InputError(
+                f"{world.size} processes were started on {world.nodes} hosts, but nothing says where they meet: "
+                "set MASTER_ADDR to an address of the first rank's host (mpirun: -x MASTER_ADDR=...)"
+            )
+        return world
 
 
 _CASES = "paceline/cases"
@@ -82,13 +128,22 @@ class JoinedRanks:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         self.world = world
-        self._store: TCPStore = TCPStore(
-            world.address,
-            world.port,
-            world.size,
-            is_master=world.rank == 0 and not world.agent_store,
-            timeout=timedelta(seconds=PATIENCE_SECONDS),
-        )
+        self._lost: dict[int, Failure] = {}  # by rank: those whose process is gone for good
+        try:
+            self._store: TCPStore = TCPStore(
+                world.address,
+                world.port,
+                world.size,
+                is_master=world.rank == 0 and not world.agent_store,
+                timeout=timedelta(seconds=JOIN_SECONDS),
+            )
+            self._network = self._find_network() if world.nodes > 1 else {}
+        except (RuntimeError, OSError) as error:  # torch's own are RuntimeErrors
+            raise InputError(
+                f"rank {world.rank} did not meet the other {world.size - 1} at {world.address}:{world.port}: "
+                f"{str(error).splitlines()[0]}; set MASTER_ADDR and MASTER_PORT to where all of them reach rank 0"
+            ) from None
+        self._store.set_timeout(timedelta(seconds=PATIENCE_SECONDS))
 
     def announce(self, cases: Sequence[Case]) -> None:
         """Tell the others which cases are to be measured; only the first word counts."""
@@ -111,8 +166,10 @@ class JoinedRanks:
         if case.ranks == 1:
             return execute_here(server, case, on_progress) if world.rank == 0 else None
         prefix = f"paceline/case/{case.index}"
-        port = self.share(f"case/{case.index}/port", lambda: str(free_port()))
-        environment = {
+        port = self.share(f"case/{case.index}/port", lambda: "" if self._lost else str(free_port()))
+        if not port:
+            return CaseEnd(failure=next(iter(self._lost.values()))) if world.rank == 0 else None
+        environment = self._network | {
             "RANK": str(world.rank),
             "LOCAL_RANK": str(world.local_rank),
             "WORLD_SIZE": str(world.size),
@@ -121,7 +178,7 @@ class JoinedRanks:
             "MASTER_PORT": port,
             "TORCHELASTIC_USE_AGENT_STORE": "False",
         }
-        looked_at = 0.0
+        looked_at, turn = 0.0, 0
 
         def somebody_failed() -> bool:
             nonlocal looked_at
@@ -130,6 +187,10 @@ class JoinedRanks:
             looked_at = time.monotonic()
             return bool(self._store.check([f"{prefix}/failed"]))
 
+        def take_turn() -> None:
+            nonlocal turn
+            turn = self._store.add(f"{prefix}/turns", 1)
+
         execution = CaseExecution(
             server,
             case,
@@ -137,12 +198,13 @@ class JoinedRanks:
             world_size=world.size,
             on_progress=on_progress,
             abort=somebody_failed,
+            on_failure=take_turn,
         )
         end = execution.run(imports_of(case))
-        self._publish(prefix, end)
+        self._publish(prefix, end, turn)
         if world.rank != 0:
             return None
-        return self._gather(prefix, case, end)
+        return self._gather(prefix, end)
 
     def leave(self, code: int) -> int:
         """The first rank's exit code, for every process; the store lives until all have read it."""
@@ -150,38 +212,45 @@ class JoinedRanks:
         self._store.add("paceline/left", 1)
         if self.world.rank == 0:
             deadline = time.monotonic() + GATHER_SECONDS
-            while self._store.add("paceline/left", 0) < self.world.size and time.monotonic() < deadline:
+            others = self.world.size - len(self._lost)
+            while self._store.add("paceline/left", 0) < others and time.monotonic() < deadline:
                 time.sleep(0.05)
         return agreed
 
-    def _publish(self, prefix: str, end: CaseEnd) -> None:
-        words: dict[str, Any] = {}
-        if end.failure is not None:
-            words["failure"] = {
-                "outcome": end.failure.outcome,
-                "cause": end.failure.cause.model_dump(mode="json"),
-            }
-            self._store.set(f"{prefix}/failed", "1")
-        elif self.world.rank in end.results:
-            words["result"] = end.results[self.world.rank].model_dump(mode="json")
-        self._store.set(f"{prefix}/rank/{self.world.rank}", json.dumps(words))
+    def _find_network(self) -> dict[str, str]:
+        """Which interface the ranks' collectives take: the one that leads to the first rank's host, and from there."""
+        own = own_address(self.world.address)
+        self._store.set(f"paceline/address/{self.world.rank}", own)
+        addresses = [bytes(self._store.get(f"paceline/address/{rank}")).decode() for rank in range(self.world.size)]
+        if is_loopback(own):  # on the first rank's host, whose name leads to itself
+            outside = next((address for address in addresses if not is_loopback(address)), None)
+            own = own_address(outside) if outside else own
+        return {} if is_loopback(own) else bound_to(own)
 
-    def _gather(self, prefix: str, case: Case, own: CaseEnd) -> CaseEnd:
+    def _publish(self, prefix: str, end: CaseEnd, turn: int) -> None:
+        self._store.set(f"{prefix}/rank/{self.world.rank}", json.dumps(end.words() | {"turn": turn}))
+        if end.failure is not None:
+            self._store.set(f"{prefix}/failed", "1")
+
+    def _gather(self, prefix: str, own: CaseEnd) -> CaseEnd:
         failures: list[Failure] = []
+        deadline = time.monotonic() + GATHER_SECONDS
         own.results = {}
         for rank in range(self.world.size):
+            left = max(0.1, deadline - time.monotonic())
             try:
-                self._store.wait([f"{prefix}/rank/{rank}"], timedelta(seconds=GATHER_SECONDS))
-                words = json.loads(bytes(self._store.get(f"{prefix}/rank/{rank}")))
-            except Exception as error:  # torch raises types of its own for a wait that is over
-                cause = Cause(kind=CauseKind.CRASHED, message=f"rank {rank} was not heard of again: {error}", rank=rank)
-                failures.append(Failure(rank, Outcome.FAILED, cause, 0.0))
+                self._store.wait([f"{prefix}/rank/{rank}"], timedelta(seconds=left))
+            except Exception:  # torch raises types of its own for a wait that is over
+                message = f"rank {rank} was not heard of again: its process or its host is gone"
+                cause = Cause(kind=CauseKind.INTERRUPTED, message=message, rank=rank)
+                # It took no turn: after those who say why they failed, before those who only miss somebody.
+                self._lost[rank] = Failure(rank, Outcome.FAILED, cause, math.inf)
+                failures.append(self._lost[rank])
                 continue
-            if "result" in words:
-                own.results[rank] = Result.model_validate(words["result"])
-            elif "failure" in words:
-                cause = Cause.model_validate(words["failure"]["cause"])
-                failures.append(Failure(rank, Outcome(words["failure"]["outcome"]), cause, float(rank)))
+            words = json.loads(bytes(self._store.get(f"{prefix}/rank/{rank}")))
+            end = CaseEnd.of_words(words, at=words["turn"])
+            own.results |= end.results
+            failures += [end.failure] if end.failure is not None else []
         own.failure = min(failures, key=lambda failure: failure.order) if failures else None
         if own.failure is None and len(own.results) < self.world.size:
             cause = Cause(kind=CauseKind.ERROR, message="some ranks were ended before they had a result")

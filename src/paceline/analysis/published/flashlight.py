@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from paceline.analysis.published.table import PublishedTable, published_rows
+from paceline.analysis.published.table import PublishedTable, published_rows, shown_number, shown_rate
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import RunRecords
 
@@ -27,11 +27,11 @@ NAMES = {
 METRICS = {"images/s": "throughput", "tokens/s": "token_throughput", "s/s": "audio_throughput"}
 
 
-def flashlight_table(records: RunRecords) -> PublishedTable | None:
-    """The published table with our lines above theirs; None where nothing of it was measured."""
+def flashlight_tables(records: RunRecords) -> tuple[PublishedTable, ...]:
+    """The published table with our lines above theirs; none where nothing of it was measured."""
     ours = [record for record in records.records if _belongs(record)]
     if not ours:
-        return None
+        return ()
     ranks = sorted({*GPUS, *(record.case.ranks for record in ours)})
     lines: list[tuple[str, ...]] = []
     for model, name in NAMES.items():
@@ -43,7 +43,7 @@ def flashlight_table(records: RunRecords) -> PublishedTable | None:
     noun = "GPU" if any(record.case.target.startswith("cuda") for record in ours) else "rank"
     counts = tuple(f"{count} {noun}{'s' if count > 1 else ''}" for count in ranks)
     headers = ("Model", "Input", "Precision", "Memory, GB", *counts, "Unit")
-    return PublishedTable(title=TITLE, source=SOURCE, headers=headers, named=3, lines=tuple(lines))
+    return (PublishedTable(title=TITLE, source=SOURCE, headers=headers, named=3, lines=tuple(lines)),)
 
 
 def _belongs(record: Record) -> bool:
@@ -89,7 +89,7 @@ def _input(record: Record, row: dict[str, str]) -> str:
 
 
 def _their_line(row: dict[str, str], ranks: Iterable[int]) -> tuple[str, ...]:
-    cells = [_number(float(row[f"gpus_{count}"])) if f"gpus_{count}" in row else "" for count in ranks]
+    cells = [shown_number(float(row[f"gpus_{count}"])) if f"gpus_{count}" in row else "" for count in ranks]
     return (f"{row['model']}, V100", row["input"], row["precision"], row["gpu_mem_gb"], *cells, row["unit"])
 
 
@@ -98,16 +98,13 @@ def _cell(record: Record | None, alone: Record | None, row: dict[str, str], coun
     rate = record.measurement(METRICS[row["unit"]]) if record else None
     if record is None or rate is None:
         return ""
-    words = [_number(rate.value)]
-    if rate.interval is not None:
-        words.append(f"± {_percent(rate.interval.relative(rate.value))}")
     notes = []
     if _is_comparable(record, row) and f"gpus_{count}" in row:
         notes.append(f"{rate.value / float(row[f'gpus_{count}']):.3g}x")
     base = alone.measurement(METRICS[row["unit"]]) if alone else None
     if count > 1 and base is not None:
         notes.append(f"{_efficiency(rate, base, count):.0%} of linear")
-    return " ".join(words) + (f" ({', '.join(notes)})" if notes else "")
+    return shown_rate(rate) + (f" ({', '.join(notes)})" if notes else "")
 
 
 def _is_comparable(record: Record, row: dict[str, str]) -> bool:
@@ -117,16 +114,6 @@ def _is_comparable(record: Record, row: dict[str, str]) -> bool:
 
 def _efficiency(rate: Measurement, alone: Measurement, ranks: int) -> float:
     return rate.value / (ranks * alone.value)
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-
-
-def _percent(part: float) -> str:
-    if part < 0.001:
-        return "<0.1 %"
-    return f"{100 * part:.2g} %" if part < 0.1 else f"{100 * part:.0f} %"
 
 
 def _short(device: str) -> str:

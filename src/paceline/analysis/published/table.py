@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 
+from paceline.core.record import Measurement
+
 
 @dataclass(frozen=True)
 class PublishedTable:
     """Ours and theirs, line by line; the first `named` columns say what a line is about."""
 
     title: str
-    source: str  # of the published figures, and what to know when comparing
+    source: str  # of the published figures, and what to know when comparing; empty where another table tells it
     headers: tuple[str, ...]
     named: int
     lines: tuple[tuple[str, ...], ...]
@@ -25,3 +27,22 @@ def published_rows(name: str) -> tuple[dict[str, str], ...]:
     text = (files("paceline.analysis.published") / f"{name}.csv").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return tuple(csv.DictReader(lines))
+
+
+def shown_rate(rate: Measurement) -> str:
+    """The figure with the half-width of its interval."""
+    words = [shown_number(rate.value)]
+    if rate.interval is not None:
+        words.append(f"± {_percent(rate.interval.relative(rate.value))}")
+    return " ".join(words)
+
+
+def shown_number(value: float) -> str:
+    """Four digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _percent(part: float) -> str:
+    if part < 0.001:
+        return "<0.1 %"
+    return f"{100 * part:.2g} %" if part < 0.1 else f"{100 * part:.0f} %"

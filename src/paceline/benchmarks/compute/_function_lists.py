@@ -31,7 +31,7 @@ from paceline.core.record import At, Measurement, Result
 from paceline.measure.device import Device, open_device
 from paceline.measure.peak import peak_flops
 from paceline.models.base import ModelSpec, Scale
-from paceline.models.user import find_model
+from paceline.models.user import find_model, is_reference
 
 MOST_TRACED = 12
 
@@ -150,7 +150,7 @@ class FunctionListBenchmark(Benchmark[P]):
             read_list(parameters.file, cls.kind)
             return
         for name in parameters.models:
-            if ":" not in name or case.origin != "local":
+            if not is_reference(name) or case.origin != "local":
                 find_model(name, allow_import=False)
 
     @classmethod

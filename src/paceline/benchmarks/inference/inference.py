@@ -9,6 +9,7 @@ from pydantic import Field
 
 from paceline.benchmarks.graph import capture
 from paceline.benchmarks.model import precision as formats
+from paceline.benchmarks.model.batch_norm import SETTLING_ROWS, has_batch_norm, settle_batch_norm
 from paceline.benchmarks.model.batch_size import choose_batch_size
 from paceline.benchmarks.model.benchmark import ModelBenchmark
 from paceline.benchmarks.model.determinism import Determinism
@@ -25,9 +26,6 @@ from paceline.models.user import find_model
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-SETTLING_ROWS = 8
 
 
 class InferenceParameters(ModelParameters):
@@ -102,7 +100,8 @@ class Predictor:
     def __init__(self, session: Session) -> None:
         self.session = session
         module = session.workload.module
-        _settle_batch_norm(session)
+        if has_batch_norm(module):
+            settle_batch_norm(module, session.batch(SETTLING_ROWS).inputs)
         dtype = formats.low_dtype(session.parameters.precision)
         if dtype is not None:
             module = module.to(dtype)
@@ -149,24 +148,6 @@ def _batch_size(
         return attempt
 
     return choose_batch_size(spec, parameters, device, ranks, context, trial)
-
-
-def _settle_batch_norm(session: Session) -> None:
-    """Give untrained batch norms the statistics of the data, as training would have.
-
-    Without them activations shrink to zero or overflow fp16 with depth, and zeros are faster than numbers.
-    """
-    from torch.nn.modules.batchnorm import _BatchNorm
-
-    module = session.workload.module
-    norms = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
-    if not norms:
-        return
-    for norm in norms:
-        norm.momentum = None  # the plain average over the batches seen: of one batch, its own statistics
-    module.train()
-    module(*session.batch(SETTLING_ROWS).inputs)
-    module.eval()
 
 
 def _differing(first: Tensor, second: Tensor) -> tuple[list[float], list[float]]:

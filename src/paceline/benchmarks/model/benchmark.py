@@ -38,10 +38,10 @@ class ModelBenchmark(Benchmark[P]):
     @classmethod
     def check(cls, parameters: P, case: Case) -> None:
         """Refuse an unknown model, and a user's own where it may not be imported."""
-        from paceline.models import registry
+        from paceline.models.user import find_model, is_reference
 
-        if ":" not in parameters.model:
-            registry().get(parameters.model)
+        if not is_reference(parameters.model):
+            find_model(parameters.model, allow_import=False)
         elif case.origin != "local":
             raise InputError(
                 f"model '{parameters.model}' would import code, which a job from the network may not do; "

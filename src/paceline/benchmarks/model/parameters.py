@@ -19,7 +19,7 @@ class ModelParameters(MeasuringParameters):
     """A model, how it is computed, and how much at once."""
 
     model: str
-    """A model of the zoo (paceline list models), or your own as package.module:factory"""
+    """A model of the zoo (paceline list models), generated/FAMILY:knob=value, or your own as package.module:factory"""
     precision: PrecisionName = "fp32"
     """fp32 (true), tf32, fp16 or bf16 (mixed), fp8_hybrid, fp8_e4m3"""
     batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] | None = None

@@ -9,7 +9,8 @@ as servers do. fp8 computes linear layers in 8 bits with dynamic tensor-wise sca
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
 
 from paceline.core.errors import MissingDependency, Unsupported
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from paceline.measure.device import Device
+
+Fp8Recipe = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"]
 
 _FP8_CAPABILITY = (8, 9)
 _TF32_CAPABILITY = (8, 0)
@@ -37,6 +40,7 @@ def check(precision: str, device: Device, *, fp8_model: bool, model: str) -> Non
         "bf16": _BF16_CAPABILITY,
         "fp8_hybrid": _FP8_CAPABILITY,
         "fp8_e4m3": _FP8_CAPABILITY,
+        "fp8": _FP8_CAPABILITY,
     }.get(precision)
     if needed and device.capability < needed:
         have, want = ".".join(map(str, device.capability)), ".".join(map(str, needed))
@@ -60,8 +64,14 @@ def low_dtype(precision: str) -> torch.dtype | None:
     return torch.float16 if precision == "fp16" else torch.bfloat16
 
 
-def convert_to_fp8(module: nn.Module, precision: str) -> int:
-    """Swap every linear layer whose sizes fit for an fp8 one; returns how many were swapped."""
+def convert_to_fp8(
+    module: nn.Module, precision: str, *, recipe: Fp8Recipe = "tensorwise", least_size: int = 16, emulate: bool = False
+) -> int:
+    """Swap every linear layer whose sizes fit for an fp8 one; returns how many were swapped.
+
+    `recipe` says how values are scaled into 8 bits, `least_size` which layers are too small to gain. `emulate` computes
+    the products in fp32 with values rounded to 8 bits, for devices without them.
+    """
     from torch import nn
 
     try:
@@ -70,15 +80,19 @@ def convert_to_fp8(module: nn.Module, precision: str) -> int:
     except ImportError as error:
         raise MissingDependency("torchao (for fp8)", f"pip install 'paceline[fp8]' ({error})") from None
 
-    config = Float8LinearConfig()  # its default is the hybrid recipe: e4m3 forward, e5m2 gradients
-    if precision == "fp8_e4m3":
+    config = Float8LinearConfig.from_recipe_name(recipe)  # tensorwise is hybrid: e4m3 forward, e5m2 gradients
+    if precision == "fp8_e4m3" and recipe == "tensorwise":
         config = Float8LinearConfig(cast_config_grad_output=CastConfig(target_dtype=e4m3_dtype))
+    config = replace(config, emulate=emulate)
     swapped = 0
 
     def fits(layer: nn.Module, name: str) -> bool:
         nonlocal swapped
         # The tensor cores' 8-bit product wants multiples of 16; the head over the vocabulary has none.
-        ok = isinstance(layer, nn.Linear) and layer.in_features % 16 == 0 and layer.out_features % 16 == 0
+        if not isinstance(layer, nn.Linear):
+            return False
+        sizes = (layer.in_features, layer.out_features)
+        ok = all(size % 16 == 0 for size in sizes) and max(sizes) >= least_size
         swapped += ok
         return ok
 

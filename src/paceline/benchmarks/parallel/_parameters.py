@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from paceline.benchmarks.model.parameters import Switch
+from paceline.benchmarks.model.precision import Fp8Recipe
 from paceline.core.errors import InputError
 from paceline.core.layout import EXAMPLE, Layout, LayoutPrecision, ModelFamily
 from paceline.core.parameters import MeasuringParameters
@@ -55,7 +56,7 @@ class ParallelParameters(MeasuringParameters):
     layers: int | None = Field(default=None, ge=1)
     """Transformer layers; unset is 24"""
     precision: LayoutPrecision | None = None
-    """fp32, or mixed precision in bf16 or fp16 (with loss scaling); unset is fp16"""
+    """fp32; mixed precision in bf16 or fp16 (with loss scaling); fp8 in linear layers, the rest bf16; unset is fp16"""
     data: int | None = Field(default=None, ge=1)
     """Data-parallel ranks; unset is 1"""
     tensor: int | None = Field(default=None, ge=1)
@@ -84,6 +85,10 @@ class ParallelParameters(MeasuringParameters):
     """Split what is between the tensor-parallel layers along the sequence as well"""
     compile: Switch = "auto"
     """Compile each layer with torch.compile; auto does on a GPU where it can"""
+    fp8_recipe: Fp8Recipe = "tensorwise"
+    """fp8: one scale for each tensor, one for each row, or that with gradients of weights in bf16"""
+    fp8_least: int = Field(default=16, ge=16)
+    """fp8: layers with neither size as large as this stay in bf16; scaling costs small products more than they gain"""
 
     @field_validator("case")
     @classmethod
@@ -160,6 +165,10 @@ class ParallelParameters(MeasuringParameters):
             raise InputError(f"vocabulary = {self.padded_vocabulary} has no mask token; use at least {BERT_TOKENS}")
         if self.sequence_parallel:
             self._refuse_splitting_the_sequence()
+        own = type(self).model_fields
+        for name in ("fp8_recipe", "fp8_least"):
+            if layout.precision != "fp8" and getattr(self, name) != own[name].default:
+                raise InputError(f"{name} is for fp8, but the precision is {layout.precision}; leave it out")
         if self.schedule != "auto" and layout.pipeline == 1:
             raise InputError(f"schedule = {self.schedule} is for a pipeline, but pipeline = 1; leave it out")
         if layout.pipeline > 1:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from paceline.benchmarks.model import precision as formats
-from paceline.benchmarks.model.session import DISTINCT_ROWS, seed_everything
+from paceline.benchmarks.model.session import seed_everything
+from paceline.benchmarks.parallel._batch import draw
 from paceline.benchmarks.parallel._mesh import Mesh
 from paceline.benchmarks.parallel._optimizer import LossScale, MeshOptimizer
 from paceline.benchmarks.parallel._parameters import LEARNING_RATE, ParallelParameters
@@ -20,7 +21,7 @@ from paceline.benchmarks.parallel._shape import build, split_layers, stage_range
 from paceline.benchmarks.parallel._stage import Stage
 from paceline.core.errors import Unsupported
 from paceline.measure.device import Device
-from paceline.models.base import Batch, Workload
+from paceline.models.base import Batch
 
 EMBEDDED = {"gpt2": 1, "bert": 2}  # of a batch's inputs, how many enter the embedding; the others go to the head
 
@@ -35,6 +36,7 @@ class ParallelTrainer:
         layout = parameters.layout
         self.layers = split_layers(parameters)
         self.parameter_count = 0
+        self.fp8_layers = 0
         self._batch: Batch | None = None
         mine = stages_of_rank(parameters.schedule_kind, layout.pipeline, mesh.pipeline_rank)
         self.stages = {index: self._stage(index, compiled=compiled) for index in mine}
@@ -124,7 +126,7 @@ class ParallelTrainer:
         workload.module.train()
         self.parameter_count = sum(one.numel() for one in workload.module.parameters())
         if self._batch is None:
-            self._batch = self._draw(workload)
+            self._batch = draw(parameters, workload, self.mesh).to(self.device.torch())
         stage = Stage(
             workload,
             stage_ranges(self.layers)[index],
@@ -134,6 +136,14 @@ class ParallelTrainer:
             autocast=partial(formats.autocast, layout.precision, self.device),
             wire=formats.low_dtype(layout.precision),
         )
+        if layout.precision == "fp8":
+            self.fp8_layers += formats.convert_to_fp8(
+                stage.model.blocks,
+                "fp8",
+                recipe=parameters.fp8_recipe,
+                least_size=parameters.fp8_least,
+                emulate=self.device.kind == "cpu",
+            )
         if layout.tensor > 1:
             from paceline.benchmarks.parallel._tensor import split_stage
 
@@ -143,17 +153,6 @@ class ParallelTrainer:
         if layout.data > 1:
             _share_data(stage, self.mesh.along("data"), parameters)
         return stage
-
-    def _draw(self, workload: Workload) -> Batch:
-        """This data-parallel rank's rows of the one endless batch that the seed defines."""
-        layout = self.parameters.layout
-        size = layout.micro_batch * layout.micro_batches
-        first = self.mesh.data_rank * size
-        distinct = min(layout.global_batch, DISTINCT_ROWS)
-        drawn = workload.make_batch(distinct, torch.Generator().manual_seed(self.parameters.seed))
-        index = torch.arange(first, first + size) % distinct
-        rows = Batch(tuple(one[index] for one in drawn.inputs), tuple(one[index] for one in drawn.targets))
-        return rows.to(self.device.torch())
 
 
 def _compile_parts(stage: Stage, *, with_head: bool) -> None:

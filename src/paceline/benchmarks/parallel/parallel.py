@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.benchmarks.emulated import emulated
 from paceline.benchmarks.model import precision as formats
@@ -33,8 +33,10 @@ from paceline.core.record import Doubt, Measurement, Result
 from paceline.measure.device import Device, open_device
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from paceline.benchmarks.parallel._mesh import Mesh
-    from paceline.benchmarks.parallel._trainer import ParallelTrainer
+    from paceline.benchmarks.parallel._pipeline import Pipeline
 
 IN_FLIGHT = 2
 TRACED_STEPS = 5  # whose losses are kept: enough to compare two layouts
@@ -51,6 +53,31 @@ class Training:
     facts: dict[str, Any] = field(default_factory=dict)
     doubts: list[Doubt] = field(default_factory=list)
     is_graph: bool = False
+
+
+class Trainer(Protocol):
+    """What takes the steps of one rank; the fields are those of ParallelTrainer."""
+
+    parameters: ParallelParameters
+    device: Device
+    layers: list[int]  # of each stage
+    parameter_count: int
+    norm: Tensor | None  # of the last step's gradient
+
+    @property
+    def scale(self) -> Any:
+        """The loss scale, as `value`."""
+
+    @property
+    def optimizer(self) -> Any:
+        """What tells its `memory()`."""
+
+    @property
+    def pipeline(self) -> Pipeline | None:
+        """The pipeline, if there is one that can be watched."""
+
+    def step(self) -> Tensor | None:
+        """One step; the loss of this data-parallel rank's part of the batch, where it is known."""
 
 
 class Parallel(Benchmark[ParallelParameters]):
@@ -82,6 +109,11 @@ class Parallel(Benchmark[ParallelParameters]):
         return parameters.layout.world_size
 
     @classmethod
+    def nodes(cls, parameters: ParallelParameters) -> int | None:
+        """Those that the word names."""
+        return parameters.layout.nodes if parameters.case is not None else None
+
+    @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         """What every rank would otherwise import again."""
         return (
@@ -95,14 +127,14 @@ class Parallel(Benchmark[ParallelParameters]):
 
     def measure(self, parameters: ParallelParameters, context: Context) -> Result:
         device = open_device(context.target)
-        training = _prepare(parameters, device)
+        training = self.prepare(parameters, device)
         with join(context, device.kind) as ranks:
             from paceline.benchmarks.parallel._mesh import Mesh
 
             context.report(Progress(phase="preparing"))
             mesh = Mesh.of(parameters.layout, ranks.rank, device.kind)
             trainer = self.trainer(parameters, device, mesh, compiled=training.compiled)
-            training.facts |= _facts(trainer)
+            training.facts |= self.facts(trainer)
             context.report(Progress(phase="compiling" if training.compiled else "first step"))
             trace = _Trace(trainer, ranks)
             first_seconds = time_once(training, trace.step)
@@ -134,7 +166,15 @@ class Parallel(Benchmark[ParallelParameters]):
         result.doubts += scale_doubts(scale_before, float(trainer.scale.value))
         return result
 
-    def trainer(self, parameters: ParallelParameters, device: Device, mesh: Mesh, *, compiled: bool) -> ParallelTrainer:
+    def prepare(self, parameters: ParallelParameters, device: Device) -> Training:
+        """Whether this device can do it, and how."""
+        return _prepare(parameters, device)
+
+    def facts(self, trainer: Trainer) -> dict[str, Any]:
+        """What the record must say of the training."""
+        return _facts(trainer)
+
+    def trainer(self, parameters: ParallelParameters, device: Device, mesh: Mesh, *, compiled: bool) -> Trainer:
         """What takes the steps."""
         from paceline.benchmarks.parallel._trainer import ParallelTrainer
 
@@ -144,7 +184,7 @@ class Parallel(Benchmark[ParallelParameters]):
 class _Trace:
     """Steps whose loss and gradient norm are looked at, which the measured ones do not wait for."""
 
-    def __init__(self, trainer: ParallelTrainer, ranks: Ranks) -> None:
+    def __init__(self, trainer: Trainer, ranks: Ranks) -> None:
         self._trainer = trainer
         self._ranks = ranks
         self.losses: list[float] = []
@@ -164,11 +204,9 @@ class _Trace:
 def _prepare(parameters: ParallelParameters, device: Device) -> Training:
     """Whether this device can do it, and how."""
     layout = parameters.layout
-    if layout.precision == "fp8":
-        raise Unsupported(
-            "fp8 is not to be had in a parallel training; use bf16 here, or 'paceline run train --precision fp8_hybrid'"
-        )
-    formats.check(layout.precision, device, fp8_model=False, model=layout.model)
+    if layout.precision == "fp8" and layout.tensor > 1:
+        raise Unsupported("fp8 layers are not split over tensor-parallel ranks: use tensor = 1, or bf16")
+    formats.check(layout.precision, device, fp8_model=True, model=layout.model)
     set_fp32_mode(layout.precision)
     splits, schedule = parameters.schedule_kind.splits_backward, parameters.schedule_name
     if splits and parameters.compile == "on":
@@ -186,11 +224,12 @@ def _prepare(parameters: ParallelParameters, device: Device) -> Training:
     return training
 
 
-def _facts(trainer: ParallelTrainer) -> dict[str, Any]:
+def _facts(trainer: Trainer) -> dict[str, Any]:
     import torch
 
     from paceline.benchmarks.parallel._optimizer import BETAS, CLIP, EPSILON, WEIGHT_DECAY
     from paceline.benchmarks.parallel._pipeline import ideal_bubble
+    from paceline.benchmarks.parallel._trainer import ParallelTrainer
 
     parameters, layout = trainer.parameters, trainer.parameters.layout
     facts: dict[str, Any] = {
@@ -212,6 +251,8 @@ def _facts(trainer: ParallelTrainer) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "input": "synthetic, on the device before the timed region; no input pipeline is measured",
     }
+    if isinstance(trainer, ParallelTrainer) and layout.precision == "fp8":
+        facts |= {"fp8_layers": trainer.fp8_layers, "fp8_recipe": parameters.fp8_recipe}
     if layout.pipeline > 1:
         facts |= {"schedule": parameters.schedule_name, "layers_of_stages": trainer.layers}
         per_rank = parameters.schedule_kind.stages_per_rank
@@ -241,7 +282,7 @@ def _say_per_rank(result: Result, training: Training) -> None:
     result.measurements.append(Measurement.of_rate(THROUGHPUT_PER_RANK, share, step_time))
 
 
-def _memory(trainer: ParallelTrainer, result: Result) -> list[Measurement]:
+def _memory(trainer: Trainer, result: Result) -> list[Measurement]:
     """What a rank's memory is made of; the rest of the peak is known on devices with memory of their own."""
     parts = trainer.optimizer.memory()
     found = [Measurement.of_value(MEMORY_PARTS[name], size) for name, size in parts.items()]
@@ -251,7 +292,7 @@ def _memory(trainer: ParallelTrainer, result: Result) -> list[Measurement]:
     return found
 
 
-def _bubble(trainer: ParallelTrainer, ranks: Ranks) -> list[Measurement]:
+def _bubble(trainer: Trainer, ranks: Ranks) -> list[Measurement]:
     """In a few steps more, which share of a schedule's time this rank does not compute."""
     if trainer.pipeline is None:
         return []

@@ -25,4 +25,5 @@ class Artifact:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     digest: str = ""  # of the content
+    device: str = "cpu"  # that torch formats were traced on, and that they can only run on
     deviation: float | None = None  # largest difference from the eager output, relative to its largest value

@@ -78,13 +78,13 @@ class Slo(Parameters):
         for bound in self.bounds:
             late = int(np.count_nonzero(latency > bound.limit))
             worst = max(worst, late / count / (1 - bound.share))
-            if late > (1 - bound.share) * count:
+            if late > _allowed(bound.share, count):
                 seen = float(np.quantile(latency, bound.share, method="higher"))
                 return Verdict(False, f"{bound.label} is {_shown(seen)}, above {show_duration(bound.limit)}", worst)
         if self.first_token is not None or self.between_tokens is not None:
             missed = count - int(self.good(trace).sum())
             worst = max(worst, missed / count / (1 - self.share))
-            if missed > (1 - self.share) * count:
+            if missed > _allowed(self.share, count):
                 return Verdict(False, f"{missed} of {count} requests missed the bounds on tokens", worst)
         return Verdict(True, "", worst)
 
@@ -109,6 +109,11 @@ class Verdict:
     holds: bool
     reason: str  # why not
     used: float  # how much of what may miss the bound did; 1 is all of it
+
+
+def _allowed(share: float, count: int) -> float:
+    """How many requests may miss a bound; a tenth of ten is one, whatever floating point says."""
+    return (1.0 - share) * count + 1e-9 * count
 
 
 def _shown(seconds: float) -> str:

@@ -15,15 +15,26 @@ from paceline.core.suite import Here, Suite, expand
 WORD = "gpt2/nl24_fp16_2x2x4_ac_mb32_gb1024_2n8g"
 
 
-def cases(**parameters: Any) -> list[Case]:
+def cases(nodes: int = 1, **parameters: Any) -> list[Case]:
     suite = Suite(name="suite", cases=[{"benchmark": "parallel", **parameters}])
-    return expand(suite, lambda _name: Parallel, Here())
+    return expand(suite, lambda _name: Parallel, Here(nodes=nodes))
 
 
 def test_a_word_calls_for_its_ranks_and_is_the_title() -> None:
-    (case,) = cases(case=WORD)
+    (case,) = cases(nodes=2, case=WORD)
     assert case.ranks == 16
     assert case.title == f"{WORD} x16"
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_a_word_is_for_its_nodes_alone(nodes: int) -> None:
+    with pytest.raises(InputError, match=f"for 2 nodes, but it would run on {nodes}: "):
+        cases(nodes=nodes, case=WORD)
+
+
+def test_plain_parameters_go_over_any_nodes() -> None:
+    (case,) = cases(nodes=2, data=16)
+    assert case.ranks == 16
 
 
 def test_plain_parameters_make_the_same_layout() -> None:
@@ -103,7 +114,7 @@ def test_sequences_are_as_long_as_the_published_ones() -> None:
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({"precision": "fp8"}, "use bf16"),
+        ({"precision": "fp8", "tensor": 2}, "use tensor = 1, or bf16"),
         ({"precision": "fp32", "pipeline": 2, "schedule": "zero-bubble", "compile": "on"}, "--compile off"),
     ],
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,12 +34,11 @@ class Trace:
     kind: NDArray[np.int32]  # which of the prepared requests it was
     worker: NDArray[np.int32]
     samples: NDArray[np.int32]  # how many samples it carried: the batch of a request
-    stages: Mapping[str, Times] = field(
-        default_factory=dict
-    )  # seconds that the server told of: queue, batch, inference, ...
+    stages: Mapping[str, Times] = field(default_factory=dict)  # seconds, as the server tells: queue, inference, ...
     batch: NDArray[np.int32] | None = None  # size of the batch that it was computed in, if the server tells
     tokens: list[Times] | None = None  # language models: when each piece of the stream came
     cpu_seconds: float = 0.0  # of the load generator's processes
+    dispatched: Times | None = None  # when its turn came; `sent` is later by what opening a connection took
 
     def __len__(self) -> int:
         return len(self.intended)
@@ -63,6 +63,18 @@ class Trace:
         """From the intended time to the whole answer: what a user feels; NaN where there was no answer."""
         return self.done - self.intended
 
+    def after(self, count: int) -> Trace:
+        """Without the first requests, which met empty queues."""
+
+        def rest(name: str) -> Any:
+            values = getattr(self, name)
+            return None if values is None else values[count:]
+
+        names = ("intended", "sent", "first", "done", "status", "kind", "worker", "samples")
+        more = ("batch", "tokens", "dispatched")
+        stages = {name: values[count:] for name, values in self.stages.items()}
+        return replace(self, stages=stages, **{name: rest(name) for name in (*names, *more)})
+
     @classmethod
     def merged(cls, parts: Iterable[Trace]) -> Trace:
         """The traces of several workers or hosts that sent shares of one schedule, as one."""
@@ -79,6 +91,7 @@ class Trace:
         nothing = {name: [part.stages.get(name, np.full(len(part), np.nan)) for part in parts] for name in names}
         batches = [part.batch if part.batch is not None else np.zeros(len(part), np.int32) for part in parts]
         tokens = [one for part in parts for one in (part.tokens or [np.empty(0)] * len(part))]
+        dispatched = [part.dispatched if part.dispatched is not None else part.sent for part in parts]
         return cls(
             intended=intended[order],
             sent=joined("sent").astype(np.float64),
@@ -92,4 +105,5 @@ class Trace:
             batch=np.concatenate(batches)[order] if any(part.batch is not None for part in parts) else None,
             tokens=[tokens[i] for i in order] if any(part.tokens is not None for part in parts) else None,
             cpu_seconds=sum(part.cpu_seconds for part in parts),
+            dispatched=np.concatenate(dispatched)[order] if any(p.dispatched is not None for p in parts) else None,
         )

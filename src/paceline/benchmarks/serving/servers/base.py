@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from paceline.benchmarks.serving.artifact import Artifact
 from paceline.core.errors import CaseError
 from paceline.core.parameters import Parameters
 from paceline.core.quantity import Duration
@@ -24,7 +25,7 @@ class ServerFailed(CaseError):
 
     def __init__(self, message: str, logs: str = "") -> None:
         super().__init__(message)
-        self.logs = logs
+        self.logs = self.detail = logs
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ class Server(ABC):
     summary: ClassVar[str]
     Settings: ClassVar[type[ServerSettings]] = ServerSettings
     wires: ClassVar[tuple[Wire, ...]]  # the first is the one a user gets who names none
+    artifact: Artifact | None = None  # what is served, once it is prepared; its inputs tell what to send
+    is_checkable: ClassVar[bool] = True  # whether answers must be those of the model that the case names
 
     def __init__(self, settings: ServerSettings, need: Need, folder: Path, say: Callable[[str], None]) -> None:
         self.settings = settings
@@ -110,6 +113,10 @@ class Server(ABC):
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Version, engine, instances, what was configured: facts for the record. No secrets."""
+
+    def statistics(self) -> dict[str, Any]:
+        """What the server counted itself, if it does: batches, sheds, errors, busy time."""
+        return {}
 
     @abstractmethod
     def processes(self) -> list[int]:

@@ -17,7 +17,7 @@ from paceline_test_plugin.benchmarks._step_time import STEP_TIME
 class RankFailParameters(Parameters):
     """How the second rank fails."""
 
-    how: Literal["raise", "abort", "kill"] = "raise"
+    how: Literal["raise", "abort", "kill", "both"] = "raise"
     """How it fails"""
 
 
@@ -41,10 +41,13 @@ class RankFail(Benchmark[RankFailParameters]):
         with join(context, "cpu"):
             if context.rank == 1:
                 time.sleep(0.3)  # so that the others are inside the barrier
-                if parameters.how == "raise":
+                if parameters.how in ("raise", "both"):
                     raise ValueError("rank one has a fault of its own")
                 if parameters.how == "abort":
                     os.abort()
                 os.kill(os.getpid(), 9)
+            if parameters.how == "both":  # a moment later, and for a reason of its own
+                time.sleep(0.5)
+                raise ValueError("rank zero has one, too")
             distributed.barrier()
         raise AssertionError("unreachable")

@@ -1,0 +1,76 @@
+"""How well the load generator keeps its schedule, and what a request costs it, beside aiohttp's.
+
+A null server has the last core, the load generator the first. Everything is measured a few times and the best is told,
+because whatever else runs on the machine can only make it worse.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import click
+import numpy as np
+
+from bench.ratio import Ratio
+from paceline.benchmarks.serving.load.generator import drive
+from paceline.benchmarks.serving.load.null_server import running
+from paceline.benchmarks.serving.load.parameters import LoadParameters
+from paceline.benchmarks.serving.load.prepared import Prepared
+from paceline.benchmarks.serving.load.quality import delivered
+from paceline.benchmarks.serving.load.trace import Trace
+from paceline.benchmarks.serving.servers.base import Endpoint
+
+REQUEST = Prepared(b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[0.0,0.0,0.0,0.0]}]}')
+TIMES = 3
+SECONDS = 3.0
+USERS = 16
+
+
+def load_ratios() -> list[Ratio]:
+    """All lines about the load generator."""
+    cores = sorted(os.sched_getaffinity(0))
+    own, servers = cores[0], cores[-1]
+    with running(cpu=servers) as endpoint:
+        ratios = [*_kept(endpoint, own, 500, {50: 0.3e-3, 99: 2e-3}), *_kept(endpoint, own, 2000, {50: 0.5e-3})]
+        if importlib.util.find_spec("aiohttp") is None:
+            click.echo("bench: aiohttp is not installed, so that nothing is compared with it", err=True)
+        else:
+            ratios.append(_against_aiohttp(endpoint, own))
+    return ratios
+
+
+def _kept(endpoint: Endpoint, cpu: int, rate: int, bounds: dict[int, float]) -> list[Ratio]:
+    load = LoadParameters(arrival="poisson", rate=rate, duration=SECONDS)
+    traces = [drive(endpoint, [REQUEST], load, seed=seed, workers=1, cpus=[cpu]) for seed in range(TIMES)]
+    best = min(traces, key=lambda trace: float(np.nanpercentile(trace.lateness, 99)))
+    part = max(delivered(trace) for trace in traces)
+    late = {percent: float(np.nanpercentile(best.lateness, percent)) for percent in (50, 99)}
+    name, made_of = f"load: {rate}/s", f"late by {late[50] * 1e3:.3f} ms at p50, {late[99] * 1e3:.2f} ms at p99"
+    found = [Ratio(f"{name} sent / asked for", part, ">= 0.999", part >= 0.999, f"{len(best)} requests")]
+    for percent, most in bounds.items():
+        ratio = late[percent] / most
+        found.append(Ratio(f"{name} p{percent} late / {most * 1e3:g} ms", ratio, "<= 1", ratio <= 1, made_of))
+    return found
+
+
+def _against_aiohttp(endpoint: Endpoint, cpu: int) -> Ratio:
+    """Requests per second of the client's own CPU time, in a closed loop."""
+    closed = LoadParameters(arrival="closed", users=USERS, duration=SECONDS)
+    own = max(_per_cpu_second(drive(endpoint, [REQUEST], closed, workers=1, cpus=[cpu])) for _ in range(TIMES))
+    url = f"http://{endpoint.host}:{endpoint.port}{endpoint.path}"
+    command = [sys.executable, "-m", "bench.aiohttp_client", url, str(USERS), str(SECONDS), str(cpu)]
+    theirs = 0.0
+    for _ in range(TIMES):
+        done = subprocess.run(command, input=REQUEST.body, check=True, capture_output=True)
+        theirs = max(theirs, float(json.loads(done.stdout)["per_cpu_second"]))
+    ratio = own / theirs
+    made_of = f"{own:,.0f} / {theirs:,.0f} requests per CPU-second"
+    return Ratio("load: per CPU-second / aiohttp's", ratio, ">= 4", ratio >= 4, made_of)
+
+
+def _per_cpu_second(trace: Trace) -> float:
+    return float(trace.ok.sum()) / trace.cpu_seconds

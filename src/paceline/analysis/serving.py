@@ -1,0 +1,229 @@
+"""What served cases say: latency over load, where the time went, which batches formed, and which setting is best."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline.analysis.figures import Figure, Point
+from paceline.analysis.summary import SERVING, TAILS, Row
+
+STAGES = ("send lateness", "transmission", "decode", "queue", "batch", "inference", "post")  # as a request meets them
+DRAWN = 400  # points of a distribution at most
+TAIL_DRAWN = 120  # of them, those beyond the 98th percentile, where a request has a step of its own
+FEWEST_SETTINGS = 3  # between two, each is on the front or one is simply better
+BURST = "burst"  # a load that comes at once: its latencies tell how long the queue was
+
+_OF_LOAD = ("rate", "to_rate", "users", "duration", "requests")  # how much, as opposed to which kind of load
+
+
+@dataclass(frozen=True)
+class Load:
+    """One load, and how it was answered."""
+
+    offered: float
+    throughput: float
+    percentiles: Mapping[str, float]  # p99 -> seconds; only those that the requests were enough for
+    row: Row
+    is_trial: bool  # of a search
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One server with one model, under several loads of the same kind, the lightest first."""
+
+    rows: tuple[Row, ...]
+    loads: tuple[Load, ...]
+
+    @property
+    def capacity(self) -> Figure | None:
+        """The largest rate that kept the promise, where it was searched."""
+        return next((figure for row in self.rows if (figure := row.figure("capacity"))), None)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What one setting offers its users, and at which cost."""
+
+    row: Row
+    latency: float
+    throughput: float
+    cost: float
+    on_front: bool  # no other is better in one of the three and no worse in the rest
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Which part of all requests was answered within which time; those without an answer are in no part."""
+
+    seconds: tuple[float, ...]
+    parts: tuple[float, ...]
+
+
+def by_model(rows: Sequence[Row]) -> list[list[Row]]:
+    """Served cases that may share a chart: those of one model."""
+    found: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        if row.ok and row.case.category == SERVING:
+            key = (row.case.benchmark, *(str(row.case.parameters.get(name, "")) for name in ("model", "scale")))
+            found.setdefault(key, []).append(row)
+    return list(found.values())
+
+
+def promises(row: Row) -> dict[str, float]:
+    """The bounds on latency that were promised, in seconds: {"p99": 0.1}."""
+    given = row.case.parameters.get("slo")
+    bounds = given if isinstance(given, Mapping) else {}
+    named = {name: bounds.get(name.replace(".", "_")) for name in reversed(("p99.9", *TAILS))}
+    return {name: float(limit) for name, limit in named.items() if isinstance(limit, int | float)}
+
+
+def kept(row: Row) -> bool | None:
+    """Whether the promise was kept; None if there was none."""
+    told = row.record.facts.get("slo")
+    return told == "held" if isinstance(told, str) else None
+
+
+def percentile(row: Row, name: str) -> Figure | None:
+    """A percentile of the latency of all requests."""
+    return row.figure(f"latency_{name}")
+
+
+def distribution(row: Row) -> Distribution | None:
+    """How latencies are distributed, thinned for drawing; the part of all requests, answered or not."""
+    told = row.record.measurement("latency")
+    samples = np.sort(np.asarray(told.samples if told else [], dtype=np.float64))
+    samples = samples[np.isfinite(samples) & (samples > 0)]
+    if samples.size < 2:
+        return None
+    middle = percentile(row, "p50")
+    requests = max(samples.size, middle.count if middle else 0)
+    places = np.arange(samples.size)
+    if samples.size > DRAWN:
+        tail = int(0.98 * samples.size)
+        body = np.linspace(0, tail, DRAWN - TAIL_DRAWN).astype(int)
+        places = np.unique(np.concatenate([body, np.linspace(tail, samples.size - 1, TAIL_DRAWN).astype(int)]))
+    return Distribution(tuple(samples[places].tolist()), tuple(((places + 1) / requests).tolist()))
+
+
+def stages(row: Row) -> dict[str, Figure]:
+    """The mean time of each part of a request, in the order that a request meets them; unknown ones follow."""
+    found = {str(point.at["stage"]): figure for point, figure in _at(row, "stage", "stage_time")}
+    order = {name: place for place, name in enumerate(STAGES)}
+    return dict(sorted(found.items(), key=lambda item: order.get(item[0], len(order))))
+
+
+def batches(row: Row) -> dict[int, float]:
+    """The part of the batches that had each size, in percent."""
+    found = {int(point.at["batch"]): figure.value for point, figure in _at(row, "batch", "batch_share")}
+    return dict(sorted(found.items()))
+
+
+def cold_start(row: Row) -> dict[str, Figure]:
+    """The time of each part of the start, in its order."""
+    return {str(point.at["part"]): figure for point, figure in _at(row, "part", "cold_start")}
+
+
+def curves(rows: Sequence[Row]) -> list[Curve]:
+    """Servers that were seen under two loads or more: in several cases, or in the trials of a search."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.ok and row.case.category == SERVING and row.record.facts.get("loop") != BURST:
+            found.setdefault(_server_key(row), []).append(row)
+    made = [Curve(tuple(members), _loads(members)) for members in found.values()]
+    return [curve for curve in made if len({load.throughput for load in curve.loads}) > 1]
+
+
+def shared_tail(loads: Sequence[Load], wanted: Sequence[str] = ()) -> str:
+    """The percentile to look at: one that was promised, else the highest that most of the loads can tell."""
+    for name in dict.fromkeys((*wanted, *TAILS)):
+        if 2 * sum(name in load.percentiles for load in loads) > len(loads):
+            return name
+    return TAILS[-1]
+
+
+def offers(rows: Sequence[Row]) -> tuple[str, list[Offer]]:
+    """Settings of one model by latency, throughput and cost, and the percentile that their latency is."""
+    priced = [row for row in rows if _is_finite(row, "cost_per_thousand") and _is_finite(row, "throughput")]
+    name = next((name for name in TAILS if priced and all(percentile(row, name) for row in priced)), "")
+    if not name or len({row.case.key for row in priced}) < FEWEST_SETTINGS:
+        return name, []
+    asked = (f"latency_{name}", "throughput", "cost_per_thousand")
+    told = [[figure for wanted in asked if (figure := row.figure(wanted))] for row in priced]
+    # The cost follows from the throughput, and is as unsure as that.
+    doubts = [[latency.relative or 0.0, *2 * [throughput.relative or 0.0]] for latency, throughput, _ in told]
+    values = [(latency.value, -throughput.value, cost.value) for latency, throughput, cost in told]
+    front = pareto(
+        values, [[abs(v) * d for v, d in zip(*pair, strict=True)] for pair in zip(values, doubts, strict=True)]
+    )
+    return name, [
+        Offer(row, latency, -throughput, cost, best)
+        for row, (latency, throughput, cost), best in zip(priced, values, front, strict=True)
+    ]
+
+
+def pareto(points: Sequence[Sequence[float]], margins: Sequence[Sequence[float]] | None = None) -> list[bool]:
+    """Which points no other one beats: less is better in every direction, and what lies within a margin is equal."""
+    count = range(len(points))
+    known = margins or [[0.0] * len(point) for point in points]
+
+    def beats(one: int, other: int) -> bool:
+        gains = [b - a for a, b in zip(points[one], points[other], strict=True)]
+        within = [max(pair) for pair in zip(known[one], known[other], strict=True)]
+        pairs = list(zip(gains, within, strict=True))
+        return all(gain >= -margin for gain, margin in pairs) and any(gain > margin for gain, margin in pairs)
+
+    front = [not any(beats(other, one) for other in count) for one in count]
+    # Equal within margins is not transitive: in a ring each would beat the next.
+    return front if any(front) or margins is None else pareto(points)
+
+
+def _loads(rows: Sequence[Row]) -> tuple[Load, ...]:
+    found = []
+    for row in rows:
+        whole = {figure.name: figure for figure in row.figures if not figure.scope and not figure.at}
+        trials = [
+            {figure.name: figure for figure in point.figures}
+            for sweep in row.sweeps
+            for point in sweep.points
+            if sweep.axes == ("rate",)
+        ]
+        found += [_load(figures, row, is_trial=place > 0) for place, figures in enumerate([whole, *trials])]
+    return tuple(sorted((load for load in found if load is not None), key=lambda load: load.offered))
+
+
+def _load(figures: Mapping[str, Figure], row: Row, *, is_trial: bool) -> Load | None:
+    throughput = figures.get("throughput")
+    told = {name: figure.value for name in TAILS if (figure := figures.get(f"latency_{name}"))}
+    if throughput is None or not told:
+        return None
+    offered = figures.get("offered_rate", throughput)
+    return Load(offered.value, throughput.value, told, row, is_trial)
+
+
+def _server_key(row: Row) -> str:
+    """All that makes cases one server with one kind of load; how much load, and what is promised, may differ."""
+    parameters = row.case.parameters
+    load: Any = parameters.get("load")
+    kind = (
+        {key: value for key, value in load.items() if value is not None and key not in _OF_LOAD}
+        if isinstance(load, Mapping)
+        else {"arrival": "poisson"}  # as a search does
+    )
+    server = {key: parameters.get(key) for key in ("model", "scale", "precision", "server", "wire", "requests")}
+    return json.dumps([row.case.benchmark, row.case.target, row.case.ranks, server, kind], sort_keys=True, default=str)
+
+
+def _at(row: Row, axis: str, name: str) -> list[tuple[Point, Figure]]:
+    points = [point for sweep in row.sweeps if sweep.axes == (axis,) for point in sweep.points]
+    return [(point, figure) for point in points if (figure := point.figure(name)) is not None]
+
+
+def _is_finite(row: Row, name: str) -> bool:
+    figure = row.figure(name)
+    return figure is not None and math.isfinite(figure.value)

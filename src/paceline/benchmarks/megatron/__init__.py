@@ -1,0 +1,1 @@
+"""Training scripts of Megatron-LM and Megatron-DeepSpeed, run as they are."""

@@ -1,0 +1,271 @@
+"""GPT pretraining by Megatron-LM or Megatron-DeepSpeed: their own script, launched as they are, and its log read."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paceline.benchmarks.megatron import _command, _log
+from paceline.benchmarks.megatron._failure import explained
+from paceline.benchmarks.megatron._log import Iteration, Log
+from paceline.benchmarks.megatron._parameters import MegatronParameters
+from paceline.benchmarks.micro.tools import ToolError, follow_tool
+from paceline.benchmarks.model.metrics import DEVICE_MEMORY, STEP_TIME, THROUGHPUT, TOKEN_THROUGHPUT
+from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.case import Case
+from paceline.core.errors import InputError, Unsupported
+from paceline.core.metric import Better, Merge, Metric
+from paceline.core.parameters import MeasuringParameters
+from paceline.core.record import Doubt, Measurement, Result
+from paceline.core.stats import drift
+from paceline.machine import conditions
+from paceline.machine.gpu import gpu_count
+from paceline.machine.privacy import scrub
+from paceline.machine.software import git
+from paceline.measure import loop
+
+TOLD_TO = 1e-4  # seconds: the log has a tenth of a millisecond
+
+FLOPS_PER_GPU = Metric(
+    name="flops_per_gpu",
+    unit="FLOP/s",
+    better=Better.HIGHER,
+    merge=Merge.MEAN,
+    description="by Megatron's own formula, as its log says; absent where the log does not",
+)
+ALLOCATED = Metric(
+    name="device_memory",
+    unit="B",
+    better=Better.LOWER,
+    merge=Merge.MAXIMUM,
+    description="allocated on the fullest GPU when the log tells it, after the first iterations; also of each rank",
+)
+PEAK_ALLOCATED = DEVICE_MEMORY.model_copy(
+    update={"description": "most that was allocated until then, on the fullest GPU; also of each rank that tells it"}
+)
+LOSS = Metric(name="loss", unit="", description="the log's 'lm loss' in the measured iterations")
+_REMEDIES = {
+    "unsteady": "allow more of them (--warm-up-iterations)",
+    "drifting": "look for throttling or other load (paceline doctor), and measure more --iterations",
+    "short": "measure more --iterations",
+    "imprecise": "quieten the machine (paceline doctor) or measure more --iterations",
+}
+
+
+class MegatronGpt(Benchmark[MegatronParameters]):
+    """One training, from the start of its ranks to the end of its log."""
+
+    name = "megatron-gpt"
+    category = "training"
+    summary = "pretrain GPT by a checkout of Megatron-LM or Megatron-DeepSpeed: step time, throughput, FLOPS, memory"
+    Parameters = MegatronParameters
+    metrics = (THROUGHPUT, STEP_TIME, TOKEN_THROUGHPUT, FLOPS_PER_GPU, ALLOCATED, PEAK_ALLOCATED, LOSS)
+    primary = "throughput"
+
+    @classmethod
+    def title(cls, parameters: MegatronParameters) -> str:
+        """The model, its format and its mesh."""
+        p = parameters
+        words = [
+            f"nl{p.layers} h{p.hidden_size} s{p.sequence_length} {p.precision} mb{p.micro_batch_size}",
+            f"gb{p.global_batch_size}" if p.global_batch_size else "",
+            f"tp{p.tensor_parallel}" if p.tensor_parallel > 1 else "",
+            f"pp{p.pipeline_parallel}" if p.pipeline_parallel > 1 else "",
+            f"zero{p.zero_stage}" if p.zero_stage is not None else "",
+            f"on {p.processes}" if p.processes else "",
+            " ".join(p.extra),
+        ]
+        return " ".join(word for word in words if word)
+
+    @classmethod
+    def check(cls, parameters: MegatronParameters, case: Case) -> None:
+        """Refuse code from elsewhere, a folder without the script, and numbers that do not go together."""
+        _refuse_network(case)
+        script = _command.script_of(parameters.code_base)
+        parameters.refuse_contradictions()
+        _command.refuse_unknown(parameters, script.parent)
+        if case.target != "cuda:*":
+            processes = parameters.processes or 1
+            if processes > 1 and case.target != "cpu":
+                raise InputError(f"processes = {processes} on {case.target}, which is one GPU: use --target 'cuda:*'")
+            parameters.refuse_mesh(processes)
+
+    @classmethod
+    def ranks(cls, parameters: MegatronParameters) -> int:
+        """One that launches; torchrun starts those that train."""
+        return 1
+
+    def measure(self, parameters: MegatronParameters, context: Context) -> Result:
+        _refuse_network(context.case)
+        script = _command.script_of(parameters.code_base)
+        python = parameters.python or sys.executable
+        processes = _processes(parameters, context.case.target)
+        parameters.refuse_mesh(processes)
+        with tempfile.TemporaryDirectory() as folder:
+            config = None
+            if parameters.zero_stage is not None:
+                config = Path(folder) / "deepspeed.json"
+                config.write_text(_command.deepspeed_config(parameters, processes), encoding="utf-8")
+            arguments = _command.arguments(parameters, processes, script.parent, config)
+            command = _command.launch(python, processes, script, arguments)
+            context.report(Progress(phase=f"starting {_log.SCRIPT}"))
+            listener = _Listener(parameters, context)
+            try:
+                said = follow_tool(command, listener.hear, environment=_command.environment(context.case.target))
+            except ToolError as error:
+                raise explained(error, python, len(listener.heard), listener.wanted) from None
+        batch = parameters.batch_over(processes)
+        log = _log.parse(f"{said.output}\n{said.errors}", listener.wanted, batch)
+        result = _result(parameters, log, batch)
+        result.doubts += listener.doubts()
+        result.facts |= _facts(parameters, log, processes, batch, script) | listener.facts()
+        result.facts["command"] = scrub(shlex.join(command))
+        return result
+
+
+def _refuse_network(case: Case) -> None:
+    if case.origin == "network":
+        raise InputError("megatron-gpt is not taken from the network, as it runs code: start it on the machine itself")
+
+
+@dataclass
+class _Listener:
+    """Follows the log as it is written, so that what was measured is kept whatever happens later."""
+
+    parameters: MegatronParameters
+    context: Context
+    heard: dict[int, float] = field(default_factory=dict)  # seconds of each iteration
+    _before: conditions.Conditions | None = None
+    _after: conditions.Conditions | None = None
+
+    @property
+    def wanted(self) -> int:
+        return self.parameters.warm_up_iterations + self.parameters.iterations
+
+    def hear(self, line: str) -> None:
+        for iteration in _log.read_iterations(line):
+            if iteration.number in self.heard:
+                continue
+            self.heard[iteration.number] = iteration.seconds
+            self._report(iteration)
+            # Looked at while the ranks are there, so that they are not taken for strangers.
+            if iteration.number == self.parameters.warm_up_iterations:
+                self._before = conditions.observe(self.context.case.target)
+            elif iteration.number == self.wanted:
+                self._after = conditions.observe(self.context.case.target)
+
+    def _report(self, iteration: Iteration) -> None:
+        if iteration.number <= self.parameters.warm_up_iterations:
+            self.context.report(Progress(phase="warming up"))
+            return
+        work, sample = float(iteration.batch), (iteration.seconds,)
+        self.context.report(Progress("measuring", STEP_TIME.name, STEP_TIME.unit, sample, work, THROUGHPUT.unit))
+
+    def doubts(self) -> list[Doubt]:
+        return conditions.doubts(self._before, self._after) if self._before and self._after else []
+
+    def facts(self) -> dict[str, Any]:
+        if self._before is None or self._after is None:
+            return {}
+        looks = {"before": self._before, "after": self._after}
+        return {"conditions": {when: look.model_dump(mode="json") for when, look in looks.items()}}
+
+
+def _processes(parameters: MegatronParameters, target: str) -> int:
+    """One for each GPU of the target; a script that trains without one is taken at its word."""
+    if target != "cuda:*":
+        return parameters.processes or 1
+    there = gpu_count()
+    if there < (parameters.processes or 1):
+        raise Unsupported(f"Megatron needs a GPU for each process, and this machine has {there} of them")
+    return parameters.processes or there
+
+
+def _result(parameters: MegatronParameters, log: Log, batch: int) -> Result:
+    """Figures of the measured iterations; a training that broke down has none."""
+    warm, measured = log.iterations[: parameters.warm_up_iterations], log.iterations[parameters.warm_up_iterations :]
+    broken = [one.number for one in measured if one.is_broken]
+    if broken:
+        raise ToolError(
+            f"the training broke down: loss or gradient is not a number in {len(broken)} of {len(measured)} measured "
+            f"iterations, first in iteration {broken[0]}, so that its times say nothing; use bf16 or fp32, or a lower "
+            "learning rate (--lr in 'extra')"
+        )
+    step_time = Measurement.of_samples(STEP_TIME, [one.seconds for one in measured])
+    found = [
+        Measurement.of_rate(THROUGHPUT, float(batch), step_time),
+        step_time,
+        Measurement.of_rate(TOKEN_THROUGHPUT, float(batch * parameters.sequence_length), step_time),
+    ]
+    flops = [one.flops * one.seconds for one in measured if one.flops is not None]
+    if len(flops) == len(measured):  # back to work, so that the rate is all work over all time
+        found.append(Measurement.of_rate(FLOPS_PER_GPU, sum(flops) / len(flops), step_time))
+    found += _memory(log)
+    losses = [one.loss for one in measured if one.loss is not None]
+    if losses:
+        found.append(Measurement.of_samples(LOSS, losses, statistic="single"))
+    return Result(measurements=found, doubts=_doubts(warm, measured))
+
+
+def _memory(log: Log) -> list[Measurement]:
+    found = []
+    for metric, told in (
+        (ALLOCATED, {rank: one.allocated for rank, one in log.memory.items()}),
+        (PEAK_ALLOCATED, {rank: one.peak for rank, one in log.memory.items()}),
+    ):
+        if told:
+            found.append(Measurement.of_value(metric, max(told.values())))
+            found += [Measurement.of_value(metric, told[rank], scope=f"rank {rank}") for rank in sorted(told)]
+    return found
+
+
+def _doubts(warm: list[Iteration], measured: list[Iteration]) -> list[Doubt]:
+    before, times = [one.seconds for one in warm], [one.seconds for one in measured]
+    window = before[-loop.WINDOW_STEPS :]
+    # Of fewer iterations nobody can tell; the doubt 'drifting' then says what they leave to the measured ones.
+    steady = len(window) < loop.WINDOW_STEPS or abs(drift(window)) <= loop.STEADY_TOLERANCE
+    timed = loop.Timed(times, loop.Stop.STEPS, executed=len(times))
+    found = [
+        doubt.model_copy(update={"remedy": _REMEDIES.get(doubt.kind, doubt.remedy)})
+        for doubt in loop.doubts(loop.WarmUp(before, steady), timed, MeasuringParameters())
+    ]
+    skipped = sum(one.skipped for one in measured)
+    if skipped:
+        found.append(
+            Doubt(
+                kind="skipped-steps",
+                message=f"{skipped} of {len(measured)} measured iterations took no optimizer step, because scaled "
+                "gradients overflowed, which is cheaper than taking it",
+                remedy="use bf16, or allow more warm-up so that the scale settles (--warm-up-iterations)",
+            )
+        )
+    if min(times) < 100 * TOLD_TO:
+        found.append(
+            Doubt(
+                kind="imprecise",
+                message=f"the log tells times to {TOLD_TO * 1e3:g} ms, and an iteration took {min(times) * 1e3:.1f} ms",
+                remedy="train a larger model or batch, whose iterations take longer",
+            )
+        )
+    return found
+
+
+def _facts(parameters: MegatronParameters, log: Log, processes: int, batch: int, script: Path) -> dict[str, Any]:
+    first, last = parameters.warm_up_iterations + 1, len(log.iterations)
+    checkout = git(script.parent)
+    after = sorted({one.after for one in log.memory.values()})
+    return {
+        "timing": "the script's own clock, one time for each iteration in its log",
+        "measured_iterations": f"{first} to {last}; 1 to {first - 1} warmed up and were dropped",
+        "first_iteration_seconds": log.iterations[0].seconds,
+        "processes": processes,
+        "global_batch_size": batch,
+        "checkout": checkout.model_dump(mode="json") if checkout else None,
+        "memory_told_after_iterations": after,
+        "skipped_iterations": [one.number for one in log.iterations if one.skipped],
+        "last_loss": log.iterations[-1].loss,
+    }

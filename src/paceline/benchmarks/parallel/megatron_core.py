@@ -1,0 +1,128 @@
+"""The trainings of the benchmark `parallel` by megatron-core, to be measured beside it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from paceline.benchmarks.emulated import emulated
+from paceline.benchmarks.model import precision as formats
+from paceline.benchmarks.model.session import whether_to_compile
+from paceline.benchmarks.parallel._parameters import ParallelParameters
+from paceline.benchmarks.parallel.parallel import Parallel, Trainer, Training
+from paceline.benchmarks.tf32 import set_fp32_mode
+from paceline.core.benchmark import Context
+from paceline.core.errors import MissingDependency, Unsupported
+from paceline.core.record import Result
+from paceline.measure.device import Device, open_device
+
+if TYPE_CHECKING:
+    from paceline.benchmarks.parallel._mesh import Mesh
+
+PACKAGE = "megatron-core"
+HELPERS = {"transformer_engine": "Transformer Engine", "apex": "apex"}
+BERT = (
+    "megatron-core's: pre-norm layers with a norm after the last, and a head over all tokens of which only the masked "
+    "ones are scored; 'parallel' has post-norm layers and a head over the masked tokens alone"
+)
+
+
+class MegatronCore(Parallel):
+    """One training step by megatron-core over the same mesh."""
+
+    name = "megatron-core"
+    summary = "train GPT-2 or BERT by megatron-core, with the parameters of 'parallel': what it is compared with"
+
+    @classmethod
+    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        """What every rank would otherwise import again."""
+        return ("torch", "torch._dynamo", "paceline.benchmarks.parallel._megatron_trainer")
+
+    def measure(self, parameters: ParallelParameters, context: Context) -> Result:
+        if importlib.util.find_spec("megatron") is None or importlib.util.find_spec("megatron.core") is None:
+            raise MissingDependency(PACKAGE, "install it: pip install 'paceline[megatron]'")
+        refuse(parameters)
+        if parameters.layout.tensor > 1:
+            # So that kernels and the tensor-parallel ranks' reductions run in the order in which they are issued.
+            os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+        try:
+            from paceline.benchmarks.parallel._megatron_trainer import groups
+        except ImportError as error:  # newer versions need Triton, which torch for the CPU does not bring
+            version = metadata.version(PACKAGE)
+            raise MissingDependency(f"{PACKAGE} {version}", f"importing it says: {error}; install that too") from None
+        with groups(open_device(context.target).kind, context.world_size):
+            return super().measure(parameters, context)
+
+    def prepare(self, parameters: ParallelParameters, device: Device) -> Training:
+        layout = parameters.layout
+        formats.check(layout.precision, device, fp8_model=False, model=layout.model)
+        set_fp32_mode(layout.precision)
+        # It compiles two small functions by itself: a bias with the GELU, and one with dropout and the residual.
+        fused, why_not = whether_to_compile(parameters.compile, device)
+        training = Training(device, parameters, compiled=fused, doubts=emulated(layout.precision, device))
+        if why_not:
+            training.facts["not_fused_because"] = why_not
+        return training
+
+    def trainer(self, parameters: ParallelParameters, device: Device, mesh: Mesh, *, compiled: bool) -> Trainer:
+        from paceline.benchmarks.parallel._megatron_trainer import MegatronTrainer
+
+        return MegatronTrainer(parameters, device, mesh, compiled=compiled)
+
+    def facts(self, trainer: Trainer) -> dict[str, Any]:
+        layout = trainer.parameters.layout
+        facts = super().facts(trainer)
+        facts |= {
+            "framework": framework(),
+            "optimizer": facts["optimizer"].replace("AdamW, fused", "megatron-core's, over AdamW"),
+            "data_parallel": "megatron-core's DistributedDataParallel, not overlapped" if layout.data > 1 else "none",
+            "attention": "megatron-core's own, of plain operations; its fused attention is Transformer Engine's",
+            "weights": "copied from those that 'parallel' starts from",
+        }
+        if layout.precision != "fp32":
+            accumulated = "fp32" if layout.precision == "bf16" else layout.precision
+            facts["mixed_precision"] = (
+                f"weights in {layout.precision} with fp32 copies in the optimizer; gradients add up in {accumulated}"
+            )
+        if layout.model == "bert":
+            facts["architecture"] = BERT
+        if trainer.device.kind == "cpu":
+            from paceline.benchmarks.parallel._megatron_cpu import ABOUT
+
+            facts["on_cpu"] = ABOUT
+        return facts
+
+
+def refuse(parameters: ParallelParameters) -> None:
+    """Raise Unsupported for what megatron-core cannot do, or not without the libraries that it is run without here."""
+    layout = parameters.layout
+    if layout.precision == "fp8":
+        raise Unsupported("megatron-core trains in fp8 by Transformer Engine only; use bf16, fp16 or fp32 here")
+    if parameters.compile == "on":
+        raise Unsupported("megatron-core's layers are not compiled by torch.compile; use --compile auto or off")
+    if parameters.schedule_name not in ("", "1f1b"):
+        raise Unsupported(
+            f"megatron-core is run with its schedule 1f1b, not {parameters.schedule}; use --schedule 1f1b"
+        )
+    if parameters.shard == "fsdp" and layout.data > 1:
+        raise Unsupported("megatron-core's data-parallel ranks hold all weights here; use --shard replicate")
+    if parameters.sequence_parallel:
+        raise Unsupported(
+            "megatron-core splits the sequence only with the norms of apex or Transformer Engine; leave "
+            "sequence_parallel out"
+        )
+    if layout.layers % layout.pipeline:
+        raise Unsupported(
+            f"megatron-core gives every pipeline rank the same number of layers, but {layout.layers} layers are no "
+            f"multiple of pipeline = {layout.pipeline}"
+        )
+
+
+def framework() -> str:
+    """Which version, and what that it would be faster with it ran without."""
+    absent = [words for module, words in HELPERS.items() if importlib.util.find_spec(module) is None]
+    told = "its own layers" + (f", without {' and '.join(absent)}" if absent else "")
+    return f"{PACKAGE} {metadata.version(PACKAGE)}: {told}"

@@ -1,0 +1,88 @@
+"""Whether a server answers what the model itself would."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.benchmarks.serving.artifact import Artifact
+from paceline.benchmarks.serving.protocol import kserve, kserve_grpc
+from paceline.benchmarks.serving.servers.base import Wire
+from paceline.benchmarks.serving.tensors import Array
+from paceline.benchmarks.serving.workloads.tensors import Tensors
+from paceline.core.errors import SilentCorruption
+from paceline.models.base import Scale
+
+CHECKED = 4  # of the different requests
+
+
+class Answers:
+    """Collects answers of a load and compares them with what the eager model gives on the CPU."""
+
+    def __init__(self, artifact: Artifact, requests: Sequence[Tensors], wire: Wire, *, allow_import: bool) -> None:
+        self._artifact = artifact
+        self._wire = wire
+        self._requests = list(requests[:CHECKED])
+        self._allow_import = allow_import
+        self._expected: list[list[NDArray[np.float64]]] | None = None
+        self.checked = 0
+        self.deviation = 0.0  # the largest, relative to the largest value of an output
+
+    def __call__(self, kind: int, body: bytes) -> None:
+        """Look at one answer; SilentCorruption if it is not the right one."""
+        from paceline.benchmarks.serving.export import TOLERANCES
+
+        allowed = TOLERANCES[self._artifact.precision]
+        if kind >= len(self._requests):
+            return
+        if self._expected is None:
+            self._expected = self._compute()
+        answered = decode(body, self._wire)
+        for place, (name, expected) in enumerate(zip(answered, self._expected[kind], strict=False)):
+            found = answered[name]
+            if found.shape != expected.shape:
+                raise SilentCorruption(
+                    f"request {kind}: output '{name}' has the shape {found.shape}, the model gives {expected.shape}"
+                )
+            largest = float(np.max(np.abs(expected))) or 1.0
+            off = float(np.max(np.abs(np.subtract(found, expected, dtype=np.float64)))) / largest
+            self.deviation = max(self.deviation, off)
+            if not off <= allowed:
+                raise SilentCorruption(
+                    f"request {kind}: output {place} ('{name}') differs from the model's own by {off:.2g} of its "
+                    f"largest value; at most {allowed:g} is rounding"
+                )
+        self.checked += 1
+
+    def _compute(self) -> list[list[NDArray[np.float64]]]:
+        import torch
+
+        from paceline.benchmarks.serving._served import flat
+        from paceline.benchmarks.serving.export import load_eager
+
+        wanted = self._artifact
+        scale: Scale = "tiny" if wanted.scale == "tiny" else "full"
+        module, inputs, _ = load_eager(
+            wanted.model, scale=scale, precision="fp32", seed=wanted.seed, allow_import=self._allow_import
+        )
+
+        def answer(request: Tensors) -> list[NDArray[np.float64]]:
+            outputs = module(*(torch.from_numpy(request[spec.name]) for spec in inputs))
+            return [one.double().numpy() for one in flat(outputs)]
+
+        with torch.inference_mode():
+            return [answer(request) for request in self._requests]
+
+
+def decode(body: bytes, wire: Wire) -> dict[str, Array]:
+    """The outputs in an answer."""
+    if wire == "kserve-grpc":
+        return kserve_grpc.decode_response(body)
+    if wire == "kserve-json":
+        return kserve.decode_response(body).outputs
+    # The header that tells where the JSON ends is not kept; the JSON itself tells it too.
+    _, length = json.JSONDecoder().raw_decode(body.decode("latin-1"))
+    return kserve.decode_response(body, length if length < len(body) else None).outputs

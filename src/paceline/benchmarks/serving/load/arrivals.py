@@ -1,0 +1,140 @@
+"""When requests are meant to go: absolute schedules, in seconds since the begin, from pure functions.
+
+Every function returns all intended times at once, in order, so that nothing that happens during the run can shift them.
+Rates that change with time are exact: a Poisson process of rate one is run on a clock that goes as fast as the rate is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.benchmarks.serving.load.trace import Times
+
+Generator = np.random.Generator
+_HALVINGS = 60  # of the duration: beyond what a double can tell apart
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Intended times in order; which of the prepared requests each is, where the schedule itself says so."""
+
+    intended: Times
+    kind: NDArray[np.int32] | None = None
+
+    def __len__(self) -> int:
+        return len(self.intended)
+
+    @property
+    def peak_rate(self) -> float:
+        """Requests per second in the busiest tenth of a second."""
+        if not len(self):
+            return 0.0
+        window = 0.1
+        ends = np.searchsorted(self.intended, self.intended + window, side="left")
+        return float((ends - np.arange(len(self))).max() / window)
+
+
+def constant(rate: float, *, duration: float | None = None, count: int | None = None) -> Times:
+    """One request every 1/rate seconds, the first at once."""
+    number = count if count is not None else round(rate * _given(duration))
+    return np.arange(number) / rate
+
+
+def poisson(rate: float, random: Generator, *, duration: float | None = None, count: int | None = None) -> Times:
+    """Independent users: exponential gaps."""
+    return gamma(rate, 1.0, random, duration=duration, count=count)
+
+
+def gamma(
+    rate: float, burstiness: float, random: Generator, *, duration: float | None = None, count: int | None = None
+) -> Times:
+    """Gamma gaps of this shape and the mean 1/rate: 1 is Poisson, less comes in bursts, more is more even."""
+    scale = 1.0 / (rate * burstiness)
+    if count is not None:
+        return np.cumsum(random.gamma(burstiness, scale, count))
+    return _until(_given(duration), rate, lambda number: random.gamma(burstiness, scale, number))
+
+
+def ramp(start: float, end: float, duration: float, random: Generator) -> Times:
+    """Poisson with a rate that goes evenly from one value to the other."""
+    return _changing(lambda t: start * t + (end - start) * t**2 / (2 * duration), duration, random)
+
+
+def spike(rate: float, spike_rate: float, at: float, length: float, duration: float, random: Generator) -> Times:
+    """Poisson at one rate, with one stretch at another."""
+
+    def expected(t: Times) -> Times:
+        return rate * t + (spike_rate - rate) * np.clip(t - at, 0.0, length)
+
+    return _changing(expected, duration, random)
+
+
+def diurnal(rate: float, amplitude: float, period: float, duration: float, random: Generator) -> Times:
+    """Poisson whose rate swings around its mean as a sine that begins at the mean and rises."""
+    turn = 2 * np.pi / period
+
+    def expected(t: Times) -> Times:
+        return rate * (t + amplitude / turn * (1.0 - np.cos(turn * t)))
+
+    return _changing(expected, duration, random)
+
+
+def on_off(rate: float, pause_rate: float, busy: float, pause: float, duration: float, random: Generator) -> Times:
+    """Poisson that changes between two rates, the first one first."""
+
+    def expected(t: Times) -> Times:
+        cycles, within = np.divmod(t, busy + pause)
+        spent_busy = cycles * busy + np.minimum(within, busy)
+        return rate * spent_busy + pause_rate * (t - spent_busy)
+
+    return _changing(expected, duration, random)
+
+
+def burst(count: int) -> Times:
+    """All at once."""
+    return np.zeros(count)
+
+
+def scaled(intended: Times, rate: float) -> Times:
+    """The same pattern, faster or slower, so that its mean rate is this one."""
+    if len(intended) < 2 or intended[-1] <= intended[0]:
+        return intended
+    factor = (len(intended) - 1) / (rate * float(intended[-1] - intended[0]))
+    return np.asarray(intended * factor)
+
+
+def shares(number: int, workers: int) -> list[NDArray[np.int64]]:
+    """Which requests of one schedule each worker sends: every request belongs to exactly one of them."""
+    return [np.arange(worker, number, workers) for worker in range(workers)]
+
+
+def _changing(expected: Callable[[Times], Times], duration: float, random: Generator) -> Times:
+    """Poisson arrivals of which `expected(t)` are expected until t: that function's inverse of unit arrivals."""
+    total = float(expected(np.array([duration]))[0])
+    unit = _until(total, 1.0, lambda number: random.exponential(1.0, number))
+    low, high = np.zeros_like(unit), np.full_like(unit, duration)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        is_before = expected(middle) < unit
+        low, high = np.where(is_before, middle, low), np.where(is_before, high, middle)
+    return high
+
+
+def _until(end: float, rate: float, gaps: Callable[[int], Times]) -> Times:
+    """Sums of gaps as long as they are before `end`."""
+    expected = end * rate
+    several = int(expected + 6 * np.sqrt(expected)) + 16
+    times = np.cumsum(gaps(several))
+    while times[-1] < end:
+        times = np.concatenate([times, times[-1] + np.cumsum(gaps(several))])
+    return times[times < end]
+
+
+def _given(duration: float | None) -> float:
+    if duration is None:
+        raise ValueError("a schedule needs a duration or a count")
+    return duration

@@ -1,0 +1,99 @@
+"""The load generator: one load, drawn beforehand, sent by lean processes, seen as one trace."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import resource
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from paceline.benchmarks.serving.load import processes
+from paceline.benchmarks.serving.load.arrivals import Schedule
+from paceline.benchmarks.serving.load.parameters import LoadParameters
+from paceline.benchmarks.serving.load.plan import Plan
+from paceline.benchmarks.serving.load.prepared import Prepared, grpc_metadata, http_bytes
+from paceline.benchmarks.serving.load.trace import Trace
+from paceline.benchmarks.serving.load.worker import Task
+from paceline.benchmarks.serving.servers.base import Endpoint
+from paceline.core.errors import InputError, MissingDependency
+
+_OTHER_FILES = 64  # descriptors that a worker needs beside its connections
+_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_USABLE_PORTS = 0.9
+
+
+def drive(
+    endpoint: Endpoint,
+    requests: Sequence[Prepared],
+    load: LoadParameters | Schedule,
+    *,
+    seed: int = 1234,
+    weights: Sequence[float] | None = None,
+    workers: int | None = None,
+    cpus: Sequence[int] | None = None,
+    timeout: float = 30.0,
+    connections: int | None = None,
+    streaming: bool = False,
+    keep: int = 0,
+    on_answer: Callable[[int, bytes], None] | None = None,
+    say: Callable[[str], None] = lambda _text: None,
+) -> Trace:
+    """Send requests as `load` says and return what became of each of them.
+
+    In an open loop `intended` are the times of the schedule; in a closed loop they are when a user was ready to send.
+
+    - weights: how often each of `requests` is drawn; unset is evenly
+    - workers: how many processes; unset is as many as the rate needs, one per core at most
+    - cpus: cores to pin them to, in turn
+    - timeout: how many seconds an answer is waited for
+    - connections: how many there may be at a time; unset is what the system grants
+    - streaming: answers are streams of events; the trace tells when each piece came
+    - on_answer(kind, body): called after the run with the first `keep` good answers of each kind and worker
+    - say: hears of workers that died; their requests are broken, or unsent if they were due later
+    """
+    if not requests:
+        raise InputError("there are no requests to send")
+    is_grpc = endpoint.wire == "kserve-grpc"
+    if is_grpc and importlib.util.find_spec("grpc") is None:
+        raise MissingDependency("grpcio", "install it with: pip install 'paceline[serving]'")
+    plan = Plan.of(load, requests, seed, weights)
+    number = workers or plan.workers(len(cpus or os.sched_getaffinity(0)))
+    common = Task(
+        parent=os.getpid(),
+        transport="grpc" if is_grpc else "http",
+        host=endpoint.host,
+        port=endpoint.port,
+        path=endpoint.path,
+        tls=endpoint.tls,
+        payloads=[one.body if is_grpc else http_bytes(endpoint, one) for one in requests],
+        metadata=[grpc_metadata(endpoint, one) for one in requests],
+        limit=max(1, connections // number) if connections else socket_limit(number),
+        timeout=timeout,
+        streaming=streaming,
+        keep=keep,
+    )
+    tasks = plan.divided(common, number)
+    if cpus:
+        tasks = [replace(task, cpu=cpus[i % len(cpus)]) for i, task in enumerate(tasks)]
+    seen = processes.run(tasks, np.array([one.samples for one in requests], np.int32), plan.longest(timeout))
+    for loss in seen.losses:
+        say(loss)
+    for kind, body in seen.answers if on_answer else ():
+        assert on_answer is not None
+        on_answer(kind, body)
+    return seen.trace
+
+
+def socket_limit(workers: int) -> int:
+    """How many connections each worker may have: what the system grants in files and in ports."""
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = 2**20 if files == resource.RLIM_INFINITY else files
+    try:
+        low, high = map(int, _PORTS.read_text().split())
+    except (OSError, ValueError):
+        low, high = 32768, 60999  # Linux's own default
+    return max(1, min(files - _OTHER_FILES, int(_USABLE_PORTS * (high - low)) // workers))

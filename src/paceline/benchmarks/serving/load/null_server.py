@@ -1,0 +1,176 @@
+"""A server that does nothing and answers at once: what the load generator is measured against.
+
+python -m paceline.benchmarks.serving.load.null_server prints its port and serves until its input ends. It can also
+misbehave on purpose, each thing once or at a given time, to see whether the load generator tells the truth about it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from paceline.benchmarks.serving.servers.base import Endpoint
+
+PATH = "/v2/models/null/infer"
+BODY = b'{"model_name":"null","outputs":[{"name":"y","datatype":"FP32","shape":[1,1],"data":[0.0]}]}'
+TOLD = b"x-paceline: d=1000,q=2000,b=3000,i=4000,p=5000,n=2\r\n"
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What it does beside answering; times in seconds, those that say when count from the first request."""
+
+    delay: float = 0.0  # before every answer
+    stall_at: float = 0.0  # when it stops doing anything
+    stall_for: float = 0.0  # and for how long
+    die_at: float = 0.0  # when it kills itself
+    shed_every: int = 0  # every so manieth request is answered with 503
+    cut_every: int = 0  # every so manieth answer ends in its middle, with the connection
+    garbage_every: int = 0  # every so manieth answer is no HTTP
+    close_every: int = 0  # every so manieth answer closes the connection, without saying so beforehand
+    pieces: int = 0  # answer with a stream of so many events, `delay` apart
+    tells: bool = False  # whether it tells of its stages
+
+
+class NullProtocol(asyncio.Protocol):
+    """One connection; requests are not looked at beyond their length."""
+
+    requests = 0  # of all connections
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        self._behaviour = behaviour
+        self._buffer = b""
+        told = TOLD if behaviour.tells else b""
+        self._head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + told
+        self._answer = self._head + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses of it
+
+    def data_received(self, data: bytes) -> None:
+        data = self._buffer + data
+        while data:
+            end = data.find(b"\r\n\r\n")
+            if end < 0:
+                break
+            at = data.find(b"content-length:")
+            length = int(data[at + 15 : data.index(b"\r\n", at)]) if 0 <= at < end else 0
+            if len(data) < end + 4 + length:
+                break
+            data = data[end + 4 + length :]
+            self._asked()
+        self._buffer = data
+
+    def _asked(self) -> None:
+        NullProtocol.requests += 1
+        behaviour, loop = self._behaviour, asyncio.get_running_loop()
+        if NullProtocol.requests == 1:
+            if behaviour.stall_for:
+                loop.call_later(behaviour.stall_at, time.sleep, behaviour.stall_for)
+            if behaviour.die_at:
+                loop.call_later(behaviour.die_at, os.kill, os.getpid(), signal.SIGKILL)
+        if behaviour.pieces:
+            self._stream(0)
+        elif behaviour.delay:
+            loop.call_later(behaviour.delay, self._reply, NullProtocol.requests)
+        else:
+            self._reply(NullProtocol.requests)
+
+    def _reply(self, number: int) -> None:
+        behaviour, write = self._behaviour, self._transport.write
+
+        def is_turn(every: int) -> bool:
+            return every > 0 and number % every == 0
+
+        if is_turn(behaviour.shed_every):
+            write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n")
+        elif is_turn(behaviour.cut_every):
+            write(self._answer[: len(self._answer) - 20])
+            self._transport.close()
+        elif is_turn(behaviour.garbage_every):
+            write(b"\x00\x01\x02 this is not the protocol you are looking for\r\n\r\n")
+        else:
+            write(self._answer)
+            if is_turn(behaviour.close_every):
+                self._transport.close()
+
+    def _stream(self, piece: int) -> None:
+        if self._transport.is_closing():
+            return
+        if piece == 0:
+            self._transport.write(self._head + b"transfer-encoding: chunked\r\n\r\n")
+        is_last = piece == self._behaviour.pieces
+        event = b"data: [DONE]\n\n" if is_last else b'data: {"choices":[{"delta":{"content":"word"}}]}\n\n'
+        self._transport.write(b"%x\r\n%s\r\n" % (len(event), event))
+        if is_last:
+            self._transport.write(b"0\r\n\r\n")
+        else:
+            asyncio.get_running_loop().call_later(self._behaviour.delay, self._stream, piece + 1)
+
+
+@contextmanager
+def running(behaviour: Behaviour | None = None, cpu: int | None = None) -> Iterator[Endpoint]:
+    """A null server on the loopback device, on a core of its own if one is named; it ends with this process."""
+    from paceline.benchmarks.serving.servers.base import Endpoint
+
+    behaviour = behaviour or Behaviour()
+    command = [sys.executable, "-P", "-m", "paceline.benchmarks.serving.load.null_server"]
+    for one in fields(Behaviour):
+        command += [f"--{one.name.replace('_', '-')}", str(float(getattr(behaviour, one.name)))]
+    if cpu is not None:
+        command += ["--cpu", str(cpu)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            port = process.stdout.readline().strip()
+            if not port.isdecimal():
+                raise OSError(f"the null server did not start (exit code {process.wait()})")
+            yield Endpoint(wire="kserve-json", host="127.0.0.1", port=int(port), path=PATH, model="null")
+        finally:
+            process.kill()
+
+
+async def _serve(behaviour: Behaviour) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: NullProtocol(behaviour), "127.0.0.1", 0, backlog=4096)
+    sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
+    sys.stdout.flush()
+    ended = loop.create_future()
+    loop.add_reader(sys.stdin.fileno(), ended.cancel)
+    with suppress(asyncio.CancelledError):
+        await ended
+
+
+def main() -> None:
+    """Serve as the arguments say."""
+    parser = argparse.ArgumentParser(description="Answers at once, for measuring a load generator.")
+    for one in fields(Behaviour):
+        parser.add_argument(f"--{one.name.replace('_', '-')}", type=float, default=0.0)
+    parser.add_argument("--cpu", type=int, help="the core to stay on")
+    chosen = vars(parser.parse_args())
+    cpu = chosen.pop("cpu")
+    if cpu is not None:
+        os.sched_setaffinity(0, {cpu})
+    kinds = {name: type(value) for name, value in asdict(Behaviour()).items()}
+    behaviour = Behaviour(**{name: kinds[name](value) for name, value in chosen.items()})
+    try:
+        loop = importlib.import_module("uvloop").new_event_loop()
+    except ImportError:
+        loop = asyncio.new_event_loop()
+    with suppress(KeyboardInterrupt):
+        loop.run_until_complete(_serve(behaviour))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""What a user may write under `load:`: how requests arrive, how fast, how long, over which network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from paceline.benchmarks.serving.load import arrivals
+from paceline.benchmarks.serving.load.arrival_file import read_arrivals
+from paceline.benchmarks.serving.load.arrivals import Schedule
+from paceline.benchmarks.serving.load.network import Link, Preset
+from paceline.benchmarks.serving.load.trace import Times
+from paceline.core.errors import InputError
+from paceline.core.parameters import Parameters
+from paceline.core.quantity import Duration, Fraction, Rate
+
+ArrivalName = Literal[
+    "constant", "poisson", "gamma", "ramp", "spike", "diurnal", "on-off", "trace",
+    "closed", "single-stream", "multi-stream", "server", "offline",
+]  # fmt: skip
+Loop = Literal["open", "closed", "burst"]
+DEFAULT_SECONDS = 10.0
+OFFLINE_USERS = 64
+MULTI_STREAM_SAMPLES = 8
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What one way to arrive asks for and allows, beside what all of them allow."""
+
+    needs: tuple[str, ...] = ()
+    allows: tuple[str, ...] = ()
+    loop: Loop = "open"
+
+
+_EITHER = ("duration", "requests")
+KINDS: dict[str, Kind] = {
+    "constant": Kind(("rate",), _EITHER),
+    "poisson": Kind(("rate",), _EITHER),
+    "gamma": Kind(("rate", "burstiness"), _EITHER),
+    "ramp": Kind(("rate", "to_rate"), ("duration",)),
+    "spike": Kind(("rate", "spike_rate", "spike_at", "spike_length"), ("duration",)),
+    "diurnal": Kind(("rate", "amplitude", "period"), ("duration",)),
+    "on-off": Kind(("rate", "busy", "pause"), ("pause_rate", "duration")),
+    "trace": Kind(("file",), ("rate", *_EITHER)),
+    "closed": Kind(("users",), ("think_time", *_EITHER), "closed"),
+    "single-stream": Kind((), _EITHER, "closed"),
+    "multi-stream": Kind((), ("samples", *_EITHER), "closed"),
+    "server": Kind(("rate",), _EITHER),
+    "offline": Kind(("requests",), ("users",), "burst"),
+}
+
+
+class LoadParameters(Parameters):
+    """How requests arrive.
+
+    In an open loop they go at times fixed beforehand, whatever the server does, and latency counts from those times.
+    In a closed loop each of some users waits for an answer before it asks again, and latency counts from sending.
+    """
+
+    arrival: ArrivalName = "poisson"
+    """constant, poisson, gamma (bursts), ramp, spike, diurnal, on-off, trace (a file); closed (users who wait); or a
+    scenario of MLPerf: single-stream (one user), multi-stream (one user, several samples a request), server (poisson),
+    offline (everything at once)"""
+    rate: Rate | None = Field(default=None, gt=0)
+    """Requests per second: the mean; a ramp's first, that around a spike or of on-off's busy phases; scales a trace"""
+    duration: Duration | None = Field(default=None, gt=0)
+    """How long requests are sent; unset is 10 s unless `requests` says how many, and a trace's own length"""
+    requests: int | None = Field(default=None, ge=1)
+    """How many requests are sent, instead of a duration"""
+    burstiness: float | None = Field(default=None, gt=0)
+    """gamma: shape of the gaps; 1 is poisson, less comes in bursts, more is more even"""
+    to_rate: Rate | None = Field(default=None, gt=0)
+    """ramp: the rate at the end"""
+    spike_rate: Rate | None = Field(default=None, gt=0)
+    """spike: the rate within the spike"""
+    spike_at: Duration | None = None
+    """spike: when it begins"""
+    spike_length: Duration | None = Field(default=None, gt=0)
+    """spike: how long it lasts"""
+    amplitude: Fraction | None = Field(default=None, le=1)
+    """diurnal: how far the rate swings to both sides of its mean"""
+    period: Duration | None = Field(default=None, gt=0)
+    """diurnal: length of one swing"""
+    busy: Duration | None = Field(default=None, gt=0)
+    """on-off: how long requests come"""
+    pause: Duration | None = Field(default=None, gt=0)
+    """on-off: how long they pause"""
+    pause_rate: Rate | None = None
+    """on-off: the rate of the pauses; unset is none"""
+    file: Path | None = None
+    """trace: CSV or JSON lines with `timestamp` or `gap` in seconds, and `kind` if there are several"""
+    users: int | None = Field(default=None, ge=1)
+    """closed: how many; offline: how many requests are under way at a time (unset is 64)"""
+    think_time: Duration | None = None
+    """closed: how long a user pauses between an answer and the next request"""
+    samples: int | None = Field(default=None, ge=1)
+    """multi-stream: samples of a request (unset is 8)"""
+    network: Preset | Link | None = None
+    """lan, wifi or 4g, or {delay, jitter, up, down}: emulated between the users and the server"""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        kind = KINDS[self.arrival]
+        own = {"arrival", "network", *kind.needs, *kind.allows}
+        given = {name for name in type(self).model_fields if getattr(self, name) is not None}
+        for name in type(self).model_fields:
+            if name in given - own:
+                others = ", ".join(sorted(one for one in own - {"arrival"}))
+                raise ValueError(f"{name} does not belong to arrival = {self.arrival}, which takes {others}")
+            if name in kind.needs and name not in given:
+                raise ValueError(f"arrival = {self.arrival} needs {name}")
+        if self.arrival != "trace" and self.duration is not None and self.requests is not None:
+            raise ValueError("duration and requests say the same thing; give one of them")
+        if self.arrival == "spike" and not 0 <= (self.spike_at or 0.0) < self.seconds:
+            raise ValueError(f"spike_at = {self.spike_at:g} s is not within the duration of {self.seconds:g} s")
+        return self
+
+    @property
+    def loop(self) -> Loop:
+        """open: sent at fixed times; closed: users wait for answers; burst: all are due at once, some are under way."""
+        return KINDS[self.arrival].loop
+
+    @property
+    def seconds(self) -> float:
+        """How long requests are sent, where a duration says so."""
+        return self.duration if self.duration is not None else DEFAULT_SECONDS
+
+    @property
+    def concurrency(self) -> int:
+        """How many requests are under way at most in a closed loop or a burst."""
+        return self.users or (OFFLINE_USERS if self.loop == "burst" else 1)
+
+    @property
+    def samples_per_request(self) -> int:
+        """How many samples a request should carry."""
+        return self.samples or (MULTI_STREAM_SAMPLES if self.arrival == "multi-stream" else 1)
+
+    def schedule(self, random: np.random.Generator) -> Schedule:
+        """When requests are meant to go, where that is known beforehand: not in a closed loop."""
+        if self.arrival == "trace":
+            return self._recorded()
+        return Schedule(self._times(random))
+
+    def _times(self, random: np.random.Generator) -> Times:
+        """The validator has seen to it that what an arrival needs is there."""
+        rate, count, end = self.rate or 0.0, self.requests, self.seconds
+        match self.arrival:
+            case "constant":
+                return arrivals.constant(rate, duration=end, count=count)
+            case "poisson" | "server":
+                return arrivals.poisson(rate, random, duration=end, count=count)
+            case "gamma":
+                return arrivals.gamma(rate, self.burstiness or 1.0, random, duration=end, count=count)
+            case "ramp":
+                return arrivals.ramp(rate, self.to_rate or rate, end, random)
+            case "spike":
+                spike_at, length = self.spike_at or 0.0, self.spike_length or 0.0
+                return arrivals.spike(rate, self.spike_rate or rate, spike_at, length, end, random)
+            case "diurnal":
+                return arrivals.diurnal(rate, self.amplitude or 0.0, self.period or end, end, random)
+            case "on-off":
+                return arrivals.on_off(rate, self.pause_rate or 0.0, self.busy or end, self.pause or end, end, random)
+            case "offline":
+                return arrivals.burst(count or 0)
+        raise InputError(f"arrival = {self.arrival} is a closed loop: when its requests go depends on the answers")
+
+    def _recorded(self) -> Schedule:
+        assert self.file is not None
+        found = read_arrivals(self.file)
+        intended = arrivals.scaled(found.intended, self.rate) if self.rate else found.intended
+        number = len(intended) if self.duration is None else int(np.searchsorted(intended, self.duration))
+        number = min(number, self.requests or number)
+        return Schedule(intended[:number], None if found.kind is None else found.kind[:number])

@@ -1,0 +1,37 @@
+"""A request that is ready to go: encoded once, sent many times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from paceline.benchmarks.serving.servers.base import Endpoint
+from paceline.core.errors import InputError
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What one kind of request carries."""
+
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+    samples: int = 1  # the batch of this request
+
+
+def http_bytes(endpoint: Endpoint, prepared: Prepared) -> bytes:
+    """The whole request as it goes through the socket; its own headers win over those of the endpoint."""
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    headers = {"host": f"{host}:{endpoint.port}", "content-type": "application/json"}
+    for name, value in (*endpoint.headers.items(), *prepared.headers.items()):
+        headers[name.lower()] = value
+    headers["content-length"] = str(len(prepared.body))
+    lines = [f"POST {endpoint.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    if any(ord(letter) < 32 or ord(letter) == 127 for line in lines for letter in line):
+        raise InputError("a header or the path of the endpoint holds a control character; remove it")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + prepared.body
+
+
+def grpc_metadata(endpoint: Endpoint, prepared: Prepared) -> tuple[tuple[str, str], ...]:
+    """What goes beside the message of a gRPC call."""
+    merged = {name.lower(): value for name, value in (*endpoint.headers.items(), *prepared.headers.items())}
+    return tuple(merged.items())

@@ -1,0 +1,174 @@
+"""The processes of the load generator: started together, watched, and ended, whatever happens to them."""
+
+from __future__ import annotations
+
+import pickle
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.benchmarks.serving.load.trace import BROKEN, UNSENT, Trace
+from paceline.benchmarks.serving.load.worker import READY, RESULT, TASK, Task
+from paceline.core.errors import CaseError
+
+COMMAND = [sys.executable, "-P", "-m", "paceline.benchmarks.serving.load._worker"]
+START_SECONDS = 60.0  # within which a worker must be ready; only a broken machine takes so long
+_HEAD_START = 0.05  # s from the word to the start: every worker has heard it by then
+_LOOK_EVERY = 0.05
+_STDERR = "stderr"
+
+
+class LoadFailed(CaseError):
+    """The load generator itself could not work."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What all workers saw together."""
+
+    trace: Trace
+    answers: list[tuple[int, bytes]]  # kind and body
+    losses: list[str]  # what befell workers that did not come to their end
+
+
+@dataclass
+class _Worker:
+    number: int
+    task: Task
+    folder: Path
+    process: subprocess.Popen[str]
+    ended_at: float | None = None  # on the monotonic clock
+
+    @property
+    def last_words(self) -> str:
+        lines = (self.folder / _STDERR).read_text(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), f"exit code {self.process.returncode}")
+
+
+def run(tasks: Sequence[Task], samples: NDArray[np.int32], longest: float) -> Seen:
+    """Do all tasks at the same time; after `longest` seconds nobody is waited for any more."""
+    with tempfile.TemporaryDirectory(prefix="paceline-load-") as folder, ExitStack() as stack:
+        workers = []
+        for number, task in enumerate(tasks):
+            own = Path(folder) / str(number)
+            own.mkdir()
+            workers.append(stack.enter_context(_started(number, task, own)))
+        until = time.monotonic() + START_SECONDS
+        for worker in workers:
+            _wait_until_ready(worker, until)
+        start = time.monotonic_ns() + int(_HEAD_START * 1e9)
+        for worker in workers:
+            with suppress(BrokenPipeError):  # it died in between, which is noticed below
+                assert worker.process.stdin is not None
+                worker.process.stdin.write(f"{start}\n")
+                worker.process.stdin.flush()
+        _wait_until_ended(workers, start / 1e9 + longest)
+        parts, answers, losses = [], [], []
+        for worker in workers:
+            path = worker.folder / RESULT
+            if worker.process.returncode == 0 and path.exists():
+                part, some = _result(worker, path, samples)
+                answers += some
+            else:
+                part = _lost(worker, (worker.ended_at or 0.0) - start / 1e9, samples)
+                losses.append(f"worker {worker.number} of the load generator was lost: {worker.last_words}")
+            parts.append(part)
+        return Seen(Trace.merged(parts), answers, losses)
+
+
+@contextmanager
+def _started(number: int, task: Task, folder: Path) -> Iterator[_Worker]:
+    (folder / TASK).write_bytes(pickle.dumps(task))
+    with (folder / _STDERR).open("wb") as errors:
+        process = subprocess.Popen(
+            [*COMMAND, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+    try:
+        yield _Worker(number, task, folder, process)
+    finally:
+        process.kill()
+        with suppress(BrokenPipeError):
+            process.communicate()
+
+
+def _wait_until_ready(worker: _Worker, until: float) -> None:
+    output = worker.process.stdout
+    assert output is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(output, selectors.EVENT_READ)
+        is_heard = bool(selector.select(max(0.0, until - time.monotonic())))
+    if not is_heard:
+        raise LoadFailed(f"a worker of the load generator was not ready after {START_SECONDS:g} s")
+    if output.readline().strip() != READY:
+        worker.process.wait()
+        raise LoadFailed(f"a worker of the load generator did not start: {worker.last_words}")
+
+
+def _wait_until_ended(workers: Sequence[_Worker], end: float) -> None:
+    """Until all have ended or their time is over; those who have not by then are killed."""
+    while running := [worker for worker in workers if worker.ended_at is None]:
+        for worker in running:
+            if worker.process.poll() is not None:
+                worker.ended_at = time.monotonic()
+            elif time.monotonic() > end:
+                worker.process.kill()
+                worker.process.wait()
+                worker.ended_at = time.monotonic()
+        time.sleep(_LOOK_EVERY)
+
+
+def _result(worker: _Worker, path: Path, samples: NDArray[np.int32]) -> tuple[Trace, list[tuple[int, bytes]]]:
+    with np.load(path, allow_pickle=False) as file:
+        found = {name: file[name] for name in file.files}
+    number = len(found["intended"])
+    trace = Trace(
+        intended=found["intended"],
+        dispatched=found["dispatched"],
+        sent=found["sent"],
+        first=found["first"],
+        done=found["done"],
+        status=found["status"],
+        kind=found["kind"],
+        worker=np.full(number, worker.number, np.int32),
+        samples=samples[found["kind"]],
+        stages={name.removeprefix("stage_"): found[name] for name in found if name.startswith("stage_")},
+        batch=found["batch"] if len(found["batch"]) else None,
+        tokens=_split(found["token_times"], found["token_counts"]) if worker.task.streaming else None,
+        cpu_seconds=float(found["cpu_seconds"]),
+    )
+    bodies = _split(found["answer_bytes"], found["answer_lengths"])
+    kinds = found["answer_kinds"].tolist()
+    return trace, [(kind, body.tobytes()) for kind, body in zip(kinds, bodies, strict=True)]
+
+
+def _lost(worker: _Worker, died: float, samples: NDArray[np.int32]) -> Trace:
+    """What can be said of the requests of a worker that took its knowledge with it."""
+    intended = worker.task.intended
+    number = len(intended)
+    kinds = worker.task.kinds[:number]
+    nothing = np.full(number, np.nan)
+    return Trace(
+        intended=intended,
+        sent=nothing,
+        first=nothing,
+        done=nothing,
+        status=np.where(intended < died, BROKEN, UNSENT).astype(np.int32),
+        kind=kinds,
+        worker=np.full(number, worker.number, np.int32),
+        samples=samples[kinds],
+        dispatched=nothing,
+    )
+
+
+def _split(values: NDArray[Any], lengths: NDArray[np.int64]) -> list[NDArray[Any]]:
+    return np.split(values, np.cumsum(lengths)[:-1]) if len(lengths) else []

@@ -1,0 +1,65 @@
+"""What servers tell beside their answers, read after the run: their own stages, and the pieces of a stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.benchmarks.serving.load.trace import Times
+
+# The header `x-paceline: d=..,q=..,b=..,i=..,p=..,n=..`: nanoseconds, and the size of the batch.
+STAGES = {b"d": "decode", b"q": "queue", b"b": "batch", b"i": "inference", b"p": "post"}
+BATCH = b"n"
+
+
+def read_stages(told: Sequence[bytes | None]) -> tuple[dict[str, Times], NDArray[np.int32] | None]:
+    """Seconds per stage and the batch of each request; NaN and 0 where a server did not tell."""
+    stages: dict[str, Times] = {}
+    batch: NDArray[np.int32] | None = None
+    for row, text in enumerate(told):
+        for key, value in _pairs(text):
+            if key == BATCH:
+                if batch is None:
+                    batch = np.zeros(len(told), np.int32)
+                batch[row] = value
+            elif key in STAGES:
+                column = stages.setdefault(STAGES[key], np.full(len(told), np.nan))
+                column[row] = value * 1e-9
+    return stages, batch
+
+
+def _pairs(text: bytes | None) -> list[tuple[bytes, int]]:
+    pairs = []
+    for part in (text or b"").split(b","):
+        key, _, value = part.strip().partition(b"=")
+        if value.isdigit() and len(value) < 19:
+            pairs.append((key, int(value)))
+    return pairs
+
+
+def piece_times(events: Sequence[tuple[int, bytes]]) -> list[int]:
+    """When those events came that carry a piece of the answer: neither the mark of its end nor roles and counts."""
+    return [time for time, event in events if carries_text(event)]
+
+
+def carries_text(event: bytes) -> bool:
+    """Whether an event of a language model's stream holds some of its text; what is no JSON is taken for text."""
+    if not event or event == b"[DONE]":
+        return False
+    try:
+        found = json.loads(event)
+    except ValueError:
+        return True
+    if not isinstance(found, dict) or "choices" not in found:
+        return True
+    choices = [one for one in found["choices"] or () if isinstance(one, dict)]
+    return any(_text_of(choice) for choice in choices)
+
+
+def _text_of(choice: dict[str, object]) -> bool:
+    delta = choice.get("delta")
+    parts = delta if isinstance(delta, dict) else choice
+    return any(parts.get(name) for name in ("content", "reasoning_content", "reasoning", "tool_calls", "text"))

@@ -1,0 +1,125 @@
+"""What a serving case is made of: a model, a server, requests, a load, a promise, and what it costs."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.fields import FieldInfo
+
+from paceline.benchmarks.serving.load.parameters import LoadParameters
+from paceline.benchmarks.serving.servers import registry
+from paceline.benchmarks.serving.servers.base import ServerSettings, Wire
+from paceline.benchmarks.serving.slo import Slo
+from paceline.benchmarks.serving.workloads.parameters import RequestParameters
+from paceline.core.errors import InputError
+from paceline.core.parameters import Parameters
+from paceline.core.quantity import Duration, Fraction
+
+
+class ServerChoice(Parameters):
+    """Which server, and the settings that it takes."""
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: str = "embedded"
+    """Which server; see `paceline list servers`"""
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        try:
+            self.settings()
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    def settings(self) -> ServerSettings:
+        """The settings as the server itself defines them."""
+        server = registry().get(self.kind)
+        return server.Settings.read(self.model_dump(), f"server '{self.kind}'")
+
+    @classmethod
+    def more_fields(cls) -> dict[str, FieldInfo]:
+        """What the server that nobody has to name takes; others take theirs as `--server '{kind: ..., ...}'`."""
+        own = registry().entries[cls.model_fields["kind"].default].Settings.model_fields
+        return {name: field for name, field in own.items() if name not in cls.model_fields}
+
+
+class ServeParameters(Parameters):
+    """A model behind a server, and how it is asked."""
+
+    model: str = "resnet18"
+    """A model of the zoo, one made to measure like generated/transformer:layers=4,width=256, or module:factory"""
+    scale: Literal["full", "tiny"] = "full"
+    """tiny builds a small model of the same kind, for trying things out"""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Number format of weights and computation"""
+    server: ServerChoice = ServerChoice()
+    """Which server with which settings, like {kind: embedded, engine: onnxruntime, max_batch: 8, max_delay: 2ms}"""
+    wire: Wire | None = None
+    """How requests travel; unset takes the server's first way"""
+    requests: RequestParameters = RequestParameters()
+    """What is sent, like {samples: 1}"""
+    load: LoadParameters | None = None
+    """How requests arrive, like {arrival: poisson, rate: 50, duration: 30s}; unset with an slo searches the rate"""
+    slo: Slo | None = None
+    """What is promised, like {p99: 100ms}; alone it asks for the largest rate that keeps it"""
+    search_budget: Duration = Field(default=120.0, gt=0)
+    """Time that the search for the largest rate may take"""
+    search_tolerance: Fraction = Field(default=0.02, gt=0, lt=0.5)
+    """How exactly the largest rate is wanted"""
+    timeout_per_request: Duration = Field(default=30.0, gt=0)
+    """How long an answer is waited for"""
+    warm_up: Duration = Field(default=5.0, ge=0)
+    """Time to spend on warming up, at most; it ends sooner when answers are steady"""
+    workers: int | None = Field(default=None, ge=1, le=256)
+    """Processes that send; unset takes as many as the rate needs"""
+    check_answers: bool = True
+    """Compare answers with what the model itself gives"""
+    instance: str | None = None
+    """What the machine would be rented as, for the cost of requests; see prices.csv in the guide"""
+    price: float | None = Field(default=None, gt=0)
+    """US dollars for an hour of the machine, instead of an instance"""
+    carbon: float | None = Field(default=None, gt=0)
+    """Grams of CO2 for a kilowatt-hour, for the CO2 of requests where energy is counted"""
+    seed: int = Field(default=1234, ge=0, lt=2**63)
+    """Seed of weights, requests and arrivals"""
+
+    @model_validator(mode="after")
+    def _has_something_to_do(self) -> Self:
+        if self.load is None and self.slo is None:
+            raise ValueError(
+                "give a load like {arrival: poisson, rate: 50}, or an slo like {p99: 100ms} to search the rate"
+            )
+        if self.instance is not None and self.price is not None:
+            raise ValueError("instance and price say the same thing; give one of them")
+        return self
+
+    @property
+    def chosen_wire(self) -> Wire:
+        """How requests travel."""
+        return self.wire or registry().get(self.server.kind).wires[0]
+
+    def label(self) -> str:
+        """What tells this case from others, in a few words."""
+        settings = self.server.model_dump(exclude={"kind"})
+        words = [self.model, *([self.scale] if self.scale != "full" else [])]
+        words += [self.precision] if self.precision != "fp32" else []
+        words += [self.server.kind, *(_word(key, value) for key, value in settings.items())]
+        words += [self.wire] if self.wire else []
+        asked = self.requests.model_dump(exclude_defaults=True, mode="json")
+        words += [_word(key, value) for key, value in asked.items()]
+        if self.load is not None:
+            given = self.load.model_dump(exclude_none=True, exclude={"arrival", "duration", "requests"}, mode="json")
+            words += [self.load.arrival, *(f"{v:g}/s" if k == "rate" else _word(k, v) for k, v in given.items())]
+        else:
+            words.append("search")
+        if self.slo is not None:
+            words += [f"{bound.label}≤{bound.limit * 1000:g}ms" for bound in self.slo.bounds]
+        return " ".join(words)
+
+
+def _word(key: str, value: Any) -> str:
+    return (
+        str(value) if isinstance(value, str) else f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+    )

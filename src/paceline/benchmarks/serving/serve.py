@@ -1,0 +1,248 @@
+"""A model behind a server under load: latency, throughput, what users get within a promise, and what it costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from paceline.benchmarks.serving import findings, metrics
+from paceline.benchmarks.serving.load import quality
+from paceline.benchmarks.serving.load.parameters import LoadParameters
+from paceline.benchmarks.serving.load.trace import Trace
+from paceline.benchmarks.serving.parameters import ServeParameters
+from paceline.benchmarks.serving.search import Found, Trial, find_capacity, requests_for
+from paceline.benchmarks.serving.servers import registry
+from paceline.benchmarks.serving.servers.base import Need
+from paceline.benchmarks.serving.session import Session, describe_status, opened
+from paceline.benchmarks.serving.slo import Slo
+from paceline.benchmarks.serving.watch import Use, watched
+from paceline.core.benchmark import Benchmark, Context
+from paceline.core.case import Case
+from paceline.core.errors import CaseError, InputError
+from paceline.core.record import Doubt, Measurement, Result
+from paceline.core.stats import summarize
+from paceline.machine.prices import price_of
+
+SETTLING = 0.1  # part of a trial's requests that only fill the queues
+FIRST_PART = 0.5  # of what one user at a time gets: where the search begins
+LONGEST_CONFIRMATION = 30.0  # seconds
+LEAST_CONFIRMATION = 5.0
+ENERGY_SECONDS = 2.0  # counters are read in steps; over less time they tell nothing
+ERRORS_SHOWN = 3
+
+
+class Serve(Benchmark[ServeParameters]):
+    """Starts a server, sends it requests at times fixed beforehand, and tells what came back."""
+
+    name = "serve"
+    summary = "a model behind a server under load: latency percentiles, goodput under an slo, stages, batches, cost"
+    category = "serving"
+    Parameters = ServeParameters
+    metrics = metrics.METRICS
+    primary = "capacity"
+
+    @classmethod
+    def title(cls, parameters: ServeParameters) -> str:
+        """Model, server, load and promise."""
+        return parameters.label()
+
+    @classmethod
+    def check(cls, parameters: ServeParameters, case: Case) -> None:
+        """Refuse unknown models, instances and ways before anything starts."""
+        server = registry().get(parameters.server.kind)
+        if parameters.chosen_wire not in server.wires:
+            raise InputError(f"server '{server.name}' speaks {', '.join(server.wires)}, not {parameters.wire}")
+        if parameters.instance is not None:
+            price_of(parameters.instance)
+        is_local = case.origin == "local"
+        need = Need(parameters.model, parameters.scale, parameters.precision, case.target, parameters.seed, is_local)
+        server.check(parameters.server.settings(), need)
+        if case.origin == "network" and (parameters.requests.dataset or _names_a_file(parameters.load)):
+            raise InputError("files are not taken from the network: leave out requests.dataset and load.file")
+
+    @classmethod
+    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        """What the export and the check of answers need."""
+        return ("torch",)
+
+    def measure(self, parameters: ServeParameters, context: Context) -> Result:
+        with opened(parameters, context) as session:
+            with watched(session.server.processes, context.target) as use:
+                if parameters.load is not None:
+                    result, trace = _fixed(session, parameters.load)
+                else:
+                    result, trace = _searched(session)
+            result.measurements += [*session.cold_start, *use.measurements()]
+            result.measurements += _economy(parameters, result, use, trace)
+            result.facts |= session.facts | _own_statistics(session)
+            if session.answers is not None:
+                result.facts["answers_checked"] = (
+                    f"{session.answers.checked}, off by at most {session.answers.deviation:.1g} of the largest value"
+                )
+        if session.place.is_shared:
+            result.doubts.append(
+                Doubt(
+                    kind="shared-core",
+                    message="the load generator and the server share the only core: each slows the other",
+                    remedy="use a machine with two cores or more",
+                )
+            )
+        return result
+
+
+def _names_a_file(load: LoadParameters | None) -> bool:
+    return load is not None and load.file is not None
+
+
+def _fixed(session: Session, load: LoadParameters) -> tuple[Result, Trace]:
+    """One load as it was asked for."""
+    trace = session.send(load, "measuring")
+    quality.require_delivered(trace, load.loop)
+    _refuse_nothing(trace, session)
+    slo = session.parameters.slo
+    result = Result(measurements=[*findings.traffic(trace, slo), *findings.details(trace)])
+    result.doubts = [*quality.doubts(trace, load.loop, session.ceiling), *_failures(trace)]
+    result.facts["loop"] = load.loop
+    if load.loop == "closed":
+        result.facts["closed_loop"] = "each user waits for its answer: a stall of the server hides requests"
+    if slo is not None:
+        verdict = slo.judge(trace)
+        result.facts["slo"] = "held" if verdict.holds else f"missed: {verdict.reason}"
+    return result, trace
+
+
+def _searched(session: Session) -> tuple[Result, Trace]:
+    """The largest rate that keeps the promise, then a load at that rate."""
+    parameters, slo = session.parameters, session.parameters.slo
+    assert slo is not None
+    points: list[Measurement] = []
+    found = _search(session, slo, points)
+    if found.rate is None:
+        raise CaseError(f"the slo cannot be kept: {found.reason}")
+    safe = found.interval.low if found.interval is not None else found.rate
+    safe = max(safe, found.rate * (1.0 - 2 * parameters.search_tolerance))
+    needed = max(requests_for(slo.share), int(safe * LEAST_CONFIRMATION))
+    count = max(1, min(needed, int(safe * LONGEST_CONFIRMATION)))
+    load = LoadParameters(arrival="poisson", rate=safe, requests=count)
+    trace = session.send(load, f"confirming {safe:.0f}/s")
+    _refuse_nothing(trace, session)
+    verdict = slo.judge(trace)
+    result = Result(measurements=[_capacity(found), *findings.traffic(trace, slo), *findings.details(trace), *points])
+    result.doubts = [*quality.doubts(trace, "open", session.ceiling), *_failures(trace), *_search_doubts(found)]
+    if not verdict.holds:
+        result.doubts.append(
+            Doubt(
+                kind="unconfirmed",
+                message=f"a last load at {safe:.4g}/s did not keep the promise: {verdict.reason}",
+                remedy="give the search more time (search_budget), or let nothing else run on the machine",
+            )
+        )
+    result.facts |= {
+        "slo": "held" if verdict.holds else f"missed: {verdict.reason}",
+        "confirmed_at": f"{safe:.4g} requests/s with {len(trace)} requests",
+        "search": f"{len(found.trials)} trials, {sum(trial.requests for trial in found.trials)} requests",
+        "loop": "open",
+    }
+    return result, trace
+
+
+def _search(session: Session, slo: Slo, points: list[Measurement]) -> Found:
+    parameters = session.parameters
+    deadline = time.monotonic() + parameters.search_budget
+
+    def probe(rate: float, requests: int) -> Trial:
+        extra = int(SETTLING * requests) + 1
+        load = LoadParameters(arrival="poisson", rate=rate, requests=requests + extra)
+        trace = session.send(load, f"trying {rate:.4g}/s")
+        kept = trace.after(extra)
+        verdict = slo.judge(kept)
+        points.extend(findings.traffic(kept, slo, at={"rate": round(rate, 3)}))
+        limited = "" if quality.delivered(trace) >= quality.LEAST_DELIVERED else "the load generator is saturated"
+        missed = len(kept) - int(slo.good(kept).sum())
+        answered = int(trace.ok.sum()) / findings.seconds_of(trace)
+        return Trial(rate, len(kept), missed, answered, verdict.holds, verdict.reason, limited)
+
+    limit = slo.bounds[-1].limit if slo.bounds else slo.first_token or slo.between_tokens or 1.0
+    return find_capacity(
+        probe,
+        slo.share,
+        limit,
+        first=FIRST_PART / max(session.first_latency, 1e-6),
+        ceiling=max(1.0, quality.SAFE_PART * session.ceiling.rate * len(session.place.load)),
+        tolerance=parameters.search_tolerance,
+        go_on=lambda: time.monotonic() < deadline,
+    )
+
+
+def _capacity(found: Found) -> Measurement:
+    assert found.rate is not None
+    summary = summarize([found.rate]).model_copy(update={"mean_interval": found.interval, "count": len(found.trials)})
+    return Measurement(metric=metrics.CAPACITY, statistic="mean" if found.interval else "single", summary=summary)
+
+
+def _search_doubts(found: Found) -> list[Doubt]:
+    if found.verdict == "client":
+        remedy = "send from more cores or machines: the server can do more"
+        return [Doubt(kind="client-limited", message=found.reason, remedy=remedy)]
+    if found.verdict == "unsteady":
+        remedy = "give the search more time (search_budget), or let nothing else run on the machine"
+        return [Doubt(kind="imprecise", message=found.reason, remedy=remedy)]
+    return []
+
+
+def _refuse_nothing(trace: Trace, session: Session) -> None:
+    """A load of which nothing was answered has no latency; that is a failure with a reason."""
+    if trace.ok.any():
+        return
+    statuses, counts = np.unique(trace.status, return_counts=True)
+    most = int(statuses[np.argmax(counts)])
+    error = CaseError(f"none of {len(trace)} requests was answered well; mostly: {describe_status(most)}")
+    error.detail = session.server.logs()
+    raise error
+
+
+def _failures(trace: Trace) -> list[Doubt]:
+    bad = ~trace.ok & ~trace.shed
+    if not bad.any():
+        return []
+    statuses, counts = np.unique(trace.status[bad], return_counts=True)
+    worst = sorted(zip(counts.tolist(), statuses.tolist(), strict=True), reverse=True)[:ERRORS_SHOWN]
+    told = "; ".join(f"{count} times {describe_status(status)}" for count, status in worst)
+    return [
+        Doubt(
+            kind="errors",
+            message=f"{int(bad.sum())} of {len(trace)} requests failed: {told}",
+            remedy="look into the server's log; latencies are of the answered requests, percentiles count all of them",
+        )
+    ]
+
+
+def _economy(parameters: ServeParameters, result: Result, use: Use, trace: Trace) -> list[Measurement]:
+    """Energy, CO2 and cost of a request; each only where it is known."""
+    found = []
+    answered = int(trace.ok.sum())
+    is_all = parameters.load is not None  # the energy of a search is spread over many loads
+    if use.joules is not None and is_all and use.seconds >= ENERGY_SECONDS and answered:
+        joules = use.joules / answered
+        found.append(Measurement.of_value(metrics.ENERGY, joules))
+        result.facts["energy_source"] = use.source
+        if parameters.carbon is not None:
+            found.append(Measurement.of_value(metrics.CARBON, joules / 3.6e6 * parameters.carbon))
+    price, basis = parameters.price, "the user's own price"
+    if parameters.instance is not None:
+        known = price_of(parameters.instance)
+        price, basis = known.per_device, f"{known.instance}: {known.basis}"
+    if price is not None and answered:
+        rate = answered / findings.seconds_of(trace)
+        found.append(Measurement.of_value(metrics.COST, price / 3600.0 / rate * 1000.0))
+        result.facts["price"] = f"{price:g} USD per hour ({basis})"
+    return found
+
+
+def _own_statistics(session: Session) -> dict[str, Any]:
+    """What the server counted itself, if it does."""
+    told = session.server.statistics()
+    return {"server_statistics": told} if told else {}

@@ -1,0 +1,114 @@
+"""The endpoints of the open inference protocol, and the life of the server process."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from paceline.benchmarks.serving.protocol.kserve import (
+    BINARY_TYPE,
+    JSON_LENGTH,
+    JSON_TYPE,
+    Buffer,
+    Message,
+    ProtocolError,
+    decode_request,
+)
+from paceline.benchmarks.serving.protocol.stages import HEADER, Stages
+from paceline.benchmarks.serving.servers._embedded.batcher import Waiting
+from paceline.benchmarks.serving.servers._embedded.http import Connection, Head
+from paceline.benchmarks.serving.servers._embedded.service import Overloaded, Service, now
+from paceline.version import VERSION
+
+_TYPE_JSON = f"Content-Type: {JSON_TYPE}\r\n".encode()
+_HEADERS_JSON = f"Content-Type: {JSON_TYPE}\r\n{HEADER}: %b\r\n".encode()
+_HEADERS_BINARY = f"Content-Type: {BINARY_TYPE}\r\n{JSON_LENGTH}: %d\r\n{HEADER}: %b\r\n".encode()
+_EXTENSIONS = ["binary_tensor_data", "model_statistics"]
+
+
+class App:
+    """Routes requests; until it has a service, and once it is told to end, it is alive but not ready."""
+
+    def __init__(self, name: str, platform: str) -> None:
+        self.service: Service | None = None
+        self.is_ending = False
+        self._platform = platform
+        self._model = f"/v2/models/{name}"
+        self._infer = f"{self._model}/infer"
+        self._name = name
+
+    def handle(self, connection: Connection, head: Head, body: Buffer) -> None:
+        received = now()
+        if head.path == self._infer and head.method == "POST":
+            self._answer_inference(connection, head, body, received)
+        elif head.method == "GET":
+            self._answer_question(connection, head.path)
+        else:
+            allowed = "POST" if head.path == self._infer else "GET"
+            connection.answer_error(
+                405, f"{head.path} takes {allowed}, not {head.method}", f"Allow: {allowed}\r\n".encode(), close=True
+            )
+
+    def gone(self, connection: Connection) -> None:
+        if self.service is not None and isinstance(connection.ticket, Waiting):
+            self.service.cancel(connection.ticket)
+
+    def _answer_inference(self, connection: Connection, head: Head, body: Buffer, received: int) -> None:
+        service = self.service
+        if service is None or self.is_ending:
+            words = "is being loaded" if service is None else "is shutting down"
+            connection.answer_error(503, f"the model '{self._name}' {words}", b"Retry-After: 1\r\n")
+            return
+
+        def answer(found: Message | Exception, stages: Stages | None) -> None:
+            connection.ticket = None
+            if isinstance(found, Exception):
+                connection.answer_error(500, f"the engine failed: {type(found).__name__}: {found}"[:2000])
+                return
+            told, length = str(stages).encode(), found.json_length
+            headers = _HEADERS_JSON % told if length is None else _HEADERS_BINARY % (length, told)
+            connection.answer(200, found.parts, headers)
+
+        try:
+            waiting = service.submit(decode_request(body, head.json_length), received, answer)
+        except ProtocolError as error:
+            service.statistics.requests["refused"] += 1
+            connection.answer_error(400, str(error))
+        except Overloaded as error:
+            connection.answer_error(503, str(error), b"Retry-After: 1\r\n")
+        else:
+            if not waiting.payload.is_answered:
+                connection.ticket = waiting
+
+    def _answer_question(self, connection: Connection, path: str) -> None:
+        if path == "/v2":
+            found: Any = {"name": "paceline", "version": VERSION, "extensions": _EXTENSIONS}
+        elif path == "/v2/health/live":
+            found = {"live": True}
+        elif path in ("/v2/health/ready", f"{self._model}/ready"):
+            is_ready = self.service is not None and not self.is_ending
+            body = json.dumps({"name": self._name, "ready": is_ready}).encode()
+            connection.answer(200 if is_ready else 503, (body,), _TYPE_JSON)
+            return
+        elif path in (self._model, f"{self._model}/stats"):
+            if self.service is None:
+                connection.answer_error(503, f"the model '{self._name}' is being loaded", b"Retry-After: 1\r\n")
+                return
+            found = self.service.describe() if path.endswith("/stats") else self._metadata(self.service)
+        elif path.startswith("/v2/models/") and not path.startswith(f"{self._model}/"):
+            connection.answer_error(404, f"there is no model for {path[:200]}; this server has '{self._name}'")
+            return
+        else:
+            status = 405 if path == self._infer else 404
+            connection.answer_error(status, f"{path[:200]} takes POST" if status == 405 else f"no {path[:200]} here")
+            return
+        connection.answer(200, (json.dumps(found).encode(),), _TYPE_JSON)
+
+    def _metadata(self, service: Service) -> dict[str, Any]:
+        return {
+            "name": self._name,
+            "versions": ["1"],
+            "platform": self._platform,
+            "inputs": [spec.metadata for spec in service.inputs],
+            "outputs": [spec.metadata for spec in service.outputs],
+        }

@@ -1,0 +1,143 @@
+"""Which requests are computed together, when, and by which instance: events in, decisions out, time as an argument.
+
+Requests wait in groups: only those of one group (the same shapes) can share a batch. A batch is the oldest requests of
+a group, in order; it is taken when an instance is free and
+
+- its size is a preferred one (the largest such), or
+- it cannot grow: it is full, or the next request of the group does not fit in, or
+- its oldest request has waited for `max_delay`.
+
+Of several such batches the one with the oldest request goes first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How batches form; times in nanoseconds."""
+
+    max_batch: int  # samples
+    max_delay: int
+    max_queue: int  # requests that wait
+    preferred: tuple[int, ...] = ()  # samples
+
+
+class Waiting(Generic[T]):
+    """One request in the queue; compared by identity."""
+
+    __slots__ = ("arrival", "group", "payload", "size")
+
+    def __init__(self, payload: T, size: int, group: Hashable, arrival: int) -> None:
+        self.payload = payload
+        self.size = size  # samples
+        self.group = group
+        self.arrival = arrival
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Generic[T]):
+    """Requests for an instance to compute together."""
+
+    instance: int
+    requests: list[Waiting[T]]
+    size: int  # samples
+
+
+class Batcher(Generic[T]):
+    """The state: who waits, and which instances are free. Every batch keeps its instance until `release()`."""
+
+    def __init__(self, policy: Policy, instances: int) -> None:
+        self.policy = policy
+        self._free = deque(range(instances))
+        self._groups: OrderedDict[Hashable, OrderedDict[Waiting[T], None]] = OrderedDict()
+        self._waiting = 0
+        self._preferred = frozenset(policy.preferred)
+
+    def __len__(self) -> int:
+        """How many requests wait."""
+        return self._waiting
+
+    def add(self, request: Waiting[T]) -> bool:
+        """Queue a request; False if the queue is full. Its arrival must not be before that of an earlier one."""
+        if request.size > self.policy.max_batch:
+            raise ValueError(f"{request.size} samples do not fit in a batch of {self.policy.max_batch}")
+        if self._waiting >= self.policy.max_queue:
+            return False
+        group = self._groups.get(request.group)
+        if group is None:
+            group = self._groups[request.group] = OrderedDict()
+        group[request] = None
+        self._waiting += 1
+        return True
+
+    def cancel(self, request: Waiting[T]) -> bool:
+        """Forget a request; False if it does not wait (any more)."""
+        group = self._groups.get(request.group)
+        if group is None or request not in group:
+            return False
+        self._remove(group, request)
+        return True
+
+    def release(self, instance: int) -> None:
+        """The instance has finished its batch."""
+        self._free.append(instance)
+
+    def take(self, now: int) -> list[Batch[T]]:
+        """Every batch that starts now."""
+        batches: list[Batch[T]] = []
+        while self._free and self._waiting:
+            chosen = self._choose(now)
+            if not chosen:
+                break
+            group = self._groups[chosen[0].group]
+            for request in chosen:
+                self._remove(group, request)
+            batches.append(Batch(self._free.popleft(), chosen, sum(request.size for request in chosen)))
+        return batches
+
+    def wake(self) -> int | None:
+        """When `take()` will have something to give although nothing else happens; None if never."""
+        if not self._free or not self._waiting:
+            return None
+        return min(next(iter(group)).arrival for group in self._groups.values()) + self.policy.max_delay
+
+    def _choose(self, now: int) -> list[Waiting[T]]:
+        best: list[Waiting[T]] = []
+        for group in self._groups.values():
+            oldest = next(iter(group))
+            if best and best[0].arrival <= oldest.arrival:
+                continue
+            best = self._startable(group, now) or best
+        return best
+
+    def _startable(self, group: OrderedDict[Waiting[T], None], now: int) -> list[Waiting[T]]:
+        """The requests at the head of a group that should start now."""
+        head: list[Waiting[T]] = []
+        size = preferred = 0
+        can_grow = True
+        for request in group:
+            if size + request.size > self.policy.max_batch:
+                can_grow = False
+                break
+            head.append(request)
+            size += request.size
+            if size in self._preferred:
+                preferred = len(head)
+        if preferred:
+            return head[:preferred]
+        is_due = now - head[0].arrival >= self.policy.max_delay
+        return head if is_due or not can_grow or size == self.policy.max_batch else []
+
+    def _remove(self, group: OrderedDict[Waiting[T], None], request: Waiting[T]) -> None:
+        del group[request]
+        self._waiting -= 1
+        if not group:
+            del self._groups[request.group]

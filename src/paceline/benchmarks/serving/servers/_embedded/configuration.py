@@ -1,0 +1,33 @@
+"""What the server process is told: one JSON file."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from paceline.benchmarks.serving.artifact import Artifact
+
+EngineName = Literal["null", "torch", "torch-compile", "torchscript", "torch-export", "onnxruntime", "openvino"]
+
+
+class Configuration(BaseModel):
+    """Everything is decided; nothing here has a default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str  # of the model, as clients say it
+    artifact: Artifact
+    engine: EngineName
+    device: str
+    allow_import: bool
+    host: str
+    port: int  # 0 for a free one
+    max_batch: int
+    max_delay: float  # seconds
+    preferred: tuple[int, ...]
+    max_queue: int
+    instances: int
+    threads: int | None
+    cpus: tuple[int, ...] | None
+    grace: float  # seconds to answer what is in work when asked to end

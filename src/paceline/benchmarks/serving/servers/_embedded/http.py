@@ -1,0 +1,307 @@
+"""HTTP/1.1 as far as a model server needs it: a small parser, and a connection that answers one request at a time.
+
+Bodies come with a Content-Length; chunked ones are refused. Nothing that a client sends, withholds or breaks off makes
+the server wait for it for ever, keep unbounded memory for it, or fail for others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Protocol, cast
+
+from paceline.benchmarks.serving.protocol.kserve import JSON_LENGTH, JSON_TYPE, Buffer, encode_error
+
+MOST_HEAD = 16 * 1024  # bytes of a request line with its headers
+MOST_BODY = 256 * 1024 * 1024
+MOST_AHEAD = 64 * 1024  # bytes taken from a client that sends more requests before it has its answer
+PATIENCE = 30  # seconds to send one request, or to take one answer
+IDLENESS = 600  # seconds that a connection is kept without a request
+
+_REQUEST_LINE = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~]+) HTTP/1\.([01])")
+_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*?)[ \t]*")
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_ERROR_TYPE = f"Content-Type: {JSON_TYPE}\r\n".encode()
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+
+
+class HttpError(Exception):
+    """A request that cannot be understood or will not be read; the connection ends with it."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What matters of a request line and its headers."""
+
+    method: str
+    path: str
+    length: int  # of the body
+    json_length: int | None
+    keep_alive: bool
+    expects_continue: bool
+
+
+@lru_cache(maxsize=512)  # a client's heads are mostly the same
+def parse_head(text: bytes) -> Head:
+    """All before the empty line; HttpError if it is malformed."""
+    first, *lines = text.decode("latin-1").split("\r\n")
+    found = _REQUEST_LINE.fullmatch(first)
+    if not found:
+        raise HttpError(400, f"the request line {first[:80]!r} is not one of HTTP/1.1")
+    method, target, minor = found.groups()
+    headers: dict[str, str] = {}
+    for line in lines:
+        parts = _HEADER.fullmatch(line)
+        if not parts:
+            raise HttpError(400, f"the header line {line[:80]!r} is malformed")
+        name, value = parts[1].lower(), parts[2]
+        if name in ("content-length", "host") and headers.get(name, value) != value:
+            raise HttpError(400, f"there are several headers {parts[1]} that differ")
+        headers[name] = value
+    if minor == "1" and "host" not in headers:
+        raise HttpError(400, "the header Host is missing")
+    if "transfer-encoding" in headers:
+        raise HttpError(411, "Transfer-Encoding is not supported; send the body with a Content-Length")
+    length = _number(headers, "content-length")
+    if length is None and method == "POST":
+        raise HttpError(411, "the header Content-Length is missing")
+    if length is not None and length > MOST_BODY:
+        raise HttpError(413, f"the body has {length} bytes; at most {MOST_BODY} are taken")
+    wishes = headers.get("connection", "").lower()
+    return Head(
+        method=method,
+        path=_path(target),
+        length=length or 0,
+        json_length=_number(headers, JSON_LENGTH.lower()),
+        keep_alive="close" not in wishes if minor == "1" else "keep-alive" in wishes,
+        expects_continue=headers.get("expect", "").lower() == "100-continue",
+    )
+
+
+def _number(headers: dict[str, str], name: str) -> int | None:
+    text = headers.get(name)
+    if text is None:
+        return None
+    if not _NUMBER.fullmatch(text):
+        raise HttpError(400, f"{name} is {text[:40]!r}; it must be a number of bytes")
+    return int(text)
+
+
+def _path(target: str) -> str:
+    if target.startswith("http://"):
+        target = "/" + target.removeprefix("http://").partition("/")[2]
+    return target.partition("?")[0]
+
+
+class Handler(Protocol):
+    """Who is asked: `handle` leads to exactly one `connection.answer()`, now or later, unless the client is `gone`."""
+
+    def handle(self, connection: Connection, head: Head, body: Buffer) -> None: ...
+
+    def gone(self, connection: Connection) -> None:
+        """The client left before it had its answer."""
+
+
+class Connection(asyncio.Protocol):
+    """One client: requests are read and answered strictly one after the other."""
+
+    def __init__(self, handler: Handler, open_connections: set[Connection]) -> None:
+        self.ticket: object = None  # what the handler wants to remember of the request in work
+        self._handler = handler
+        self._open = open_connections
+        self._transport: asyncio.Transport
+        self._head: Head | None = None  # of the request that is received or in work
+        self._is_busy = False  # from a whole request until its answer
+        self._is_advancing = False
+        self._is_closing = False
+        self._buffer = b""  # received, not yet part of a request
+        self._parts: list[bytes] = []  # of the body that is received
+        self._missing = 0  # bytes of that body
+        self._is_blocked = False  # the client does not take what is written
+        self._is_reading = True
+        self._quiet = 0  # seconds since something was completed
+
+    # what asyncio tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own is no subclass
+        self._open.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._open.discard(self)
+        self._is_closing = True
+        self._buffer = b""
+        self._parts.clear()
+        if self._is_busy:
+            self._is_busy = False
+            self._handler.gone(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_closing:
+            return
+        if self._missing:
+            self._take_body(data)
+        elif self._buffer:
+            self._buffer += data
+        else:
+            self._buffer = data
+            self._quiet = 0  # patience begins with the first byte of a request
+        self._advance()
+        if (self._is_busy or self._is_blocked) and len(self._buffer) > MOST_AHEAD and self._is_reading:
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def pause_writing(self) -> None:
+        self._is_blocked = True
+        self._quiet = 0
+
+    def resume_writing(self) -> None:
+        self._is_blocked = False
+        self._advance()
+
+    # what the server tells
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is in work or its answer is not yet taken."""
+        return self._is_busy or self._transport.get_write_buffer_size() > 0
+
+    def tick(self) -> None:
+        """A second has passed; whoever makes no progress is given up."""
+        if self._is_busy:
+            return
+        self._quiet += 1
+        if self._is_blocked or self._is_closing:
+            if self._quiet > PATIENCE:
+                self._transport.abort()
+        elif self._head is not None or self._buffer:
+            if self._quiet > PATIENCE:
+                self._refuse(HttpError(408, f"the request was not complete after {PATIENCE} s"))
+        elif self._quiet > IDLENESS:
+            self.close()
+
+    def close(self) -> None:
+        """End it once everything written has been taken."""
+        self._is_closing = True
+        self._quiet = 0
+        self._transport.close()
+
+    def abort(self) -> None:
+        """End it now."""
+        self._is_closing = True
+        self._transport.abort()
+
+    def answer(self, status: int, parts: Iterable[Buffer], headers: bytes, *, close: bool = False) -> None:
+        """Answer the request in work; `headers` are whole lines, without Content-Length."""
+        if self._is_closing:
+            return
+        close = close or (self._head is not None and not self._head.keep_alive)
+        parts = tuple(parts)
+        length = sum(map(len, parts))
+        start = b"%bContent-Length: %d\r\n%b%b\r\n" % (
+            _STATUS_LINES[status],
+            length,
+            headers,
+            b"Connection: close\r\n" if close else b"",
+        )
+        if length < MOST_AHEAD:
+            self._transport.write(start + b"".join(parts))
+        else:
+            self._transport.write(start)
+            for part in parts:
+                self._transport.write(part)
+        self._head = None
+        self._is_busy = False
+        self._quiet = 0
+        self.ticket = None
+        if close:
+            self.close()
+        else:
+            self._advance()
+
+    def answer_error(self, status: int, message: str, headers: bytes = b"", *, close: bool = False) -> None:
+        """Answer the request in work with a failure."""
+        self.answer(status, (encode_error(message),), _ERROR_TYPE + headers, close=close)
+
+    # the work
+
+    def _advance(self) -> None:
+        """Hand over whatever requests are complete, as long as each is answered at once."""
+        if self._is_advancing:
+            return
+        self._is_advancing = True
+        try:
+            while not (self._is_busy or self._is_blocked or self._is_closing):
+                if self._head is None and not (self._buffer and self._take_head()):
+                    break
+                if self._missing or self._head is None:
+                    break
+                self._hand_over(self._head)
+        except HttpError as error:
+            self._refuse(error)
+        finally:
+            self._is_advancing = False
+        if not (self._is_reading or self._is_busy or self._is_blocked or self._is_closing):
+            self._is_reading = True
+            self._transport.resume_reading()
+
+    def _take_head(self) -> bool:
+        """Read a head if it is complete, and what is there of its body."""
+        while self._buffer[:2] == b"\r\n":  # allowed before a request line
+            self._buffer = self._buffer[2:]
+        end = self._buffer.find(b"\r\n\r\n")
+        if end > MOST_HEAD or (end < 0 and len(self._buffer) > MOST_HEAD):
+            raise HttpError(431, f"the headers have more than {MOST_HEAD} bytes")
+        if end < 0:
+            return False
+        head = parse_head(self._buffer[:end])
+        rest = self._buffer[end + 4 :]
+        self._buffer = b""
+        self._head = head
+        self._missing = head.length
+        self._take_body(rest)
+        if self._missing and head.expects_continue:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return True
+
+    def _take_body(self, data: bytes) -> None:
+        if len(data) > self._missing:
+            self._buffer = data[self._missing :]
+            data = data[: self._missing]
+        if data:
+            self._parts.append(data)
+            self._missing -= len(data)
+
+    def _hand_over(self, head: Head) -> None:
+        parts, self._parts = self._parts, []
+        self._is_busy = True
+        self._handler.handle(self, head, parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def _refuse(self, error: HttpError) -> None:
+        self._buffer = b""
+        self._parts.clear()
+        self._missing = 0
+        self.answer_error(error.status, str(error), close=True)
+
+
+async def listen(handler: Handler, host: str, port: int) -> tuple[asyncio.Server, set[Connection]]:
+    """Accept connections; OSError if the address is not to be had."""
+    connections: set[Connection] = set()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Connection(handler, connections), host, port, backlog=4096)
+
+    def tick() -> None:
+        for connection in list(connections):
+            connection.tick()
+        loop.call_later(1.0, tick)
+
+    loop.call_later(1.0, tick)
+    return server, connections

@@ -1,0 +1,210 @@
+"""A Llama with random weights and a tokenizer of made-up words, on disk as servers of language models read it.
+
+`generated/llama:layers=2,width=64,heads=4,vocabulary=512,context=2048`: nothing is downloaded, numpy writes it all.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.benchmarks.serving.tensors import Array
+from paceline.core.errors import InputError, nearest
+
+PREFIX = "generated/llama"
+SPECIAL = ("<unk>", "<s>", "</s>", "<pad>")
+END = SPECIAL.index("</s>")
+_LIMITS = {"layers": 256, "width": 16_384, "heads": 256, "vocabulary": 262_144, "context": 1_048_576}
+_SYLLABLES = [consonant + vowel for consonant in "bcdfghjklmnprstvwz" for vowel in "aeiou"]
+_DTYPES = {"fp32": ("F32", "float32"), "bf16": ("BF16", "bfloat16"), "fp16": ("F16", "float16")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlamaShape:
+    """The knobs of a generated Llama."""
+
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+    vocabulary: int = 512
+    context: int = 2048
+
+    def __post_init__(self) -> None:
+        for knob, value in asdict(self).items():
+            if not 1 <= value <= _LIMITS[knob]:
+                raise InputError(f"{PREFIX}: {knob}={value} is outside of 1 to {_LIMITS[knob]}")
+        if self.width % (2 * self.heads):
+            raise InputError(f"{PREFIX}: width={self.width} is no multiple of twice heads={self.heads}")
+        if self.vocabulary <= len(SPECIAL):
+            raise InputError(f"{PREFIX}: vocabulary={self.vocabulary} is too small; {len(SPECIAL)} tokens are special")
+
+    @property
+    def hidden(self) -> int:
+        """Width of the layers in between."""
+        return 4 * self.width
+
+    @property
+    def words(self) -> list[str]:
+        """Every token, the special ones first."""
+        return [*SPECIAL, *(_word(index) for index in range(self.vocabulary - len(SPECIAL)))]
+
+
+def parse(name: str) -> LlamaShape:
+    """The shape that a name asks for."""
+    family, _, settings = name.partition(":")
+    if family != PREFIX:
+        raise InputError(f"model '{name}': a generated language model is called {PREFIX}:layers=2,width=64")
+    known = [knob.name for knob in fields(LlamaShape)]
+    given: dict[str, int] = {}
+    for setting in filter(None, settings.split(",")):
+        knob, _, value = (part.strip() for part in setting.partition("="))
+        if knob not in known:
+            guess = nearest(knob, known)
+            hint = f"did you mean '{guess}'?" if guess else f"known are {', '.join(known)}"
+            raise InputError(f"model '{name}': there is no knob '{knob}': {hint}")
+        if not (value.isascii() and value.isdigit() and len(value) < 10):
+            raise InputError(f"model '{name}': {knob}={value} is not a whole number from 1 to {_LIMITS[knob]}")
+        given[knob] = int(value)
+    return LlamaShape(**given)
+
+
+def write(folder: Path, shape: LlamaShape, *, precision: str, seed: int) -> None:
+    """Write configuration, tokenizer and weights into a folder as the Hugging Face libraries read it."""
+    if precision not in _DTYPES:
+        raise InputError(f"precision = '{precision}': a generated language model has one of {', '.join(_DTYPES)}")
+    folder.mkdir(parents=True, exist_ok=True)
+    stored, called = _DTYPES[precision]
+    # Without an end of text, answers have exactly as many tokens as were asked for.
+    ids: dict[str, Any] = {"bos_token_id": SPECIAL.index("<s>"), "eos_token_id": None}
+    ids["pad_token_id"] = SPECIAL.index("<pad>")
+    _write_json(folder / "config.json", _config(shape, called) | ids)
+    _write_json(folder / "generation_config.json", ids | {"do_sample": False, "max_length": shape.context})
+    _write_json(folder / "tokenizer.json", _tokenizer(shape))
+    _write_json(folder / "tokenizer_config.json", _tokenizer_config(shape))
+    _write_safetensors(folder / "model.safetensors", shape, stored, seed)
+
+
+def weights(shape: LlamaShape, seed: int) -> Iterator[tuple[str, Array]]:
+    """Every weight by name, in fp32; the same for the same seed."""
+    generator = np.random.default_rng(seed)
+    for name, size in _sizes(shape):
+        if len(size) == 1:
+            yield name, np.ones(size, np.float32)
+            continue
+        weight = generator.standard_normal(size, np.float32) / np.float32(np.sqrt(size[1]))
+        if name == "lm_head.weight":
+            weight[: len(SPECIAL)] = 0  # so that the likeliest word is hardly ever a special token
+        yield name, weight
+
+
+def _sizes(shape: LlamaShape) -> Iterator[tuple[str, tuple[int, ...]]]:
+    width, hidden = shape.width, shape.hidden
+    yield "model.embed_tokens.weight", (shape.vocabulary, width)
+    for layer in range(shape.layers):
+        at = f"model.layers.{layer}"
+        yield f"{at}.input_layernorm.weight", (width,)
+        for part in ("q", "k", "v", "o"):
+            yield f"{at}.self_attn.{part}_proj.weight", (width, width)
+        yield f"{at}.post_attention_layernorm.weight", (width,)
+        yield f"{at}.mlp.gate_proj.weight", (hidden, width)
+        yield f"{at}.mlp.up_proj.weight", (hidden, width)
+        yield f"{at}.mlp.down_proj.weight", (width, hidden)
+    yield "model.norm.weight", (width,)
+    yield "lm_head.weight", (shape.vocabulary, width)
+
+
+def _config(shape: LlamaShape, dtype: str) -> dict[str, Any]:
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": shape.width,
+        "intermediate_size": shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.heads,
+        "head_dim": shape.width // shape.heads,
+        "vocab_size": shape.vocabulary,
+        "max_position_embeddings": shape.context,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10_000.0,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": False,
+        "torch_dtype": dtype,
+    }
+
+
+def _tokenizer(shape: LlamaShape) -> dict[str, Any]:
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": index, "content": token} | flags for index, token in enumerate(SPECIAL)],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {
+            "type": "WordLevel",
+            "vocab": {word: index for index, word in enumerate(shape.words)},
+            "unk_token": SPECIAL[0],
+        },
+    }
+
+
+def _tokenizer_config(shape: LlamaShape) -> dict[str, Any]:
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": "<unk>",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "model_max_length": shape.context,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": "{% for message in messages %}{{ message['content'] }} {% endfor %}",
+    }
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def _write_safetensors(path: Path, shape: LlamaShape, dtype: str, seed: int) -> None:
+    """Eight bytes of length, a JSON header with name, type, shape and place of each tensor, then the tensors."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name, size in _sizes(shape):
+        count = int(np.prod(size)) * (4 if dtype == "F32" else 2)
+        header[name] = {"dtype": dtype, "shape": list(size), "data_offsets": [offset, offset + count]}
+        offset += count
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _, weight in weights(shape, seed):
+            file.write(_raw(weight, dtype))
+
+
+def _raw(weight: Array, dtype: str) -> bytes:
+    if dtype == "BF16":  # the upper half of an fp32, rounded to nearest
+        bits = weight.view(np.uint32)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes()
+    return weight.astype("<f4" if dtype == "F32" else "<f2").tobytes()
+
+
+def _word(index: int) -> str:
+    """A made-up word of two syllables or more, one for each number."""
+    syllables = [_SYLLABLES[index % len(_SYLLABLES)]]
+    index //= len(_SYLLABLES)
+    while index or len(syllables) < 2:
+        syllables.append(_SYLLABLES[index % len(_SYLLABLES)])
+        index //= len(_SYLLABLES)
+    return "".join(syllables)

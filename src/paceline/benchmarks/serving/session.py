@@ -1,0 +1,172 @@
+"""One server under test: started, warmed up, asked in several ways, and ended whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from paceline.benchmarks.serving import metrics
+from paceline.benchmarks.serving.answers import Answers
+from paceline.benchmarks.serving.load.arrivals import Schedule
+from paceline.benchmarks.serving.load.calibrate import Ceiling, calibrate
+from paceline.benchmarks.serving.load.generator import drive
+from paceline.benchmarks.serving.load.parameters import LoadParameters
+from paceline.benchmarks.serving.load.prepared import Prepared
+from paceline.benchmarks.serving.load.trace import Trace
+from paceline.benchmarks.serving.parameters import ServeParameters
+from paceline.benchmarks.serving.place import Place, on_cores
+from paceline.benchmarks.serving.servers import registry
+from paceline.benchmarks.serving.servers.base import Endpoint, Need, Server, ServerFailed
+from paceline.benchmarks.serving.workloads.make import made_requests
+from paceline.core.benchmark import Context, Progress
+from paceline.core.record import Measurement
+
+STEADY = 0.1  # of the median: an answer this near to the later ones counts as steady
+WARM_UP_USERS = 4
+KEPT_ANSWERS = 1  # of each kind
+
+
+@dataclass
+class Session:
+    """A running server, and all that is needed to ask it."""
+
+    parameters: ServeParameters
+    context: Context
+    server: Server
+    endpoint: Endpoint
+    requests: list[Prepared]
+    streaming: bool
+    place: Place
+    ceiling: Ceiling
+    answers: Answers | None
+    facts: dict[str, Any] = field(default_factory=dict)
+    cold_start: list[Measurement] = field(default_factory=list)
+    first_latency: float = 0.0
+    _sends: int = 0
+
+    def send(self, load: LoadParameters | Schedule, phase: str) -> Trace:
+        """One load; ServerFailed if the server died under it."""
+        self.context.report(Progress(phase=phase))
+        self._sends += 1
+        trace = drive(
+            self.endpoint,
+            self.requests,
+            load,
+            seed=self.parameters.seed + self._sends,  # or every load of a search would be the same one
+            workers=self.parameters.workers,
+            cpus=self.place.load,
+            timeout=self.parameters.timeout_per_request,
+            streaming=self.streaming,
+            keep=KEPT_ANSWERS if self.answers is not None else 0,
+            on_answer=self.answers,
+        )
+        if trace.ok.any():
+            latencies = tuple(float(one) for one in trace.latency[trace.ok])
+            self.context.report(Progress(phase, metrics.LATENCY.name, metrics.LATENCY.unit, latencies))
+        if not self.server.is_alive():
+            answered = int(trace.ok.sum())
+            raise ServerFailed(
+                f"the server ended while it was asked: {answered} of {len(trace)} requests were answered, "
+                f"{len(trace) - answered} were not",
+                self.server.logs(),
+            )
+        return trace
+
+
+@contextmanager
+def opened(parameters: ServeParameters, context: Context) -> Iterator[Session]:
+    """Everything up to the first measured request; the server ends with the block."""
+    place = Place.of_machine(parameters.workers)
+    kind = registry().get(parameters.server.kind)
+    need = Need(
+        model=parameters.model,
+        scale=parameters.scale,
+        precision=parameters.precision,
+        device=context.target,
+        seed=parameters.seed,
+        allow_import=context.case.origin == "local",
+    )
+
+    def say(phase: str) -> None:
+        context.report(Progress(phase=phase))
+
+    with TemporaryDirectory(prefix="paceline-serve-") as folder:
+        server = kind(parameters.server.settings(), need, Path(folder), say)
+        try:
+            say("preparing the model")
+            server.prepare()
+            say("calibrating the load generator")
+            ceiling = calibrate()
+            say("starting the server")
+            with on_cores(place.server):
+                started = server.start()
+            endpoint = server.endpoint(parameters.chosen_wire)
+            made = made_requests(parameters, server, endpoint, allow_import=need.allow_import)
+            session = Session(
+                parameters, context, server, endpoint, made.prepared, made.streaming, place, ceiling, made.answers
+            )
+            session.facts |= _facts(session, made.source)
+            _warm_up(session, started.ready)
+            yield session
+        finally:
+            server.stop()
+
+
+def _warm_up(session: Session, ready: float) -> None:
+    """Ask until answers are steady, or the time for it is over; how long that took is the rest of the cold start."""
+    first = session.send(LoadParameters(arrival="single-stream", requests=1), "first answer")
+    if not first.ok.any():
+        raise ServerFailed(f"the first request failed: {describe_status(int(first.status[0]))}", session.server.logs())
+    session.first_latency = float(first.latency[0])
+    parts = {"process to ready": ready, "ready to first answer": session.first_latency}
+    if session.parameters.warm_up > 0:
+        load = LoadParameters(arrival="closed", users=WARM_UP_USERS, duration=session.parameters.warm_up)
+        trace = session.send(load, "warming up")
+        steady = _until_steady(trace)
+        if steady is not None:
+            parts["first answer to steady"] = steady
+        alone = trace.done - trace.sent
+        session.first_latency = float(np.nanmedian(alone)) if np.isfinite(alone).any() else session.first_latency
+    session.cold_start = [
+        Measurement.of_value(metrics.COLD_START, seconds, at={"part": part}) for part, seconds in parts.items()
+    ]
+
+
+def _until_steady(trace: Trace) -> float | None:
+    """When the last answer came that was slower than the usual ones of the second half, at the begin of the load."""
+    took = (trace.done - trace.sent)[trace.ok]
+    done = trace.done[trace.ok]
+    if len(took) < 8:
+        return None
+    usual = float(np.median(took[len(took) // 2 :]))
+    spread = float(np.quantile(took[len(took) // 2 :], 0.9))
+    slow = took > max(spread, usual * (1.0 + STEADY))
+    settled = int(np.argmin(slow)) if not slow.all() else len(slow) - 1  # the first that is not slow
+    return float(done[settled - 1]) if settled else 0.0
+
+
+def _facts(session: Session, source: str) -> dict[str, Any]:
+    place, ceiling = session.place, session.ceiling
+    return {
+        "server": session.server.describe(),
+        "wire": session.endpoint.wire,
+        "requests": source,
+        "different_requests": len(session.requests),
+        "server_cores": list(place.server),
+        "load_cores": list(place.load),
+        "client_ceiling": f"{ceiling.rate:.0f} requests/s from one worker against a server that does nothing",
+        "latency_counts_from": "the intended time of each request",
+    }
+
+
+def describe_status(status: int) -> str:
+    """What became of a request, in words."""
+    words = {0: "it was never sent", 1: "no connection", 2: "the connection broke", 3: "no answer in time"}
+    words |= {4: "an answer that is not in the protocol", 5: "no free socket"}
+    return words.get(status, f"the server answered with status {status}")

@@ -1,0 +1,115 @@
+"""What a server uses while it is under load: processor, memory, GPU, energy."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import psutil
+
+from paceline.benchmarks.serving import metrics
+from paceline.core.record import Measurement
+from paceline.machine.nvml import kept
+from paceline.measure.energy import EnergyMeter, open_meter
+
+LOOK_SECONDS = 0.25
+
+
+@dataclass
+class Use:
+    """What was used, filled when the watch ends."""
+
+    seconds: float = 0.0
+    cpu_seconds: float | None = None  # None for a server that is not ours to look at
+    memory: int = 0
+    gpu_shares: list[float] = field(default_factory=list)
+    gpu_memory: int = 0
+    joules: float | None = None
+    source: str = ""
+
+    def measurements(self) -> list[Measurement]:
+        """The figures that are known."""
+        found = []
+        if self.cpu_seconds is not None and self.seconds > 0:
+            found.append(Measurement.of_value(metrics.CPU, 100.0 * self.cpu_seconds / self.seconds))
+            found.append(Measurement.of_value(metrics.HOST_MEMORY, float(self.memory)))
+        if self.gpu_shares:
+            found.append(Measurement.of_samples(metrics.GPU, self.gpu_shares, statistic="mean"))
+            found.append(Measurement.of_value(metrics.DEVICE_MEMORY, float(self.gpu_memory)))
+        return found
+
+
+@contextmanager
+def watched(processes: Callable[[], list[int]], target: str) -> Iterator[Use]:
+    """Look at the server's processes and its device until the end of the block."""
+    use = Use()
+    meter = open_meter(target)
+    before = meter.read() if meter is not None else 0.0
+    looking = _Looking(processes, target, use)
+    looking.start()
+    try:
+        yield use
+    finally:
+        looking.stop()
+        if meter is not None:
+            use.joules, use.source = _joules(meter, before), meter.source
+
+
+def _joules(meter: EnergyMeter, before: float) -> float | None:
+    used = meter.read() - before
+    return None if meter.late else used
+
+
+class _Looking:
+    """Looks every now and then, on a thread of its own: processes come and go."""
+
+    def __init__(self, processes: Callable[[], list[int]], target: str, use: Use) -> None:
+        self._processes = processes
+        self._use = use
+        self._spent: dict[int, tuple[float, float]] = {}  # process: first and last seen processor time
+        self._nvml = kept() if target.startswith("cuda") else None
+        self._gpus = self._nvml.handles(target) if self._nvml is not None else []
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._began = time.monotonic()
+
+    def start(self) -> None:
+        self._began = time.monotonic()
+        self._look()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._end.set()
+        self._thread.join()
+        self._look()
+        self._use.seconds = time.monotonic() - self._began
+        if self._spent:
+            self._use.cpu_seconds = sum(last - first for first, last in self._spent.values())
+
+    def _run(self) -> None:
+        while not self._end.wait(LOOK_SECONDS):
+            self._look()
+
+    def _look(self) -> None:
+        resident = 0
+        for pid in self._processes():
+            try:
+                process = psutil.Process(pid)
+                times = process.cpu_times()
+                resident += process.memory_info().rss
+            except psutil.Error:
+                continue
+            spent = times.user + times.system
+            first, _ = self._spent.get(pid, (spent, spent))
+            self._spent[pid] = (first, spent)
+        self._use.memory = max(self._use.memory, resident)
+        if self._nvml is None or not self._gpus:
+            return
+        rates = [self._nvml.ask("nvmlDeviceGetUtilizationRates", gpu) for gpu in self._gpus]
+        if all(one is not None for one in rates):
+            self._use.gpu_shares.append(sum(float(one.gpu) for one in rates) / len(rates))
+        used = [self._nvml.ask("nvmlDeviceGetMemoryInfo", gpu) for gpu in self._gpus]
+        self._use.gpu_memory = max(self._use.gpu_memory, sum(int(one.used) for one in used if one is not None))

@@ -1,0 +1,47 @@
+"""From what a user wants to send to requests that are ready to go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.benchmarks.serving.answers import Answers
+from paceline.benchmarks.serving.load.prepared import Prepared
+from paceline.benchmarks.serving.parameters import ServeParameters
+from paceline.benchmarks.serving.servers.base import Endpoint, Server
+from paceline.benchmarks.serving.workloads.language import language_requests
+from paceline.benchmarks.serving.workloads.tensors import tensor_requests
+from paceline.core.errors import CaseError
+
+
+@dataclass(frozen=True)
+class Made:
+    """Requests, and how their answers are to be taken."""
+
+    prepared: list[Prepared]
+    source: str
+    streaming: bool
+    answers: Answers | None  # None where nobody knows what is right
+
+
+def made_requests(parameters: ServeParameters, server: Server, endpoint: Endpoint, *, allow_import: bool) -> Made:
+    """The requests of a case."""
+    wanted, wire = parameters.requests, endpoint.wire
+    if wire in ("openai-chat", "openai-completions"):
+        prepared, source = language_requests(wanted, wire, model=endpoint.model, seed=parameters.seed)
+        return Made(prepared, source, wanted.stream, None)
+    artifact = server.artifact
+    if artifact is None:
+        raise CaseError(f"server '{server.name}' does not tell which tensors the model takes")
+    requests = tensor_requests(
+        wanted,
+        artifact,
+        wire,
+        model=endpoint.model,
+        seed=parameters.seed,
+        most_samples=getattr(server.settings, "max_batch", None),
+        allow_import=allow_import,
+    )
+    answers = None
+    if parameters.check_answers and server.is_checkable:
+        answers = Answers(artifact, requests.tensors, wire, allow_import=allow_import)
+    return Made(requests.prepared, requests.source, False, answers)

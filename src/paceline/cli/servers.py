@@ -1,0 +1,80 @@
+"""List servers, and install or remove those that are other people's software."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from paceline.benchmarks.serving.servers._environment import Requirements
+
+
+@click.group("servers", invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.pass_context
+def command(context: click.Context, as_json: bool) -> None:
+    """List servers and say which can start here; install or remove one."""
+    if context.invoked_subcommand is not None:
+        return
+    from paceline.benchmarks.serving.servers import registry
+
+    found = registry()
+    rows = [
+        {"name": name, "summary": server.summary, "wires": list(server.wires), "missing": server.missing()}
+        for name, server in sorted(found.entries.items())
+    ]
+    if as_json:
+        disabled = [{"module": one.module, "reason": one.reason} for one in found.broken]
+        click.echo(json.dumps({"servers": rows, "disabled": disabled}, indent=2))
+        return
+    width = max(len(str(row["name"])) for row in rows)
+    for row in rows:
+        mark = click.style("-" if row["missing"] else "✓", fg="yellow" if row["missing"] else "green")
+        click.echo(f"{mark} {row['name']:<{width}}  {row['summary']}")
+        if row["missing"]:
+            click.secho(f"  {'':<{width}}  {row['missing']}", dim=True)
+    for failure in found.broken:
+        click.secho(f"disabled: {failure.module}: {failure.reason}", fg="red")
+
+
+@command.command("install")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+def install(names: tuple[str, ...]) -> None:
+    """Make a virtual environment for each server, with pip as you have configured it."""
+    from paceline.benchmarks.serving.servers import _environment
+    from paceline.core.quantity import show_duration, show_size
+
+    for name, requirements in [(name, _requirements(name)) for name in names]:
+        made = _environment.install(requirements, partial(_say, name))
+        took = f"in {show_duration(made.seconds)}" if made.seconds else "already"
+        click.echo(f"{name}: installed {took}, {show_size(made.size)} in {made.folder}")
+
+
+@command.command("remove")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+def remove(names: tuple[str, ...]) -> None:
+    """Remove the virtual environments of servers."""
+    from paceline.benchmarks.serving.servers import _environment
+
+    for name in [_requirements(name).server for name in names]:
+        was_there = _environment.remove(name)
+        click.echo(f"{name}: removed" if was_there else f"{name}: was not installed")
+
+
+def _say(name: str, words: str) -> None:
+    click.echo(f"{name}: {words}", err=True)
+
+
+def _requirements(name: str) -> Requirements:
+    from paceline.benchmarks.serving.servers import registry
+    from paceline.benchmarks.serving.servers._program import PythonProgram
+    from paceline.core.errors import InputError
+
+    server = registry().get(name)
+    if not issubclass(server, PythonProgram):
+        reason = server.missing()
+        raise InputError(f"'{name}' is nothing that pip installs" + (f": {reason}" if reason else ""))
+    return server.requirements

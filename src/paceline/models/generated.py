@@ -1,0 +1,372 @@
+"""Models made to measure: `generated/FAMILY:knob=value,...`, every knob with a default, random data to run them on.
+
+A name is a grammar: `generated/transformer:layers=4,width=256,heads=4,sequence=64`. Knobs may come in any order; the
+model's own name has those that differ from the defaults, in the order of the family. All of them classify, so that
+what a sample takes in and gives out stays small however large the model is.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from paceline.core.errors import InputError, nearest
+from paceline.models.base import Batch, ModelSpec, Scale, Task, Workload
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+PREFIX = "generated/"
+CLASSES = 100
+VOCABULARY = 8192  # of a transformer's tokens
+FEATURES = 64  # of a step of an LSTM
+CHANNELS = 3  # of an image
+
+# A knob means the same in every family. More than the limit is a slip of the pen.
+LIMITS = {"layers": 1024, "width": 65_536, "heads": 1024, "sequence": 131_072, "kernel": 31, "image": 4096}
+TINY_LIMITS = {"layers": 2, "width": 64, "heads": 4, "sequence": 16, "kernel": 3, "image": 16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape(ABC):
+    """The knobs of one generated model, in the order in which its name has them."""
+
+    family: ClassVar[str]
+    task: ClassVar[Task]
+    sample: ClassVar[str]
+    linear: ClassVar[bool] = False  # whether its layers are linear ones, which fp8 asks for
+    convolutional: ClassVar[bool] = False
+    takes_tokens: ClassVar[bool] = False  # instead of features
+
+    layers: int
+    width: int
+
+    def __post_init__(self) -> None:
+        for knob, value in asdict(self).items():
+            if not 1 <= value <= LIMITS[knob]:
+                raise InputError(f"{PREFIX}{self.family}: {knob}={value} is outside of 1 to {LIMITS[knob]}")
+
+    def __str__(self) -> str:
+        values = ((knob, getattr(self, knob.name)) for knob in fields(self))
+        changed = [f"{knob.name}={value}" for knob, value in values if value != knob.default]
+        return f"{PREFIX}{self.family}" + (f":{','.join(changed)}" if changed else "")
+
+    def at(self, scale: Scale) -> Self:
+        """As it was asked for, or with every knob at most as high as a slow machine can bear."""
+        if scale == "full":
+            return self
+        return type(self)(**{knob: min(value, TINY_LIMITS[knob]) for knob, value in asdict(self).items()})
+
+    @property
+    @abstractmethod
+    def parameters(self) -> int:
+        """How many weights the module has."""
+
+    @property
+    @abstractmethod
+    def flops(self) -> int:
+        """Of one sample's forward pass, by the formula of `models.flops`."""
+
+    @property
+    @abstractmethod
+    def summary(self) -> str:
+        """What it is, in one line."""
+
+    @property
+    @abstractmethod
+    def input(self) -> tuple[int, ...]:
+        """The sizes of what one sample takes in."""
+
+    @abstractmethod
+    def module(self) -> nn.Module:
+        """The module with random weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FcShape(Shape):
+    """Layers that are all products of one width."""
+
+    family = "fc"
+    task = "vector classification"
+    sample = "vector"
+    linear = True
+
+    layers: int = 8
+    width: int = 1024
+
+    @property
+    def parameters(self) -> int:
+        return self.layers * (self.width + 1) * self.width + _classifier_parameters(self.width)
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.layers * self.width**2 + _classifier_flops(self.width)
+
+    @property
+    def summary(self) -> str:
+        return f"{self.layers} fully connected layers on vectors of {self.width}; {CLASSES} classes"
+
+    @property
+    def input(self) -> tuple[int, ...]:
+        return (self.width,)
+
+    def module(self) -> nn.Module:
+        from paceline.models._modules.generated import FcClassifier
+
+        return FcClassifier(layers=self.layers, width=self.width, classes=CLASSES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CnnShape(Shape):
+    """Convolutions that all keep the image's size; without batch norms."""
+
+    family = "cnn"
+    task = "image classification"
+    sample = "image"
+    convolutional = True
+
+    layers: int = 8
+    width: int = 64
+    kernel: int = 3
+    image: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kernel % 2 == 0:
+            raise InputError(
+                f"{PREFIX}{self.family}: kernel={self.kernel} is even, so that a layer could not keep the image's "
+                f"size: use kernel={self.kernel - 1} or kernel={self.kernel + 1}"
+            )
+
+    @property
+    def parameters(self) -> int:
+        inputs = CHANNELS + (self.layers - 1) * self.width
+        return (self.kernel**2 * inputs + self.layers) * self.width + _classifier_parameters(self.width)
+
+    @property
+    def flops(self) -> int:
+        inputs = CHANNELS + (self.layers - 1) * self.width
+        return 2 * self.image**2 * self.kernel**2 * inputs * self.width + _classifier_flops(self.width)
+
+    @property
+    def summary(self) -> str:
+        return (
+            f"{self.layers} convolutions of {self.kernel} x {self.kernel} with {self.width} channels on images of "
+            f"{self.image} x {self.image}; {CLASSES} classes"
+        )
+
+    @property
+    def input(self) -> tuple[int, ...]:
+        return (CHANNELS, self.image, self.image)
+
+    def module(self) -> nn.Module:
+        from paceline.models._modules.generated import CnnClassifier
+
+        return CnnClassifier(
+            layers=self.layers, width=self.width, kernel=self.kernel, channels=CHANNELS, classes=CLASSES
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerShape(Shape):
+    """Pre-norm layers over token numbers; the feed-forward part is four times as wide."""
+
+    family = "transformer"
+    task = "sequence classification"
+    sample = "sequence"
+    linear = True
+    takes_tokens = True
+
+    layers: int = 4
+    width: int = 256
+    heads: int = 4
+    sequence: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.width % self.heads:
+            near = min(_divisors(self.width), key=lambda heads: abs(heads - self.heads))
+            raise InputError(
+                f"{PREFIX}{self.family}: width={self.width} is not a multiple of heads={self.heads}: "
+                f"use heads={near}, or another width"
+            )
+
+    def at(self, scale: Scale) -> Self:
+        if scale == "full":
+            return self
+        width = min(self.width, TINY_LIMITS["width"])
+        heads = max(heads for heads in _divisors(width) if heads <= min(self.heads, TINY_LIMITS["heads"]))
+        return type(self)(
+            layers=min(self.layers, TINY_LIMITS["layers"]),
+            width=width,
+            heads=heads,
+            sequence=min(self.sequence, TINY_LIMITS["sequence"]),
+        )
+
+    @property
+    def parameters(self) -> int:
+        embedded = (VOCABULARY + self.sequence) * self.width
+        block = 12 * self.width**2 + 13 * self.width  # four products in attention, eight after; biases, two norms
+        return embedded + self.layers * block + 2 * self.width + _classifier_parameters(self.width)
+
+    @property
+    def flops(self) -> int:
+        block = 24 * self.width**2 * self.sequence + 4 * self.sequence**2 * self.width
+        return self.layers * block + _classifier_flops(self.width)
+
+    @property
+    def summary(self) -> str:
+        return (
+            f"{self.layers} pre-norm layers, hidden size {self.width}, {self.heads} heads, over {self.sequence} of "
+            f"{VOCABULARY} tokens; {CLASSES} classes"
+        )
+
+    @property
+    def input(self) -> tuple[int, ...]:
+        return (self.sequence,)
+
+    def module(self) -> nn.Module:
+        from paceline.models._modules.generated import TransformerClassifier
+
+        return TransformerClassifier(**asdict(self), vocabulary=VOCABULARY, classes=CLASSES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LstmShape(Shape):
+    """LSTM layers over steps of features; the last step decides."""
+
+    family = "lstm"
+    task = "sequence classification"
+    sample = "sequence"
+
+    layers: int = 2
+    width: int = 256
+    sequence: int = 64
+
+    @property
+    def parameters(self) -> int:
+        inputs = FEATURES + (self.layers - 1) * self.width
+        gates = 4 * self.width * (inputs + self.layers * (self.width + 2))  # two biases each, as cuDNN has them
+        return gates + _classifier_parameters(self.width)
+
+    @property
+    def flops(self) -> int:
+        inputs = FEATURES + (self.layers - 1) * self.width
+        return 8 * self.sequence * self.width * (inputs + self.layers * self.width) + _classifier_flops(self.width)
+
+    @property
+    def summary(self) -> str:
+        return (
+            f"{self.layers} LSTM layers, hidden size {self.width}, over {self.sequence} steps of {FEATURES} features; "
+            f"{CLASSES} classes from the last step"
+        )
+
+    @property
+    def input(self) -> tuple[int, ...]:
+        return (self.sequence, FEATURES)
+
+    def module(self) -> nn.Module:
+        from paceline.models._modules.lstm import LstmClassifier
+
+        return LstmClassifier(layers=self.layers, inputs=FEATURES, hidden=self.width, classes=CLASSES)
+
+
+SHAPES: dict[str, type[Shape]] = {shape.family: shape for shape in (TransformerShape, FcShape, CnnShape, LstmShape)}
+
+
+def parse(name: str) -> Shape:
+    """The shape that a name asks for; an unknown family or knob is refused with the nearest one."""
+    family, colon, rest = name.removeprefix(PREFIX).partition(":")
+    if family not in SHAPES:
+        raise InputError(f"model '{name}': there is no family '{family}'{_nearest(family, SHAPES)}")
+    known = [knob.name for knob in fields(SHAPES[family])]
+    given: dict[str, int] = {}
+    for setting in rest.split(",") if colon else ():
+        knob, equals, value = (part.strip() for part in setting.partition("="))
+        if not equals:
+            example = f"{PREFIX}{family}:{known[0]}=4,{known[1]}=64"
+            raise InputError(f"model '{name}': '{setting}' is not knob=value; write it like {example}")
+        if knob not in known:
+            raise InputError(f"model '{name}': there is no knob '{knob}'{_nearest(knob, known)}")
+        if knob in given:
+            raise InputError(f"model '{name}': {knob} is given twice")
+        if not re.fullmatch("[0-9]{1,9}", value):
+            raise InputError(f"model '{name}': {knob}={value} is not a whole number from 1 to {LIMITS[knob]}")
+        given[knob] = int(value)
+    return SHAPES[family](**given)
+
+
+def generated_model(name: str) -> ModelSpec:
+    """The model of a name that starts with `generated/`."""
+    shape = parse(name)
+    return ModelSpec(
+        name=str(shape),
+        family="generated",
+        task=shape.task,
+        summary=f"generated: {shape.summary}",
+        build=partial(_build, shape),
+        parameters=shape.parameters,
+        flops=shape.flops,
+        batch_size=32,
+        sample=shape.sample,
+        channels_last=shape.convolutional,
+        fp8=shape.linear and shape.width % 16 == 0,  # other widths have no 8-bit product
+        settings=asdict(shape),
+    )
+
+
+def _build(shape: Shape, scale: Scale) -> Workload:
+    built = shape.at(scale)
+    return Workload(
+        module=built.module(),
+        make_batch=partial(_make_batch, built),
+        loss=_class_loss,
+        tokens_per_sample=getattr(built, "sequence", None),
+    )
+
+
+def _make_batch(shape: Shape, samples: int, generator: torch.Generator) -> Batch:
+    import torch
+
+    device = generator.device
+    inputs = torch.empty(samples, *shape.input, dtype=torch.int64 if shape.takes_tokens else None, device=device)
+    labels = torch.empty(samples, dtype=torch.int64, device=device)
+    for row in range(samples):  # row by row: the first samples must not depend on how many follow
+        if shape.takes_tokens:
+            inputs[row].random_(VOCABULARY, generator=generator)
+        else:
+            inputs[row].normal_(generator=generator)
+        labels[row].random_(CLASSES, generator=generator)
+    return Batch(inputs=(inputs,), targets=(labels,))
+
+
+def _class_loss(logits: Tensor, batch: Batch) -> Tensor:
+    import torch.nn.functional as F
+
+    return F.cross_entropy(logits, batch.targets[0])
+
+
+def _classifier_parameters(width: int) -> int:
+    return (width + 1) * CLASSES
+
+
+def _classifier_flops(width: int) -> int:
+    return 2 * width * CLASSES
+
+
+def _divisors(number: int) -> list[int]:
+    return [candidate for candidate in range(1, LIMITS["heads"] + 1) if number % candidate == 0]
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    guess = nearest(name, known)
+    return f": did you mean '{guess}'?" if guess else f"; known are {', '.join(known)}"
+
+
+MODELS = tuple(generated_model(f"{PREFIX}{family}") for family in SHAPES)

@@ -1,0 +1,182 @@
+"""What `--hosts` starts on each host: takes orders from standard input, measures the ranks of this host, answers.
+
+It ends, with everything it started, when its orders end: the user's command closed them, or is not heard of any more.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from paceline.core.case import Case
+from paceline.core.errors import InputError, PacelineError
+from paceline.runner import wire
+from paceline.runner.execute import CaseExecution, free_port
+from paceline.runner.network import bound_to, is_loopback, own_address
+from paceline.runner.run import imports_of
+from paceline.runner.server import WarmServer
+from paceline.version import VERSION
+
+SILENCE_SECONDS = 120.0  # the command says something every few seconds
+LEAVE_SECONDS = 5.0
+REACH_SECONDS = 10.0
+
+Words = dict[str, Any]
+
+
+class Orders:
+    """Reads orders as they come, because the one to stop comes while another is being obeyed."""
+
+    def __init__(self, source: int) -> None:
+        self.stop = threading.Event()
+        self._source = source
+        self._waiting: queue.SimpleQueue[Words | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def next(self) -> Words | None:
+        """The next order; None when there will be no more."""
+        return self._waiting.get()
+
+    def _read(self) -> None:
+        rest = b""
+        while select.select([self._source], [], [], SILENCE_SECONDS)[0]:
+            data = os.read(self._source, 1 << 16)
+            if not data:
+                break
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                self._take(wire.decode(line))
+        self.stop.set()
+        self._waiting.put(None)
+        time.sleep(LEAVE_SECONDS)
+        os._exit(1)  # something does not let go; what the warm server forked ends with it
+
+    def _take(self, order: Words | None) -> None:
+        if order is None or order["do"] == "live":
+            return
+        if order["do"] == "stop":
+            self.stop.set()
+            return
+        self.stop.clear()
+        self._waiting.put(order)
+
+
+class Agent:
+    """Obeys, one order after the other."""
+
+    def __init__(self, orders: Orders, answers: int, server: WarmServer) -> None:
+        self._orders = orders
+        self._answers = answers
+        self._server = server
+        self._door: socket.socket | None = None  # where the other hosts try whether they reach this one
+        self._network: dict[str, str] = {}
+
+    def serve(self) -> None:
+        """Until the orders end."""
+        obey = {
+            "hello": self._hello,
+            "describe": self._describe,
+            "listen": self._listen,
+            "reach": self._reach,
+            "face": self._face,
+            "port": lambda _order: {"port": free_port()},
+            "run": self._run,
+        }
+        while (order := self._orders.next()) is not None:
+            try:
+                answer = obey[order["do"]](order)
+            except PacelineError as error:
+                answer = {"refused": str(error)}
+            self._say(answer)
+
+    def _say(self, message: Words) -> None:
+        data = wire.encode(message)
+        while data:
+            data = data[os.write(self._answers, data) :]
+
+    def _hello(self, order: Words) -> Words:
+        from paceline.machine import gpu_count
+
+        # What the command was given counts here, too, as far as this host has it.
+        os.environ.update(order["environment"])
+        known = [*order["path"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(known))
+        sys.path[:0] = [folder for folder in order["path"] if folder not in sys.path]
+        with suppress(OSError):
+            os.chdir(order["folder"] if Path(order["folder"]).is_dir() else Path.home())
+        return {"hello": {"version": VERSION, "gpus": gpu_count()}}
+
+    def _describe(self, _order: Words) -> Words:
+        from paceline.machine import describe
+
+        return {"environment": describe().model_dump(mode="json")}
+
+    def _listen(self, _order: Words) -> Words:
+        dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        self._door = socket.create_server(("", 0), family=family, dualstack_ipv6=dual)
+        return {"port": self._door.getsockname()[1]}
+
+    def _reach(self, order: Words) -> Words:
+        """From here to the first rank's host."""
+        where = (order["address"], order["port"])
+        try:
+            with socket.create_connection(where, timeout=REACH_SECONDS) as connection:
+                own = str(connection.getsockname()[0])
+        except OSError as error:
+            raise InputError(
+                f"cannot reach the first host at {where[0]}, port {where[1]}: {error}; try another --master-address"
+            ) from None
+        own = own.removeprefix("::ffff:")
+        self._network = {} if is_loopback(own) else bound_to(own)
+        return {"address": own}
+
+    def _face(self, order: Words) -> Words:
+        """From the first rank's host to another."""
+        try:
+            own = own_address(order["address"])
+        except OSError as error:
+            raise InputError(f"finds no way to {order['address']}: {error}") from None
+        self._network = {} if is_loopback(own) else bound_to(own)
+        if self._door is not None:
+            self._door.close()
+        return {"address": own}
+
+    def _run(self, order: Words) -> Words:
+        case = Case.model_validate(order["case"])
+        ranks = {int(rank): self._network | environment for rank, environment in order["ranks"].items()}
+
+        def tell(progress: Words) -> None:
+            if 0 in ranks:
+                self._say({"progress": progress})
+
+        execution = CaseExecution(
+            self._server,
+            case,
+            ranks=ranks,
+            world_size=case.ranks,
+            on_progress=tell,
+            abort=self._orders.stop.is_set,
+        )
+        return {"ended": execution.run(imports_of(case)).words()}
+
+
+def main() -> None:
+    """Serve on the streams that the remote shell connects."""
+    # What libraries print must not stand between the answers.
+    answers = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    with WarmServer() as server, suppress(BrokenPipeError):
+        Agent(Orders(sys.stdin.fileno()), answers, server).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,373 @@
+"""Runs cases over several hosts for one command: an agent on each forks its ranks, and everything comes back here."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.core.case import Case
+from paceline.core.errors import InputError
+from paceline.core.record import Cause, CauseKind, Outcome
+from paceline.runner.execute import AFTERMATH_SECONDS, LINGER_SECONDS, CaseEnd, Failure
+from paceline.runner.network import own_address
+from paceline.runner.remote import CLOSE_SECONDS, LOCAL, Inbox, RemoteAgent, RemoteShell
+from paceline.runner.server import WarmServer
+from paceline.version import VERSION
+
+START_SECONDS = 60.0
+ANSWER_SECONDS = 30.0
+LATE_SECONDS = LINGER_SECONDS + 10.0  # a host ends its ranks by itself; one that is this late is lost
+BEAT_SECONDS = 10.0
+
+# What steers collectives and threads on every host as it does here.
+_FORWARDED = ("NCCL_", "GLOO_", "TORCH_", "OMP_")
+_HOST = re.compile(r"(?P<name>[^\s:,\[\]]+|\[[0-9a-fA-F:.%]+\])(?::(?P<slots>\d+))?")
+_HOST_LINE = re.compile(r"(?P<name>\S+)(?:\s+slots\s*=\s*(?P<slots>\d+))?")
+
+Words = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host by the name that the remote shell knows."""
+
+    name: str
+    slots: int | None = None  # ranks; None is one for each GPU, or one
+
+    @property
+    def address(self) -> str:
+        """The name without the user."""
+        return self.name.rpartition("@")[2].strip("[]")
+
+
+def read_hosts(text: str) -> list[Host]:
+    """`a,b:2`, or a file with a host in each line, like `a slots=2`."""
+    path = Path(text)
+    if path.is_file():
+        lines = (line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
+        parts, pattern, form = [line for line in lines if line], _HOST_LINE, "a slots=2"
+    elif "/" in text:
+        raise InputError(f"--hosts {text}: there is no such file")
+    else:
+        parts, pattern, form = text.split(","), _HOST, "a,b:2"
+    hosts = []
+    for part in parts:
+        found = pattern.fullmatch(part.strip())
+        if found is None or part.startswith("-"):
+            raise InputError(f"--hosts {text}: '{part.strip()}' is no host; write {form}")
+        slots = int(found["slots"]) if found["slots"] else None
+        if slots == 0:
+            raise InputError(f"--hosts {text}: '{part.strip()}' has no rank; leave the host out")
+        hosts.append(Host(found["name"], slots))
+    names = [host.name for host in hosts]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"--hosts {text}: {twice} stands twice; for several ranks on it, write {twice}:2")
+    if not hosts:
+        raise InputError(f"--hosts {text} names no host")
+    return hosts
+
+
+class HostTrouble(InputError):
+    """A host cannot be reached, or not be used."""
+
+    def __init__(self, message: str, place: _Place) -> None:
+        super().__init__(message)
+        self.place = place
+
+
+@dataclass
+class _Place:
+    """A host with its ranks."""
+
+    host: Host
+    agent: RemoteAgent
+    slots: int = 1
+    first_rank: int = 0
+
+
+class HostRanks:
+    """Runs cases on all hosts together, or on the first alone."""
+
+    def __init__(self, hosts: Sequence[Host], shell: RemoteShell, master: str | None) -> None:
+        self._shell = shell
+        self._inbox: Inbox = queue.SimpleQueue()
+        self._beat_at = time.monotonic()
+        self._places: list[_Place] = []
+        self.gpus = 0  # of the first host
+        self._master = master or _master_address(hosts)
+        try:
+            for host in hosts:
+                self._places.append(_Place(host, self._start(host)))
+            self._greet(self._places)
+            self._number()
+            self._meet()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    @contextmanager
+    def reached(cls, hosts: Sequence[Host], shell: RemoteShell, master: str | None = None) -> Iterator[HostRanks]:
+        """The hosts, all of them fit to be used; nothing that was started there outlives this."""
+        ranks = cls(hosts, shell, master)
+        try:
+            yield ranks
+        finally:
+            ranks.close()
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return sum(place.slots for place in self._places)
+
+    @property
+    def nodes(self) -> int:
+        """How many hosts there are."""
+        return len(self._places)
+
+    def environment(self) -> Words:
+        """What the first host is."""
+        first = self._places[0]
+        environment: Words = self._ask([first], {"do": "describe"}, START_SECONDS)[first.agent]["environment"]
+        return environment
+
+    def announce(self, cases: Sequence[Case]) -> None:
+        """Refuse cases that were made for another number of ranks, as a resumed run may have them."""
+        for case in cases:
+            if case.ranks not in (1, self.size):
+                raise InputError(
+                    f"{case.benchmark} {case.title} is for {case.ranks} ranks, but --hosts gives {self.size}: "
+                    "name other hosts, or their slots like a:2"
+                )
+
+    def execute(self, _server: WarmServer, case: Case, on_progress: Callable[[Words], None]) -> CaseEnd:
+        """All ranks of the case, wherever they are."""
+        places = self._places if case.ranks > 1 else self._places[:1]
+        try:
+            port = self._port(places)
+        except HostTrouble as trouble:
+            return CaseEnd(failure=_failure(trouble.place, case, str(trouble)))
+        for place in places:
+            ranks = self._environments(place, port) if case.ranks > 1 else {0: {}}
+            place.agent.send({"do": "run", "case": case.model_dump(mode="json"), "ranks": ranks})
+        end = self._watch(case, places, on_progress)
+        if 0 in end.results and len(places) > 1:
+            end.results[0].facts |= {"nodes": len(places), "hosts": [place.host.address for place in places]}
+        return end
+
+    def close(self) -> None:
+        """End everything on every host."""
+        for place in self._places:
+            place.agent.ask_to_leave()
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for place in self._places:
+            place.agent.close(deadline)
+
+    def _start(self, host: Host) -> RemoteAgent:
+        return RemoteAgent(host.name, self._shell.command(host.name), self._inbox)
+
+    def _greet(self, places: Sequence[_Place]) -> None:
+        """Hear from each agent that it is there and the same as this one."""
+        order = {
+            "do": "hello",
+            "folder": str(Path.cwd()),
+            "path": [str(Path(p).absolute()) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p],
+            "environment": {name: value for name, value in os.environ.items() if name.startswith(_FORWARDED)},
+        }
+        answers = self._ask(places, order, START_SECONDS)
+        for place in places:
+            hello = answers[place.agent]["hello"]
+            if hello["version"] != VERSION:
+                message = f"{place.host.name} has paceline {hello['version']}, but this is {VERSION}"
+                raise HostTrouble(f"{message}: install the same version on all hosts", place)
+            place.slots = place.host.slots or max(1, hello["gpus"])
+            if place is self._places[0]:
+                self.gpus = hello["gpus"]
+
+    def _number(self) -> None:
+        rank = 0
+        for place in self._places:
+            place.first_rank = rank
+            rank += place.slots
+
+    def _meet(self) -> None:
+        """See that every host reaches the first, and let each find the interface for it."""
+        first, *others = self._places
+        if not others:
+            return
+        port = self._ask([first], {"do": "listen"}, ANSWER_SECONDS)[first.agent]["port"]
+        reached = self._ask(others, {"do": "reach", "address": self._master, "port": port}, ANSWER_SECONDS)
+        self._ask([first], {"do": "face", "address": reached[others[0].agent]["address"]}, ANSWER_SECONDS)
+
+    def _port(self, places: Sequence[_Place]) -> int:
+        """A port for the case's own rendezvous; all are asked, to see that all are there."""
+        with suppress(HostTrouble):
+            return int(self._ask(places, {"do": "port"}, ANSWER_SECONDS)[places[0].agent]["port"])
+        self._revive(places)
+        return int(self._ask(places, {"do": "port"}, ANSWER_SECONDS)[places[0].agent]["port"])
+
+    def _revive(self, places: Sequence[_Place]) -> None:
+        """Enter hosts again that were lost."""
+        lost = [place for place in places if place.agent.ended]
+        for place in lost:
+            place.agent.close(time.monotonic())
+            place.agent = self._start(place.host)
+        if lost:
+            self._greet(lost)
+        if lost and len(places) > 1:
+            self._meet()
+
+    def _environments(self, place: _Place, port: int) -> dict[int, dict[str, str]]:
+        """As torchrun would set them."""
+        return {
+            place.first_rank + local: {
+                "RANK": str(place.first_rank + local),
+                "LOCAL_RANK": str(local),
+                "WORLD_SIZE": str(self.size),
+                "LOCAL_WORLD_SIZE": str(place.slots),
+                "GROUP_RANK": str(self._places.index(place)),
+                "MASTER_ADDR": self._master,
+                "MASTER_PORT": str(port),
+            }
+            for local in range(place.slots)
+        }
+
+    def _watch(self, case: Case, places: Sequence[_Place], on_progress: Callable[[Words], None]) -> CaseEnd:
+        """Until each host has told its end; one that fails ends the case on all."""
+        self._recall(places)
+        end, failures = CaseEnd(), list[Failure]()
+        running = {place.agent: place for place in places}
+        deadline, stop_at = time.monotonic() + case.timeout + LATE_SECONDS, float("inf")
+        while running:
+            heard = self._listen(min(deadline, stop_at))
+            if heard is None and time.monotonic() >= deadline:
+                for agent, place in running.items():
+                    agent.ended = True
+                    failures.append(_failure(place, case, f"{place.host.name} does not answer any more"))
+                break
+            if heard is None:  # the others have had their moment to say what they know
+                for agent in running:
+                    agent.send({"do": "stop"})
+                deadline, stop_at = min(deadline, time.monotonic() + LATE_SECONDS), float("inf")
+                continue
+            agent, message = heard
+            if agent not in running:
+                continue
+            if message is not None and "progress" in message:
+                end.keep(message["progress"])
+                on_progress(message["progress"])
+                continue
+            place = running.pop(agent)
+            if message is not None and "ended" in message:
+                part = CaseEnd.of_words(message["ended"])
+                end.results |= part.results
+                end.startup_seconds = part.startup_seconds if place is places[0] else end.startup_seconds
+                failure = _at_host(part.failure, place) if part.failure else None
+            else:
+                why = f"was lost: {agent.how_it_ended()}" if message is None else message["refused"]
+                failure = _failure(place, case, f"{place.host.name} {why}", detail=agent.last_words())
+            if failure is not None:
+                failures.append(failure)
+                stop_at = min(stop_at, time.monotonic() + AFTERMATH_SECONDS)
+        if failures:
+            end.failure = min(failures, key=lambda failure: failure.order)
+        elif len(end.results) < case.ranks:
+            end.failure = _failure(places[0], case, "some ranks were ended before they had a result")
+        return end
+
+    def _ask(self, places: Sequence[_Place], order: Words, seconds: float) -> dict[RemoteAgent, Words]:
+        """What each of the hosts answers; one message names all that do not."""
+        self._recall(places)
+        for place in places:
+            place.agent.send(order)
+        deadline = time.monotonic() + seconds
+        answers: dict[RemoteAgent, Words] = {}
+        trouble: dict[RemoteAgent, str] = {}
+        waiting = {place.agent: place for place in places}
+        while waiting:
+            heard = self._listen(deadline)
+            if heard is None:
+                for agent in waiting:
+                    agent.ended = True
+                    trouble[agent] = f"{agent.name} did not answer within {seconds:g} s{_said(agent)}"
+                break
+            agent, message = heard
+            if waiting.pop(agent, None) is None:
+                continue
+            if message is None:
+                trouble[agent] = self._why_ended(agent)
+            elif "refused" in message:
+                trouble[agent] = f"{agent.name} {message['refused']}"
+            else:
+                answers[agent] = message
+        if trouble:
+            place = next(place for place in places if place.agent in trouble)
+            raise HostTrouble("\n".join(trouble.values()), place)
+        return answers
+
+    def _recall(self, places: Sequence[_Place]) -> None:
+        """Say again which hosts have ended, for it may have been heard while others were listened to."""
+        for place in places:
+            if place.agent.ended:
+                self._inbox.put((place.agent, None))
+
+    def _listen(self, deadline: float) -> tuple[RemoteAgent, Words | None] | None:
+        """What a host says next; None when it is time to act. The others hear that this command is still there."""
+        while (now := time.monotonic()) < deadline:
+            if now >= self._beat_at + BEAT_SECONDS:
+                self._beat_at = now
+                for place in self._places:
+                    place.agent.send({"do": "live"})
+            try:
+                agent, message = self._inbox.get(timeout=min(deadline - now, BEAT_SECONDS))
+            except queue.Empty:
+                continue
+            agent.ended |= message is None
+            return agent, message
+        return None
+
+    def _why_ended(self, agent: RemoteAgent) -> str:
+        if agent.has_said("No module named") and agent.has_said("paceline"):
+            return (
+                f"{agent.name} has no paceline {VERSION} for {self._shell.python}: install it there, or name the "
+                f"interpreter that has it with --remote-python{_said(agent)}"
+            )
+        return f"{agent.name} cannot be used: {agent.how_it_ended()}{_said(agent)}"
+
+
+def _master_address(hosts: Sequence[Host]) -> str:
+    """Where the ranks meet: the first host, by the name that the others know it by."""
+    if len(hosts) == 1:
+        return "127.0.0.1"
+    if hosts[0].name != LOCAL:
+        return hosts[0].address
+    try:
+        return own_address(hosts[1].address)
+    except OSError as error:
+        raise InputError(
+            f"which address {hosts[1].name} reaches this host by is not known ({error}); give --master-address"
+        ) from None
+
+
+def _said(agent: RemoteAgent) -> str:
+    words = agent.last_words()
+    return f"; it said:\n{words}" if words else "; it said nothing"
+
+
+def _failure(place: _Place, case: Case, message: str, detail: str = "") -> Failure:
+    """A host that is gone; nothing says that the case cannot be measured."""
+    rank = place.first_rank if case.ranks > 1 else None
+    cause = Cause(kind=CauseKind.INTERRUPTED, message=message, detail=detail, rank=rank)
+    return Failure(place.first_rank, Outcome.FAILED, cause, time.monotonic())
+
+
+def _at_host(failure: Failure, place: _Place) -> Failure:
+    cause = failure.cause.model_copy(update={"message": f"{failure.cause.message} (on {place.host.address})"})
+    return Failure(failure.rank, failure.outcome, cause, failure.at)

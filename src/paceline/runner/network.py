@@ -1,0 +1,46 @@
+"""Which network interface leads to another host, and how gloo and NCCL are told to take it.
+
+Left alone, gloo advertises the address that the host's own name resolves to, which is often the loopback.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Mapping
+
+import psutil
+
+_ANY_PORT = 9  # nothing is sent there
+
+
+def own_address(towards: str) -> str:
+    """The address that this host shows to another one; raises OSError if no route leads there."""
+    family, kind, _, _, address = socket.getaddrinfo(towards, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)  # asks the kernel for its route, and sends nothing
+        return str(probe.getsockname()[0])
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address never leaves its host."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def interface_of(address: str) -> str | None:
+    """The name of the interface that has this address."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(found.address.partition("%")[0] == address.partition("%")[0] for found in addresses):
+            return name
+    return None
+
+
+def bound_to(address: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables that make collectives use the interface with this address; what the user has set stands."""
+    interface = interface_of(address)
+    if interface is None:
+        return {}
+    # NCCL takes a name for the beginning of one, unless it is told to look for exactly this one.
+    wanted = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
+    return {name: value for name, value in wanted.items() if name not in environment}

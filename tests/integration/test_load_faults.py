@@ -1,0 +1,172 @@
+"""Servers that stall, lie or die, and workers that are killed: everything is counted, and the run ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from paceline.benchmarks.serving.load.calibrate import measure
+from paceline.benchmarks.serving.load.generator import drive
+from paceline.benchmarks.serving.load.null_server import Behaviour, running
+from paceline.benchmarks.serving.load.parameters import LoadParameters
+from paceline.benchmarks.serving.load.prepared import Prepared
+from paceline.benchmarks.serving.load.processes import LoadFailed
+from paceline.benchmarks.serving.load.quality import LoadNotDelivered, doubts, require_delivered
+from paceline.benchmarks.serving.load.trace import (
+    BROKEN,
+    OUT_OF_SOCKETS,
+    REFUSED,
+    SHED,
+    TIMED_OUT,
+    UNREADABLE,
+    UNSENT,
+    Trace,
+)
+from paceline.benchmarks.serving.servers.base import Endpoint
+
+ONE = [Prepared(b'{"inputs":[]}')]
+HUNDRED = LoadParameters(arrival="constant", rate=100, requests=100)
+
+
+def count(trace: Trace, status: int) -> int:
+    return int(np.count_nonzero(trace.status == status))
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "status"),
+    [
+        (Behaviour(shed_every=10), SHED),
+        (Behaviour(cut_every=10), BROKEN),
+        (Behaviour(garbage_every=10), UNREADABLE),
+    ],
+    ids=["shed", "truncated", "garbage"],
+)
+def test_every_bad_answer_is_counted_for_what_it_is(behaviour: Behaviour, status: int) -> None:
+    with running(behaviour) as endpoint:
+        trace = drive(endpoint, ONE, HUNDRED)
+    assert (count(trace, status), int(trace.ok.sum())) == (10, 90)
+    assert np.isnan(trace.done[trace.status == status]).all() or status == SHED
+
+
+def test_a_connection_that_the_server_closed_in_the_meantime_costs_no_request() -> None:
+    """Gaps of 20 ms: time enough for the end of the connection to arrive before the next request."""
+    with running(Behaviour(close_every=2)) as endpoint:
+        trace = drive(endpoint, ONE, LoadParameters(arrival="constant", rate=50, requests=30))
+    assert trace.ok.all()
+
+
+def test_answers_that_do_not_come_are_given_up() -> None:
+    with running(Behaviour(delay=5.0)) as endpoint:
+        trace = drive(endpoint, ONE, LoadParameters(arrival="constant", rate=100, requests=20), timeout=0.3)
+    assert count(trace, TIMED_OUT) == 20
+    assert np.isfinite(trace.sent).all() and np.isnan(trace.latency).all()
+
+
+def test_running_out_of_sockets_is_said_and_makes_nobody_wait() -> None:
+    with running(Behaviour(delay=0.5)) as endpoint:
+        trace = drive(endpoint, ONE, LoadParameters(arrival="constant", rate=200, requests=50), connections=5)
+    assert (int(trace.ok.sum()), count(trace, OUT_OF_SOCKETS)) == (5, 45)
+    assert "sockets" in {doubt.kind for doubt in doubts(trace)}
+    with pytest.raises(LoadNotDelivered, match="45 found no free socket"):
+        require_delivered(trace)
+
+
+@pytest.mark.parametrize("arrival", [{"arrival": "poisson", "rate": 200}, {"arrival": "closed", "users": 4}])
+def test_a_server_that_is_killed_is_seen_as_that_and_the_run_ends(arrival: dict[str, object]) -> None:
+    timeout = 20.0
+    begun = time.monotonic()
+    with running(Behaviour(delay=0.02, die_at=0.5)) as endpoint:
+        trace = drive(endpoint, ONE, LoadParameters.model_validate({**arrival, "duration": 1.5}), timeout=timeout)
+    assert time.monotonic() - begun < timeout
+    assert count(trace, UNSENT) == 0
+    assert trace.ok.sum() > 0 and count(trace, REFUSED) > 0
+    assert trace.ok.sum() + count(trace, REFUSED) + count(trace, BROKEN) == len(trace)
+    assert trace.done[trace.ok].max() < trace.intended[trace.status == REFUSED].max()
+    assert "refused" in {doubt.kind for doubt in doubts(trace)}
+
+
+def test_nobody_there_is_refused() -> None:
+    with running() as endpoint:
+        pass
+    trace = drive(endpoint, ONE, LoadParameters(arrival="constant", rate=100, requests=10))
+    assert count(trace, REFUSED) == 10
+
+
+def test_a_host_that_does_not_exist_is_an_error_with_its_reason() -> None:
+    nowhere = Endpoint("kserve-json", "nowhere.invalid", 1, "/", "x")
+    with pytest.raises(LoadFailed, match="did not start"):
+        drive(nowhere, ONE, HUNDRED)
+
+
+def workers_of(process: psutil.Process) -> list[psutil.Process]:
+    found = []
+    for child in process.children():
+        try:
+            if "paceline.benchmarks.serving.load._worker" in child.cmdline():
+                found.append(child)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def until_there(process: psutil.Process, number: int) -> list[psutil.Process]:
+    for _ in range(600):
+        found = workers_of(process)
+        if len(found) == number and all(len(one.threads()) and one.num_fds() > 5 for one in found):
+            return found
+        time.sleep(0.05)
+    raise AssertionError("the workers did not start")
+
+
+def test_a_worker_that_is_killed_loses_its_requests_alone() -> None:
+    said: list[str] = []
+    traces: list[Trace] = []
+    load = LoadParameters(arrival="constant", rate=100, duration="3s")
+    with running() as endpoint:
+        driving = threading.Thread(target=lambda: traces.append(drive(endpoint, ONE, load, workers=2, say=said.append)))
+        driving.start()
+        victim = until_there(psutil.Process(), 2)[0]
+        time.sleep(1.0)
+        victim.kill()
+        driving.join()
+    (trace,) = traces
+    assert len(trace) == 300
+    assert len(said) == 1 and "was lost" in said[0]
+    lost = next(int(worker) for worker in (0, 1) if not trace.ok[trace.worker == worker].any())
+    assert trace.ok[trace.worker != lost].all()
+    assert set(trace.status[trace.worker == lost]) <= {BROKEN, UNSENT}
+    assert UNSENT in trace.status
+    with pytest.raises(LoadNotDelivered, match="worker of the load generator was lost"):
+        require_delivered(trace)
+
+
+def test_workers_end_with_the_process_that_started_them() -> None:
+    code = """
+from paceline.benchmarks.serving.load.generator import drive
+from paceline.benchmarks.serving.load.parameters import LoadParameters
+from paceline.benchmarks.serving.load.prepared import Prepared
+from paceline.benchmarks.serving.servers.base import Endpoint
+import sys
+endpoint = Endpoint("kserve-json", "127.0.0.1", int(sys.argv[1]), "/", "x")
+drive(endpoint, [Prepared(b"")], LoadParameters(arrival="constant", rate=10, duration=300))
+"""
+    with running() as endpoint, subprocess.Popen([sys.executable, "-c", code, str(endpoint.port)]) as parent:
+        (worker,) = until_there(psutil.Process(parent.pid), 1)
+        parent.kill()
+        gone, alive = psutil.wait_procs([worker], timeout=30)
+    assert (len(gone), alive) == (1, [])
+
+
+def test_a_calibration_measures_the_generator_itself() -> None:
+    with running() as endpoint:
+        ceiling = measure(endpoint)
+    assert ceiling.requests_per_cpu_second > 0
+    assert [probe.rate for probe in ceiling.probes][:2] == [500.0, 2000.0]
+    assert all(0 <= probe.lateness_p50 <= probe.lateness_p99 for probe in ceiling.probes)
+    assert ceiling.rate in {0.0, *(probe.rate for probe in ceiling.probes)}

@@ -1,0 +1,87 @@
+"""Two hosts that are not there: network namespaces joined by a cable that counts what goes through it.
+
+Each knows the other by name, and itself by the loopback, as many distributions set it up.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+NAMES = Path("/etc/netns")  # whose files `ip netns exec` puts over those of /etc
+
+
+@dataclass(frozen=True)
+class TwoHosts:
+    """The names of the namespaces; each has one interface beside its loopback."""
+
+    first: str
+    second: str
+    interface: str = "paceline0"
+
+    @property
+    def flags(self) -> list[str]:
+        """What `paceline run` must be told."""
+        return ["--hosts", f"{self.first},{self.second}", "--remote-shell", "ip netns exec {host}"]
+
+    def carried(self) -> tuple[int, int]:
+        """Bytes that have left the first host, and that have come to it."""
+        folder = f"/sys/class/net/{self.interface}/statistics"
+        said = ip("netns", "exec", self.first, "cat", f"{folder}/tx_bytes", f"{folder}/rx_bytes").split()
+        return int(said[0]), int(said[1])
+
+    def cut(self) -> None:
+        """Pull the cable out of the second host."""
+        ip("-n", self.second, "link", "set", self.interface, "down")
+
+    def mend(self) -> None:
+        """Put it back."""
+        ip("-n", self.second, "link", "set", self.interface, "up")
+
+    def in_second(self, process: psutil.Process) -> bool:
+        """Whether a process is on the second host."""
+        own = Path(f"/proc/{process.pid}/ns/net")
+        return own.exists() and own.stat().st_ino == Path(f"/run/netns/{self.second}").stat().st_ino
+
+
+def ip(*words: str) -> str:
+    """`ip ...`, which must succeed; what it printed."""
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
+
+
+@contextmanager
+def two_hosts() -> Iterator[TwoHosts]:
+    """Two namespaces of our own; skips loudly where they cannot be made."""
+    if shutil.which("ip") is None:
+        pytest.skip("ip is not here: apt-get install iproute2")
+    hosts = TwoHosts(f"paceline-{os.getpid()}-1", f"paceline-{os.getpid()}-2")
+    names = (hosts.first, hosts.second)
+    try:
+        try:
+            for name in names:
+                ip("netns", "add", name)
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"network namespaces cannot be made here (root can): {error.stderr.strip()}")
+        end = ("name", hosts.interface, "netns")
+        ip("link", "add", *end, hosts.first, "type", "veth", "peer", *end, hosts.second)
+        for name, address in zip(names, ADDRESSES, strict=True):
+            known = {**dict(zip(names, ADDRESSES, strict=True)), "localhost": "127.0.0.1", name: "127.0.1.1"}
+            (NAMES / name).mkdir(parents=True)
+            (NAMES / name / "hosts").write_text("".join(f"{where} {who}\n" for who, where in known.items()))
+            ip("-n", name, "address", "add", f"{address}/24", "dev", hosts.interface)
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "link", "set", hosts.interface, "up")
+        yield hosts
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+            shutil.rmtree(NAMES / name, ignore_errors=True)

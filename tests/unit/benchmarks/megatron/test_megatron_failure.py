@@ -1,0 +1,119 @@
+"""Why a training failed is told in one sentence, out of everything that its ranks and torchrun wrote."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.benchmarks.megatron._failure import explained
+from paceline.benchmarks.micro.tools import Said, ToolError
+from paceline.core.errors import MissingDependency, OutOfMemory, Unsupported
+from support.recordings import recorded
+
+NAMES = ("one-rank-raised", "one-rank-killed", "without-cuda", "unknown-argument", "out-of-memory")
+RECORDINGS = {name: recorded(f"megatron/torchrun-2.13-{name}.err") for name in NAMES}
+
+
+def why(errors: str, seen: int = 3) -> Exception:
+    said = Said("training ...\n", errors)
+    return explained(ToolError("python ended with exit code 1", said), "/opt/venv/bin/python", seen, 60)
+
+
+def test_the_rank_that_raised_is_heard_and_not_those_that_lost_it() -> None:
+    error = why(RECORDINGS["one-rank-raised"])
+    assert str(error) == (
+        "pretrain_gpt.py failed after 3 of 60 iterations: ValueError: Expected hidden size to be a multiple of 8"
+    )
+    (detail,) = error.__notes__
+    assert "[rank1]: Traceback" in detail
+    assert "ChildFailedError" not in detail  # which says nothing that the sentence does not
+
+
+def test_a_rank_that_was_killed_is_named_with_its_signal() -> None:
+    assert "after 3 of 60 iterations: rank 1 was ended by SIGKILL" in str(why(RECORDINGS["one-rank-killed"]))
+
+
+def test_without_a_gpu_it_is_unsupported_in_one_sentence() -> None:
+    error = why(RECORDINGS["without-cuda"], 0)
+    assert isinstance(error, Unsupported)
+    assert "trains on NVIDIA GPUs, and /opt/venv/bin/python finds none here (AssertionError: Megatron requires" in str(
+        error
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "AssertionError: Torch not compiled with CUDA enabled",
+        "RuntimeError: No CUDA GPUs are available",
+        "RuntimeError: Found no NVIDIA driver on your system.",
+        "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
+    ],
+)
+def test_other_ways_to_say_that_there_is_no_gpu(line: str) -> None:
+    assert isinstance(why(f"Traceback (most recent call last):\n  File x\n{line}\n"), Unsupported)
+
+
+def test_an_argument_that_the_checkout_does_not_know_is_named() -> None:
+    error = why(RECORDINGS["unknown-argument"], 0)
+    assert isinstance(error, ToolError)
+    assert "refused its arguments: unrecognized arguments: --nope" in str(error)
+    assert "'extra'" in str(error)
+
+
+def test_memory_that_did_not_suffice_is_that_outcome() -> None:
+    error = why(RECORDINGS["out-of-memory"], 0)
+    assert isinstance(error, OutOfMemory)
+    assert error.where == "device"
+    assert "did not suffice after 0 of 60 iterations: use a smaller micro_batch_size" in str(error)
+    assert "Tried to allocate 3.07 GiB" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("message", "where"),
+    [
+        ("RuntimeError: CUDA out of memory. Tried to allocate 18.00 MiB", "device"),
+        ("torch.OutOfMemoryError: HIP out of memory.", "device"),
+        (
+            "torch.distributed.DistBackendError: NCCL error in: x.cpp:1\nLast error:\nCuda failure 2 'out of memory'",
+            "device",
+        ),
+        ("MemoryError", "host"),
+        ("RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 1 bytes", "host"),
+    ],
+)
+def test_which_memory_it_was(message: str, where: str) -> None:
+    error = why(f"Traceback (most recent call last):\n  File x\n{message}\nW1115 07:55:32.724000 1 torch/x.py:1] bye\n")
+    assert isinstance(error, OutOfMemory)
+    assert error.where == where
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [
+        "Traceback (most recent call last):\n  File x\nModuleNotFoundError: No module named 'transformer_engine.x'\n",
+        "python: Error while finding module (ModuleNotFoundError: No module named 'transformer_engine')\n",
+    ],
+)
+def test_a_module_that_is_missing_is_named_with_the_interpreter(errors: str) -> None:
+    error = why(errors, 0)
+    assert isinstance(error, MissingDependency)
+    assert "transformer_engine" in str(error)
+    assert "/opt/venv/bin/python" in str(error)
+
+
+def test_what_says_nothing_else_is_told_by_its_last_words() -> None:
+    assert "exit code 1; what a day" in str(why("what a day\n"))
+
+
+def test_a_program_that_could_not_be_started_stays_the_error_it_is() -> None:
+    error = ToolError("/no/python cannot be started: No such file or directory")
+    assert explained(error, "/no/python", 0, 60) is error
+
+
+@given(st.sampled_from(NAMES), st.data())
+def test_half_of_it_is_still_an_error_in_words(name: str, data: st.DataObject) -> None:
+    text = RECORDINGS[name]
+    begin = data.draw(st.integers(0, len(text)))
+    assert str(why(text[begin : data.draw(st.integers(begin, len(text)))]))

@@ -1,0 +1,196 @@
+"""The server with a simple engine: whose answer goes to whom, what is refused, shed, dropped, padded and told."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.benchmarks.serving.protocol.kserve import Response, decode_error, encode_request
+from paceline.benchmarks.serving.protocol.stages import Stages
+from support.embedded import PATH, Doubling, Running, artifact_of, running
+
+
+def rows(count: int, start: float = 0.0) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return (start + np.arange(count * 3, dtype=np.float32)).reshape(count, 3)
+
+
+def get(server: Running, path: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    body = json.loads(answer.read())
+    connection.close()
+    return answer.status, body
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_an_answer_in_the_form_of_the_request(binary: bool) -> None:
+    with running(Doubling()) as server:
+        answer, found = server.ask(rows(2), binary=binary)
+        assert isinstance(found, Response)
+        assert np.array_equal(found.outputs["y"], rows(2) * 2)
+        assert (answer.getheader("Content-Type") == "application/octet-stream") == binary
+
+
+def test_the_stages_are_told() -> None:
+    with running(Doubling(), max_batch=1) as server:
+        answer, _ = server.ask(rows(1))
+        stages = Stages.read(answer.headers["x-paceline"])
+        assert stages is not None
+        assert all(part >= 0 for part in stages)
+        assert stages.size == 1
+
+
+def test_requests_that_come_together_are_computed_together_and_each_gets_its_own() -> None:
+    engine = Doubling()
+    with running(engine, max_batch=6, max_delay=30.0) as server, ThreadPoolExecutor(3) as pool:
+        asked = [rows(count, start=100.0 * count) for count in (1, 2, 3)]
+        found = list(pool.map(server.ask, asked))
+        assert [len(seen) for seen in engine.seen] == [6]
+        for x, (answer, response) in zip(asked, found, strict=True):
+            assert isinstance(response, Response)
+            assert np.array_equal(response.outputs["y"], x * 2)
+            assert answer.headers["x-paceline"].endswith("n=6")
+        assert get(server, "/v2/models/m/stats")[1]["batches"] == {"6": 1}
+
+
+def test_different_shapes_are_not_computed_together() -> None:
+    engine = Doubling(artifact_of(width=-1))
+    with running(engine, max_batch=2, max_delay=0.1) as server, ThreadPoolExecutor(2) as pool:
+        asked = [np.ones((1, width), np.float32) for width in (3, 4)]
+        for x, (_, found) in zip(asked, pool.map(server.ask, asked), strict=True):
+            assert isinstance(found, Response)
+            assert np.array_equal(found.outputs["y"], x * 2)
+        assert sorted(seen.shape for seen in engine.seen) == [(1, 3), (1, 4)]
+
+
+def test_batches_are_filled_up_for_an_engine_that_knows_a_few_sizes() -> None:
+    engine = Doubling(pads=True)
+    with running(engine, max_batch=4, sizes=(1, 4)) as server:
+        _, found = server.ask(rows(3))
+        assert isinstance(found, Response)
+        assert np.array_equal(found.outputs["y"], rows(3) * 2)
+        assert [len(seen) for seen in engine.seen] == [4]
+        assert get(server, "/v2/models/m/stats")[1]["padding"] == 1
+
+
+def test_beyond_the_queue_requests_are_shed_and_told_to_come_again() -> None:
+    gate = threading.Event()
+    gate.set()
+    with running(Doubling(wait=gate.wait), max_batch=1, max_queue=2) as server, ThreadPoolExecutor(3) as pool:
+        gate.clear()
+        accepted = [pool.submit(server.ask, rows(1)) for _ in range(3)]
+        server.wait(lambda: server.service.describe()["queue"] == 2)
+        answer, body = server.ask(rows(1))
+        assert answer.status == 503
+        assert answer.getheader("Retry-After") == "1"
+        assert "2 requests are waiting" in decode_error(body if isinstance(body, bytes) else b"")
+        gate.set()
+        assert [one.result()[0].status for one in accepted] == [200, 200, 200]
+        assert get(server, "/v2/models/m/stats")[1]["requests"]["shed"] == 1
+
+
+def test_who_leaves_while_waiting_is_not_computed_and_who_stays_is() -> None:
+    gate = threading.Event()
+    gate.set()
+    engine = Doubling(wait=gate.wait)
+    with running(engine, max_batch=1) as server, ThreadPoolExecutor(2) as pool:
+        gate.clear()
+        first = pool.submit(server.ask, rows(1))
+        server.wait(lambda: server.service.describe()["running"] == 1)
+        with socket.create_connection(("127.0.0.1", server.port)) as leaving:
+            body = encode_request({"x": rows(1, start=50.0)}).body
+            leaving.sendall(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (PATH.encode(), len(body)))
+            leaving.sendall(body)
+            server.wait(lambda: server.service.describe()["queue"] == 1)
+        server.wait(lambda: server.service.describe()["queue"] == 0)
+        last = pool.submit(server.ask, rows(1, start=70.0))
+        gate.set()
+        assert first.result()[0].status == 200
+        assert last.result()[0].status == 200
+        assert [float(seen[0, 0]) for seen in engine.seen] == [0.0, 70.0]
+        assert server.service.describe()["requests"]["cancelled"] == 1
+
+
+def test_an_engine_that_fails_is_told_of_and_goes_on() -> None:
+    with running(Doubling(), max_batch=1) as server:
+        answer, body = server.ask(np.full((1, 3), np.nan, np.float32))
+        assert answer.status == 500
+        assert "FloatingPointError: not a number" in decode_error(body if isinstance(body, bytes) else b"")
+        assert server.ask(rows(1))[0].status == 200
+        assert get(server, "/v2/models/m/stats")[1]["requests"] == {
+            "ok": 1,
+            "refused": 0,
+            "shed": 0,
+            "failed": 1,
+            "cancelled": 0,
+        }
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ({"z": np.ones((1, 3), np.float32)}, "the model takes x, but the request has z"),
+        ({"x": np.ones((1, 3), np.float64)}, "'x' is FP64; the model takes FP32"),
+        ({"x": np.ones((1, 4), np.float32)}, r"shape [1, 4]; the model takes [-1, 3]"),
+        ({"x": np.ones((1, 3, 1), np.float32)}, r"shape [1, 3, 1]"),
+        ({"x": np.float32(1)}, "scalar"),
+        ({"x": np.ones((0, 3), np.float32)}, "0 samples; the server takes 1 to 4"),
+        ({"x": np.ones((5, 3), np.float32)}, "5 samples; the server takes 1 to 4 (max_batch)"),
+    ],
+)
+def test_what_does_not_fit_the_model_is_refused(inputs: dict[str, Any], said: str) -> None:
+    with running(Doubling()) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        body = encode_request({name: np.asarray(value) for name, value in inputs.items()}).body
+        for wrong, words in ((body, said), (body[:-2], "not JSON"), (b'{"inputs":1}', "must be a list")):
+            connection.request("POST", PATH, wrong)
+            answer = connection.getresponse()
+            assert answer.status == 400
+            assert words in decode_error(answer.read())
+        connection.close()
+        assert server.ask(rows(1))[0].status == 200
+
+
+def test_an_output_that_the_model_does_not_have() -> None:
+    with running(Doubling()) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        connection.request("POST", PATH, encode_request({"x": rows(1)}, outputs=["q"]).body)
+        assert "there is no 'q'; the model has y" in decode_error(connection.getresponse().read())
+        connection.close()
+
+
+def test_the_questions_one_may_ask() -> None:
+    with running(Doubling()) as server:
+        assert get(server, "/v2")[1]["name"] == "paceline"
+        assert get(server, "/v2/health/live")[0] == 200
+        assert get(server, "/v2/health/ready")[0] == 200
+        assert get(server, "/v2/models/m/ready")[0] == 200
+        assert get(server, "/v2/models/m")[1] == {
+            "name": "m",
+            "versions": ["1"],
+            "platform": "test",
+            "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}],
+            "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 3]}],
+        }
+        assert get(server, "/v2/models/other")[0] == 404
+        assert get(server, "/v2/models/other/infer")[0] == 404
+        assert get(server, PATH)[0] == 405
+        assert get(server, "/")[0] == 404
+
+
+def test_alive_but_not_ready_before_the_model_is_there() -> None:
+    with running(Doubling()) as server:
+        service, server.app.service = server.app.service, None
+        assert get(server, "/v2/health/live")[0] == 200
+        assert get(server, "/v2/health/ready")[0] == 503
+        assert get(server, "/v2/models/m/stats")[0] == 503
+        assert server.ask(rows(1))[0].status == 503
+        server.app.service = service

@@ -1,0 +1,71 @@
+"""A promise is kept, or it is said why not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from paceline.benchmarks.serving.slo import Slo
+from support.traces import trace
+
+NEVER = math.nan
+
+
+def test_all_percentiles_must_hold() -> None:
+    slo = Slo(p50=0.2, p90=0.5)
+    assert slo.judge(trace([0.1] * 9 + [0.4])).holds
+    missed = slo.judge(trace([0.3] * 9 + [0.4]))
+    assert not missed.holds
+    assert missed.reason == "p50 is 300 ms, above 200 ms"
+
+
+def test_exactly_the_allowed_part_may_be_late() -> None:
+    slo = Slo(p90=0.2)
+    assert slo.judge(trace([0.1] * 9 + [9.0])).holds
+    assert not slo.judge(trace([0.1] * 8 + [9.0, 9.0])).holds
+
+
+def test_a_request_without_an_answer_is_late_without_end() -> None:
+    slo = Slo(p90=0.2, errors=0.5)
+    failed = trace([0.1] * 8 + [NEVER, NEVER], status=[200] * 8 + [2, 503])
+    verdict = slo.judge(failed)
+    assert not verdict.holds
+    assert verdict.reason == "p90 is without end, above 200 ms"
+
+
+def test_too_many_errors_miss_it_whatever_the_latency() -> None:
+    verdict = Slo(p50=1.0).judge(trace([0.1] * 98 + [NEVER] * 2, status=[200] * 98 + [3, 503]))
+    assert verdict.reason == "2 of 100 requests failed or were shed"
+
+
+def test_goodput_counts_answers_within_the_highest_bound() -> None:
+    good = Slo(p50=0.1, p99=0.3).good(trace([0.05, 0.2, 0.31, NEVER], status=[200, 200, 200, 1]))
+    assert good.tolist() == [True, True, False, False]
+
+
+def test_tokens_have_bounds_of_their_own() -> None:
+    tokens = [np.array([0.1, 0.2, 0.3]), np.array([0.6, 0.7, 0.8]), np.array([0.3, 0.8])]
+    seen = trace([0.3, 0.7, 0.6], gap=0.1, tokens=tokens)
+    seen = seen.__class__(**{**seen.__dict__, "first": np.array([0.1, 0.6, 0.3])})
+    assert Slo(first_token=0.3).good(seen).tolist() == [True, False, True]
+    assert Slo(first_token=1.0, between_tokens=0.2).good(seen).tolist() == [True, True, False]
+    assert Slo(between_tokens=0.2).judge(seen).reason == "1 of 3 requests missed the bounds on tokens"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "an slo needs a bound"),
+        ({"errors": 0.1}, "an slo needs a bound"),
+        ({"p50": 0.2, "p99": 0.1}, "a higher percentile cannot have a shorter bound"),
+        ({"p99": 0}, "greater than 0"),
+        ({"p98": 0.1}, "p98"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        Slo(**given)

@@ -1,0 +1,56 @@
+"""How hosts are written, and how a command gets to them."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from paceline.core.errors import InputError
+from paceline.runner.hosts import Host, read_hosts
+from paceline.runner.remote import RemoteShell
+
+AGENT = ["-P", "-m", "paceline.runner.agent"]
+
+
+def test_hosts_in_one_word() -> None:
+    assert read_hosts("a,me@b:2,[fe80::1]:8") == [Host("a"), Host("me@b", 2), Host("[fe80::1]", 8)]
+    assert [host.address for host in read_hosts("a,me@b:2,[fe80::1]:8")] == ["a", "b", "fe80::1"]
+
+
+def test_hosts_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text("# the rack\nnode1 slots=4\n\nnode2   slots = 2 # half of it\nnode3\n", encoding="utf-8")
+    assert read_hosts(str(path)) == [Host("node1", 4), Host("node2", 2), Host("node3")]
+
+
+@pytest.mark.parametrize("text", ["", "a,", "a b", "a:0", "a:two", "-oProxyCommand=x", "a,-b", "a,b,a", "no/file"])
+def test_what_is_no_list_of_hosts_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--hosts"):
+        read_hosts(text)
+
+
+def test_ssh_is_given_one_word_that_a_shell_reads_back() -> None:
+    python = "/opt/my python/$(bin)/python"
+    command = RemoteShell("ssh -p 22 {host}", python).command("me@a")
+    assert command[:-1] == ["ssh", "-p", "22", "me@a"]
+    assert shlex.split(command[-1]) == [python, *AGENT]
+    echoed = subprocess.run(["sh", "-c", f"printf '%s\\n' {command[-1]}"], capture_output=True, text=True, check=True)
+    assert echoed.stdout.splitlines() == [python, *AGENT]
+
+
+def test_other_ways_are_given_the_words_as_they_are() -> None:
+    command = RemoteShell("ip netns exec {host}", "/opt/my python").command("a")
+    assert command == ["ip", "netns", "exec", "a", "/opt/my python", *AGENT]
+
+
+def test_this_machine_is_entered_without_a_remote_shell() -> None:
+    assert RemoteShell(python="/python").command("localhost") == ["/python", *AGENT]
+
+
+@pytest.mark.parametrize("template", ["ssh", "", "ssh '{host}"])
+def test_a_remote_shell_must_say_where_the_host_goes(template: str) -> None:
+    with pytest.raises(InputError, match="--remote-shell"):
+        RemoteShell(template)
