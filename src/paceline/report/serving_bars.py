@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 
 from paceline.analysis import serving
 from paceline.analysis.summary import Row
@@ -11,6 +12,7 @@ from paceline.report.sweep_charts import LEGEND, LINES, legend_columns
 from paceline.report.text import axis_scale, one_line, show_value, told_apart
 
 PANEL, PANELS_ABREAST, MOST_PANELS = 204, 3, 12
+LABEL_LIMIT = 340  # of a name beside a bar or in a legend: what tells it from the others is often at its end
 
 # Waiting is warm, computing is the accent, the client's own part is grey.
 _STAGE_COLOURS = dict(
@@ -85,7 +87,7 @@ def batches(rows: Sequence[Row]) -> Chart | None:
     title = "Batches that formed"
     return Chart(
         spec=framed(title, "; ".join(word for word in (shared, "part of the batches, %, by their size") if word), {
-            "concat": panels, "columns": PANELS_ABREAST, "bounds": "flush", "spacing": {"column": 24, "row": 52},
+            "concat": panels, "columns": PANELS_ABREAST, "spacing": {"column": 24, "row": 18},
         }),
         title=f"{title}: {shared or names[0]}",
         description="; ".join(
@@ -98,7 +100,14 @@ def batches(rows: Sequence[Row]) -> Chart | None:
 
 def _panel(name: str, found: Mapping[int, float], largest: int, highest: float, *, first: bool) -> Spec:
     return {
-        "title": {"text": name, "anchor": "start", "fontSize": 12, "fontWeight": "normal", "limit": PANEL, "offset": 6},
+        "title": {
+            "text": wrap(name, 32)[:2] or "",
+            "anchor": "start",
+            "fontSize": 12,
+            "fontWeight": "normal",
+            "limit": PANEL,
+            "offset": 6,
+        },
         "width": PANEL,
         "height": 84,
         "data": {"values": [{"from": size - 0.42, "to": size + 0.42, "share": share} for size, share in found.items()]},
@@ -132,7 +141,7 @@ def _named(rows: Sequence[Row]) -> tuple[str, list[str]]:
 
 
 def _names_axis() -> Spec:
-    style = {"title": None, "domainColor": MUTED, "ticks": False, "labelColor": INK, "labelLimit": 250}
+    style = {"title": None, "domainColor": MUTED, "ticks": False, "labelColor": INK, "labelLimit": LABEL_LIMIT}
     return {"field": "case", "type": "nominal", "sort": None, "axis": style | {"labelPadding": 10}}
 
 
@@ -149,7 +158,9 @@ def coloured(
         "type": "nominal",
         "sort": None,
         "scale": {"domain": list(names), "range": list(colours[: len(names)])},
-        "legend": LEGEND | (style or {}) | {"columns": legend_columns(names)} if len(names) > 1 else None,
+        "legend": LEGEND | {"labelLimit": LABEL_LIMIT} | (style or {}) | {"columns": legend_columns(names)}
+        if len(names) > 1
+        else None,
     }
 
 

@@ -49,15 +49,21 @@ def all_tables(row: Row) -> list[SweepTable]:
 
 def stage_table(rows: Sequence[Row]) -> SweepTable | None:
     """Where the time of a request went: a line for each served case."""
-    return _side_by_side("Where the time of a request goes, on average", rows, serving.stages)
+    return _side_by_side("Where the time of a request goes, on average", rows, serving.stages, lambda _: True)
 
 
 def cold_start_table(rows: Sequence[Row]) -> SweepTable | None:
     """How long each server took to start: a line for each served case."""
-    return _side_by_side("Cold start", rows, serving.cold_start)
+    most = max((len(serving.cold_start(row)) for row in rows), default=0)  # answers may not become steady in time
+    return _side_by_side("Cold start", rows, serving.cold_start, lambda parts: len(parts) == most)
 
 
-def _side_by_side(title: str, rows: Sequence[Row], parts: Callable[[Row], Mapping[str, Figure]]) -> SweepTable | None:
+def _side_by_side(
+    title: str,
+    rows: Sequence[Row],
+    parts: Callable[[Row], Mapping[str, Figure]],
+    is_whole: Callable[[Mapping[str, Figure]], bool],
+) -> SweepTable | None:
     told = [(row, found) for row in rows if row.case.category == SERVING and (found := parts(row))]
     if not told:
         return None
@@ -67,7 +73,8 @@ def _side_by_side(title: str, rows: Sequence[Row], parts: Callable[[Row], Mappin
     lines = []
     for label, (_, found) in zip(labels, told, strict=True):
         times = [show_value(found[name].value, "s") if name in found else "" for name in names]
-        lines.append((label, *times, show_value(sum(figure.value for figure in found.values()), "s")))
+        whole = sum(figure.value for figure in found.values())
+        lines.append((label, *times, show_value(whole, "s") if is_whole(found) else ""))
     return SweepTable(title, headers, 1, tuple(lines))
 
 
