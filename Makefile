@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench docs clean
+.PHONY: help run test test-all lint bench docs clean
 
 help: ## show this
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-6s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
 # torch comes first and alone: whatever depends on it then takes the build that is there.
 $(VENV)/.run: pyproject.toml constraints.txt
@@ -26,7 +26,10 @@ run: $(VENV)/.run ## measure this machine with the suite 'quick' and write pacel
 
 test: lint ## everything that must hold: lint, types, import contract, tests
 	$(BIN)/python -m pytest tests/unit tests/property --numprocesses auto --dist loadfile
-	$(BIN)/python -m pytest tests/integration tests/fault tests/browser
+	$(BIN)/python -m pytest tests/integration tests/fault tests/browser -m 'not all_servers'
+
+test-all: test ## also with every serving software that can be installed here
+	$(BIN)/python -m pytest tests/integration -m all_servers
 
 lint: $(VENV)/.dev ## style, types and the arrows of the design
 	$(BIN)/ruff check .

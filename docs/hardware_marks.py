@@ -27,6 +27,16 @@ MARKS = {
     "unreliable": ("L", "some attempts to connect failed"),
     "cached": ("A", "the data may have stayed in caches"),
     "pages": ("G", "fewer huge pages than were asked for"),
+    "late": ("J", "the load generator sent late"),
+    "near-ceiling": ("M", "near the most that the load generator sends"),
+    "saturated": ("O", "the load generator may be the slower part"),
+    "sockets": ("F", "no free socket"),
+    "refused": ("Y", "connections were refused"),
+    "unsent": ("Z", "requests were never sent"),
+    "errors": ("!", "requests failed"),
+    "client-limited": ("+", "the server can do more than was sent"),
+    "unconfirmed": ("~", "a last load at the rate that was found missed the promise"),
+    "shared-core": ("=", "server and load generator on one core"),
 }
 UNKNOWN = "?"
 

@@ -12,6 +12,7 @@ import pytest
 from paceline.report import html
 from support.micro_records import micro_run
 from support.records import hostile_run, sample_run
+from support.serving_records import capacity_run, rates_run
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="install it with: pip install 'paceline[dev]'")
 OPTIONS = [
@@ -239,5 +240,28 @@ def test_lines_differ_in_both_schemes(browser: Any, micro_report: Path) -> None:
 def test_a_sectioned_page_fits_a_phone(browser: Any, micro_report: Path) -> None:
     opened = browser.new_page(viewport={"width": 390, "height": 800})
     for page in watched(opened, micro_report):
+        page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.fixture(params=[rates_run, capacity_run], scope="module")
+def serving_report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return html.write(request.param(), tmp_path_factory.mktemp("serving") / "report.html")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_page_of_served_models_is_clear(browser: Any, serving_report: Path, scheme: str) -> None:
+    opened = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
+    for page in watched(opened, serving_report):
+        table = page.locator("#results")
+        assert table.evaluate("(node) => node.offsetWidth <= node.parentElement.clientWidth")
+        assert page.locator("#results td.result").count() == table.locator("tbody tr").count()
+        assert page.evaluate(CROSSING) == []
+        assert page.evaluate(CONTRAST) == []
+
+
+def test_a_page_of_served_models_fits_a_phone(browser: Any, serving_report: Path) -> None:
+    opened = browser.new_page(viewport={"width": 390, "height": 800})
+    for page in watched(opened, serving_report):
         page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -170,3 +170,24 @@ def test_a_calibration_measures_the_generator_itself() -> None:
     assert [probe.rate for probe in ceiling.probes][:2] == [500.0, 2000.0]
     assert all(0 <= probe.lateness_p50 <= probe.lateness_p99 for probe in ceiling.probes)
     assert ceiling.rate in {0.0, *(probe.rate for probe in ceiling.probes)}
+
+
+def test_a_load_that_is_ended_early_keeps_what_was_seen() -> None:
+    begun = time.monotonic()
+    with running() as endpoint:
+        load = LoadParameters(arrival="constant", rate=100, duration="60s")
+        trace = drive(endpoint, ONE, load, go_on=lambda: time.monotonic() < begun + 2.0)
+    assert time.monotonic() - begun < 30.0
+    assert len(trace) == 6000
+    answered = int(trace.ok.sum())
+    assert 0 < answered < 1000
+    assert set(trace.status[answered + 1 :].tolist()) == {UNSENT}
+
+
+def test_requests_under_way_when_a_load_is_ended_are_broken() -> None:
+    begun = time.monotonic()
+    with running(Behaviour(delay=60.0)) as endpoint:
+        load = LoadParameters(arrival="closed", users=3, duration="60s")
+        trace = drive(endpoint, ONE, load, go_on=lambda: time.monotonic() < begun + 2.0)
+    assert time.monotonic() - begun < 30.0
+    assert trace.status.tolist() == [BROKEN] * 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -106,12 +107,14 @@ def _record(about: Any, measurements: list[Measurement], sent: Trace, facts: dic
 ENGINES = {"torch": {"fixed": 0.0052, "each": 0.0021}, "onnxruntime": {"fixed": 0.0021, "each": 0.0016}}
 
 
+@cache
 def rates_run() -> RunRecords:
     """Two engines at three rates each; the slower one cannot keep up with the highest."""
     asked = [(engine, rate) for engine in ENGINES for rate in (50.0, 150.0, 300.0)]
     return run_of([served(place, engine, rate, **ENGINES[engine]) for place, (engine, rate) in enumerate(asked)])
 
 
+@cache
 def capacity_run() -> RunRecords:
     """Two engines whose largest rate was searched, and one of them without batches at a chosen rate."""
     return run_of(

@@ -39,9 +39,9 @@ class Figure:
 
     @property
     def is_estimate(self) -> bool:
-        """Whether it is one value that many observations gave together, so that it has an interval and no spread."""
-        spread = self.summary.maximum - self.summary.minimum
-        return self.interval is not None and spread == 0 and self.interval.high > self.interval.low
+        """Whether it is one value that many observations gave together, and has no spread of its own."""
+        is_sure = self.interval is not None and self.interval.low == self.interval.high
+        return self.count > 1 and self.summary.minimum == self.summary.maximum and not is_sure
 
     def percentile(self, name: str) -> float | None:
         """A percentile, unless the samples are too few to tell it from their maximum."""

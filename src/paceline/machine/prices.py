@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -42,7 +43,10 @@ def price_table() -> dict[str, Price]:
     """All known prices, by instance: the user's file if there is one, else ours."""
     own = data_directory() / NAME
     if own.is_file():
-        return _read(own.read_text(encoding="utf-8"), own)
+        try:
+            return _read(own.read_text(encoding="utf-8"), own)
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{own} cannot be read: {error}") from None
     return _read((files("paceline.machine") / NAME).read_text(encoding="utf-8"), Path(NAME))
 
 
@@ -57,7 +61,7 @@ def _read(text: str, where: Path) -> dict[str, Price]:
             price, devices = float(row["usd_per_hour"]), int(row["devices"])
         except (TypeError, ValueError) as error:
             raise InputError(f"{where}, row {number}: {error}") from None
-        if not price > 0 or devices < 1:
+        if not 0 < price < math.inf or devices < 1:
             raise InputError(f"{where}, row {number}: a price and a number of devices are positive")
         basis = f"{row['provider']}, {row['as_of']}: {row['source']}"
         found[row["instance"]] = Price(row["instance"], price, devices, row["device"], basis)

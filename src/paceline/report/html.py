@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -45,13 +45,7 @@ PERCENTILES = ("50", "90", "95", "99", "99.9")
 _BYTES = {"total", "available", "limit", "limit_used", "swap_total", "swap_used", "size", "sizes", "memory"}
 _BYTES |= {"memory_total", "memory_used"}
 _CARDS = 4
-_SERVED = (
-    "latency_p99",
-    "latency_p50",
-    "goodput",
-    "throughput",
-    "cost_per_thousand",
-)  # beside what leads a single case
+_SERVED = ("latency_p99", "latency_p50", "goodput", "throughput")  # what a single served case shows beside its headline
 
 
 @dataclass(frozen=True)
@@ -266,8 +260,7 @@ def _cards(summary: RunSummary) -> list[Card]:
         row = results[0]
         whole = [figure for figure in row.figures if not figure.scope]
         if row.case.category == SERVING:
-            told = [row.headline, *(row.figure(name) for name in _SERVED)]
-            whole = list(dict.fromkeys(figure for figure in told if figure is not None))
+            whole = sorted(whole, key=lambda figure: (figure is not row.headline, _place(figure.name, _SERVED)))
         return [_card(figure, humanize(figure.name), row) for figure in whole[:_CARDS]]
     if summary.is_micro and len(summary.groups) > 1:
         return [_highlight(found) for found in summary.highlights[:_CARDS]]
@@ -283,6 +276,10 @@ def _cards(summary: RunSummary) -> list[Card]:
             )
             cards.append(replace(_card(figure, what, group.best), label=labels[group.best.case.index]))
     return cards
+
+
+def _place(name: str, order: Sequence[str]) -> int:
+    return order.index(name) if name in order else len(order)
 
 
 def _highlight(found: Highlight) -> Card:

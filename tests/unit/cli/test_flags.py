@@ -16,6 +16,7 @@ from paceline.cli._flags import read_value
         ("generated/fc:layers=2,width=64", "generated/fc:layers=2,width=64"),
         ("resnet50,generated/fc:layers=2, width=64,lstm", ["resnet50", "generated/fc:layers=2, width=64", "lstm"]),
         ("generated/fc,generated/fc:width=8", ["generated/fc", "generated/fc:width=8"]),
+        ("uniform(1, 8),uniform(1, 4)", ["uniform(1, 8)", "uniform(1, 4)"]),
         ("[1, 2]", [1, 2]),
     ],
 )

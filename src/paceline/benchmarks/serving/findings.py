@@ -20,14 +20,14 @@ WINDOWS = 20  # parts of a load whose rates tell how sure the whole rate is
 
 def traffic(trace: Trace, slo: Slo | None, *, at: At | None = None) -> list[Measurement]:
     """Rates and percentiles of a load, as a whole or at one point of a search."""
-    span = seconds_of(trace)
+    span, moments = seconds_of(trace), trace.done - trace.intended[0]
     ok = trace.ok
     found = [
-        rate(metrics.THROUGHPUT, trace.done[ok], span, at=at),
-        Measurement.of_value(metrics.OFFERED, len(trace) / max(float(trace.intended[-1]), 1e-9), at=at),
+        rate(metrics.THROUGHPUT, moments[ok], span, at=at),
+        *_offered(trace, at),
     ]
     if slo is not None:
-        found.append(rate(metrics.GOODPUT, trace.done[slo.good(trace)], span, at=at))
+        found.append(rate(metrics.GOODPUT, moments[slo.good(trace)], span, at=at))
     found += percentiles(trace, at=at)
     failed = np.count_nonzero(~ok & ~trace.shed & (trace.status != UNSENT))
     return [
@@ -44,8 +44,8 @@ def details(trace: Trace) -> list[Measurement]:
     if ok.any():
         found.append(Measurement.of_samples(metrics.LATENCY, trace.latency[ok]))
         if int(trace.samples.max(initial=1)) > 1:
-            weighed = rate(metrics.SAMPLE_THROUGHPUT, trace.done[ok], seconds_of(trace), work=trace.samples[ok])
-            found.append(weighed)
+            moments = (trace.done - trace.intended[0])[ok]
+            found.append(rate(metrics.SAMPLE_THROUGHPUT, moments, seconds_of(trace), work=trace.samples[ok]))
     sent = trace.status != UNSENT
     found.append(Measurement.of_value(metrics.DELIVERED, 100.0 * float(sent.mean())))
     late = trace.lateness[sent & np.isfinite(trace.lateness)]
@@ -95,7 +95,7 @@ def percentile(metric: Metric, values: Times, share: float, *, at: At | None = N
 def rate(
     metric: Metric, moments: Times, span: float, *, at: At | None = None, work: NDArray[np.int32] | None = None
 ) -> Measurement:
-    """Events over time; how the parts of the time differ tells how sure that is."""
+    """Events over time, by when they were after its begin; how its parts differ tells how sure that is."""
     amount = float(len(moments) if work is None else work.sum())
     value = amount / span
     counts, _ = np.histogram(moments, bins=WINDOWS, range=(0.0, span), weights=work)
@@ -103,6 +103,12 @@ def rate(
     # The windows cover the whole span, so that their mean is the rate but for rounding.
     summary = summary.model_copy(update={"mean": value})
     return Measurement(metric=metric, at=at or {}, statistic="mean", summary=summary)
+
+
+def _offered(trace: Trace, at: At | None) -> list[Measurement]:
+    """Gaps over the time that they fill; requests that all come at once have no rate."""
+    span = float(trace.intended[-1] - trace.intended[0])
+    return [Measurement.of_value(metrics.OFFERED, (len(trace) - 1) / span, at=at)] if span > 0 else []
 
 
 def _order(ordered: Times, share: float) -> float:
@@ -154,7 +160,7 @@ def _tokens(trace: Trace) -> list[Measurement]:
     streams = [(begun, times) for begun, times in streams if len(times)]
     if not streams:
         return []
-    every = np.concatenate([times for _, times in streams])
+    every = np.concatenate([times for _, times in streams]) - trace.intended[0]
     gaps = np.concatenate([np.diff(times) for _, times in streams])
     found = [
         Measurement.of_samples(metrics.FIRST_TOKEN, [float(times[0] - begun) for begun, times in streams]),

@@ -11,6 +11,7 @@ from paceline.benchmarks.serving.load.parameters import LoadParameters
 from paceline.benchmarks.serving.servers import registry
 from paceline.benchmarks.serving.servers.base import ServerSettings, Wire
 from paceline.benchmarks.serving.slo import Slo
+from paceline.benchmarks.serving.workloads.distribution import Distribution
 from paceline.benchmarks.serving.workloads.parameters import RequestParameters
 from paceline.core.errors import InputError
 from paceline.core.parameters import Parameters
@@ -71,9 +72,9 @@ class ServeParameters(Parameters):
     timeout_per_request: Duration = Field(default=30.0, gt=0)
     """How long an answer is waited for"""
     warm_up: Duration = Field(default=5.0, ge=0)
-    """Time to spend on warming up, at most; it ends sooner when answers are steady"""
+    """Time to spend on warming up"""
     workers: int | None = Field(default=None, ge=1, le=256)
-    """Processes that send; unset takes as many as the rate needs"""
+    """Processes that send, at most, each on a core of its own; unset takes one for every eight cores, at least one"""
     check_answers: bool = True
     """Compare answers with what the model itself gives"""
     instance: str | None = None
@@ -93,7 +94,21 @@ class ServeParameters(Parameters):
             )
         if self.instance is not None and self.price is not None:
             raise ValueError("instance and price say the same thing; give one of them")
+        if self._is_multi_stream and "samples" in self.requests.model_fields_set:
+            raise ValueError("requests.samples does not go with multi-stream; say it as load.samples")
         return self
+
+    @property
+    def _is_multi_stream(self) -> bool:
+        return self.load is not None and self.load.arrival == "multi-stream"
+
+    @property
+    def wanted(self) -> RequestParameters:
+        """What is sent; a load of MLPerf's multi-stream says itself how many samples a request has."""
+        if self.load is None or not self._is_multi_stream:
+            return self.requests
+        samples = Distribution.constant(self.load.samples_per_request)
+        return self.requests.model_copy(update={"samples": samples})
 
     @property
     def chosen_wire(self) -> Wire:

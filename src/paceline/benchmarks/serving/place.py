@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+CORES_FOR_EACH = 8  # one of so many sends
+MOST_SENDING = 8
 
 
 @dataclass(frozen=True)
@@ -17,17 +20,24 @@ class Place:
 
     @classmethod
     def of_machine(cls, workers: int | None = None) -> Place:
-        """The last core, or as many as there are workers, for sending; all others for serving."""
+        """The last cores for sending, all others for serving; the same for every load, which keeps them comparable."""
         cores = sorted(os.sched_getaffinity(0))
         if len(cores) == 1:
             return cls(tuple(cores), tuple(cores))
-        taken = min(workers or 1, len(cores) - 1)
+        taken = workers or min(MOST_SENDING, max(1, len(cores) // CORES_FOR_EACH))
+        taken = min(taken, len(cores) - 1)
         return cls(tuple(cores[:-taken]), tuple(cores[-taken:]))
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether the two cannot be kept apart."""
-        return bool(set(self.server) & set(self.load))
+    def is_shared(self, processes: Iterable[int]) -> bool:
+        """Whether one of the server's processes may run where the load comes from."""
+        for pid in processes:
+            try:
+                allowed = os.sched_getaffinity(pid)
+            except OSError:  # it has ended
+                continue
+            if allowed & set(self.load):
+                return True
+        return False
 
 
 @contextmanager

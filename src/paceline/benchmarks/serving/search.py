@@ -21,6 +21,7 @@ from paceline.core.stats import CONFIDENCE, Interval, student_quantile
 TOLERANCE = 0.02
 ENOUGH = 20  # requests that may miss the bound, for the percentile to be worth anything
 QUICK = 0.25  # of enough, for a first look
+GLANCE = 12  # requests that tell a hopeless rate, where even a first look would take long
 SURE = 0.99
 MOST_AROUND = 40  # trials near the limit
 FEWEST_AROUND = 16  # trials that the fit takes before it is believed: few agree by chance too often
@@ -31,6 +32,7 @@ FITTED = 1.1  # the fit looks at trials within this ratio of the limit: further 
 ASIDE = 0.03  # how far around the limit to look
 LOWEST_RATE = 1.0  # per second
 GROWTH = 2.0
+LEAP = 8.0  # downwards, where every request is late although the server keeps up
 STEPS_OF_FIT = 50
 MOST_LOG_ODDS = 30.0
 
@@ -41,7 +43,7 @@ class Trial:
 
     rate: float  # that was asked for
     requests: int
-    missed: int  # requests that were late or failed, of those the promise speaks of
+    missed: float  # requests that were late or failed; of several promises the one that is broken most, as its equal
     throughput: float  # requests answered per second
     holds: bool
     reason: str = ""  # why it does not hold
@@ -75,58 +77,77 @@ def find_capacity(
     first: float,
     ceiling: float,
     tolerance: float = TOLERANCE,
+    longest: float = math.inf,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Found:
     """The largest rate that holds: `share` of the requests within `limit` seconds; the client cannot pass `ceiling`.
 
-    When `go_on` says no, the answer is what is known by then.
+    No trial lasts longer than `longest` seconds. When `go_on` says no, the answer is what is known by then.
     """
-    search = _Search(probe, share, limit, go_on)
+    search = _Search(probe, share, limit, longest, go_on)
     bracket = search.bracket(min(max(first, LOWEST_RATE), ceiling), ceiling)
-    if bracket is None:
+    narrowed = search.narrow(*bracket) if bracket is not None else None
+    if narrowed is None:
         return search.found
-    low, high = search.narrow(*bracket)
-    return search.refine(low, high, tolerance, ceiling)
+    return search.refine(*narrowed, tolerance, ceiling)
 
 
 class _Search:
-    def __init__(self, probe: Probe, share: float, limit: float, go_on: Callable[[], bool]) -> None:
+    def __init__(self, probe: Probe, share: float, limit: float, longest: float, go_on: Callable[[], bool]) -> None:
         self.found = Found("found")
         self._probe = probe
         self._allowed = 1.0 - share
         self._enough = requests_for(share)
         self._limit = limit
+        self._longest = longest
         self._go_on = go_on
 
     def bracket(self, first: float, ceiling: float) -> tuple[float, float] | None:
         """Double or halve until one rate holds and one does not; None if there is no such pair."""
         trial = self._look(first)
-        return self._rise(trial, ceiling) if trial.holds else self._fall(trial)
+        return self._rise(trial, ceiling) if trial.holds and not trial.limited else self._fall(trial)
 
     def _rise(self, held: Trial, ceiling: float) -> tuple[float, float] | None:
-        while held.rate < ceiling and not held.limited:
+        while held.rate < ceiling:
+            if not self._go_on():
+                self._end("unsteady", held.rate, f"the time was over at {held.rate:.4g}/s, where it still holds")
+                return None
             trial = self._look(min(held.rate * GROWTH, ceiling))
+            if trial.limited:
+                self._end("client", held.rate, trial.limited)
+                return None
             if not trial.holds:
                 return held.rate, max(self._most_answered(trial), held.rate)
             held = trial
-        self._end("client", held.rate, held.limited or f"it holds at {held.rate:g}/s, the most that is sent")
+        self._end("client", held.rate, f"it holds at {held.rate:.4g}/s, the most that is sent")
         return None
 
     def _fall(self, missed: Trial) -> tuple[float, float] | None:
         while missed.rate > LOWEST_RATE:
+            if not self._go_on():
+                why = missed.limited or missed.reason
+                self._end("never", None, f"at {missed.rate:.4g}/s, the lowest rate before the time was over: {why}")
+                return None
             high = self._most_answered(missed)
-            trial = self._look(max(LOWEST_RATE, high / GROWTH))
-            if trial.holds:
+            is_hopeless = missed.missed >= missed.requests and high == missed.rate
+            trial = self._look(max(LOWEST_RATE, high / (LEAP if is_hopeless else GROWTH)))
+            if trial.holds and not trial.limited:
+                if missed.limited:
+                    self._end("client", trial.rate, missed.limited)
+                    return None
                 return trial.rate, max(high, trial.rate)
             missed = trial
-        self._end("never", None, f"even at {missed.rate:g}/s: {missed.reason}")
+        self._end("never", None, f"even at {missed.rate:g}/s: {missed.limited or missed.reason}")
         return None
 
-    def narrow(self, low: float, high: float) -> tuple[float, float]:
-        """Bisect until the ends are close."""
+    def narrow(self, low: float, high: float) -> tuple[float, float] | None:
+        """Bisect until the ends are close; None if the client could not send what was between them."""
         while high / low > CLOSE and self._go_on():
             middle = math.sqrt(low * high)
             trial = self._look(middle)
+            if trial.limited:
+                self._end("client", low, trial.limited)
+                return None
             if trial.holds:
                 low = middle
             else:
@@ -152,24 +173,39 @@ class _Search:
             half = fitted[1]
             if around >= FEWEST_AROUND and half <= tolerance and rate == fitted[0]:
                 break
+        if not math.isfinite(half):
+            self._end("unsteady", low, f"the time was over when it held at {low:.4g}/s and not at {high:.4g}/s")
+            return self.found
         self.found.rate = rate
-        if math.isfinite(half):
-            low, high = rate * (1.0 - min(1.0, half)), rate * (1.0 + half)
-            self.found.interval = Interval(low=low, high=high, confidence=CONFIDENCE)
+        self.found.interval = Interval(
+            low=rate * (1.0 - min(1.0, half)), high=rate * (1.0 + half), confidence=CONFIDENCE
+        )
         if half > 2 * tolerance:
-            self._end("unsteady", rate, f"{len(self.found.trials)} trials left it uncertain by {100 * half:.0f} %")
+            left = f"uncertain by {100 * half:.0f} %" if math.isfinite(half) else "without an interval"
+            self._end("unsteady", rate, f"{len(self.found.trials)} trials left the rate {left}")
         return self.found
 
     def _look(self, rate: float) -> Trial:
-        """A first look at a rate, and a second one where that is not sure."""
-        trial = self._try(rate, QUICK)
-        return trial if trial.limited or self._is_sure(trial) else self._try(rate, 1.0)
+        """A first look at a rate, and longer ones where that is not sure."""
+        enough = self._enough_at(rate)
+        glance = max(GLANCE, rate * SPANS * self._limit) / enough
+        for part in (glance, QUICK, 1.0) if glance < QUICK / 2 else (QUICK, 1.0):
+            trial = self._try(rate, part)
+            if (self._is_sure(trial) and not trial.limited) or part * enough >= rate * self._longest:
+                break
+            if not self._go_on():
+                break
+        return trial
 
     def _try(self, rate: float, part: float) -> Trial:
-        enough = max(self._enough, rate * SPANS * self._limit)
-        trial = self._probe(rate, math.ceil(part * enough))
+        requests = min(part * self._enough_at(rate), max(GLANCE, rate * self._longest))
+        trial = self._probe(rate, math.ceil(requests))
         self.found.trials.append(trial)
         return trial
+
+    def _enough_at(self, rate: float) -> float:
+        """Requests that a sure trial takes."""
+        return max(self._enough, rate * SPANS * self._limit)
 
     def _end(self, verdict: Literal["client", "never", "unsteady"], rate: float | None, reason: str) -> None:
         self.found.verdict, self.found.rate, self.found.reason = verdict, rate, reason

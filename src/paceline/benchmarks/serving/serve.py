@@ -15,7 +15,7 @@ from paceline.benchmarks.serving.load.trace import Trace
 from paceline.benchmarks.serving.parameters import ServeParameters
 from paceline.benchmarks.serving.search import Found, Trial, find_capacity, requests_for
 from paceline.benchmarks.serving.servers import registry
-from paceline.benchmarks.serving.servers.base import Need
+from paceline.benchmarks.serving.servers.base import Need, ServerFailed
 from paceline.benchmarks.serving.session import Session, describe_status, opened
 from paceline.benchmarks.serving.slo import Slo
 from paceline.benchmarks.serving.watch import Use, watched
@@ -25,9 +25,11 @@ from paceline.core.errors import CaseError, InputError
 from paceline.core.record import Doubt, Measurement, Result
 from paceline.core.stats import summarize
 from paceline.machine.prices import price_of
+from paceline.models.user import find_model, is_reference
 
 SETTLING = 0.1  # part of a trial's requests that only fill the queues
-FIRST_PART = 0.5  # of what one user at a time gets: where the search begins
+FIRST_PART = 0.5  # of what the few users of the warm-up got: where the search begins
+TRIAL_PART = 0.25  # of the time for the search that one trial may take
 LONGEST_CONFIRMATION = 30.0  # seconds
 LEAST_CONFIRMATION = 5.0
 ENERGY_SECONDS = 2.0  # counters are read in steps; over less time they tell nothing
@@ -58,10 +60,15 @@ class Serve(Benchmark[ServeParameters]):
         if parameters.instance is not None:
             price_of(parameters.instance)
         is_local = case.origin == "local"
+        if server.is_checkable:
+            _check_model(parameters.model, is_local)
         need = Need(parameters.model, parameters.scale, parameters.precision, case.target, parameters.seed, is_local)
-        server.check(parameters.server.settings(), need)
-        if case.origin == "network" and (parameters.requests.dataset or _names_a_file(parameters.load)):
-            raise InputError("files are not taken from the network: leave out requests.dataset and load.file")
+        settings = parameters.server.settings()
+        server.check(settings, need)
+        largest, most = parameters.wanted.samples.highest, getattr(settings, "max_batch", None)
+        if largest is not None and most is not None and largest > most:
+            raise InputError(f"requests of {largest} samples do not fit into max_batch = {most}: raise it")
+        _check_files(parameters, is_local)
 
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
@@ -70,38 +77,49 @@ class Serve(Benchmark[ServeParameters]):
 
     def measure(self, parameters: ServeParameters, context: Context) -> Result:
         with opened(parameters, context) as session:
-            with watched(session.server.processes, context.target) as use:
-                if parameters.load is not None:
-                    result, trace = _fixed(session, parameters.load)
-                else:
-                    result, trace = _searched(session)
-            result.measurements += [*session.cold_start, *use.measurements()]
-            result.measurements += _economy(parameters, result, use, trace)
+            result = _fixed(session, parameters.load) if parameters.load is not None else _searched(session)
+            result.measurements += session.cold_start
             result.facts |= session.facts | _own_statistics(session)
             if session.answers is not None:
                 result.facts["answers_checked"] = (
                     f"{session.answers.checked}, off by at most {session.answers.deviation:.1g} of the largest value"
                 )
-        if session.place.is_shared:
-            result.doubts.append(
-                Doubt(
-                    kind="shared-core",
-                    message="the load generator and the server share the only core: each slows the other",
-                    remedy="use a machine with two cores or more",
+            if session.place.is_shared(session.server.processes()):
+                result.doubts.append(
+                    Doubt(
+                        kind="shared-core",
+                        message="the load generator and the server share a core: each slows the other",
+                        remedy="use a machine with two cores or more",
+                    )
                 )
-            )
         return result
 
 
-def _names_a_file(load: LoadParameters | None) -> bool:
-    return load is not None and load.file is not None
+def _check_model(model: str, is_local: bool) -> None:
+    if not is_reference(model):
+        find_model(model, allow_import=False)
+    elif not is_local:
+        raise InputError(
+            f"model '{model}' would import code, which a job from the network may not do; name a model of the zoo"
+        )
 
 
-def _fixed(session: Session, load: LoadParameters) -> tuple[Result, Trace]:
+def _check_files(parameters: ServeParameters, is_local: bool) -> None:
+    named = {"requests.dataset": parameters.requests.dataset}
+    named["load.file"] = parameters.load.file if parameters.load is not None else None
+    for name, path in named.items():
+        if path is not None and not is_local:
+            raise InputError(f"{name}: files are not taken from the network; leave it out")
+        if path is not None and not path.is_file():
+            raise InputError(f"{name} = {path}: there is no such file")
+
+
+def _fixed(session: Session, load: LoadParameters) -> Result:
     """One load as it was asked for."""
-    trace = session.send(load, "measuring")
+    with watched(session.server.processes, session.context.target) as use:
+        trace = session.send(load, "measuring", is_measured=True)
     quality.require_delivered(trace, load.loop)
-    _refuse_nothing(trace, session)
+    _refuse_nothing(trace)
     slo = session.parameters.slo
     result = Result(measurements=[*findings.traffic(trace, slo), *findings.details(trace)])
     result.doubts = [*quality.doubts(trace, load.loop, session.ceiling), *_failures(trace)]
@@ -111,26 +129,29 @@ def _fixed(session: Session, load: LoadParameters) -> tuple[Result, Trace]:
     if slo is not None:
         verdict = slo.judge(trace)
         result.facts["slo"] = "held" if verdict.holds else f"missed: {verdict.reason}"
-    return result, trace
+    _add_use(result, session.parameters, use, trace)
+    return result
 
 
-def _searched(session: Session) -> tuple[Result, Trace]:
+def _searched(session: Session) -> Result:
     """The largest rate that keeps the promise, then a load at that rate."""
     parameters, slo = session.parameters, session.parameters.slo
     assert slo is not None
-    points: list[Measurement] = []
+    points: dict[float, list[Measurement]] = {}
     found = _search(session, slo, points)
     if found.rate is None:
-        raise CaseError(f"the slo cannot be kept: {found.reason}")
+        raise CaseError(f"the slo was not kept, {found.reason}")
     safe = found.interval.low if found.interval is not None else found.rate
     safe = max(safe, found.rate * (1.0 - 2 * parameters.search_tolerance))
     needed = max(requests_for(slo.share), int(safe * LEAST_CONFIRMATION))
     count = max(1, min(needed, int(safe * LONGEST_CONFIRMATION)))
     load = LoadParameters(arrival="poisson", rate=safe, requests=count)
-    trace = session.send(load, f"confirming {safe:.0f}/s")
-    _refuse_nothing(trace, session)
+    with watched(session.server.processes, session.context.target) as use:
+        trace = session.send(load, f"measuring at {safe:.4g}/s", is_measured=True)
+    _refuse_nothing(trace)
     verdict = slo.judge(trace)
-    result = Result(measurements=[_capacity(found), *findings.traffic(trace, slo), *findings.details(trace), *points])
+    result = Result(measurements=[_capacity(found), *findings.traffic(trace, slo), *findings.details(trace)])
+    result.measurements += [one for _, tried in sorted(points.items()) for one in tried]
     result.doubts = [*quality.doubts(trace, "open", session.ceiling), *_failures(trace), *_search_doubts(found)]
     if not verdict.holds:
         result.doubts.append(
@@ -146,10 +167,12 @@ def _searched(session: Session) -> tuple[Result, Trace]:
         "search": f"{len(found.trials)} trials, {sum(trial.requests for trial in found.trials)} requests",
         "loop": "open",
     }
-    return result, trace
+    _add_use(result, parameters, use, trace)
+    return result
 
 
-def _search(session: Session, slo: Slo, points: list[Measurement]) -> Found:
+def _search(session: Session, slo: Slo, points: dict[float, list[Measurement]]) -> Found:
+    """Try rates; of each that was tried, `points` gets what the longest look at it said."""
     parameters = session.parameters
     deadline = time.monotonic() + parameters.search_budget
 
@@ -159,9 +182,9 @@ def _search(session: Session, slo: Slo, points: list[Measurement]) -> Found:
         trace = session.send(load, f"trying {rate:.4g}/s")
         kept = trace.after(extra)
         verdict = slo.judge(kept)
-        points.extend(findings.traffic(kept, slo, at={"rate": round(rate, 3)}))
-        limited = "" if quality.delivered(trace) >= quality.LEAST_DELIVERED else "the load generator is saturated"
-        missed = len(kept) - int(slo.good(kept).sum())
+        points[round(rate, 3)] = findings.traffic(kept, slo, at={"rate": round(rate, 3)})
+        limited = "" if quality.delivered(trace) >= quality.LEAST_DELIVERED else quality.why_late(trace)
+        missed = min(1.0, verdict.used * (1.0 - slo.share)) * len(kept)
         answered = int(trace.ok.sum()) / findings.seconds_of(trace)
         return Trial(rate, len(kept), missed, answered, verdict.holds, verdict.reason, limited)
 
@@ -170,9 +193,10 @@ def _search(session: Session, slo: Slo, points: list[Measurement]) -> Found:
         probe,
         slo.share,
         limit,
-        first=FIRST_PART / max(session.first_latency, 1e-6),
+        first=FIRST_PART * session.first_rate,
         ceiling=max(1.0, quality.SAFE_PART * session.ceiling.rate * len(session.place.load)),
         tolerance=parameters.search_tolerance,
+        longest=TRIAL_PART * parameters.search_budget,
         go_on=lambda: time.monotonic() < deadline,
     )
 
@@ -193,15 +217,13 @@ def _search_doubts(found: Found) -> list[Doubt]:
     return []
 
 
-def _refuse_nothing(trace: Trace, session: Session) -> None:
+def _refuse_nothing(trace: Trace) -> None:
     """A load of which nothing was answered has no latency; that is a failure with a reason."""
     if trace.ok.any():
         return
     statuses, counts = np.unique(trace.status, return_counts=True)
     most = int(statuses[np.argmax(counts)])
-    error = CaseError(f"none of {len(trace)} requests was answered well; mostly: {describe_status(most)}")
-    error.detail = session.server.logs()
-    raise error
+    raise CaseError(f"none of {len(trace)} requests was answered well; mostly: {describe_status(most)}")
 
 
 def _failures(trace: Trace) -> list[Doubt]:
@@ -220,29 +242,30 @@ def _failures(trace: Trace) -> list[Doubt]:
     ]
 
 
-def _economy(parameters: ServeParameters, result: Result, use: Use, trace: Trace) -> list[Measurement]:
-    """Energy, CO2 and cost of a request; each only where it is known."""
-    found = []
-    answered = int(trace.ok.sum())
-    is_all = parameters.load is not None  # the energy of a search is spread over many loads
-    if use.joules is not None and is_all and use.seconds >= ENERGY_SECONDS and answered:
+def _add_use(result: Result, parameters: ServeParameters, use: Use, trace: Trace) -> None:
+    """What the load took of the machine, and energy, CO2 and cost of a request; each only where it is known."""
+    answered, seconds = int(trace.ok.sum()), findings.seconds_of(trace)
+    found = use.measurements(seconds)
+    if use.joules is not None and seconds >= ENERGY_SECONDS:
         joules = use.joules / answered
         found.append(Measurement.of_value(metrics.ENERGY, joules))
-        result.facts["energy_source"] = use.source
+        result.facts["energy_source"] = f"{use.source}, over {use.seconds:.1f} s for a load of {seconds:.1f} s"
         if parameters.carbon is not None:
             found.append(Measurement.of_value(metrics.CARBON, joules / 3.6e6 * parameters.carbon))
     price, basis = parameters.price, "the user's own price"
     if parameters.instance is not None:
         known = price_of(parameters.instance)
         price, basis = known.per_device, f"{known.instance}: {known.basis}"
-    if price is not None and answered:
-        rate = answered / findings.seconds_of(trace)
-        found.append(Measurement.of_value(metrics.COST, price / 3600.0 / rate * 1000.0))
+    if price is not None:
+        found.append(Measurement.of_value(metrics.COST, price / 3600.0 * seconds / answered * 1000.0))
         result.facts["price"] = f"{price:g} USD per hour ({basis})"
-    return found
+    result.measurements += found
 
 
 def _own_statistics(session: Session) -> dict[str, Any]:
-    """What the server counted itself, if it does."""
-    told = session.server.statistics()
+    """What the server counted itself since it was ready, if it does; what was measured does not depend on it."""
+    try:
+        told: object = session.server.statistics()
+    except ServerFailed as error:
+        told = str(error)
     return {"server_statistics": told} if told else {}

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.benchmarks.serving import metrics
+from paceline.benchmarks.serving import findings, metrics
 from paceline.benchmarks.serving.answers import Answers
-from paceline.benchmarks.serving.load.arrivals import Schedule
 from paceline.benchmarks.serving.load.calibrate import Ceiling, calibrate
 from paceline.benchmarks.serving.load.generator import drive
 from paceline.benchmarks.serving.load.parameters import LoadParameters
@@ -25,6 +24,7 @@ from paceline.benchmarks.serving.servers import registry
 from paceline.benchmarks.serving.servers.base import Endpoint, Need, Server, ServerFailed
 from paceline.benchmarks.serving.workloads.make import made_requests
 from paceline.core.benchmark import Context, Progress
+from paceline.core.errors import CaseError, InputError
 from paceline.core.record import Measurement
 
 STEADY = 0.1  # of the median: an answer this near to the later ones counts as steady
@@ -47,10 +47,10 @@ class Session:
     answers: Answers | None
     facts: dict[str, Any] = field(default_factory=dict)
     cold_start: list[Measurement] = field(default_factory=list)
-    first_latency: float = 0.0
+    first_rate: float = 1.0  # requests/s that a few users who wait for their answers got
     _sends: int = 0
 
-    def send(self, load: LoadParameters | Schedule, phase: str) -> Trace:
+    def send(self, load: LoadParameters, phase: str, *, is_measured: bool = False) -> Trace:
         """One load; ServerFailed if the server died under it."""
         self.context.report(Progress(phase=phase))
         self._sends += 1
@@ -65,8 +65,9 @@ class Session:
             streaming=self.streaming,
             keep=KEPT_ANSWERS if self.answers is not None else 0,
             on_answer=self.answers,
+            go_on=self.server.is_alive,
         )
-        if trace.ok.any():
+        if trace.ok.any() and is_measured:
             latencies = tuple(float(one) for one in trace.latency[trace.ok])
             self.context.report(Progress(phase, metrics.LATENCY.name, metrics.LATENCY.unit, latencies))
         if not self.server.is_alive():
@@ -102,7 +103,7 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[Session]:
             say("preparing the model")
             server.prepare()
             say("calibrating the load generator")
-            ceiling = calibrate()
+            ceiling = calibrate((place.load[0], place.server[0]))
             say("starting the server")
             with on_cores(place.server):
                 started = server.start()
@@ -114,6 +115,10 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[Session]:
             session.facts |= _facts(session, made.source)
             _warm_up(session, started.ready)
             yield session
+        except (CaseError, InputError) as error:
+            if not getattr(error, "detail", ""):
+                error.detail = server.logs()  # type: ignore[union-attr]
+            raise
         finally:
             server.stop()
 
@@ -123,16 +128,16 @@ def _warm_up(session: Session, ready: float) -> None:
     first = session.send(LoadParameters(arrival="single-stream", requests=1), "first answer")
     if not first.ok.any():
         raise ServerFailed(f"the first request failed: {describe_status(int(first.status[0]))}", session.server.logs())
-    session.first_latency = float(first.latency[0])
-    parts = {"process to ready": ready, "ready to first answer": session.first_latency}
+    latency = float(first.latency[0])
+    session.first_rate = 1.0 / latency
+    parts = {"process to ready": ready, "ready to first answer": latency}
     if session.parameters.warm_up > 0:
         load = LoadParameters(arrival="closed", users=WARM_UP_USERS, duration=session.parameters.warm_up)
         trace = session.send(load, "warming up")
         steady = _until_steady(trace)
         if steady is not None:
             parts["first answer to steady"] = steady
-        alone = trace.done - trace.sent
-        session.first_latency = float(np.nanmedian(alone)) if np.isfinite(alone).any() else session.first_latency
+        session.first_rate = max(1.0, float(trace.ok.sum())) / findings.seconds_of(trace)
     session.cold_start = [
         Measurement.of_value(metrics.COLD_START, seconds, at={"part": part}) for part, seconds in parts.items()
     ]
@@ -158,7 +163,7 @@ def _facts(session: Session, source: str) -> dict[str, Any]:
         "wire": session.endpoint.wire,
         "requests": source,
         "different_requests": len(session.requests),
-        "server_cores": list(place.server),
+        **({"server_cores": list(place.server)} if session.server.processes() else {}),
         "load_cores": list(place.load),
         "client_ceiling": f"{ceiling.rate:.0f} requests/s from one worker against a server that does nothing",
         "latency_counts_from": "the intended time of each request",

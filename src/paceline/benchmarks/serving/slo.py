@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,22 +72,22 @@ class Slo(Parameters):
         """Whether the promise was kept; a request without an answer counts as infinitely late."""
         count = len(trace)
         failed = count - int(trace.ok.sum())
-        if failed > self.errors * count:
-            return Verdict(False, f"{failed} of {count} requests failed or were shed", 1.0)
         latency = np.where(trace.ok, trace.latency, np.inf)
-        worst = 0.0
+        used, reasons = [_used(failed, 1.0 - self.errors, count)], []
+        if failed > _allowed(1.0 - self.errors, count):
+            reasons.append(f"{failed} of {count} requests failed or were shed")
         for bound in self.bounds:
             late = int(np.count_nonzero(latency > bound.limit))
-            worst = max(worst, late / count / (1 - bound.share))
+            used.append(_used(late, bound.share, count))
             if late > _allowed(bound.share, count):
                 seen = float(np.quantile(latency, bound.share, method="higher"))
-                return Verdict(False, f"{bound.label} is {_shown(seen)}, above {show_duration(bound.limit)}", worst)
+                reasons.append(f"{bound.label} is {_shown(seen)}, above {show_duration(bound.limit)}")
         if self.first_token is not None or self.between_tokens is not None:
             missed = count - int(self.good(trace).sum())
-            worst = max(worst, missed / count / (1 - self.share))
+            used.append(_used(missed, self.share, count))
             if missed > _allowed(self.share, count):
-                return Verdict(False, f"{missed} of {count} requests missed the bounds on tokens", worst)
-        return Verdict(True, "", worst)
+                reasons.append(f"{missed} of {count} requests missed the bounds on tokens")
+        return Verdict(not reasons, reasons[0] if reasons else "", max(used))
 
 
 @dataclass(frozen=True)
@@ -108,12 +109,17 @@ class Verdict:
 
     holds: bool
     reason: str  # why not
-    used: float  # how much of what may miss the bound did; 1 is all of it
+    used: float  # how much of what may miss did, by the bound that is nearest to its limit or furthest beyond; 1 is all
 
 
 def _allowed(share: float, count: int) -> float:
     """How many requests may miss a bound; a tenth of ten is one, whatever floating point says."""
     return (1.0 - share) * count + 1e-9 * count
+
+
+def _used(missed: int, share: float, count: int) -> float:
+    """The part that missed of those that may; endless where none may."""
+    return missed / ((1.0 - share) * count) if share < 1.0 else math.inf if missed else 0.0
 
 
 def _shown(seconds: float) -> str:

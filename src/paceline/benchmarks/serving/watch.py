@@ -30,11 +30,12 @@ class Use:
     joules: float | None = None
     source: str = ""
 
-    def measurements(self) -> list[Measurement]:
+    def measurements(self, load_seconds: float) -> list[Measurement]:
         """The figures that are known."""
         found = []
-        if self.cpu_seconds is not None and self.seconds > 0:
-            found.append(Measurement.of_value(metrics.CPU, 100.0 * self.cpu_seconds / self.seconds))
+        if self.cpu_seconds is not None:
+            # Over the load itself: what was watched before its first request and after its last answer was idle.
+            found.append(Measurement.of_value(metrics.CPU, 100.0 * self.cpu_seconds / load_seconds))
             found.append(Measurement.of_value(metrics.HOST_MEMORY, float(self.memory)))
         if self.gpu_shares:
             found.append(Measurement.of_samples(metrics.GPU, self.gpu_shares, statistic="mean"))

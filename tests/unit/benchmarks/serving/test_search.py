@@ -90,7 +90,8 @@ def test_a_broken_server_ends_the_search_soon() -> None:
     found = find_capacity(
         lambda rate, n: Trial(rate, n, n, 0.0, False, "all failed"), 0.99, LIMIT, first=64.0, ceiling=1e5
     )
-    assert (found.verdict, len(found.trials)) == ("never", 7)
+    assert found.verdict == "never"
+    assert len(found.trials) <= 7
 
 
 def test_an_erratic_server_is_called_unsteady() -> None:

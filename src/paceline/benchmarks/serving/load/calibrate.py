@@ -24,6 +24,7 @@ PROBE_RATES = (500.0, 2000.0)
 _OF_THE_CLOSED_LOOP = (0.4, 0.7)  # parts of its rate that are probed as well
 _SECONDS = 0.4
 _USERS = 16
+_DISTURBED = 5e-3  # s late at the slowest rate: somebody else had the core, which is not to be remembered
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _REQUEST = Prepared(b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[0.0,0.0,0.0,0.0]}]}')
 
@@ -46,6 +47,11 @@ class Ceiling:
     requests_per_cpu_second: float
     probes: tuple[Probe, ...]
 
+    @property
+    def is_undisturbed(self) -> bool:
+        """Whether the slowest probe was kept to so well that nothing else can have been in the way."""
+        return bool(self.probes) and self.probes[0].lateness_p99 < _DISTURBED and self.rate > 0
+
 
 def calibrate(cpus: Sequence[int] | None = None, *, is_fresh: bool = False) -> Ceiling:
     """The ceiling of one worker on the first of these cores, with the null server on the last; known until reboot."""
@@ -56,7 +62,8 @@ def calibrate(cpus: Sequence[int] | None = None, *, is_fresh: bool = False) -> C
         return known
     with null_server.running(cpu=cores[-1]) as endpoint:
         measured = measure(endpoint, cores[0])
-    _remember(key, measured)
+    if measured.is_undisturbed:
+        _remember(key, measured)
     return measured
 
 

@@ -40,6 +40,7 @@ def drive(
     streaming: bool = False,
     keep: int = 0,
     on_answer: Callable[[int, bytes], None] | None = None,
+    go_on: Callable[[], bool] = lambda: True,
     say: Callable[[str], None] = lambda _text: None,
 ) -> Trace:
     """Send requests as `load` says and return what became of each of them.
@@ -53,6 +54,7 @@ def drive(
     - connections: how many there may be at a time; unset is what the system grants
     - streaming: answers are streams of events; the trace tells when each piece came
     - on_answer(kind, body): called after the run with the first `keep` good answers of each kind and worker
+    - go_on: asked many times a second; a no ends the load, and what has no answer by then is broken or unsent
     - say: hears of workers that died; their requests are broken, or unsent if they were due later
     """
     if not requests:
@@ -79,7 +81,8 @@ def drive(
     tasks = plan.divided(common, number)
     if cpus:
         tasks = [replace(task, cpu=cpus[i % len(cpus)]) for i, task in enumerate(tasks)]
-    seen = processes.run(tasks, np.array([one.samples for one in requests], np.int32), plan.longest(timeout))
+    samples = np.array([one.samples for one in requests], np.int32)
+    seen = processes.run(tasks, samples, plan.longest(timeout), go_on)
     for loss in seen.losses:
         say(loss)
     for kind, body in seen.answers if on_answer else ():

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ COMMAND = [sys.executable, "-P", "-m", "paceline.benchmarks.serving.load._worker
 START_SECONDS = 60.0  # within which a worker must be ready; only a broken machine takes so long
 _HEAD_START = 0.05  # s from the word to the start: every worker has heard it by then
 _LOOK_EVERY = 0.05
+_END_SECONDS = 10.0  # to hand over what was seen
 _STDERR = "stderr"
 
 
@@ -55,8 +56,13 @@ class _Worker:
         return next((line.strip() for line in reversed(lines) if line.strip()), f"exit code {self.process.returncode}")
 
 
-def run(tasks: Sequence[Task], samples: NDArray[np.int32], longest: float) -> Seen:
-    """Do all tasks at the same time; after `longest` seconds nobody is waited for any more."""
+def run(
+    tasks: Sequence[Task], samples: NDArray[np.int32], longest: float, go_on: Callable[[], bool] = lambda: True
+) -> Seen:
+    """Do all tasks at the same time; after `longest` seconds nobody is waited for any more.
+
+    When `go_on` says no, all end at once, with what they have seen by then.
+    """
     with tempfile.TemporaryDirectory(prefix="paceline-load-") as folder, ExitStack() as stack:
         workers = []
         for number, task in enumerate(tasks):
@@ -72,7 +78,7 @@ def run(tasks: Sequence[Task], samples: NDArray[np.int32], longest: float) -> Se
                 assert worker.process.stdin is not None
                 worker.process.stdin.write(f"{start}\n")
                 worker.process.stdin.flush()
-        _wait_until_ended(workers, start / 1e9 + longest)
+        _wait_until_ended(workers, start / 1e9 + longest, go_on)
         parts, answers, losses = [], [], []
         for worker in workers:
             path = worker.folder / RESULT
@@ -114,8 +120,9 @@ def _wait_until_ready(worker: _Worker, until: float) -> None:
         raise LoadFailed(f"a worker of the load generator did not start: {worker.last_words}")
 
 
-def _wait_until_ended(workers: Sequence[_Worker], end: float) -> None:
+def _wait_until_ended(workers: Sequence[_Worker], end: float, go_on: Callable[[], bool]) -> None:
     """Until all have ended or their time is over; those who have not by then are killed."""
+    is_told = False
     while running := [worker for worker in workers if worker.ended_at is None]:
         for worker in running:
             if worker.process.poll() is not None:
@@ -124,6 +131,10 @@ def _wait_until_ended(workers: Sequence[_Worker], end: float) -> None:
                 worker.process.kill()
                 worker.process.wait()
                 worker.ended_at = time.monotonic()
+        if not is_told and not go_on():
+            is_told, end = True, min(end, time.monotonic() + _END_SECONDS)
+            for worker in running:
+                worker.process.terminate()
         time.sleep(_LOOK_EVERY)
 
 

@@ -49,6 +49,11 @@ def busy(trace: Trace) -> float:
     return trace.cpu_seconds / (workers * seconds) if seconds > 0 else 0.0
 
 
+def why_late(trace: Trace) -> str:
+    """Why requests went late."""
+    return _cause(trace)[0]
+
+
 def require_delivered(trace: Trace, loop: Loop = "open", least: float = LEAST_DELIVERED) -> None:
     """Refuse a trace whose load is not the one that was asked for; a closed loop asks for none."""
     if loop != "open" or (part := delivered(trace)) >= least:

@@ -15,7 +15,8 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -28,7 +29,7 @@ from paceline.benchmarks.serving.load.http_client import HttpClient
 from paceline.benchmarks.serving.load.log import Log, clock
 from paceline.benchmarks.serving.load.pacing import pace
 from paceline.benchmarks.serving.load.told import piece_times, read_stages
-from paceline.benchmarks.serving.load.trace import OK, TIMED_OUT, Times
+from paceline.benchmarks.serving.load.trace import BROKEN, OK, TIMED_OUT, UNSENT, Times
 
 TASK, RESULT, READY = "task.pickle", "result.npz", "ready"
 _PR_SET_PDEATHSIG = 1
@@ -122,6 +123,7 @@ class _Run:
         """From the agreed instant until every request was answered or given up."""
         self._start = start
         self._loop.set_exception_handler(self._fault)
+        self._loop.add_signal_handler(signal.SIGTERM, self._end)
         if self._task.loop == "open":
             await self._open_loop()
         else:
@@ -145,29 +147,39 @@ class _Run:
         due = (self._start + np.rint(leaving[order] * 1e9).astype(np.int64)).tolist()
         log.intended[:number] = (self._start + np.rint(task.intended * 1e9).astype(np.int64)).tolist()
         rows, send = order.tolist(), self._client.send
-        await pace(due, lambda position: send(rows[position]))
+        await self._paced(due, lambda position: send(rows[position]))
+
+    async def _paced(self, due: Sequence[int], act: Callable[[int], None]) -> None:
+        """Until all have come to their end, or the word came to leave it at that."""
+        pacing = asyncio.ensure_future(pace(due, act))
+        await asyncio.wait({pacing, self._all_ended}, return_when=asyncio.FIRST_COMPLETED)
+        if not pacing.done():
+            pacing.cancel()
+        with suppress(asyncio.CancelledError):
+            await pacing
         await self._all_ended
+
+    def _end(self) -> None:
+        if not self._all_ended.done():
+            self._all_ended.set_result(None)
 
     def _count(self, _row: int) -> None:
         self._left -= 1
         if not self._left:
-            self._all_ended.set_result(None)
+            self._end()
 
     async def _closed_loop(self) -> None:
         task = self._task
         self._left = task.users
         self._last_start = self._start + int((task.duration or 0.0) * 1e9)
-        await pace([self._start] * task.users, lambda _user: self._ask())
-        await self._all_ended
+        await self._paced([self._start] * task.users, lambda _user: self._ask())
 
     def _ask(self) -> None:
         """A user is ready for the next request, or for going home."""
         task, log = self._task, self._log
         now = clock()
         if (log.number >= task.requests) if task.requests is not None else (now >= self._last_start):
-            self._left -= 1
-            if not self._left:
-                self._all_ended.set_result(None)
+            self._count(log.number)
             return
         row = log.add(1)
         log.intended[row] = now if task.loop == "closed" else self._start
@@ -205,6 +217,8 @@ class _Run:
             times = np.array(column[:number], np.int64)
             return np.where(times == 0, np.nan, (times - start) / 1e9)
 
+        status = np.array(log.status[:number], np.int32)
+        status[(status == UNSENT) & (np.array(log.sent[:number]) > 0)] = BROKEN  # under way when it was all ended
         stages, batch = read_stages(log.told[:number])
         pieces = [piece_times(events or ()) for events in log.events[:number]] if task.streaming else []
         counts = np.array([len(one) for one in pieces], np.int64)
@@ -215,7 +229,7 @@ class _Run:
             "sent": seconds(log.sent) - up,
             "first": seconds(log.first) + down,
             "done": seconds(log.done) + down + size / (task.down_bandwidth or np.inf),
-            "status": np.array(log.status[:number], np.int32),
+            "status": status,
             "kind": kind,
             "token_counts": counts,
             "token_times": flat + np.repeat(np.broadcast_to(down, number), counts) if task.streaming else flat,

@@ -59,7 +59,7 @@ class Requirements:
             if shutil.which(program) is None:
                 return f"{self.server} needs {program}, which is not installed; {remedy}"
         if own := os.environ.get(self.variable):
-            return None if os.access(own, os.X_OK) else f"${self.variable} = '{own}' is no interpreter"
+            return None if _is_program(own) else f"${self.variable} = '{own}' is no interpreter"
         if _is_complete(self):
             return None
         state = "is not installed" if not _marker(self).exists() else "was installed for another version of Paceline"
@@ -68,7 +68,7 @@ class Requirements:
     def python(self, own: Path | None = None) -> Path:
         """The interpreter to start the server with: the user's own, else that of the environment made here."""
         if own is not None:
-            if not os.access(own, os.X_OK):
+            if not _is_program(own):
                 raise InputError(f"python = '{own}' is no interpreter; name the file, as in /path/to/venv/bin/python")
             return own.absolute()
         if reason := self.missing():
@@ -186,7 +186,7 @@ def _wanted(requirements: Requirements) -> list[str]:
 def _base_interpreter(requirements: Requirements) -> str:
     if not requirements.system_python:
         return sys.executable
-    if not os.access(_SYSTEM_PYTHON, os.X_OK):
+    if not _is_program(_SYSTEM_PYTHON):
         raise InstallFailed(
             f"{requirements.server} is built for the distribution's Python; install it ({_SYSTEM_PYTHON} is not there)"
         )
@@ -205,7 +205,11 @@ def _is_complete(requirements: Requirements) -> bool:
         wanted = _made_for(requirements)
     except (OSError, ValueError, InstallFailed):
         return False
-    return made.get("made_for") == wanted and os.access(_interpreter(requirements), os.X_OK)
+    return made.get("made_for") == wanted and _is_program(_interpreter(requirements))
+
+
+def _is_program(path: str | Path) -> bool:
+    return Path(path).is_file() and os.access(path, os.X_OK)
 
 
 def _marker(requirements: Requirements) -> Path:

@@ -37,13 +37,13 @@ class LanguageModelServer(PythonProgram):
         super().check(settings, need)
         if need.precision not in DTYPES:
             raise InputError(f"precision = '{need.precision}': {cls.name} serves one of {', '.join(DTYPES)}")
-        if need.model.startswith(_language_model.PREFIX):
-            _language_model.parse(need.model)
-        else:
-            cls._check_path(need)
+        cls._check_model(need)
 
     @classmethod
-    def _check_path(cls, need: Need) -> None:
+    def _check_model(cls, need: Need) -> None:
+        if need.model.startswith(_language_model.PREFIX):
+            _language_model.parse(need.model)
+            return
         if not need.allow_import:
             raise InputError(f"model '{need.model}': only a case that was started on this machine may name a folder")
         if not (Path(need.model) / "config.json").is_file():

@@ -83,6 +83,11 @@ class Distribution:
         return 1 if self._kind in ("normal", "lognormal") else int(min(self._numbers))
 
     @property
+    def highest(self) -> int | None:
+        """The largest number that it gives, where there is one."""
+        return None if self._kind in ("normal", "lognormal") else int(max(self._numbers))
+
+    @property
     def is_constant(self) -> bool:
         """Whether it always gives the same."""
         return self._kind == "choice" and len(self._numbers) == 1

@@ -25,7 +25,7 @@ class Made:
 
 def made_requests(parameters: ServeParameters, server: Server, endpoint: Endpoint, *, allow_import: bool) -> Made:
     """The requests of a case."""
-    wanted, wire = parameters.requests, endpoint.wire
+    wanted, wire = parameters.wanted, endpoint.wire
     if wire in ("openai-chat", "openai-completions"):
         prepared, source = language_requests(wanted, wire, model=endpoint.model, seed=parameters.seed)
         return Made(prepared, source, wanted.stream, None)
@@ -42,6 +42,7 @@ def made_requests(parameters: ServeParameters, server: Server, endpoint: Endpoin
         allow_import=allow_import,
     )
     answers = None
-    if parameters.check_answers and server.is_checkable:
+    is_null = getattr(server.settings, "engine", None) == "null"  # it computes nothing, on purpose
+    if parameters.check_answers and server.is_checkable and not is_null:
         answers = Answers(artifact, requests.tensors, wire, allow_import=allow_import)
     return Made(requests.prepared, requests.source, False, answers)

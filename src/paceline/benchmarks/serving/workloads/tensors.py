@@ -45,6 +45,7 @@ def tensor_requests(
         from paceline.benchmarks.serving.export import sample_inputs
 
         samples = sample_inputs(artifact, wanted.distinct, seed=seed, allow_import=allow_import)
+        _require_fit(samples[0], artifact)
         source = "synthetic, encoded before the load begins"
     random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
     sizes = wanted.samples.draw(wanted.distinct, random)
@@ -80,13 +81,29 @@ def read_samples(path: Path, inputs: Sequence[TensorSpec]) -> list[Tensors]:
         if spec.name not in arrays:
             raise InputError(f"dataset {path} has no array '{spec.name}'; it has {', '.join(arrays) or 'none'}")
         shape = arrays[spec.name].shape[1:]
-        if len(shape) != len(spec.shape) or any(w not in (-1, s) for s, w in zip(shape, spec.shape, strict=True)):
+        if not _fits(shape, spec):
             raise InputError(f"dataset {path}: '{spec.name}' has samples of {shape}, the model takes {spec.shape}")
     if len(lengths) != 1 or not lengths - {0}:
         raise InputError(f"dataset {path}: arrays of {sorted(lengths)} samples; all of one length, and at least one")
     names = [spec.name for spec in inputs]
     typed = {spec.name: arrays[spec.name].astype(spec.dtype, copy=False) for spec in inputs}
     return [{name: typed[name][row] for name in names} for row in range(lengths.pop())]
+
+
+def _fits(shape: tuple[int, ...], spec: TensorSpec) -> bool:
+    return len(shape) == len(spec.shape) and all(w in (-1, s) for s, w in zip(shape, spec.shape, strict=True))
+
+
+def _require_fit(sample: Tensors, artifact: Artifact) -> None:
+    """Somebody else's server may serve another model than the case names."""
+    wanted = {spec.name: spec for spec in artifact.inputs}
+    if sample.keys() == wanted.keys() and all(_fits(one.shape, wanted[name]) for name, one in sample.items()):
+        return
+    taken = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in artifact.inputs)
+    raise InputError(
+        f"the server takes {taken}, which requests made for the model '{artifact.model}' are not; "
+        "name the model that is served, or your own requests (requests.dataset)"
+    )
 
 
 def _batch(samples: Sequence[Tensors], first: int, size: int) -> Tensors:

@@ -1,0 +1,66 @@
+"""llama.cpp by its Python package: quantised language models from one file, on CPUs and GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from paceline.benchmarks.serving.servers._environment import Requirements
+from paceline.benchmarks.serving.servers._openai import LanguageModelServer
+from paceline.benchmarks.serving.servers._program import HOST, PythonSettings
+from paceline.benchmarks.serving.servers.base import Need, ServerSettings
+from paceline.core.errors import InputError
+from paceline.core.quantity import Duration
+
+
+class LlamaCppSettings(PythonSettings):
+    """How much of the model is where."""
+
+    ready_timeout: Duration = Field(default=300.0, gt=0)
+    threads: int | None = Field(default=None, ge=1)
+    """Threads on the CPU; its own choice unless set"""
+    context: int = Field(default=2048, ge=1)
+    """Tokens of prompt and answer together, at most"""
+
+
+class LlamaCpp(LanguageModelServer):
+    """llama-cpp-python's server with one GGUF file; requests take turns."""
+
+    name = "llama-cpp"
+    summary = "llama.cpp by llama-cpp-python; OpenAI-compatible, streams"
+    Settings: ClassVar[type[ServerSettings]] = LlamaCppSettings
+    ready_path = "/v1/models"
+    requirements = Requirements(
+        server="llama-cpp",
+        packages=("llama-cpp-python[server]==0.3.36",),  # compiled when it is installed: a C++ compiler is needed
+        shown=("llama-cpp-python",),
+        programs=(("c++", "install a C++ compiler, as pip compiles it"),),
+    )
+
+    settings: LlamaCppSettings
+
+    @classmethod
+    def _check_model(cls, need: Need) -> None:
+        if not need.allow_import:
+            raise InputError(f"model '{need.model}': only a case that was started on this machine may name a file")
+        path = Path(need.model)
+        if path.suffix != ".gguf" or not path.is_file():
+            raise InputError(f"model '{need.model}': llama-cpp serves a .gguf file, and this is none")
+
+    def _command(self) -> Sequence[str]:
+        start = [str(self.python), "-m", "llama_cpp.server", "--model", str(self.model_path)]
+        where = ["--model_alias", self.served_name, "--host", HOST, "--port", str(self.port)]
+        options = ["--n_ctx", str(self.settings.context), "--seed", str(self.need.seed)]
+        if self.need.device != "cpu":
+            options += ["--n_gpu_layers", "-1"]
+        if self.settings.threads is not None:
+            options += ["--n_threads", str(self.settings.threads)]
+        return [*start, *where, *options]
+
+    def _facts(self) -> dict[str, Any]:
+        facts = super()._facts() | {"engine": "llama.cpp", "context": self.settings.context}
+        del facts["precision"]  # the file decides
+        return facts

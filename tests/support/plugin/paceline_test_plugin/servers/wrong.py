@@ -1,0 +1,19 @@
+"""A server that answers well-formed, quickly, and with another model's numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from paceline.benchmarks.serving.artifact import Artifact
+from paceline.benchmarks.serving.servers._embedded.configuration import Configuration
+from paceline.benchmarks.serving.servers.embedded import Embedded
+
+
+class Wrong(Embedded):
+    """Paceline's own server with weights that nobody asked for."""
+
+    name = "wrong"
+    summary = "answers wrongly"
+
+    def _configuration(self, artifact: Artifact) -> Configuration:
+        return super()._configuration(replace(artifact, seed=artifact.seed + 1))

@@ -1,0 +1,99 @@
+"""The generated Llama: read and run by transformers, the same for the same seed, answers of the asked length."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paceline.benchmarks.serving.servers import _language_model
+from paceline.benchmarks.serving.servers._language_model import LlamaShape, parse, write
+from paceline.core.errors import InputError
+
+SHAPE = LlamaShape(layers=2, width=32, heads=4, vocabulary=96, context=64)
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A torchvision that cannot load its operators would also break every model of transformers.
+    importlib.import_module("paceline.models._modules.torchvision_import")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def test_a_name_is_a_grammar() -> None:
+    assert parse("generated/llama") == LlamaShape()
+    assert parse("generated/llama:width=32,layers=3") == LlamaShape(layers=3, width=32)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("generated/gpt", "is called generated/llama"),
+        ("generated/llama:layer=2", "there is no knob 'layer': did you mean 'layers'?"),
+        ("generated/llama:layers=x", "is not a whole number"),
+        ("generated/llama:layers=0", "outside of 1 to"),
+        ("generated/llama:layers=999999999", "outside of 1 to"),
+        ("generated/llama:width=63", "no multiple of twice heads"),
+        ("generated/llama:vocabulary=4", "too small"),
+    ],
+)
+def test_a_name_that_is_wrong_is_refused(name: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        parse(name)
+
+
+def test_every_word_is_one_token_of_its_own() -> None:
+    words = LlamaShape(vocabulary=20_000).words
+    assert len(set(words)) == len(words) == 20_000
+    assert not any(" " in word for word in words)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_transformers_reads_and_runs_it(tmp_path: Path, precision: str) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    write(tmp_path, SHAPE, precision=precision, seed=7)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto")
+    assert model.dtype == {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    stored = dict(_language_model.weights(SHAPE, 7))
+    assert {name for name, _ in model.named_parameters()} == set(stored)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter, torch.from_numpy(stored[name]).to(model.dtype), rtol=0, atol=0)
+    inputs = tokenizer("baba beba unheard", return_tensors="pt")
+    assert inputs["input_ids"].shape == (1, 3)
+    answer = model.generate(**inputs, max_new_tokens=20, do_sample=False)
+    assert answer.shape == (1, 23)
+    text = tokenizer.decode(answer[0, 3:], skip_special_tokens=True)
+    assert len(text.split()) == 20
+
+
+def test_the_chat_template_holds_what_was_said(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    write(tmp_path, SHAPE, precision="fp32", seed=7)
+    said = [{"role": "user", "content": "baba beba"}]
+    found = AutoTokenizer.from_pretrained(tmp_path).apply_chat_template(said, tokenize=False)
+    assert found.split() == ["baba", "beba"]
+
+
+def test_the_seed_decides(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        write(tmp_path / name, SHAPE, precision="fp32", seed=seed)
+    first, again, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in "abc")
+    assert first == again
+    assert first != other
+
+
+def test_an_unknown_precision_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="fp64"):
+        write(tmp_path, SHAPE, precision="fp64", seed=1)
+
+
+def test_weights_do_not_depend_on_when_they_are_asked_for() -> None:
+    first = dict(_language_model.weights(SHAPE, 3))
+    again = dict(_language_model.weights(SHAPE, 3))
+    assert all(np.array_equal(first[name], again[name]) for name in first)
