@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
+# Files of tests side by side; each starts processes of its own, so that more would only wait for each other.
+BESIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
+
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all lint bench docs clean
 
@@ -25,8 +28,9 @@ run: $(VENV)/.run ## measure this machine with the suite 'quick' and write pacel
 	$(BIN)/paceline run quick --report paceline-report.html
 
 test: lint ## everything that must hold: lint, types, import contract, tests
-	$(BIN)/python -m pytest tests/unit tests/property --numprocesses auto --dist loadfile
-	$(BIN)/python -m pytest tests/integration tests/fault tests/browser -m 'not all_servers'
+	$(BIN)/python -m pytest tests/unit tests/property $(BESIDE)
+	$(BIN)/python -m pytest tests/integration -m 'not alone and not all_servers' $(BESIDE)
+	$(BIN)/python -m pytest tests/integration tests/fault tests/browser -m 'alone'
 
 test-all: test ## also with every serving software that can be installed here
 	$(BIN)/python -m pytest tests/integration -m all_servers

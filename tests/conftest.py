@@ -10,6 +10,15 @@ import pytest
 from support.cli import Sandbox, sandbox_in
 from support.postgres import PostgresServer, postgres_server
 
+ALONE = ("fault", "browser")  # folders whose tests all depend on when things happen
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of some folders run alone without each saying so."""
+    for item in items:
+        if item.path.parent.name in ALONE:
+            item.add_marker(pytest.mark.alone)
+
 
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Iterator[Sandbox]:

@@ -11,6 +11,8 @@ import pytest
 
 from support.cli import Sandbox
 
+pytestmark = pytest.mark.alone
+
 HEAVY = {"torch", "torchvision", "transformers", "ray", "sqlalchemy", "alembic", "psycopg", "scipy", "altair"}
 CPU_SHARE = 6
 

@@ -23,6 +23,7 @@ from paceline.core.case import Case
 from paceline.core.record import Result
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed here: apt-get install fio"),
 ]

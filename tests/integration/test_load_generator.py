@@ -27,6 +27,8 @@ from paceline.benchmarks.serving.load.quality import delivered
 from paceline.benchmarks.serving.load.trace import REFUSED
 from paceline.benchmarks.serving.servers.base import Endpoint
 
+pytestmark = pytest.mark.alone
+
 ONE = [Prepared(b'{"inputs":[]}')]
 STEADY = LoadParameters(arrival="constant", rate=100, duration="500ms")
 

@@ -21,6 +21,8 @@ from paceline.core.errors import MissingDependency
 from paceline.core.record import Measurement
 from paceline.measure import native
 
+pytestmark = pytest.mark.alone
+
 TURNS = 15
 REPETITIONS = 9
 # Threads, barriers and a loop as anybody would write them, without a line of what is measured against it.
