@@ -72,7 +72,7 @@ def suite(place: Sandbox) -> dict[str, Record]:
             "never": {"slo": {"p50": "1us"}, "search_budget": "60s"},
             "wrong": {"server": {"kind": "wrong"}, "load": {"rate": 20, "requests": 10}},
             "port": {"server": {"port": taken.getsockname()[1]}, "load": {"rate": 20, "requests": 10}},
-            "branching": {"model": "own:branching", "server": {"engine": "onnxruntime"}, "load": {"rate": 9}},
+            "branching": {"model": "own:branching", "server": {"engine": "torch-export"}, "load": {"rate": 9}},
             "late": {"server": {"ready_timeout": "10ms"}, "load": {"rate": 9}},
             "large": {
                 "server": {"max_batch": 2},
@@ -229,7 +229,7 @@ def test_wrong_answers_are_found(suite: dict[str, Record]) -> None:
     ("name", "outcome", "says"),
     [
         ("port", Outcome.FAILED, ("in use",)),
-        ("branching", Outcome.UNSUPPORTED, ("own:branching as onnx", "cannot be exported")),
+        ("branching", Outcome.UNSUPPORTED, ("own:branching as torch-export", "cannot be exported")),
         ("late", Outcome.FAILED, ("not ready after 0.01 s", "ready_timeout")),
         ("large", Outcome.FAILED, ("do not fit into max_batch = 2",)),
         ("dataset", Outcome.FAILED, ("other.npz", "has no array", "it has y")),

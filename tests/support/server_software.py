@@ -21,7 +21,7 @@ from paceline.benchmarks.serving.export import export
 from paceline.benchmarks.serving.protocol import kserve, kserve_grpc
 from paceline.benchmarks.serving.servers import _environment, registry
 from paceline.benchmarks.serving.servers._program import PythonProgram
-from paceline.benchmarks.serving.servers.base import Endpoint, Need, Server
+from paceline.benchmarks.serving.servers.base import Endpoint, Need, Server, ServerFailed
 from paceline.benchmarks.serving.tensors import Array
 
 MODEL = "generated/fc:layers=2,width=16"
@@ -59,6 +59,9 @@ class Software:
             assert pids
             yield server
             pids = sorted({*pids, *server.processes()})
+        except ServerFailed as failed:
+            print(failed.logs)
+            raise
         finally:
             server.stop()
         assert not server.is_alive()

@@ -42,12 +42,29 @@ BUBBLE = Metric(
     description="share of the schedule's time in which a rank computes neither forward nor backward: it waits for its "
     "neighbours, or for gradients to be reduced",
 )
+EXPOSED = Metric(
+    name="exposed_communication",
+    unit="s",
+    better=Better.LOWER,
+    merge=Merge.MAXIMUM,
+    description="time of a step in which a rank's data travels while it computes nothing, from a trace of a few steps; "
+    "waiting for a slower rank counts, as the travelling then takes longer",
+)
+COMMUNICATION = Metric(
+    name="communication",
+    unit="s",
+    better=Better.LOWER,
+    merge=Merge.MAXIMUM,
+    description="time of a step in which a rank's data travels, hidden behind computation or not",
+)
 METRICS = (
     *(metric for metric in COMMON if metric is not AUDIO_THROUGHPUT),
     THROUGHPUT_PER_RANK,
     *MEMORY_PARTS.values(),
     ACTIVATION_MEMORY,
     BUBBLE,
+    COMMUNICATION,
+    EXPOSED,
     LOSS_OF_ALL,
     GRADIENT_NORM,
 )

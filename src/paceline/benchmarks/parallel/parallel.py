@@ -15,6 +15,8 @@ from paceline.benchmarks.model.session import peak_of, whether_to_compile
 from paceline.benchmarks.parallel._metrics import (
     ACTIVATION_MEMORY,
     BUBBLE,
+    COMMUNICATION,
+    EXPOSED,
     GRADIENT_NORM,
     LOSS_OF_ALL,
     MEMORY_PARTS,
@@ -151,6 +153,7 @@ class Parallel(Benchmark[ParallelParameters]):
                 context=context,
             )
             result.measurements += [*_memory(trainer, result), *_bubble(trainer, ranks)]
+            result.measurements += _communication(trainer, ranks)
             last_loss, _ = trace.step()
         _say_per_rank(result, training)
         result.measurements += [
@@ -304,3 +307,18 @@ def _bubble(trainer: Trainer, ranks: Ranks) -> list[Measurement]:
         spent = trainer.pipeline.watch.stop()
         shares.append(100.0 * (1.0 - spent["busy"] / spent["schedule"]))
     return [Measurement.of_samples(BUBBLE, shares)]
+
+
+def _communication(trainer: Trainer, ranks: Ranks) -> list[Measurement]:
+    """How long data travels in a step, and how much of that nothing hides."""
+    if ranks.world_size == 1:
+        return []
+    from paceline.benchmarks.parallel import _exposed
+
+    ranks.meet()
+    has_gpu = trainer.device.kind == "cuda"
+    events = _exposed.trace(trainer.step, has_gpu=has_gpu)
+    if not any(event.is_talking and event.on_device == has_gpu for event in events):
+        return []  # a build whose profiler does not tell
+    total, bare = (part / _exposed.STEPS / 1e9 for part in _exposed.exposed(events, on_device=has_gpu))
+    return [Measurement.of_value(COMMUNICATION, total), Measurement.of_value(EXPOSED, bare)]

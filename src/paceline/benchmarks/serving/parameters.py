@@ -94,7 +94,7 @@ class ServeParameters(Parameters):
             )
         if self.instance is not None and self.price is not None:
             raise ValueError("instance and price say the same thing; give one of them")
-        if self._is_multi_stream and "samples" in self.requests.model_fields_set:
+        if self._is_multi_stream and self.requests.samples != RequestParameters().samples:
             raise ValueError("requests.samples does not go with multi-stream; say it as load.samples")
         return self
 
@@ -135,6 +135,6 @@ class ServeParameters(Parameters):
 
 
 def _word(key: str, value: Any) -> str:
-    return (
-        str(value) if isinstance(value, str) else f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
-    )
+    if key == "engine":
+        return str(value)
+    return f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from paceline.benchmarks.serving.servers.base import Need, Server, ServerSetting
 from paceline.core.errors import InputError
 
 HOST = "127.0.0.1"
-_SHORT = 30  # characters of a path that leave enough for the name of a socket
+_SHORT = 34  # characters of a path that leave enough for the name of a socket
 
 
 class Program(Server):
@@ -79,22 +80,20 @@ class Program(Server):
         if self._process is not None:
             self._process.stop()
         if self._short is not None:
-            self._short.unlink(missing_ok=True)
-            self._short.parent.rmdir()
+            shutil.rmtree(self._short, ignore_errors=True)
             self._short = None
 
     def logs(self) -> str:
         return self._process.logs() if self._process else ""
 
     def _short_path(self) -> Path:
-        """A short name for a folder in ours: the path of a socket may have 107 characters only."""
+        """A folder for sockets, whose path may have 107 characters only: in ours, or elsewhere if that is too deep."""
         inside = self.folder / "tmp"
-        inside.mkdir(exist_ok=True)
         if len(str(inside)) <= _SHORT:
+            inside.mkdir(exist_ok=True)
             return inside
         if self._short is None:
-            self._short = Path(tempfile.mkdtemp(prefix="pl-")) / "t"
-            self._short.symlink_to(inside.absolute())
+            self._short = Path(tempfile.mkdtemp(prefix="pl-"))
         return self._short
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from paceline.benchmarks.serving.servers._environment import Requirements
@@ -28,6 +29,9 @@ class PyTriton(AppServer, GrpcServer):
     grace = 20.0
 
     _shared: str = ""
+
+    def _command(self) -> Sequence[str]:
+        return [*super()._command(), str(self._short_path())]
 
     def start(self) -> Started:
         started = super().start()

@@ -48,7 +48,7 @@ def main() -> None:
         grpc_port=config["grpc_port"],
         allow_metrics=False,
     )
-    with Triton(config=addresses, workspace=Path(__file__).parent / "triton") as triton:
+    with Triton(config=addresses, workspace=Path(sys.argv[1]) / "triton") as triton:
         triton.bind(
             model_name=config["model"],
             infer_func=[instance(config) for _ in range(config["workers"])],

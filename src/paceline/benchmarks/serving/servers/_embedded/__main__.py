@@ -60,6 +60,7 @@ async def serve(configuration: Configuration, folder: Path) -> None:
             raise
         except Exception as error:
             raise CannotServe(f"the engine {configuration.engine} failed: {type(error).__name__}: {error}") from error
+        print(f"{configuration.artifact.model} with {configuration.engine} is ready at {host}", flush=True)  # noqa: T201
         await ending.wait()
         app.is_ending = True
         server.close()
