@@ -17,6 +17,7 @@ import click
 
 from bench.load import load_ratios
 from bench.ratio import Ratio
+from bench.serving import serving_ratios
 from paceline.core.errors import PacelineError
 
 IMPORT_TORCH = [sys.executable, "-c", "import torch"]
@@ -29,7 +30,7 @@ def main() -> int:
     """Print the table; the exit code says only whether it could be measured."""
     try:
         records = overhead_records()
-        ratios = [harness(records), start(records), help_text(), *load_ratios()]
+        ratios = [harness(records), start(records), help_text(), *load_ratios(), *serving_ratios()]
     except (OSError, subprocess.SubprocessError, LookupError, ValueError, PacelineError) as error:
         click.echo(f"bench: could not measure: {error}{_last_words(error)}", err=True)
         return 1

@@ -44,7 +44,9 @@ def test_the_phases_sum_to_the_step(records: list[Record]) -> None:
         assert step is not None
         assert None not in phases, record.case.title
         total = sum(phase.summary.mean for phase in phases if phase is not None)
-        assert total == pytest.approx(step.summary.mean, rel=0.03), record.case.title
+        # Of several ranks each figure is that of the rank which took longest, and neighbours make that differ.
+        within = 0.03 if record.case.ranks == 1 else 0.15
+        assert total == pytest.approx(step.summary.mean, rel=within), record.case.title
 
 
 def test_the_report_prints_the_published_table_and_leaves_empty_what_was_not_run(

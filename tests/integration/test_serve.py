@@ -16,6 +16,8 @@ import pytest
 from paceline.core.record import CauseKind, Outcome, Record
 from support.cli import Sandbox, events, sandbox_in
 
+pytestmark = pytest.mark.slow
+
 MODEL = "generated/fc:layers=1,width=16"
 LONG = 600.0  # seconds; a busy machine starts a server slowly
 COMMON = {"benchmark": "serve", "model": MODEL, "scale": "tiny", "warm_up": "300ms"}
@@ -74,12 +76,6 @@ def suite(place: Sandbox) -> dict[str, Record]:
             "port": {"server": {"port": taken.getsockname()[1]}, "load": {"rate": 20, "requests": 10}},
             "branching": {"model": "own:branching", "server": {"engine": "torch-export"}, "load": {"rate": 9}},
             "late": {"server": {"ready_timeout": "10ms"}, "load": {"rate": 9}},
-            "large": {
-                "server": {"max_batch": 2},
-                "load": {"rate": 9},
-                "requests": {"samples": "normal(30, 1)"},
-                "warm_up": 0,
-            },
             "dataset": {"load": {"rate": 9}, "requests": {"dataset": "other.npz"}},
         }
         name = place.suite(*({**COMMON, **case} for case in cases.values()))
@@ -150,6 +146,7 @@ def test_batches_the_cold_start_and_what_the_server_used_are_told(poisson: Recor
     assert {"process to ready", "ready to first answer"} <= parts(poisson, "cold_start").keys()
     assert value(poisson, "cpu_utilisation") > 0
     assert value(poisson, "server_memory") > 1 << 20
+    assert {"before", "after"} <= poisson.conditions.keys()
 
 
 def test_cost_follows_from_price_and_throughput(poisson: Record) -> None:
@@ -231,7 +228,6 @@ def test_wrong_answers_are_found(suite: dict[str, Record]) -> None:
         ("port", Outcome.FAILED, ("in use",)),
         ("branching", Outcome.UNSUPPORTED, ("own:branching as torch-export", "cannot be exported")),
         ("late", Outcome.FAILED, ("not ready after 0.01 s", "ready_timeout")),
-        ("large", Outcome.FAILED, ("do not fit into max_batch = 2",)),
         ("dataset", Outcome.FAILED, ("other.npz", "has no array", "it has y")),
     ],
 )

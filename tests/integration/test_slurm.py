@@ -16,6 +16,8 @@ from support.cli import GENEROUS, Sandbox
 from support.namespaces import two_hosts
 from support.slurm import Slurm, slurm_on
 
+pytestmark = pytest.mark.alone
+
 PACELINE = [sys.executable, "-m", "paceline"]
 TRAIN = ["run", "train", "--model", "lstm", "--scale", "tiny", "--batch-size", "2", "--steps", "2"]
 SHORT = ["--warm-up", "100ms", "--no-report"]

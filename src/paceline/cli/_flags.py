@@ -15,8 +15,8 @@ from paceline.core.suite import CaseKeys, model_of
 
 PREFIX = "parameter__"
 DOT = "__part__"  # click takes only identifiers
-# Between values; the one in generated/fc:layers=2,width=64 is within a value, as the next word is a setting, too, and so
-# is the one in uniform(1, 8).
+# Between values; the one in generated/fc:layers=2,width=64 is within a value, as the next word is a setting, too, and
+# so is the one in uniform(1, 8).
 _COMMA = re.compile(r",(?!\s*\w+=)(?![^()]*\))")
 
 

@@ -260,6 +260,8 @@ def _add_use(result: Result, parameters: ServeParameters, use: Use, trace: Trace
         found.append(Measurement.of_value(metrics.COST, price / 3600.0 * seconds / answered * 1000.0))
         result.facts["price"] = f"{price:g} USD per hour ({basis})"
     result.measurements += found
+    result.doubts += use.doubts()
+    result.facts["conditions"] = use.conditions()
 
 
 def _own_statistics(session: Session) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a server uses while it is under load: processor, memory, GPU, energy."""
+"""What a server uses while it is under load: processor, memory, GPU, energy; and what else went on by then."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import psutil
 
 from paceline.benchmarks.serving import metrics
-from paceline.core.record import Measurement
+from paceline.core.record import Doubt, Measurement
+from paceline.machine import conditions
+from paceline.machine.conditions import Conditions
 from paceline.machine.nvml import kept
 from paceline.measure.energy import EnergyMeter, open_meter
 
@@ -29,6 +32,8 @@ class Use:
     gpu_memory: int = 0
     joules: float | None = None
     source: str = ""
+    before: Conditions | None = None  # of the whole machine
+    after: Conditions | None = None
 
     def measurements(self, load_seconds: float) -> list[Measurement]:
         """The figures that are known."""
@@ -42,6 +47,17 @@ class Use:
             found.append(Measurement.of_value(metrics.DEVICE_MEMORY, float(self.gpu_memory)))
         return found
 
+    def doubts(self) -> list[Doubt]:
+        """What else went on; a server that is not ours may be what keeps this machine busy, and that is no doubt."""
+        if self.cpu_seconds is None or self.before is None or self.after is None:
+            return []
+        return conditions.doubts(self.before, self.after)
+
+    def conditions(self) -> dict[str, Any]:
+        """The machine before and after, for the record."""
+        looks = {"before": self.before, "after": self.after}
+        return {name: look.model_dump(mode="json") for name, look in looks.items() if look is not None}
+
 
 @contextmanager
 def watched(processes: Callable[[], list[int]], target: str) -> Iterator[Use]:
@@ -50,11 +66,13 @@ def watched(processes: Callable[[], list[int]], target: str) -> Iterator[Use]:
     meter = open_meter(target)
     before = meter.read() if meter is not None else 0.0
     looking = _Looking(processes, target, use)
+    use.before = conditions.observe(target)
     looking.start()
     try:
         yield use
     finally:
         looking.stop()
+        use.after = conditions.observe(target)
         if meter is not None:
             use.joules, use.source = _joules(meter, before), meter.source
 

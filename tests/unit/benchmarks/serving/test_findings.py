@@ -109,3 +109,18 @@ def test_the_first_requests_of_a_trial_can_be_left_out() -> None:
     rest = trace([0.1, 0.2, 0.3, 0.4], stages=stages, batch=np.array([1, 2, 3, 4], np.int32)).after(3)
     assert rest.latency.tolist() == pytest.approx([0.4])
     assert (rest.stages["queue"].tolist(), rest.batch.tolist() if rest.batch is not None else None) == ([3.0], [4])
+
+
+def test_rates_of_what_is_left_of_a_trial_count_from_where_it_begins() -> None:
+    whole = trace([0.01] * 1000, gap=0.1)
+    for seen in (whole, whole.after(500)):
+        found = findings.traffic(seen, None)
+        throughput = next(one for one in found if one.metric.name == "throughput")
+        assert throughput.value == pytest.approx(10.0, rel=0.01)
+        assert throughput.summary.median == pytest.approx(10.0, rel=0.05)  # of the parts of its time
+        assert value(found, "offered_rate") == pytest.approx(10.0)
+
+
+def test_requests_that_all_come_at_once_have_no_rate_of_arrival() -> None:
+    found = findings.traffic(trace([0.1, 0.2, 0.3], gap=0.0), None)
+    assert "offered_rate" not in {one.metric.name for one in found}

@@ -138,3 +138,37 @@ def test_crossing_needs_trials_on_a_line_that_rises() -> None:
     place, half = crossing([trial(97, 5), trial(100, 10), trial(103, 20)], 0.01, 100.0) or (math.nan, math.nan)
     assert place == pytest.approx(100.0, rel=0.01)
     assert 0 < half < 0.2
+
+
+def test_a_rate_that_was_not_sent_is_neither_held_nor_missed_by_the_server() -> None:
+    """The client falls behind above 500/s, so that what it sends comes late."""
+
+    def probe(rate: float, requests: int) -> Trial:
+        is_late = rate > 500
+        return Trial(rate, requests, requests if is_late else 0, rate, not is_late, "late", "busy" if is_late else "")
+
+    rising = find_capacity(probe, SHARE, LIMIT, first=100.0, ceiling=1e5)
+    assert (rising.verdict, rising.rate, rising.reason) == ("client", 400.0, "busy")
+    falling = find_capacity(probe, SHARE, LIMIT, first=4000.0, ceiling=1e5)
+    assert (falling.verdict, falling.reason) == ("client", "busy")
+    assert falling.rate is not None
+    assert falling.rate <= 500
+
+
+@pytest.mark.parametrize("looks", range(8))
+def test_when_time_is_up_the_answer_is_a_rate_that_was_tried(looks: int) -> None:
+    left = iter([True] * looks)
+    found = find_capacity(simulated(3), SHARE, LIMIT, first=400.0, ceiling=1e5, go_on=lambda: next(left, False))
+    assert found.verdict == "unsteady" or found.interval is not None
+    assert found.interval is not None or found.rate in {trial.rate for trial in found.trials if trial.holds}
+
+
+def test_no_trial_lasts_longer_than_allowed() -> None:
+    found = find_capacity(simulated(6), SHARE, LIMIT, first=400.0, ceiling=1e5, longest=0.5)
+    assert max(trial.requests / trial.rate for trial in found.trials) <= 0.51
+
+
+def test_a_hopeless_promise_is_found_out_with_few_requests() -> None:
+    found = find_capacity(_always(late=True), SHARE, 1e-6, first=1000.0, ceiling=1e5)
+    assert found.verdict == "never"
+    assert sum(trial.requests / trial.rate for trial in found.trials) < 30.0  # seconds

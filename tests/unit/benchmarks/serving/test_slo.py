@@ -69,3 +69,12 @@ def test_tokens_have_bounds_of_their_own() -> None:
 def test_what_cannot_be_meant_is_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         Slo(**given)
+
+
+def test_what_is_used_up_is_that_of_the_bound_that_is_nearest_to_its_limit() -> None:
+    seen = trace([0.1] * 40 + [0.3] * 60)
+    assert Slo(p50=0.2, p99=1.0).judge(seen).used == pytest.approx(60 / 50)
+    assert Slo(p99=1.0).judge(seen).used == 0.0
+    failed = trace([0.1] * 96 + [NEVER] * 4, status=[200] * 96 + [2] * 4)
+    assert Slo(p50=0.2, errors=0.02).judge(failed).used == pytest.approx(2.0)
+    assert Slo(p50=0.2, errors=0).judge(failed).used == math.inf

@@ -19,10 +19,10 @@ from paceline.core.errors import InputError, nearest
 
 PREFIX = "generated/llama"
 SPECIAL = ("<unk>", "<s>", "</s>", "<pad>")
-END = SPECIAL.index("</s>")
+CHAT = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
 _LIMITS = {"layers": 256, "width": 16_384, "heads": 256, "vocabulary": 262_144, "context": 1_048_576}
 _SYLLABLES = [consonant + vowel for consonant in "bcdfghjklmnprstvwz" for vowel in "aeiou"]
-_DTYPES = {"fp32": ("F32", "float32"), "bf16": ("BF16", "bfloat16"), "fp16": ("F16", "float16")}
+DTYPES = {"fp32": ("F32", "float32"), "bf16": ("BF16", "bfloat16"), "fp16": ("F16", "float16")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +76,10 @@ def parse(name: str) -> LlamaShape:
 
 def write(folder: Path, shape: LlamaShape, *, precision: str, seed: int) -> None:
     """Write configuration, tokenizer and weights into a folder as the Hugging Face libraries read it."""
-    if precision not in _DTYPES:
-        raise InputError(f"precision = '{precision}': a generated language model has one of {', '.join(_DTYPES)}")
+    if precision not in DTYPES:
+        raise InputError(f"precision = '{precision}': a generated language model has one of {', '.join(DTYPES)}")
     folder.mkdir(parents=True, exist_ok=True)
-    stored, called = _DTYPES[precision]
+    stored, called = DTYPES[precision]
     # Without an end of text, answers have exactly as many tokens as were asked for.
     ids: dict[str, Any] = {"bos_token_id": SPECIAL.index("<s>"), "eos_token_id": None}
     ids["pad_token_id"] = SPECIAL.index("<pad>")
@@ -169,7 +169,7 @@ def _tokenizer_config(shape: LlamaShape) -> dict[str, Any]:
         "pad_token": "<pad>",
         "model_max_length": shape.context,
         "clean_up_tokenization_spaces": False,
-        "chat_template": "{% for message in messages %}{{ message['content'] }} {% endfor %}",
+        "chat_template": CHAT,
     }
 
 
@@ -190,10 +190,11 @@ def _write_safetensors(path: Path, shape: LlamaShape, dtype: str, seed: int) -> 
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for _, weight in weights(shape, seed):
-            file.write(_raw(weight, dtype))
+            file.write(raw(weight, dtype))
 
 
-def _raw(weight: Array, dtype: str) -> bytes:
+def raw(weight: Array, dtype: str) -> bytes:
+    """A weight as it is stored."""
     if dtype == "BF16":  # the upper half of an fp32, rounded to nearest
         bits = weight.view(np.uint32)
         return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes()

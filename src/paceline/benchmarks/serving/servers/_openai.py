@@ -57,11 +57,15 @@ class LanguageModelServer(PythonProgram):
         need = self.need
         if need.model.startswith(_language_model.PREFIX):
             self.say(f"writing {need.model}")
-            self.model_path = self.folder / "model"
-            shape = _language_model.parse(need.model)
-            _language_model.write(self.model_path, shape, precision=need.precision, seed=need.seed)
+            self.model_path = self._write_model(_language_model.parse(need.model))
         else:
             self.model_path = Path(need.model).absolute()
+
+    def _write_model(self, shape: _language_model.LlamaShape) -> Path:
+        """A generated model as this server reads it."""
+        path = self.folder / "model"
+        _language_model.write(path, shape, precision=self.need.precision, seed=self.need.seed)
+        return path
 
     def _environment(self) -> dict[str, str]:
         """The model is here: nothing is to be looked up elsewhere, or told to anybody."""

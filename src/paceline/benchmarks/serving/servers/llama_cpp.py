@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from paceline.benchmarks.serving.servers import _language_model
 from paceline.benchmarks.serving.servers._environment import Requirements
+from paceline.benchmarks.serving.servers._gguf import write_gguf
 from paceline.benchmarks.serving.servers._openai import LanguageModelServer
 from paceline.benchmarks.serving.servers._program import HOST, PythonSettings
 from paceline.benchmarks.serving.servers.base import Need, ServerSettings
@@ -44,16 +46,28 @@ class LlamaCpp(LanguageModelServer):
 
     @classmethod
     def _check_model(cls, need: Need) -> None:
+        if need.model.startswith(_language_model.PREFIX):
+            _language_model.parse(need.model)
+            return
         if not need.allow_import:
             raise InputError(f"model '{need.model}': only a case that was started on this machine may name a file")
         path = Path(need.model)
         if path.suffix != ".gguf" or not path.is_file():
-            raise InputError(f"model '{need.model}': llama-cpp serves a .gguf file, and this is none")
+            raise InputError(
+                f"model '{need.model}': llama-cpp serves a .gguf file, or {_language_model.PREFIX}:layers=2"
+            )
+
+    def _write_model(self, shape: _language_model.LlamaShape) -> Path:
+        path = self.folder / "model.gguf"
+        dtype, _ = _language_model.DTYPES[self.need.precision]
+        write_gguf(path, shape, dtype=dtype, seed=self.need.seed)
+        return path
 
     def _command(self) -> Sequence[str]:
         start = [str(self.python), "-m", "llama_cpp.server", "--model", str(self.model_path)]
         where = ["--model_alias", self.served_name, "--host", HOST, "--port", str(self.port)]
         options = ["--n_ctx", str(self.settings.context), "--seed", str(self.need.seed)]
+        options += ["--interrupt_requests", "false"]  # a new request would end the one that runs
         if self.need.device != "cpu":
             options += ["--n_gpu_layers", "-1"]
         if self.settings.threads is not None:

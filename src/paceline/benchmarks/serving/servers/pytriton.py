@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from paceline.benchmarks.serving.servers._environment import Requirements
@@ -28,18 +29,29 @@ class PyTriton(AppServer, GrpcServer):
     ready_path = f"/v2/models/{MODEL}/ready"
     grace = 20.0
 
-    _shared: str = ""
+    _shared: frozenset[Path] = frozenset()
 
     def _command(self) -> Sequence[str]:
         return [*super()._command(), str(self._short_path())]
 
     def start(self) -> Started:
         started = super().start()
-        self._shared = f"pytrtion{self.processes()[0]}-*"  # as it is spelt
+        self._shared = frozenset(_shared_memory(self.processes()))
         return started
 
     def stop(self) -> None:
+        shared = self._shared | frozenset(_shared_memory(self.processes()))
         super().stop()
-        if self._shared:  # memory that outlives an app which was killed
-            for left in Path("/dev/shm").glob(self._shared):
-                left.unlink(missing_ok=True)
+        for left in shared:  # it outlives processes that were killed
+            left.unlink(missing_ok=True)
+        self._shared = frozenset()
+
+
+def _shared_memory(pids: list[int]) -> Iterator[Path]:
+    """The named memory that these processes have mapped."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+                _, found, name = line.partition("/dev/shm/")
+                if found and not name.endswith("(deleted)"):
+                    yield Path("/dev/shm") / name

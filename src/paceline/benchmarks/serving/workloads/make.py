@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline.benchmarks.serving.answers import Answers
+from paceline.benchmarks.serving.artifact import Artifact
 from paceline.benchmarks.serving.load.prepared import Prepared
 from paceline.benchmarks.serving.parameters import ServeParameters
 from paceline.benchmarks.serving.servers.base import Endpoint, Server
 from paceline.benchmarks.serving.workloads.language import language_requests
 from paceline.benchmarks.serving.workloads.tensors import tensor_requests
-from paceline.core.errors import CaseError
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,7 @@ def made_requests(parameters: ServeParameters, server: Server, endpoint: Endpoin
     if wire in ("openai-chat", "openai-completions"):
         prepared, source = language_requests(wanted, wire, model=endpoint.model, seed=parameters.seed)
         return Made(prepared, source, wanted.stream, None)
-    artifact = server.artifact
-    if artifact is None:
-        raise CaseError(f"server '{server.name}' does not tell which tensors the model takes")
+    artifact = server.artifact or _as_named(parameters, allow_import)
     requests = tensor_requests(
         wanted,
         artifact,
@@ -46,3 +44,17 @@ def made_requests(parameters: ServeParameters, server: Server, endpoint: Endpoin
     if parameters.check_answers and server.is_checkable and not is_null:
         answers = Answers(artifact, requests.tensors, wire, allow_import=allow_import)
     return Made(requests.prepared, requests.source, False, answers)
+
+
+def _as_named(parameters: ServeParameters, allow_import: bool) -> Artifact:
+    """What goes into the model that the case names, for a server that does not tell what it takes."""
+    from paceline.benchmarks.serving.export import export
+
+    return export(
+        parameters.model,
+        scale=parameters.scale,
+        format="eager",
+        precision=parameters.precision,
+        seed=parameters.seed,
+        allow_import=allow_import,
+    )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from paceline.benchmarks.serving.servers import _language_model
+from paceline.benchmarks.serving.servers._gguf import write_gguf
 from paceline.benchmarks.serving.servers._language_model import LlamaShape, parse, write
+from paceline.benchmarks.serving.tensors import Array
 from paceline.core.errors import InputError
 
 SHAPE = LlamaShape(layers=2, width=32, heads=4, vocabulary=96, context=64)
@@ -97,3 +100,28 @@ def test_weights_do_not_depend_on_when_they_are_asked_for() -> None:
     first = dict(_language_model.weights(SHAPE, 3))
     again = dict(_language_model.weights(SHAPE, 3))
     assert all(np.array_equal(first[name], again[name]) for name in first)
+
+
+@pytest.mark.parametrize("dtype", ["F32", "F16"])
+def test_the_file_for_llama_cpp_has_every_weight_where_it_says(tmp_path: Path, dtype: str) -> None:
+    path = tmp_path / "model.gguf"
+    write_gguf(path, SHAPE, dtype=dtype, seed=7)
+    content = path.read_bytes()
+    magic, version, tensors, _ = struct.unpack_from("<4sIQQ", content)
+    stored = dict(_language_model.weights(SHAPE, 7))
+    assert (magic, version, tensors) == (b"GGUF", 3, len(stored))
+    for name, weight in (("token_embd", "model.embed_tokens"), ("blk.1.ffn_down", "model.layers.1.mlp.down_proj")):
+        array = stored[f"{weight}.weight"]
+        place = content.index(f"{name}.weight".encode()) + len(f"{name}.weight")
+        axes, inner, outer, kind, offset = struct.unpack_from("<IQQIQ", content, place)
+        assert (axes, (outer, inner), kind) == (2, array.shape, {"F32": 0, "F16": 1}[dtype])
+        numbers = np.dtype({"F32": "<f4", "F16": "<f2"}[dtype])
+        begin = len(content) - _data_size(stored, numbers.itemsize)
+        assert begin % 32 == offset % 32 == 0
+        found = np.frombuffer(content, numbers, array.size, begin + offset).reshape(array.shape)
+        np.testing.assert_array_equal(found, array.astype(numbers))
+
+
+def _data_size(stored: dict[str, Array], item: int) -> int:
+    sizes = [array.size * (4 if array.ndim == 1 else item) for array in stored.values()]
+    return sum(size + -size % 32 for size in sizes)

@@ -14,6 +14,7 @@ from pytriton.decorators import batch
 from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
 from pytriton.triton import Triton, TritonConfig
 
+ATTEMPTS = 3  # on a busy machine Triton may ask for an instance before that listens, and gives up
 LARGEST_REQUEST = 4096  # samples, where requests are not put together
 
 
@@ -48,16 +49,22 @@ def main() -> None:
         grpc_port=config["grpc_port"],
         allow_metrics=False,
     )
-    with Triton(config=addresses, workspace=Path(sys.argv[1]) / "triton") as triton:
-        triton.bind(
-            model_name=config["model"],
-            infer_func=[instance(config) for _ in range(config["workers"])],
-            inputs=tensors(config["inputs"]),
-            outputs=tensors(config["outputs"]),
-            config=batching,
-            strict=False,
-        )
-        triton.serve()
+    for attempt in reversed(range(ATTEMPTS)):
+        with Triton(config=addresses, workspace=Path(sys.argv[1]) / f"triton-{attempt}") as triton:
+            try:
+                triton.bind(
+                    model_name=config["model"],
+                    infer_func=[instance(config) for _ in range(config["workers"])],
+                    inputs=tensors(config["inputs"]),
+                    outputs=tensors(config["outputs"]),
+                    config=batching,
+                )
+            except Exception as error:
+                if attempt and "Connection refused" in str(error):
+                    continue
+                raise
+            triton.serve()
+            return
 
 
 if __name__ == "__main__":

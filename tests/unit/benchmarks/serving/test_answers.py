@@ -1,0 +1,65 @@
+"""Answers are those of the model, or the case ends."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from paceline.benchmarks.serving.answers import CHECKED, Answers
+from paceline.benchmarks.serving.export import export, load_eager, sample_inputs
+from paceline.benchmarks.serving.tensors import Array
+from paceline.core.errors import SilentCorruption
+
+MODEL = "generated/fc:layers=1,width=16"
+REQUESTS = 8
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[Answers, list[dict[str, Array]]]:
+    import torch
+
+    artifact = export(MODEL, scale="tiny", format="eager", seed=5)
+    requests = [{k: v[None] for k, v in one.items()} for one in sample_inputs(artifact, REQUESTS, seed=5)]
+    module, inputs, outputs = load_eager(MODEL, scale="tiny", precision="fp32", seed=5)
+    with torch.no_grad():
+        right = [{outputs[0].name: module(*(torch.from_numpy(r[i.name]) for i in inputs)).numpy()} for r in requests]
+    return Answers(artifact, requests, "kserve-json", allow_import=False), right
+
+
+def body(outputs: dict[str, Array]) -> bytes:
+    told = [
+        {"name": name, "datatype": "FP32", "shape": list(one.shape), "data": one.ravel().tolist()}
+        for name, one in outputs.items()
+    ]
+    return json.dumps({"model_name": "m", "outputs": told}).encode()
+
+
+def test_right_answers_pass_and_wrong_ones_do_not(made: tuple[Answers, list[dict[str, Array]]]) -> None:
+    answers, right = made
+    answers(7, body(right[7]))
+    answers(2, body(right[2]))
+    assert answers.checked == 2
+    assert answers.deviation < 1e-5
+    wrong = {name: one + np.abs(one).max() for name, one in right[7].items()}
+    with pytest.raises(SilentCorruption, match="request 7: output 0"):
+        answers(7, body(wrong))
+    with pytest.raises(SilentCorruption, match="has 0 outputs, the model gives 1"):
+        answers(7, body({}))
+    with pytest.raises(SilentCorruption, match="shape"):
+        answers(7, body({name: one[:, :1] for name, one in right[7].items()}))
+    with pytest.raises(SilentCorruption, match="differs"):
+        answers(7, body({name: one * np.nan for name, one in right[7].items()}))
+
+
+def test_the_first_kinds_that_are_answered_are_those_that_are_checked(
+    made: tuple[Answers, list[dict[str, Array]]],
+) -> None:
+    answers, right = made
+    for kind in range(REQUESTS):
+        answers(kind, body(right[kind]))
+    before = answers.checked
+    answers(REQUESTS - 3, b"nobody looks at this")
+    assert answers.checked == before
+    assert before >= CHECKED
