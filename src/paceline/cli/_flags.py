@@ -90,9 +90,7 @@ def _flag(name: str, field: FieldInfo, *, required: bool) -> click.Option:
         text += f"  [default: {_shown(field)}]"
     elif field.is_required() and required:
         text += "  [required]"
-    return click.Option(
-        [f"--{option}", key], multiple=True, type=str, metavar=_metavar(field.annotation), help=text
-    )
+    return click.Option([f"--{option}", key], multiple=True, type=str, metavar=_metavar(field.annotation), help=text)
 
 
 def _shown(field: FieldInfo) -> str:

@@ -89,6 +89,11 @@ class Server(ABC):
         self.folder = folder
         self.say = say  # a phase for the person who waits: exporting, starting, ...
 
+    @property
+    def most_samples(self) -> int | None:
+        """How many samples one request may carry; None where the server says nothing about it."""
+        return None
+
     @classmethod
     def missing(cls) -> str | None:
         """Why it cannot start here and what to do about it, in one sentence; None if it can. Must be quick."""

@@ -96,6 +96,11 @@ class Embedded(Server):
         if settings.engine == "openvino" and need.device != "cpu":
             raise InputError(f"engine = openvino computes on the CPU, not on {need.device}; choose another engine")
 
+    @property
+    def most_samples(self) -> int:
+        """A request is never split, so that it must fit into a batch."""
+        return self.settings.max_batch
+
     def prepare(self) -> None:
         engine = self.settings.engine
         package = _PACKAGES.get(engine, "torch")

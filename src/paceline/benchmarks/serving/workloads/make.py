@@ -36,7 +36,7 @@ def made_requests(parameters: ServeParameters, server: Server, endpoint: Endpoin
         wire,
         model=endpoint.model,
         seed=parameters.seed,
-        most_samples=getattr(server.settings, "max_batch", None),
+        most_samples=server.most_samples,
         allow_import=allow_import,
     )
     answers = None
