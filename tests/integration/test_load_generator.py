@@ -123,7 +123,7 @@ def test_an_emulated_network_delays_requests_and_answers_but_is_not_the_clients_
         closed = drive(endpoint, large, LoadParameters(arrival="closed", users=2, requests=6, network=link))
     for one in (trace, closed):
         assert one.ok.all()
-        assert one.latency.min() >= 0.04 + 0.02 + 0.04
+        assert one.latency.min() >= 0.04 + 0.02 + 0.04 - 0.002  # the event loop counts whole milliseconds
         assert np.median(one.lateness) < 0.04
 
 
