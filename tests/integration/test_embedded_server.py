@@ -52,7 +52,7 @@ def make(tmp_path: Path) -> Iterator[Start]:
 
 def product(path: Path) -> Path:
     """y = x @ WEIGHTS as ONNX, which OpenVINO reads too."""
-    onnx = pytest.importorskip("onnx")
+    onnx = pytest.importorskip("onnx", reason="needs it: pip install 'paceline[serving]'")
     tensor = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])],
@@ -77,7 +77,7 @@ def gone(pids: list[int]) -> bool:
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 def test_an_engine_answers_what_the_model_says(make: Start, engine: str) -> None:
-    pytest.importorskip(engine)
+    pytest.importorskip(engine, reason="needs it: pip install 'paceline[serving]'")
     server = make(engine=engine, instances=2)
     assert server.start().ready > 0
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -189,7 +189,7 @@ def test_a_port_in_use_is_told_plainly(make: Start) -> None:
 
 
 def test_an_engine_that_is_never_ready_is_given_up(make: Start, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime", reason="needs it: pip install 'paceline[serving]'")
     endless = tmp_path / "endless.onnx"
     os.mkfifo(endless)  # whoever reads it waits for ever
     server = make(replace(artifact_of(endless), format="onnx"), engine="onnxruntime", ready_timeout="2s")
@@ -199,7 +199,7 @@ def test_an_engine_that_is_never_ready_is_given_up(make: Start, tmp_path: Path) 
 
 
 def test_an_engine_that_cannot_read_the_model_says_so(make: Start, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime", reason="needs it: pip install 'paceline[serving]'")
     (tmp_path / "broken.onnx").write_bytes(b"no model")
     server = make(artifact_of(tmp_path / "broken.onnx"), engine="onnxruntime")
     with pytest.raises(ServerFailed, match=r"the engine onnxruntime failed: .*broken\.onnx") as failure:

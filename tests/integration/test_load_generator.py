@@ -158,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     if shutil.which("openssl") is None:
-        pytest.skip("needs openssl to make a certificate")
+        pytest.skip("openssl, which makes a certificate, is not here: apt-get install openssl")
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     made += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
@@ -186,7 +186,7 @@ def test_https_and_somebody_elses_server(https: Endpoint, monkeypatch: pytest.Mo
 
 
 def test_grpc_calls_carry_the_bytes_as_they_are() -> None:
-    grpc = pytest.importorskip("grpc")
+    grpc = pytest.importorskip("grpc", reason="needs grpcio: pip install 'paceline[serving]'")
     seen: list[bytes] = []
 
     def infer(request: bytes, context: Any) -> bytes:

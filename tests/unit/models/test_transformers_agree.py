@@ -12,7 +12,7 @@ from paceline.models._modules.transformer import padded_logits
 from paceline.models.bert import BertShape, build_bert
 from paceline.models.gpt2 import Gpt2Shape, build_gpt2
 
-transformers = pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers", reason="needs it: pip install 'paceline[dev]'")
 
 HEADS = 4
 GPT2 = Gpt2Shape(layers=3, hidden=64, heads=HEADS, vocabulary=211, context=40, sequence=32)

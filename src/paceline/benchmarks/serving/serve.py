@@ -65,7 +65,7 @@ class Serve(Benchmark[ServeParameters]):
         need = Need(parameters.model, parameters.scale, parameters.precision, case.target, parameters.seed, is_local)
         settings = parameters.server.settings()
         server.check(settings, need)
-        largest, most = parameters.wanted.samples.highest, getattr(settings, "max_batch", None)
+        largest, most = parameters.wanted.samples.highest, server.most_samples(settings)
         if largest is not None and most is not None and largest > most:
             raise InputError(f"requests of {largest} samples do not fit into max_batch = {most}: raise it")
         _check_files(parameters, is_local)

@@ -20,21 +20,12 @@ from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.errors import MissingDependency, Unsupported
 from paceline.measure.device import CpuDevice
+from support.layouts import TINY
 
 pytest.importorskip("megatron.core", reason="needs megatron-core: pip install 'paceline[megatron]'")
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of megatron-core and of its imports
 
-TINY: dict[str, Any] = {
-    "layers": 2,
-    "hidden": 32,
-    "heads": 2,
-    "sequence": 16,
-    "vocabulary": 128,
-    "precision": "fp32",
-    "global_batch": 4,
-    "seed": 7,
-}
 STEPS = 5
 
 

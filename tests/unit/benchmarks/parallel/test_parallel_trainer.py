@@ -13,17 +13,7 @@ from paceline.benchmarks.parallel._parameters import LEARNING_RATE, ParallelPara
 from paceline.benchmarks.parallel._shape import build
 from paceline.benchmarks.parallel._trainer import ParallelTrainer
 from paceline.measure.device import CpuDevice
-
-TINY: dict[str, Any] = {
-    "layers": 2,
-    "hidden": 32,
-    "heads": 2,
-    "sequence": 16,
-    "vocabulary": 128,
-    "precision": "fp32",
-    "global_batch": 4,
-    "seed": 7,
-}
+from support.layouts import TINY
 
 
 def make(**parameters: Any) -> ParallelTrainer:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from paceline.benchmarks.serving.artifact import Artifact
 from paceline.benchmarks.serving.protocol import kserve, kserve_grpc
 from paceline.benchmarks.serving.protocol.kserve import ProtocolError
+from paceline.benchmarks.serving.servers import registry as servers
 from paceline.benchmarks.serving.tensors import TensorSpec
 from paceline.benchmarks.serving.workloads.distribution import Distribution
 from paceline.benchmarks.serving.workloads.language import language_requests, read_prompts
@@ -135,6 +136,16 @@ def test_binary_requests_say_where_their_json_ends() -> None:
     assert kserve.decode_request(made.body, length).inputs["x"].tolist() == [[1.0, 1.0]]
 
 
+def test_only_a_server_that_never_splits_a_request_bounds_its_samples() -> None:
+    known = servers().entries
+
+    def most(kind: str, **settings: Any) -> int | None:
+        return known[kind].most_samples(known[kind].Settings(kind=kind, **settings))
+
+    assert most("embedded", max_batch=4) == 4
+    assert most("mlserver", max_batch=4) is None  # there it counts requests
+
+
 # ---- gRPC messages
 
 
@@ -158,7 +169,7 @@ def test_tensors_come_back_from_a_grpc_message() -> None:
 
 
 def test_a_request_is_what_the_protocol_says() -> None:
-    protobuf = pytest.importorskip("google.protobuf.descriptor_pb2")
+    protobuf = pytest.importorskip("google.protobuf.descriptor_pb2", reason="needs it: pip install 'paceline[serving]'")
     from google.protobuf import descriptor_pool, message_factory
 
     kinds = protobuf.FieldDescriptorProto

@@ -89,9 +89,9 @@ class Server(ABC):
         self.folder = folder
         self.say = say  # a phase for the person who waits: exporting, starting, ...
 
-    @property
-    def most_samples(self) -> int | None:
-        """How many samples one request may carry; None where the server says nothing about it."""
+    @classmethod
+    def most_samples(cls, settings: ServerSettings) -> int | None:
+        """How many samples one request may carry with these settings; None where that has no bound."""
         return None
 
     @classmethod

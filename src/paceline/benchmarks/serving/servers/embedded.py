@@ -96,10 +96,10 @@ class Embedded(Server):
         if settings.engine == "openvino" and need.device != "cpu":
             raise InputError(f"engine = openvino computes on the CPU, not on {need.device}; choose another engine")
 
-    @property
-    def most_samples(self) -> int:
+    @classmethod
+    def most_samples(cls, settings: ServerSettings) -> int | None:
         """A request is never split, so that it must fit into a batch."""
-        return self.settings.max_batch
+        return settings.max_batch if isinstance(settings, EmbeddedSettings) else None
 
     def prepare(self) -> None:
         engine = self.settings.engine

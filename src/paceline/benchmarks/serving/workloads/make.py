@@ -36,7 +36,7 @@ def made_requests(parameters: ServeParameters, server: Server, endpoint: Endpoin
         wire,
         model=endpoint.model,
         seed=parameters.seed,
-        most_samples=server.most_samples,
+        most_samples=server.most_samples(server.settings),
         allow_import=allow_import,
     )
     answers = None

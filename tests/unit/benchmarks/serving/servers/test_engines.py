@@ -13,7 +13,7 @@ from paceline.benchmarks.serving.servers._embedded.engines import NullEngine, To
 from paceline.benchmarks.serving.tensors import TensorSpec
 from support.embedded import artifact_of
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="needs it: pip install 'paceline[torch]'")
 
 
 def test_a_module_answers_in_the_order_of_the_specs() -> None:
