@@ -8,7 +8,7 @@ import secrets
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -106,6 +106,7 @@ def start(
     output: Output,
     world: Others,
     peer: str | None = None,
+    tags: Sequence[str] = (),
 ) -> int:
     """Measure a suite from the beginning; returns the exit code."""
     from paceline.store import open_store
@@ -113,7 +114,7 @@ def start(
     def measure(joined: JoinedRanks | HostRanks | None) -> int:
         cases = expand_here(suite, overrides, world, peer)
         with open_store(store) as opened:
-            run = _new_run(suite, cases, world)
+            run = _new_run(suite, cases, world, tags)
             opened.begin(run)
             return _measure(opened, run, cases, {}, output, joined)
 
@@ -185,7 +186,7 @@ def _together(world: Others, measure: Callable[[JoinedRanks | HostRanks | None],
     return code
 
 
-def _new_run(suite: Suite, cases: list[Case], world: Others) -> Run:
+def _new_run(suite: Suite, cases: list[Case], world: Others, tags: Sequence[str]) -> Run:
     from paceline.machine import describe
     from paceline.machine.privacy import scrub
     from paceline.version import VERSION
@@ -198,6 +199,7 @@ def _new_run(suite: Suite, cases: list[Case], world: Others) -> Run:
         version=VERSION,
         command=[scrub(word) for word in ["paceline", *sys.argv[1:]]],
         environment=world.environment() if isinstance(world, HostRanks) else describe().model_dump(mode="json"),
+        tags=list(dict.fromkeys(tags)),
         cases=cases,
     )
 

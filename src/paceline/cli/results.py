@@ -52,6 +52,7 @@ def _plain(row: RunRow) -> dict[str, object]:
         "cases": row.cases,
         "ok": row.ok,
         "not_ok": row.not_ok,
+        "tags": list(row.tags),
     }
 
 

@@ -68,6 +68,7 @@ class RunCommand(click.Command):
 @click.option(
     "--peer", metavar="NAME", help="After each case, the same under this benchmark, which takes the same parameters."
 )
+@click.option("--tag", "tags", multiple=True, metavar="NAME", help="Name the run, alone or with others of its kind.")
 @click.option("--store", metavar="PATH|URL", help="Where results go: a SQLite file or postgresql://...")
 @click.option("--resume", metavar="RUN", help="Do only what is missing of an earlier run.")
 @click.option("--retry-failed", is_flag=True, help="With --resume: also what did not succeed.")
@@ -86,6 +87,7 @@ def command(
     what: str | None,
     settings: tuple[str, ...],
     peer: str | None,
+    tags: tuple[str, ...],
     store: str | None,
     resume: str | None,
     retry_failed: bool,
@@ -106,8 +108,8 @@ def command(
     from paceline.cli import _running
 
     overrides = read_flags(flags) | read_settings(settings)
-    if resume is not None and (what is not None or overrides or peer is not None):
-        raise InputError("--resume goes on with a run as it was: leave out the suite, its parameters and --peer")
+    if resume is not None and (what is not None or overrides or peer is not None or tags):
+        raise InputError("--resume goes on with a run as it was: leave out the suite, its parameters, --peer and --tag")
     if retry_failed and resume is None:
         raise InputError("--retry-failed goes with --resume RUN")
     output = _running.Output(as_json=as_json, report=not no_report, report_path=report_path)
@@ -120,7 +122,7 @@ def command(
         elif resume is not None:
             sys.exit(_running.resume(resume, store, output, world, retry_failed=retry_failed))
         else:
-            sys.exit(_running.start(ctx.meta[SUITE], overrides, store, output, world, peer))
+            sys.exit(_running.start(ctx.meta[SUITE], overrides, store, output, world, peer, tags))
 
 
 def find_suite(what: str) -> Suite:

@@ -25,6 +25,7 @@ class Run(BaseModel):
     ended_at: datetime | None = None
     version: str  # of Paceline
     command: list[str] = Field(default_factory=list)
+    tags: list[str] = Field(default_factory=list)  # names that people gave it; several runs may share one
     environment: dict[str, Any] = Field(default_factory=dict)
     cases: list[Case] = Field(default_factory=list)
 

@@ -22,6 +22,7 @@ class RunRow(BaseModel):
     cases: int
     ok: int
     not_ok: int
+    tags: tuple[str, ...] = ()
 
     @property
     def missing(self) -> int:

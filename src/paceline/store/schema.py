@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 SCHEMA_VERSION = REVISIONS[-1]
 
 
@@ -65,6 +65,7 @@ runs = Table(
     Column("ended_at", UtcDateTime),
     Column("version", Text, nullable=False),
     Column("command", Document, nullable=False),
+    Column("tags", Document, nullable=False, server_default="[]"),
     Column("environment", Document, nullable=False),
     Column("runner", Document, nullable=False),
 )

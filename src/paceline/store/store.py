@@ -187,6 +187,13 @@ class Store:
         more = f" and {len(found) - SHOWN_CANDIDATES} more" if len(found) > SHOWN_CANDIDATES else ""
         raise InputError(f"'{text}' is the beginning of {len(found)} runs: {shown}{more}; type more of yours")
 
+    def find_runs(self, text: str) -> list[str]:
+        """The ids of the runs that a person means: all that carry this tag, the oldest first, or the one run."""
+        with self._read("find runs") as connection:
+            tagged = connection.execute(select(runs.c.id, runs.c.tags).order_by(runs.c.started_at, runs.c.id))
+            found = [row.id for row in tagged if text in row.tags]
+        return found or [self.find_run(text)]
+
     def runs(self, limit: int | None = 20) -> list[RunRow]:
         """The latest runs, the newest first."""
         newest = select(runs).order_by(runs.c.started_at.desc(), runs.c.id.desc()).limit(limit).subquery()
@@ -209,6 +216,7 @@ class Store:
                     cases=row.cases,
                     ok=row.ok,
                     not_ok=row.not_ok,
+                    tags=tuple(row.tags),
                 )
                 for row in connection.execute(counted)
             ]
