@@ -7,6 +7,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Files of tests side by side; each starts processes of its own, so that more would only wait for each other.
 BESIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 
+# What starts processes depends on when the machine lets them run: a test that fails is tried again, and the summary
+# names it (RERUN), so that it can be mended.
+AGAIN := --reruns 2 -rR --durations 15
+
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all lint bench docs clean
 
@@ -28,9 +32,9 @@ run: $(VENV)/.run ## measure this machine with the suite 'quick' and write pacel
 	$(BIN)/paceline run quick --report paceline-report.html
 
 test: lint ## everything that must hold: lint, types, import contract, tests
-	$(BIN)/python -m pytest tests/unit tests/property $(BESIDE)
-	$(BIN)/python -m pytest tests/integration -m 'not alone and not all_servers' $(BESIDE)
-	$(BIN)/python -m pytest tests/integration tests/fault tests/browser -m 'alone'
+	$(BIN)/python -m pytest tests/unit tests/property $(BESIDE) $(AGAIN)
+	$(BIN)/python -m pytest tests/integration -m 'not alone and not all_servers' $(BESIDE) $(AGAIN)
+	$(BIN)/python -m pytest tests/integration tests/fault tests/browser -m 'alone' $(AGAIN)
 
 test-all: test ## also with every serving software that can be installed here
 	$(BIN)/python -m pytest tests/integration -m all_servers

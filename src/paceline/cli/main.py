@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import importlib
 import io
 import os
@@ -58,6 +59,7 @@ def paceline() -> None:
 def main() -> None:
     """Run the command line; bad input ends with one clear message and exit code 2."""
     _have_streams()
+    gc.set_threshold(100_000, 50, 50)  # a verb's objects live as long as the verb
     try:
         code = paceline.main(prog_name="paceline", standalone_mode=False)
     except PacelineError as error:

@@ -94,6 +94,8 @@ def when(moment: datetime) -> str:
 
 def clean(text: str) -> str:
     """Text without control characters, which could drive a terminal; line ends and tabs stay."""
+    if text.isprintable():
+        return text
     return "".join(
         char if char in "\n\t" or (char.isprintable() or char == "\u00a0") else char.encode("unicode_escape").decode()
         for char in text

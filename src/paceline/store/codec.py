@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import BaseModel
 
 from paceline.core.case import Case
+from paceline.core.metric import Metric
 from paceline.core.record import Measurement, Record
 from paceline.core.run import Run, RunStatus
+from paceline.core.stats import Summary
 
+_Model = TypeVar("_Model", bound=BaseModel)
 _FLOAT = "$float"  # JSON has no word for infinities and NaN
 
 
@@ -24,7 +29,8 @@ def dumps(value: Any) -> str:
 
 def loads(text: str | bytes) -> Any:
     """The value that `dumps` was given."""
-    return json.loads(text, object_hook=_restore)
+    marked = _FLOAT.encode() in text if isinstance(text, bytes) else _FLOAT in text
+    return json.loads(text, object_hook=_restore if marked else None)
 
 
 def pack(samples: Sequence[float]) -> bytes:
@@ -67,16 +73,35 @@ def measurement_rows(record_id: int, record: Record) -> list[dict[str, Any]]:
     ]
 
 
-def to_run(row: Mapping[str, Any], status: RunStatus, cases: Sequence[Any]) -> Run:
-    """The run of a row of `runs` and the documents of its cases."""
+def to_run(row: Mapping[str, Any], status: RunStatus, cases: Iterable[str]) -> Run:
+    """The run of a row of `runs` and the documents of its cases, as text."""
     fields = {name: value for name, value in row.items() if name != "runner"}
-    return Run.model_validate(fields | {"status": status, "cases": cases})
+    return Run.model_validate(fields | {"status": status, "cases": [_read(Case, text) for text in cases]})
 
 
-def to_record(row: Mapping[str, Any], measurements: Sequence[Mapping[str, Any]]) -> Record:
-    """The record of a row of `records` and its rows of `measurements`."""
+def to_record(row: Mapping[str, Any], measurements: Sequence[Measurement]) -> Record:
+    """The record of a row of `records`, whose documents are still text, and its measurements."""
     fields = {name: value for name, value in row.items() if name not in ("id", "case_index")}
-    return Record.model_validate(fields | {"measurements": [_to_measurement(row) for row in measurements]})
+    fields |= {name: loads(fields[name]) for name in ("facts", "doubts", "conditions")}
+    fields["cause"] = loads(fields["cause"]) if fields["cause"] is not None else None
+    fields["case"] = _read(Case, fields["case"])
+    return Record.model_validate(fields | {"measurements": measurements})
+
+
+def to_measurement(row: Mapping[str, Any]) -> Measurement:
+    """The measurement of a row of `measurements`, whose documents are still text."""
+    return Measurement.model_validate(
+        {
+            "metric": _metric(row["metric"]),
+            "scope": row["scope"],
+            "at": loads(row["at"]) if row["at"] != "{}" else {},
+            "statistic": row["statistic"],
+            "summary": _read(Summary, row["summary"]),
+            "samples": unpack(row["samples"]),
+            "derived_from": row["derived_from"],
+            "work": row["work"],
+        }
+    )
 
 
 def to_line(record: Record) -> str:
@@ -89,9 +114,15 @@ def from_line(line: str | bytes) -> Record:
     return Record.model_validate(loads(line))
 
 
-def _to_measurement(row: Mapping[str, Any]) -> Measurement:
-    fields = {name: value for name, value in row.items() if name not in ("record_id", "position", "name")}
-    return Measurement.model_validate(fields | {"samples": unpack(row["samples"])})
+def _read(kind: type[_Model], text: str) -> _Model:
+    """A model from its JSON in one go; the way through Python is for what JSON has no word for."""
+    return kind.model_validate(loads(text)) if _FLOAT in text else kind.model_validate_json(text)
+
+
+@lru_cache(maxsize=4096)
+def _metric(text: str) -> Metric:
+    """Many measurements share few metrics."""
+    return _read(Metric, text)
 
 
 def _plain(value: Any) -> Any:

@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 SCHEMA_VERSION = REVISIONS[-1]
 
 
@@ -130,4 +130,74 @@ partials = Table(
         ["run_id", "case_index"], ["cases.run_id", "cases.case_index"], name="partial_of_case", ondelete="CASCADE"
     ),
     Index("ix_partials_case", "run_id", "case_index", "attempt"),
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("state", Text, nullable=False, index=True),
+    Column("priority", Integer, nullable=False),
+    Column("submitted_at", UtcDateTime, nullable=False),
+    Column("submitted_by", Text, nullable=False),
+    Column("version", Integer, nullable=False),  # how often it changed
+    Column("document", Document, nullable=False),
+    Index("ix_jobs_submitted", "submitted_at", "id"),
+)
+
+job_events = Table(
+    "job_events",
+    metadata,
+    Column("id", RowNumber, primary_key=True),
+    Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("document", Document, nullable=False),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("acknowledged", Integer, nullable=False),  # the last thing its follower told that is in the store
+)
+
+job_logs = Table(
+    "job_logs",
+    metadata,
+    Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("at", UtcDateTime, nullable=False),
+    Column("text", Text, nullable=False),
+)
+
+followers = Table(
+    "followers",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("seen_at", UtcDateTime, nullable=False),
+    Column("document", Document, nullable=False),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("digest", Text, nullable=False, unique=True),  # of the token, which nobody keeps
+    Column("scopes", Document, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("expires_at", UtcDateTime),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", RowNumber, primary_key=True),
+    Column("at", UtcDateTime, nullable=False, index=True),
+    Column("who", Text, nullable=False),
+    Column("what", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
 )

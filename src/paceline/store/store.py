@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import ColumnElement, Connection, Engine, Row, delete, func, insert, select, update
+from sqlalchemy import (
+    JSON,
+    ColumnElement,
+    Connection,
+    Engine,
+    Row,
+    Table,
+    Text,
+    cast,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 
 from paceline.core.case import Case
@@ -18,10 +33,11 @@ from paceline.core.errors import InputError, StoreError, unknown
 from paceline.core.metric import Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords, RunStatus
-from paceline.store import codec, liveness, spool
+from paceline.store import codec, history, liveness, spool
 from paceline.store.failures import reason, remedy, store_error
 from paceline.store.listing import RunRow
 from paceline.store.location import Location
+from paceline.store.queue import Queue
 from paceline.store.schema import cases, measurements, partials, records, runs
 
 LAST = "last"
@@ -46,20 +62,20 @@ class Store:
         """Give back the connections."""
         self._writes.dispose()
 
+    @property
+    def queue(self) -> Queue:
+        """The jobs of a leader."""
+        return Queue(self)
+
     def begin(self, run: Run) -> None:
         """Keep a new run with its planned cases; this process is its runner."""
         with self._write(f"begin run '{run.id}'") as connection:
-            connection.execute(insert(runs), codec.run_row(run, liveness.this_runner()))
-            if run.cases:
-                connection.execute(insert(cases), [codec.case_row(run.id, case) for case in run.cases])
+            _begin(connection, run)
 
     def finish(self, run_id: str, status: RunStatus = "finished") -> None:
         """Say how the run ended, and that it did now."""
         with self._write(f"finish run '{run_id}'") as connection:
-            self._lock(connection, run_id)
-            connection.execute(
-                update(runs).where(runs.c.id == run_id).values(status=status, ended_at=datetime.now(UTC))
-            )
+            self.finish_within(connection, run_id, status)
 
     def reopen(self, run_id: str) -> None:
         """Say that the run goes on, with this process as its runner."""
@@ -154,11 +170,11 @@ class Store:
 
     def load(self, run_id: str) -> RunRecords:
         """The run with the last attempt at each of its cases."""
-        with self._read(f"load run '{run_id}'") as connection:
+        with self._read(f"load run '{run_id}'") as connection, _no_garbage():
             row = connection.execute(select(runs).where(runs.c.id == run_id)).one_or_none()
             if row is None:
                 raise unknown("run", run_id, connection.scalars(select(runs.c.id)))
-            planned = select(cases.c.document).where(cases.c.run_id == run_id).order_by(cases.c.case_index)
+            planned = select(cast(cases.c.document, Text)).where(cases.c.run_id == run_id).order_by(cases.c.case_index)
             run = codec.to_run(row._asdict(), _status(row), connection.scalars(planned).all())
             return RunRecords(run=run, records=_records(connection, (records.c.run_id == run_id) & _is_last()))
 
@@ -221,6 +237,14 @@ class Store:
                 for row in connection.execute(counted)
             ]
 
+    def history(self, metric: str, *, tag: str = "", limit: int | None = None) -> list[RunRecords]:
+        """The newest runs that measured a metric, the oldest first, with that metric alone and without samples."""
+        with self._read(f"read the history of '{metric}'") as connection:
+            found = history.read(connection, metric, last=_is_last(), tag=tag, limit=limit)
+            if not found and not tag:
+                raise unknown("metric", metric, history.known_metrics(connection))
+        return found
+
     def is_alive(self, run_id: str) -> bool:
         """Whether the process that runs the run still exists, as far as this host can know."""
         with self._read(f"look for the runner of run '{run_id}'") as connection:
@@ -228,6 +252,28 @@ class Store:
             if runner is None:
                 raise unknown("run", run_id, connection.scalars(select(runs.c.id)))
         return liveness.is_alive(runner)
+
+    def begin_within(self, connection: Connection, run: Run) -> None:
+        """Keep a run as part of a larger change; one that is there already stays."""
+        if connection.scalar(select(runs.c.id).where(runs.c.id == run.id)) is None:
+            _begin(connection, run)
+
+    def finish_within(self, connection: Connection, run_id: str, status: RunStatus) -> None:
+        """Say how the run ended as part of a larger change."""
+        self._lock(connection, run_id)
+        connection.execute(update(runs).where(runs.c.id == run_id).values(status=status, ended_at=datetime.now(UTC)))
+
+    def add_within(self, connection: Connection, record: Record) -> bool:
+        """Keep a record as part of a larger change; False if its attempt has one."""
+        return self._insert(connection, record)
+
+    def writing(self, doing: str) -> AbstractContextManager[Connection]:
+        """A transaction that changes something."""
+        return self._write(doing)
+
+    def reading(self, doing: str) -> AbstractContextManager[Connection]:
+        """A transaction that only reads."""
+        return self._read(doing)
 
     @contextmanager
     def _write(self, doing: str) -> Iterator[Connection]:
@@ -268,6 +314,24 @@ class Store:
         return True
 
 
+def _begin(connection: Connection, run: Run) -> None:
+    connection.execute(insert(runs), codec.run_row(run, liveness.this_runner()))
+    if run.cases:
+        connection.execute(insert(cases), [codec.case_row(run.id, case) for case in run.cases])
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Everything that is made meanwhile is kept: looking for garbage among it would take longer than making it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def _is_the_records_fault(error: SQLAlchemyError) -> bool:
     """Whether the same record would be refused again, however healthy the database is."""
     if isinstance(error, DBAPIError):
@@ -293,16 +357,22 @@ def _is_last() -> ColumnElement[bool]:
 
 
 def _records(connection: Connection, which: ColumnElement[bool]) -> list[Record]:
-    of_record: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    of_record: dict[int, list[Measurement]] = defaultdict(list)
     wanted = select(records.c.id).where(which)
-    for row in connection.execute(
-        select(measurements)
+    measured = (
+        select(*_with_documents_as_text(measurements))
         .where(measurements.c.record_id.in_(wanted))
         .order_by(measurements.c.record_id, measurements.c.position)
-    ):
-        of_record[row.record_id].append(row._asdict())
-    found = connection.execute(select(records).where(which).order_by(records.c.case_index, records.c.attempt))
-    return [codec.to_record(row._asdict(), of_record[row.id]) for row in found]
+    )
+    for row in connection.execute(measured):
+        of_record[row.record_id].append(codec.to_measurement(row._asdict()))
+    found = select(*_with_documents_as_text(records)).where(which).order_by(records.c.case_index, records.c.attempt)
+    return [codec.to_record(row._asdict(), of_record[row.id]) for row in connection.execute(found)]
+
+
+def _with_documents_as_text(table: Table) -> list[ColumnElement[Any]]:
+    """Its columns; the codec reads a document faster than the database's own type for them does."""
+    return [cast(c, Text).label(c.name) if isinstance(c.type, JSON) else c for c in table.c]
 
 
 def _interrupted_record(rows: Sequence[Row[Any]]) -> Record:

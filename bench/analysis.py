@@ -1,0 +1,109 @@
+"""How fast answers come: `compare` and `report` on ten thousand to a million samples, and how that grows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from bench.ratio import Ratio
+from paceline.core.case import Case
+from paceline.core.metric import Better, Merge, Metric
+from paceline.core.record import Measurement, Outcome, Record
+from paceline.core.run import Run, RunRecords
+from paceline.store import open_store
+
+SAMPLES = 100  # of each record
+SIZES = (100, 1_000, 10_000)  # records
+SECONDS, MEMORY = 2.0, 500e6
+TIMES = 3
+
+_TIME = Metric(name="step_time", unit="s", better=Better.LOWER, merge=Merge.SLOWEST)
+_RATE = Metric(name="throughput", unit="samples/s", better=Better.HIGHER, merge=Merge.SUM)
+_MEMORY = Metric(name="peak_host_memory", unit="B", better=Better.LOWER, merge=Merge.MAXIMUM)
+_CLOCKED = """
+import os, resource, runpy, sys, time
+sys.argv = ["paceline", *sys.argv[1:]]
+try:
+    runpy.run_module("paceline", run_name="__main__")
+finally:
+    sys.stderr.write(f"\\n{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}")
+"""
+
+
+def analysis_ratios() -> Iterator[Ratio]:
+    """Seconds and memory at a million samples against what they may be, and the growth of time over a hundredfold."""
+    with tempfile.TemporaryDirectory() as folder:
+        for size in SIZES:
+            _fill(Path(folder) / f"{size}.db", size)
+        page = str(Path(folder) / "report.html")
+        verbs = {
+            "compare": ["compare", "first", "second"],
+            "report": ["report", "all"],
+            "report --html": ["report", "all", "--html", "-o", page],
+        }
+        for name, arguments in verbs.items():
+            taken = {size: _clocked([*arguments, "--store", str(Path(folder) / f"{size}.db")]) for size in SIZES}
+            yield from _ratios(name, taken)
+
+
+def _ratios(name: str, taken: dict[int, tuple[float, float]]) -> Iterator[Ratio]:
+    least, most = SIZES[0], SIZES[-1]
+    seconds, memory = taken[most]
+    made_of = ", ".join(f"{size * SAMPLES:,}: {taken[size][0]:.2f} s" for size in SIZES)
+    within = seconds / SECONDS
+    yield Ratio(f"{name}: seconds / {SECONDS:g} s", within, "<= 1", within <= 1, f"samples {made_of}")
+    part = memory / MEMORY
+    yield Ratio(f"{name}: memory / 500 MB", part, "<= 1", part <= 1, f"{memory / 1e6:.0f} MB at the most")
+    growth = seconds / taken[least][0]
+    yield Ratio(f"{name}: growth over 100 times", growth, "<= 100", growth <= 100, "linear would be 100")
+
+
+def _clocked(arguments: list[str]) -> tuple[float, float]:
+    """Seconds and bytes of a verb in a process of its own; the middle one of a few."""
+    seconds, memory = [], []
+    for _ in range(TIMES):
+        begun = time.perf_counter()
+        ended = subprocess.run([sys.executable, "-c", _CLOCKED, *arguments], capture_output=True, text=True, check=True)
+        seconds.append(time.perf_counter() - begun)
+        memory.append(float(ended.stderr.rsplit("\n", 1)[-1]))
+    return median(seconds), median(memory)
+
+
+def _fill(path: Path, size: int) -> None:
+    """A store with a run of so many records, and two of half as many each, the second a little slower."""
+    with open_store(path) as store:
+        for name, count, factor in (("all", size, 1.0), ("first", size // 2, 1.0), ("second", size // 2, 1.03)):
+            found = _run(name, count, factor)
+            store.begin(found.run)
+            for record in found.records:
+                store.add(record)
+            store.finish(name)
+
+
+def _run(name: str, count: int, factor: float) -> RunRecords:
+    random, now = np.random.default_rng(7), datetime.now(UTC)
+    records = []
+    for index in range(count):
+        parameters = {"model": f"model-{index % 500}", "batch_size": 2 ** (index // 500 % 8), "seed": index // 4000}
+        case = Case(
+            index=index,
+            benchmark="train",
+            parameters=parameters,
+            title=" ".join(map(str, parameters.values())),
+            category="training",
+        )
+        times = Measurement.of_samples(_TIME, random.normal(0.1 * factor, 0.001, SAMPLES))
+        measurements = [times, Measurement.of_rate(_RATE, 32, times), Measurement.of_value(_MEMORY, 1e9 + index)]
+        records.append(
+            Record(run_id=name, case=case, outcome=Outcome.OK, started_at=now, seconds=12.0, measurements=measurements)
+        )
+    run = Run(id=name, name="analysis", started_at=now, version="0", cases=[record.case for record in records])
+    return RunRecords(run=run, records=records)

@@ -1,0 +1,116 @@
+"""The contract between the leader and those who measure: assignments go out, reports come in until acknowledged.
+
+The leader is the only one who writes to the store. A follower keeps what it measured in a spool of its own until the
+leader says that the store has it, so that neither a lost answer nor a leader that died loses a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from paceline.core.case import Case
+from paceline.core.record import Record
+from paceline.service.jobs import JobFailure
+
+
+class FollowerState(BaseModel):
+    """What a follower is and has, as the scheduler and people see it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    host: str
+    gpus: tuple[str, ...] = ()  # names, in the order of their indices
+    gpu_memory_gib: tuple[int, ...] = ()
+    cpus: float = 1.0
+    memory_gib: float = 0.0
+    labels: tuple[str, ...] = ()
+    machine: dict[str, Any] = Field(default_factory=dict)  # the environment of a record
+    seen_at: datetime
+    draining: bool = False  # finishes what it has and takes nothing new
+
+
+class Assignment(BaseModel):
+    """One attempt at a job, for one follower (the first of a gang leads it)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    job_id: str
+    attempt: int
+    run_id: str
+    suite: dict[str, Any]
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    devices: tuple[int, ...] = ()  # GPUs it may use; empty is none
+    peers: tuple[str, ...] = ()  # hosts of the other followers of a gang
+    lease_seconds: float = 30.0  # unheard for so long, the follower gives up
+
+
+class Item(BaseModel):
+    """One thing that a follower has to tell; numbered from 1 within an attempt, and told until acknowledged."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    number: int
+    kind: Literal["began", "record", "log", "ended"]
+    environment: dict[str, Any] | None = None  # of `began`: where it is measured
+    cases: tuple[Case, ...] = ()  # of `began`: what the suite expanded to there
+    record: Record | None = None
+    text: str = ""  # of `log`: lines for people
+    failure: JobFailure | None = None  # of `ended`
+
+
+class Progress(BaseModel):
+    """What is going on right now; only for looking at, never kept."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    case_index: int | None = None
+    title: str = ""
+    case_started_at: datetime | None = None
+    cases_done: int = 0
+    cases: int = 0
+
+
+class Report(BaseModel):
+    """All that a follower has not been acknowledged for yet, of one attempt."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    job_id: str
+    attempt: int
+    items: tuple[Item, ...] = ()
+    progress: Progress = Progress()
+
+
+class FollowerGone(Exception):
+    """The follower did not answer; the message says what is known."""
+
+
+class Engine(Protocol):
+    """One way of having followers. Calls never block for longer than a second or two, whatever a follower does."""
+
+    name: str
+
+    def followers(self) -> Sequence[FollowerState]:
+        """Who is there now; one that has gone is missing, a new one is new."""
+
+    def begin(self, follower: str, assignment: Assignment) -> None:
+        """Hand over an attempt. The same attempt again changes nothing. FollowerGone if nobody takes it."""
+
+    def poll(self, follower: str, acknowledged: dict[tuple[str, int], int]) -> Sequence[Report]:
+        """Renew the leases of the attempts named here, whose items up to these numbers are in the store.
+
+        Gives what else there is to tell, also of attempts that are not named: those are forgotten by the leader or
+        were begun before it restarted. An attempt that ended and is acknowledged to its end is dropped there.
+        """
+
+    def cancel(self, follower: str, job_id: str, attempt: int) -> None:
+        """Stop an attempt; its end is told by a later report."""
+
+    def close(self) -> None:
+        """Let go of the followers; what they measured stays in their spools."""

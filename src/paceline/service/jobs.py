@@ -1,0 +1,222 @@
+"""A job: a suite that somebody submitted, the states it goes through, and the one function that changes them.
+
+                 placed            began             ended
+    queued ----------------> placed ------> running --------> succeeded | failed
+      ^  |                      |              |
+      |  | cancelled            | lost         | lost, asked to stop
+      |  v                      v              v
+      | cancelled <-------- (queued again, or failed after the last attempt; cancelled if that was asked)
+      +------------------------------------------+
+
+Every change is an event. `change` is pure: it gives the job as it is after the event, or refuses the event. The leader
+keeps the changed job and its event in the store first, and acts afterwards.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from paceline.core.errors import PacelineError
+
+LEASE = timedelta(seconds=30)  # how long a follower may be silent before its job is given to another
+MOST_ATTEMPTS = 3
+
+
+class JobState(StrEnum):
+    """Where a job stands."""
+
+    QUEUED = "queued"
+    PLACED = "placed"  # a follower was chosen; it has not said yet that it began
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more can happen to the job."""
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a follower has it."""
+        return self in (JobState.PLACED, JobState.RUNNING)
+
+
+class FailureKind(StrEnum):
+    """Why a job failed, for programs; the message is for people."""
+
+    CASES = "cases"  # it ran to its end, and some cases did not succeed
+    REFUSED = "refused"  # the follower could not expand or start it
+    LOST = "follower-lost"  # its followers died or were cut off, as often as it may be tried
+    UNPLACEABLE = "unplaceable"  # no machine that was ever seen can meet its needs, and the time to wait is over
+    INTERNAL = "internal"
+
+
+class JobFailure(BaseModel):
+    """Why a job failed, in words a person can act on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: FailureKind
+    message: str
+
+
+class MachineNeeds(BaseModel):
+    """What the machine of a job must have."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    gpu: str = ""  # part of the model's name, as in h200; empty is any machine
+    gpus: int = Field(default=0, ge=0, le=1024)  # per node
+    memory_gib: int = Field(default=0, ge=0)  # of each GPU
+    labels: tuple[str, ...] = ()
+    nodes: int = Field(default=1, ge=1, le=4096)
+    whole_node: bool = False
+
+
+class Job(BaseModel):
+    """What was submitted, and how far it is."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str  # made by the client, so that sending it twice submits it once
+    name: str  # of the suite
+    suite: dict[str, Any]  # the document, checked when it was submitted
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    needs: MachineNeeds = MachineNeeds()
+    priority: int = Field(default=0, ge=-100, le=100)
+    tags: tuple[str, ...] = ()
+    submitted_by: str = ""
+    submitted_at: datetime
+    state: JobState = JobState.QUEUED
+    state_at: datetime  # since when
+    attempt: int = 0  # how many followers it was given to, one after the other
+    followers: tuple[str, ...] = ()  # who has it, the first one leads; empty unless placed or running
+    devices: tuple[tuple[int, ...], ...] = ()  # which GPUs of each
+    lease_until: datetime | None = None
+    stop_asked: bool = False  # somebody cancelled it while a follower had it
+    run_ids: tuple[str, ...] = ()  # of each attempt that began; the last one is the job's result
+    failure: JobFailure | None = None
+    version: int = 0  # how often it changed: two leaders cannot both change the same one
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that holds its result, or what there is of it."""
+        return self.run_ids[-1] if self.run_ids else None
+
+
+class Event(BaseModel):
+    """Base of what can happen to a job."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    at: datetime
+
+
+class Placed(Event):
+    """The scheduler chose followers; the run gets its id now, so that every record has a place to go."""
+
+    kind: Literal["placed"] = "placed"
+    followers: tuple[str, ...]
+    devices: tuple[tuple[int, ...], ...] = ()
+    run_id: str
+
+
+class Began(Event):
+    """The follower has begun to measure."""
+
+    kind: Literal["began"] = "began"
+
+
+class Renewed(Event):
+    """The follower was heard of; this is the only event that is not kept in the history."""
+
+    kind: Literal["renewed"] = "renewed"
+
+
+class Ended(Event):
+    """The follower is through with it."""
+
+    kind: Literal["ended"] = "ended"
+    failure: JobFailure | None = None
+
+
+class Lost(Event):
+    """The follower died, was cut off, or let its lease run out."""
+
+    kind: Literal["lost"] = "lost"
+    reason: str
+
+
+class Cancelled(Event):
+    """Somebody wants it to stop."""
+
+    kind: Literal["cancelled"] = "cancelled"
+    by: str = ""
+
+
+class Refused(Event):
+    """It can never run."""
+
+    kind: Literal["refused"] = "refused"
+    failure: JobFailure
+
+
+JobEvent = Annotated[Placed | Began | Renewed | Ended | Lost | Cancelled | Refused, Field(discriminator="kind")]
+
+
+class IllegalChange(PacelineError):
+    """An event that cannot happen to a job in its state: a late answer, a second leader, or a defect."""
+
+
+def change(job: Job, event: JobEvent, *, most_attempts: int = MOST_ATTEMPTS, lease: timedelta = LEASE) -> Job:
+    """The job after the event."""
+    match event:
+        case Placed() if job.state is JobState.QUEUED:
+            return _now(
+                job,
+                event,
+                JobState.PLACED,
+                attempt=job.attempt + 1,
+                followers=event.followers,
+                devices=event.devices,
+                lease_until=event.at + lease,
+                run_ids=(*job.run_ids, event.run_id),
+            )
+        case Began() if job.state is JobState.PLACED:
+            return _now(job, event, JobState.RUNNING, lease_until=event.at + lease)
+        case Renewed() if job.state.is_active:
+            return job.model_copy(update={"lease_until": event.at + lease, "version": job.version + 1})
+        case Ended() if job.state.is_active and job.stop_asked:
+            return _at_rest(job, event, JobState.CANCELLED)
+        case Ended() if job.state.is_active:
+            state = JobState.FAILED if event.failure else JobState.SUCCEEDED
+            return _at_rest(job, event, state, failure=event.failure)
+        case Lost() if job.state.is_active and job.stop_asked:
+            return _at_rest(job, event, JobState.CANCELLED)
+        case Lost() if job.state.is_active and job.attempt < most_attempts:
+            return _at_rest(job, event, JobState.QUEUED)
+        case Lost() if job.state.is_active:
+            message = f"{event.reason}; that was attempt {job.attempt} of {most_attempts}"
+            return _at_rest(job, event, JobState.FAILED, failure=JobFailure(kind=FailureKind.LOST, message=message))
+        case Cancelled() if job.state is JobState.QUEUED:
+            return _at_rest(job, event, JobState.CANCELLED)
+        case Cancelled() if job.state.is_active:
+            return job.model_copy(update={"stop_asked": True, "version": job.version + 1})
+        case Refused() if job.state is JobState.QUEUED:
+            return _at_rest(job, event, JobState.FAILED, failure=event.failure)
+    raise IllegalChange(f"job '{job.id}' is {job.state}: it cannot be {event.kind} now")
+
+
+def _now(job: Job, event: Event, state: JobState, **more: Any) -> Job:
+    return job.model_copy(update={"state": state, "state_at": event.at, "version": job.version + 1, **more})
+
+
+def _at_rest(job: Job, event: Event, state: JobState, **more: Any) -> Job:
+    """No follower has it any more."""
+    return _now(job, event, state, followers=(), devices=(), lease_until=None, **more)

@@ -1,0 +1,283 @@
+"""What a leader keeps in the store: jobs with their history, followers, tokens, and who did what.
+
+The store knows rows; what a job's document means is the service's business. Whatever belongs together is written in one
+transaction, so that a leader that dies leaves either all of it or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, Row, Table, and_, delete, func, insert, or_, select, update
+
+from paceline.core.errors import StoreError
+from paceline.core.record import Record
+from paceline.core.run import Run, RunStatus
+from paceline.store.schema import attempts, audit, followers, job_events, job_logs, jobs, tokens
+
+if TYPE_CHECKING:
+    from paceline.store.store import Store
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A job as the store keeps it."""
+
+    id: str
+    state: str
+    priority: int
+    submitted_at: datetime
+    submitted_by: str
+    version: int
+    document: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class EventRow:
+    """One thing that happened to a job."""
+
+    at: datetime
+    kind: str
+    document: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LogRow:
+    """Lines that an attempt at a job wrote."""
+
+    attempt: int
+    number: int
+    at: datetime
+    text: str
+
+
+@dataclass(frozen=True)
+class FollowerRow:
+    """A follower as it was last seen."""
+
+    id: str
+    seen_at: datetime
+    document: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TokenRow:
+    """Who may do what; the token itself is known only to its owner."""
+
+    name: str
+    digest: str
+    scopes: tuple[str, ...]
+    created_at: datetime
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """Who did what, and what came of it."""
+
+    at: datetime
+    who: str
+    what: str
+    subject: str
+    outcome: str
+
+
+class Conflict(StoreError):
+    """Somebody else changed the job meanwhile."""
+
+
+class Writing:
+    """Changes that are kept together or not at all."""
+
+    def __init__(self, store: Store, connection: Connection) -> None:
+        self._store = store
+        self._connection = connection
+
+    def submit(self, row: JobRow, event: EventRow) -> bool:
+        """Keep a new job; False if one of this id is there already, which stays as it is."""
+        if self._connection.scalar(select(jobs.c.id).where(jobs.c.id == row.id)) is not None:
+            return False
+        self._connection.execute(insert(jobs), _job_values(row))
+        self._history(row.id, event)
+        return True
+
+    def save(self, row: JobRow, event: EventRow | None) -> None:
+        """Keep a changed job, whose version is one above the kept one's; Conflict if it is not."""
+        changed = self._connection.execute(
+            update(jobs).where(jobs.c.id == row.id, jobs.c.version == row.version - 1).values(_job_values(row))
+        )
+        if changed.rowcount != 1:
+            raise Conflict(f"job '{row.id}' was changed by somebody else: is a second leader using this store?")
+        if event is not None:
+            self._history(row.id, event)
+
+    def acknowledge(self, job_id: str, attempt: int, number: int) -> bool:
+        """Keep up to which number the attempt's follower was heard; False if that is nothing new."""
+        this = and_(attempts.c.job_id == job_id, attempts.c.attempt == attempt)
+        standing = self._connection.scalar(select(attempts.c.acknowledged).where(this).with_for_update())
+        if standing is None:
+            values = {"job_id": job_id, "attempt": attempt, "acknowledged": number}
+            self._connection.execute(insert(attempts), values)
+            return True
+        if standing >= number:
+            return False
+        self._connection.execute(update(attempts).where(this).values(acknowledged=number))
+        return True
+
+    def log(self, job_id: str, row: LogRow) -> None:
+        """Keep lines; the same number again is the same lines."""
+        this = {"job_id": job_id, "attempt": row.attempt, "number": row.number}
+        if self._connection.scalar(select(job_logs.c.number).filter_by(**this)) is None:
+            self._connection.execute(insert(job_logs), this | {"at": row.at, "text": row.text})
+
+    def begin_run(self, run: Run) -> None:
+        """Keep the run of an attempt, unless it was begun already."""
+        self._store.begin_within(self._connection, run)
+
+    def finish_run(self, run_id: str, status: RunStatus) -> None:
+        """Say how an attempt's run ended."""
+        self._store.finish_within(self._connection, run_id, status)
+
+    def add_record(self, record: Record) -> bool:
+        """Keep a record; False if the same attempt at the same case has one."""
+        return self._store.add_within(self._connection, record)
+
+    def see_follower(self, row: FollowerRow) -> None:
+        """Keep what a follower is, and when it was seen."""
+        _put(self._connection, followers, {"id": row.id}, {"seen_at": row.seen_at, "document": row.document})
+
+    def forget_follower(self, follower_id: str) -> None:
+        """Forget a follower that will not return."""
+        self._connection.execute(delete(followers).where(followers.c.id == follower_id))
+
+    def put_token(self, row: TokenRow) -> None:
+        """Keep a token, in place of an earlier one of the same name."""
+        values = {
+            "digest": row.digest,
+            "scopes": list(row.scopes),
+            "created_at": row.created_at,
+            "expires_at": row.expires_at,
+        }
+        _put(self._connection, tokens, {"name": row.name}, values)
+
+    def revoke_token(self, name: str) -> bool:
+        """Forget a token; False if there is none of this name."""
+        return self._connection.execute(delete(tokens).where(tokens.c.name == name)).rowcount == 1
+
+    def note(self, row: AuditRow) -> None:
+        """Keep who did what."""
+        values = {"at": row.at, "who": row.who, "what": row.what, "subject": row.subject, "outcome": row.outcome}
+        self._connection.execute(insert(audit), values)
+
+    def _history(self, job_id: str, event: EventRow) -> None:
+        values = {"job_id": job_id, "at": event.at, "kind": event.kind, "document": event.document}
+        self._connection.execute(insert(job_events), values)
+
+
+class Queue:
+    """The jobs of a leader; `Store.queue` gives it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @contextmanager
+    def writing(self, doing: str) -> Iterator[Writing]:
+        """One transaction; `doing` is for the message if it fails, as in \"submit a job\"."""
+        with self._store.writing(doing) as connection:
+            yield Writing(self._store, connection)
+
+    def job(self, job_id: str) -> JobRow | None:
+        """One job."""
+        with self._store.reading(f"load job '{job_id}'") as connection:
+            row = connection.execute(select(jobs).where(jobs.c.id == job_id)).one_or_none()
+        return _job(row) if row is not None else None
+
+    def jobs(
+        self, states: Sequence[str] = (), *, limit: int | None = 100, before: tuple[datetime, str] | None = None
+    ) -> list[JobRow]:
+        """Jobs, the newest first; `before` is where an earlier page ended."""
+        wanted = select(jobs).order_by(jobs.c.submitted_at.desc(), jobs.c.id.desc()).limit(limit)
+        if states:
+            wanted = wanted.where(jobs.c.state.in_(states))
+        if before is not None:
+            at, job_id = before
+            earlier = and_(jobs.c.submitted_at == at, jobs.c.id < job_id)
+            wanted = wanted.where(or_(jobs.c.submitted_at < at, earlier))
+        with self._store.reading("list jobs") as connection:
+            return [_job(row) for row in connection.execute(wanted)]
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs are in each state."""
+        with self._store.reading("count jobs") as connection:
+            counted = select(jobs.c.state, func.count().label("jobs")).group_by(jobs.c.state)
+            return {row.state: row.jobs for row in connection.execute(counted)}
+
+    def events(self, job_id: str) -> list[EventRow]:
+        """All that happened to a job, the first thing first."""
+        wanted = select(job_events).where(job_events.c.job_id == job_id).order_by(job_events.c.id)
+        with self._store.reading(f"load the history of job '{job_id}'") as connection:
+            return [EventRow(row.at, row.kind, row.document) for row in connection.execute(wanted)]
+
+    def acknowledged(self, job_id: str, attempt: int) -> int:
+        """Up to which number an attempt's follower was heard; 0 if never."""
+        this = select(attempts.c.acknowledged).where(attempts.c.job_id == job_id, attempts.c.attempt == attempt)
+        with self._store.reading(f"load attempt {attempt} at job '{job_id}'") as connection:
+            return connection.scalar(this) or 0
+
+    def logs(self, job_id: str, after: tuple[int, int] = (0, 0), limit: int = 1000) -> list[LogRow]:
+        """Lines after those of an attempt and number, in order."""
+        attempt, number = after
+        later = and_(job_logs.c.attempt == attempt, job_logs.c.number > number)
+        wanted = (
+            select(job_logs)
+            .where(job_logs.c.job_id == job_id, or_(job_logs.c.attempt > attempt, later))
+            .order_by(job_logs.c.attempt, job_logs.c.number)
+            .limit(limit)
+        )
+        with self._store.reading(f"load the log of job '{job_id}'") as connection:
+            return [LogRow(row.attempt, row.number, row.at, row.text) for row in connection.execute(wanted)]
+
+    def followers(self) -> list[FollowerRow]:
+        """Every follower that was ever seen and not forgotten."""
+        with self._store.reading("list followers") as connection:
+            found = connection.execute(select(followers).order_by(followers.c.id))
+            return [FollowerRow(row.id, row.seen_at, row.document) for row in found]
+
+    def tokens(self) -> list[TokenRow]:
+        """All tokens, as digests."""
+        with self._store.reading("list tokens") as connection:
+            found = connection.execute(select(tokens).order_by(tokens.c.name))
+            return [TokenRow(row.name, row.digest, tuple(row.scopes), row.created_at, row.expires_at) for row in found]
+
+    def audited(self, limit: int = 100) -> list[AuditRow]:
+        """Who did what, the newest first."""
+        with self._store.reading("read the audit log") as connection:
+            found = connection.execute(select(audit).order_by(audit.c.id.desc()).limit(limit))
+            return [AuditRow(row.at, row.who, row.what, row.subject, row.outcome) for row in found]
+
+
+def _job_values(row: JobRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "state": row.state,
+        "priority": row.priority,
+        "submitted_at": row.submitted_at,
+        "submitted_by": row.submitted_by,
+        "version": row.version,
+        "document": row.document,
+    }
+
+
+def _job(row: Row[Any]) -> JobRow:
+    return JobRow(row.id, row.state, row.priority, row.submitted_at, row.submitted_by, row.version, row.document)
+
+
+def _put(connection: Connection, table: Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Insert, or change what is there."""
+    this = and_(*(table.c[name] == value for name, value in key.items()))
+    if connection.execute(update(table).where(this).values(**values)).rowcount == 0:
+        connection.execute(insert(table), {**key, **values})
