@@ -17,6 +17,7 @@ import click
 
 from bench.load import load_ratios
 from bench.ratio import Ratio
+from bench.scheduler import scheduler_ratios
 from bench.serving import serving_ratios
 from paceline.core.errors import PacelineError
 
@@ -31,6 +32,7 @@ def main() -> int:
     try:
         records = overhead_records()
         ratios = [harness(records), start(records), help_text(), *load_ratios(), *serving_ratios()]
+        ratios += scheduler_ratios()
     except (OSError, subprocess.SubprocessError, LookupError, ValueError, PacelineError) as error:
         click.echo(f"bench: could not measure: {error}{_last_words(error)}", err=True)
         return 1

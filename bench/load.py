@@ -1,4 +1,4 @@
-"""How well the load generator keeps its schedule, and what a request costs it, beside aiohttp's.
+"""How well the load generator keeps its schedule, and what a request costs it, beside aiohttp's and GuideLLM's.
 
 A null server has the last core, the load generator the first. Everything is measured a few times and the best is told,
 because whatever else runs on the machine can only make it worse.
@@ -15,9 +15,10 @@ import sys
 import click
 import numpy as np
 
+from bench import guidellm
 from bench.ratio import Ratio
 from paceline.benchmarks.serving.load.generator import drive
-from paceline.benchmarks.serving.load.null_server import running
+from paceline.benchmarks.serving.load.null_server import Behaviour, running
 from paceline.benchmarks.serving.load.parameters import LoadParameters
 from paceline.benchmarks.serving.load.prepared import Prepared
 from paceline.benchmarks.serving.load.quality import delivered
@@ -25,6 +26,7 @@ from paceline.benchmarks.serving.load.trace import Trace
 from paceline.benchmarks.serving.servers.base import Endpoint
 
 REQUEST = Prepared(b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[0.0,0.0,0.0,0.0]}]}')
+CHAT = Prepared(b'{"model":"any","messages":[{"role":"user","content":"say a word about 7"}],"stream":false}')
 TIMES = 3
 SECONDS = 3.0
 USERS = 16
@@ -40,7 +42,7 @@ def load_ratios() -> list[Ratio]:
             click.echo("bench: aiohttp is not installed, so that nothing is compared with it", err=True)
         else:
             ratios.append(_against_aiohttp(endpoint, own))
-    return ratios
+    return [*ratios, *_against_guidellm(own, servers)]
 
 
 def _kept(endpoint: Endpoint, cpu: int, rate: int, bounds: dict[int, float]) -> list[Ratio]:
@@ -59,8 +61,7 @@ def _kept(endpoint: Endpoint, cpu: int, rate: int, bounds: dict[int, float]) -> 
 
 def _against_aiohttp(endpoint: Endpoint, cpu: int) -> Ratio:
     """Requests per second of the client's own CPU time, in a closed loop."""
-    closed = LoadParameters(arrival="closed", users=USERS, duration=SECONDS)
-    own = max(_per_cpu_second(drive(endpoint, [REQUEST], closed, workers=1, cpus=[cpu])) for _ in range(TIMES))
+    own = _own_per_cpu_second(endpoint, REQUEST, cpu)
     url = f"http://{endpoint.host}:{endpoint.port}{endpoint.path}"
     command = [sys.executable, "-m", "bench.aiohttp_client", url, str(USERS), str(SECONDS), str(cpu)]
     theirs = 0.0
@@ -70,6 +71,24 @@ def _against_aiohttp(endpoint: Endpoint, cpu: int) -> Ratio:
     ratio = own / theirs
     made_of = f"{own:,.0f} / {theirs:,.0f} requests per CPU-second"
     return Ratio("load: per CPU-second / aiohttp's", ratio, ">= 4", ratio >= 4, made_of)
+
+
+def _against_guidellm(cpu: int, servers: int) -> list[Ratio]:
+    """The same with chats, which is what a load generator for language models sends."""
+    peer = guidellm.program()
+    if peer is None:
+        click.echo(f"bench: guidellm is not compared: {guidellm.PEERS} names no environment that has it", err=True)
+        return []
+    with running(Behaviour(chats=True), cpu=servers) as endpoint:
+        own = _own_per_cpu_second(endpoint, CHAT, cpu)
+        theirs = guidellm.per_cpu_second(peer, endpoint, USERS, cpu)
+    made_of = f"{own:,.0f} / {theirs:,.0f} requests per CPU-second"
+    return [Ratio("load: per CPU-second / guidellm's", own / theirs, ">= 20", own / theirs >= 20, made_of)]
+
+
+def _own_per_cpu_second(endpoint: Endpoint, request: Prepared, cpu: int) -> float:
+    closed = LoadParameters(arrival="closed", users=USERS, duration=SECONDS)
+    return max(_per_cpu_second(drive(endpoint, [request], closed, workers=1, cpus=[cpu])) for _ in range(TIMES))
 
 
 def _per_cpu_second(trace: Trace) -> float:

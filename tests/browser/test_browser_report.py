@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from paceline.report import html
+from support.insight_records import gpu_ceilings, grid_run, roofline_run, scaling_run
 from support.micro_records import micro_run
+from support.profiled import traced_run
 from support.records import hostile_run, sample_run
 from support.serving_records import capacity_run, rates_run
 
@@ -263,5 +265,41 @@ def test_a_page_of_served_models_is_clear(browser: Any, serving_report: Path, sc
 def test_a_page_of_served_models_fits_a_phone(browser: Any, serving_report: Path) -> None:
     opened = browser.new_page(viewport={"width": 390, "height": 800})
     for page in watched(opened, serving_report):
+        page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+INSIGHTS = {
+    "roofline": (roofline_run, gpu_ceilings),
+    "scaling": (scaling_run, lambda: None),
+    "heatmap": (grid_run, lambda: None),
+    "time": (traced_run, lambda: None),
+}
+
+
+@pytest.fixture(params=list(INSIGHTS), scope="module")
+def insight_report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    run, known = INSIGHTS[request.param]
+    path = tmp_path_factory.mktemp("insight") / "report.html"
+    return request.param, html.write(run(), path, ceilings=known())
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_answers_beyond_the_cases_are_clear(browser: Any, insight_report: tuple[str, Path], scheme: str) -> None:
+    key, path = insight_report
+    opened = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
+    for page in watched(opened, path):
+        section = page.locator(f"section[aria-labelledby='{key}']")
+        assert section.locator(".lead").first.is_visible()
+        chart = section.locator("svg.chart").first
+        assert chart.bounding_box()["width"] > 250
+        assert chart.locator("title").text_content()
+        assert page.evaluate(CROSSING) == []
+        assert page.evaluate(CONTRAST) == []
+
+
+def test_answers_beyond_the_cases_fit_a_phone(browser: Any, insight_report: tuple[str, Path]) -> None:
+    opened = browser.new_page(viewport={"width": 390, "height": 800})
+    for page in watched(opened, insight_report[1]):
         page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -23,13 +23,12 @@ from paceline.benchmarks.serving.servers.base import Endpoint, Need, ServerFaile
 from paceline.benchmarks.serving.servers.embedded import Embedded, EmbeddedSettings
 from paceline.benchmarks.serving.tensors import Array
 from paceline.core.errors import InputError
-from support.embedded import artifact_of
+from support.embedded import WEIGHTS, artifact_of, product
 from support.embedded_client import ask, raw
 
 Start = Callable[..., Embedded]
 NOTHING = {"x": np.zeros((1, 3), np.float32)}
 SMALL_TRANSFORMER = "generated/transformer:layers=2,width=128,heads=4,sequence=16"
-WEIGHTS = np.arange(9, dtype=np.float32).reshape(3, 3)
 
 
 @pytest.fixture
@@ -48,22 +47,6 @@ def make(tmp_path: Path) -> Iterator[Start]:
     yield make
     for server in made:
         server.stop()
-
-
-def product(path: Path) -> Path:
-    """y = x @ WEIGHTS as ONNX, which OpenVINO reads too."""
-    onnx = pytest.importorskip("onnx", reason="needs it: pip install 'paceline[serving]'")
-    tensor = onnx.helper.make_tensor_value_info
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])],
-        "product",
-        [tensor("x", onnx.TensorProto.FLOAT, ["batch", 3])],
-        [tensor("y", onnx.TensorProto.FLOAT, ["batch", 3])],
-        [onnx.numpy_helper.from_array(WEIGHTS, "w")],
-    )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, str(path))
-    return path
 
 
 def gone(pids: list[int]) -> bool:

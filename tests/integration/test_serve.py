@@ -69,6 +69,7 @@ def suite(place: Sandbox) -> dict[str, Record]:
             "closed": {"load": {"arrival": "closed", "users": 2, "requests": 20}},
             "single-stream": {"load": {"arrival": "single-stream", "requests": 10}},
             "multi-stream": {"load": {"arrival": "multi-stream", "requests": 10, "samples": 3}},
+            "grpc": {"load": {"arrival": "closed", "users": 2, "requests": 20}, "wire": "kserve-grpc"},
             "offline": {"load": {"arrival": "offline", "requests": 40}, "wire": "kserve-json"},
             "search": {"slo": {"p90": "100ms"}, "search_budget": "4s", "search_tolerance": "20%"},
             "never": {"slo": {"p50": "1us"}, "search_budget": "60s"},
@@ -288,7 +289,20 @@ def _embedded(place: Sandbox) -> psutil.Process:
         (("--server", "{max_bach: 4}", "--load.rate", "5"), ("unknown key 'max_bach'", "did you mean 'max_batch'?")),
         (("--server.engin", "torch", "--load.rate", "5"), ("--server.engin", "--server.engine")),
         (("--instance", "c7g.larg", "--load.rate", "5"), ("unknown instance 'c7g.larg'", "did you mean 'c7g.large'?")),
-        (("--wire", "kserve-grpc", "--load.rate", "5"), ("'embedded' speaks kserve-binary, kserve-json",)),
+        (("--wire", "openai-chat", "--load.rate", "5"), ("'embedded' speaks kserve-binary, kserve-json, kserve-grpc",)),
+        (
+            ("--requests.form", "image", "--wire", "kserve-json", "--load.rate", "5"),
+            ("pictures do not travel as JSON", "kserve-binary"),
+        ),
+        (
+            ("--requests.form", "text", "--server", "{kind: mlserver}", "--load.rate", "5"),
+            ("server 'mlserver' takes tensors, no text", "requests.processing to client"),
+        ),
+        (("--requests.processing", "client", "--load.rate", "5"), ("tensors need none", "form")),
+        (
+            ("--requests.form", "image", "--requests.dataset", "none", "--load.rate", "5"),
+            ("requests.dataset = none", "no such folder"),
+        ),
         (("--model", "resnet81", "--load.rate", "5"), ("unknown model 'resnet81'", "did you mean")),
         (
             ("--requests.samples", "uniform(1, 9)", "--load.rate", "5"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from paceline.benchmarks.serving.protocol import kserve_grpc
+from paceline.benchmarks.serving.protocol.byte_strings import byte_strings
 from paceline.benchmarks.serving.protocol.kserve import (
     ProtocolError,
+    Request,
     decode_error,
     decode_request,
     decode_response,
@@ -20,15 +24,17 @@ from paceline.benchmarks.serving.protocol.kserve import (
     encode_response,
 )
 from paceline.benchmarks.serving.protocol.stages import Stages
-from paceline.benchmarks.serving.tensors import DATATYPES, Array
+from paceline.benchmarks.serving.tensors import BYTE_STRINGS, BYTES, DATATYPES, Array
 
+KNOWN = [*DATATYPES, BYTES]
 NAMES = st.text(min_size=1, max_size=8)
 ARRAYS = st.sampled_from(list(DATATYPES.values())).flatmap(
     lambda dtype: arrays.arrays(dtype, arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
 )
-TENSORS = st.dictionaries(NAMES, ARRAYS, min_size=1, max_size=3)
+STRINGS = st.lists(st.binary(max_size=9), max_size=4).map(byte_strings)
+TENSORS = st.dictionaries(NAMES, ARRAYS | STRINGS, min_size=1, max_size=3)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(sorted(DATATYPES)),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(KNOWN),
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
@@ -43,6 +49,12 @@ JSON = st.recursive(
 )
 
 
+def all_text(tensors: dict[str, Array]) -> bool:
+    """Whether JSON can carry them."""
+    strings = [one for array in tensors.values() if array.dtype == BYTE_STRINGS for one in array.tolist()]
+    return all(one == one.decode(errors="ignore").encode() for one in strings)
+
+
 def equal(one: dict[str, Array], other: dict[str, Array]) -> bool:
     return list(one) == list(other) and all(
         one[name].dtype == other[name].dtype
@@ -54,6 +66,7 @@ def equal(one: dict[str, Array], other: dict[str, Array]) -> bool:
 
 @given(TENSORS, st.booleans(), st.text(max_size=5))
 def test_a_request_survives(inputs: dict[str, Array], binary: bool, id: str) -> None:
+    binary = binary or not all_text(inputs)
     message = encode_request(inputs, binary=binary, id=id)
     read = decode_request(message.body, message.json_length)
     assert equal(inputs, read.inputs)
@@ -63,7 +76,8 @@ def test_a_request_survives(inputs: dict[str, Array], binary: bool, id: str) -> 
 @given(TENSORS, st.data())
 def test_an_answer_has_the_outputs_that_were_asked_for(outputs: dict[str, Array], data: st.DataObject) -> None:
     wanted = data.draw(st.lists(st.sampled_from(list(outputs)), min_size=1, unique=True))
-    asked = encode_request({"x": np.zeros(1)}, binary=data.draw(st.booleans()), id="7", outputs=wanted)
+    binary = data.draw(st.booleans()) or not all_text(outputs)
+    asked = encode_request({"x": np.zeros(1)}, binary=binary, id="7", outputs=wanted)
     message = encode_response("m", outputs, decode_request(asked.body, asked.json_length))
     read = decode_response(message.body, message.json_length)
     assert equal({name: outputs[name] for name in wanted}, read.outputs)
@@ -75,14 +89,15 @@ def test_binary_tensors_are_views_of_what_was_received(inputs: dict[str, Array])
     message = encode_request(inputs, binary=True)
     received = bytearray(message.body)
     for array in decode_request(received, message.json_length).inputs.values():
-        assert array.size == 0 or np.shares_memory(array, np.frombuffer(received, np.uint8))
+        is_copied = array.size == 0 or array.dtype == BYTE_STRINGS
+        assert is_copied or np.shares_memory(array, np.frombuffer(received, np.uint8))
 
 
 @given(TENSORS, st.booleans(), st.data())
 def test_damaged_bytes_are_refused_or_read_but_never_crash(
     inputs: dict[str, Array], binary: bool, data: st.DataObject
 ) -> None:
-    message = encode_request(inputs, binary=binary)
+    message = encode_request(inputs, binary=binary or not all_text(inputs))
     body = bytearray(message.body)
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(body)))
@@ -101,7 +116,7 @@ def test_any_json_is_refused_or_read_but_never_crashes(value: Any, behind: bytes
 @given(st.dictionaries(st.sampled_from(["name", "shape", "datatype", "data", "parameters"]), JSON), st.data())
 def test_any_tensor_is_refused_or_read_but_never_crashes(entry: dict[str, Any], data: st.DataObject) -> None:
     entry["name"] = "x"
-    entry["datatype"] = data.draw(st.sampled_from(sorted(DATATYPES)))
+    entry["datatype"] = data.draw(st.sampled_from(KNOWN))
     entry["shape"] = data.draw(st.lists(st.integers(-1, 4), max_size=3) | st.lists(st.integers()))
     text = json.dumps({"inputs": [entry]}).encode()
     read_or_refused(text, None)
@@ -116,6 +131,29 @@ def read_or_refused(body: bytes, json_length: int | None) -> None:
             assert str(error)
 
 
+@given(TENSORS, st.data())
+def test_a_grpc_request_and_its_answer_survive(tensors: dict[str, Array], data: st.DataObject) -> None:
+    model, read = kserve_grpc.decode_request(kserve_grpc.encode_request("m", tensors))
+    assert model == "m" and equal(tensors, read.inputs)
+    wanted = data.draw(st.none() | st.lists(st.sampled_from(list(tensors)), min_size=1, unique=True))
+    asked = Request(read.inputs, "7", None if wanted is None else dict.fromkeys(wanted, True))
+    answer = kserve_grpc.decode_response(kserve_grpc.encode_response("m", tensors, asked))
+    assert equal({name: tensors[name] for name in wanted or tensors}, answer)
+
+
+@given(TENSORS, st.data())
+def test_damaged_grpc_messages_are_refused_or_read_but_never_crash(
+    tensors: dict[str, Array], data: st.DataObject
+) -> None:
+    message = bytearray(kserve_grpc.encode_request("m", tensors))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(message)))
+        message[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    for decode in (kserve_grpc.decode_request, kserve_grpc.decode_response, kserve_grpc.decode_name):
+        with suppress(ProtocolError):
+            decode(bytes(message))
+
+
 @given(st.text())
 def test_an_error_survives(message: str) -> None:
     assert decode_error(encode_error(message)) == message
@@ -126,9 +164,11 @@ def test_the_body_of_any_failure_can_be_shown(body: bytes) -> None:
     assert isinstance(decode_error(body), str)
 
 
-@given(st.tuples(*[st.integers(0, 2**62)] * 6))
-def test_stages_survive(values: tuple[int, int, int, int, int, int]) -> None:
-    assert Stages.read(str(Stages(*values))) == Stages(*values)
+@given(st.tuples(*[st.integers(0, 2**62)] * 7))
+def test_stages_survive(values: tuple[int, int, int, int, int, int, int]) -> None:
+    stages = Stages(*values)
+    assert Stages.read(str(stages)) == stages
+    assert ("r=" in str(stages)) == (stages.pre > 0)
 
 
 @given(st.text())

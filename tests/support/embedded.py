@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from paceline.benchmarks.serving.artifact import Artifact
+from paceline.benchmarks.serving.processing import Processing
 from paceline.benchmarks.serving.protocol.kserve import JSON_LENGTH, Response, decode_response, encode_request
 from paceline.benchmarks.serving.servers._embedded.app import App
 from paceline.benchmarks.serving.servers._embedded.batcher import Policy
@@ -23,12 +25,29 @@ from paceline.benchmarks.serving.servers._embedded.service import Service
 from paceline.benchmarks.serving.tensors import Array, TensorSpec
 
 PATH = "/v2/models/m/infer"
+WEIGHTS = np.arange(9, dtype=np.float32).reshape(3, 3)
 
 
 def artifact_of(path: Path | None = None, *, width: int = 3) -> Artifact:
     """One input x of some width (-1 for any), one output y."""
     x, y = TensorSpec("x", "FP32", (width,)), TensorSpec("y", "FP32", (width,))
     return Artifact("made-by-hand", "tiny", "eager" if path is None else "onnx", "fp32", 1, path, (x,), (y,))
+
+
+def product(path: Path) -> Path:
+    """y = x @ WEIGHTS as ONNX, which OpenVINO reads too."""
+    onnx = pytest.importorskip("onnx", reason="needs it: pip install 'paceline[serving]'")
+    tensor = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "product",
+        [tensor("x", onnx.TensorProto.FLOAT, ["batch", 3])],
+        [tensor("y", onnx.TensorProto.FLOAT, ["batch", 3])],
+        [onnx.numpy_helper.from_array(WEIGHTS, "w")],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, str(path))
+    return path
 
 
 @dataclass
@@ -60,11 +79,13 @@ class Running:
     service: Service
     app: App
 
-    def ask(self, x: Array, *, binary: bool = True) -> tuple[http.client.HTTPResponse, Response | bytes]:
+    def ask(
+        self, x: Array, *, binary: bool = True, name: str = "x"
+    ) -> tuple[http.client.HTTPResponse, Response | bytes]:
         """One request on a connection of its own; the answer, read if it is one."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
-            message = encode_request({"x": x}, binary=binary)
+            message = encode_request({name: x}, binary=binary)
             headers = {} if message.json_length is None else {JSON_LENGTH: str(message.json_length)}
             connection.request("POST", PATH, message.body, headers)
             answer = connection.getresponse()
@@ -93,6 +114,7 @@ def running(
     max_queue: int = 100,
     instances: int = 1,
     sizes: tuple[int, ...] = (1,),
+    processing: Processing | None = None,
 ) -> Iterator[Running]:
     """The server with this engine until the block ends."""
     loop = asyncio.new_event_loop()
@@ -102,7 +124,7 @@ def running(
     async def start() -> Running:
         app = App("m", "test")
         policy = Policy(max_batch, round(max_delay * 1e9), max_queue)
-        service = Service("m", engine, policy, [(None, 1)] * instances, sizes)
+        service = Service("m", engine, policy, [(None, 1)] * instances, sizes, processing)
         server, _ = await listen(app, "127.0.0.1", 0)
         await service.start()
         app.service = service

@@ -51,6 +51,10 @@ class Ranks:
         distributed.all_reduce(number, op=distributed.ReduceOp.MIN, group=self.control)
         return int(number.item())
 
+    def all_agree(self, mine: bool) -> bool:
+        """Whether everybody says yes."""
+        return bool(self.smallest(int(mine)))
+
     def gather(self, mine: Any) -> list[Any]:
         """What every rank has, in the order of ranks, for everybody."""
         if self.world_size == 1:

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from paceline.runner.remote import SSH, RemoteShell
 from paceline.runner.run import Listener, SuiteRun, execute_here
 
 if TYPE_CHECKING:
+    from paceline.cli._ab import Turns
     from paceline.store import Store
 
 INTERRUPTED = 130
@@ -87,15 +88,20 @@ def others(
         yield ranks
 
 
-def expand_here(suite: Suite, overrides: dict[str, Any], world: Others, peer: str | None = None) -> list[Case]:
-    """The suite's cases on this machine, or where its ranks will be; each also under the peer, if there is one."""
+def expand_here(
+    suite: Suite, overrides: dict[str, Any], world: Others, peer: str | None = None, turns: Turns | None = None
+) -> list[Case]:
+    """The suite's cases on this machine, or where its ranks will be; each also under the peer, or in turns."""
     from paceline.benchmarks import registry
     from paceline.cli._peer import with_peer
     from paceline.machine import gpu_count
 
     gpus = world.gpus if isinstance(world, HostRanks) else gpu_count()
     size, nodes = (world.size, world.nodes) if world is not None else (1, 1)
-    cases = expand(suite, registry().get, Here(gpus=gpus, world=size, nodes=nodes), overrides)
+    here = Here(gpus=gpus, world=size, nodes=nodes)
+    if turns is not None:
+        return turns.cases(lambda side: expand(suite, registry().get, here, {**overrides, **side}))
+    cases = expand(suite, registry().get, here, overrides)
     return with_peer(cases, peer, registry().entries) if peer is not None else cases
 
 
@@ -107,16 +113,21 @@ def start(
     world: Others,
     peer: str | None = None,
     tags: Sequence[str] = (),
+    traces: Path | None = None,  # where those of its models go
+    turns: Turns | None = None,
 ) -> int:
     """Measure a suite from the beginning; returns the exit code."""
+    from paceline.cli._traces import with_traces
     from paceline.store import open_store
 
     def measure(joined: JoinedRanks | HostRanks | None) -> int:
-        cases = expand_here(suite, overrides, world, peer)
+        cases = expand_here(suite, overrides, world, peer, turns)
         with open_store(store) as opened:
             run = _new_run(suite, cases, world, tags)
+            if traces is not None:
+                run = run.model_copy(update={"cases": with_traces(cases, traces / run.id)})
             opened.begin(run)
-            return _measure(opened, run, cases, {}, output, joined)
+            return _measure(opened, run, run.cases, {}, output, joined)
 
     return _together(world, measure)
 
@@ -274,10 +285,15 @@ def _hosts_flags() -> str:
 
 def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
     """Print the results and write the report; whether there is one."""
+    from paceline.analysis.compare.turns import is_in_turns
+    from paceline.cli._ab import show_turns
+    from paceline.cli._ceilings import known_ceilings
     from paceline.cli.report import primary_metrics
     from paceline.report import console
 
     path = _write_report(records, output) if output.report else None
+    if output.answer is None and is_in_turns(records):
+        output = replace(output, answer=lambda found: show_turns(found, as_json=output.as_json))
     if output.as_json:
         if output.answer is not None:
             output.answer(records)
@@ -288,7 +304,7 @@ def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
     if output.answer is not None:
         output.answer(records)
     else:
-        console.render(records, primary=primary_metrics())
+        console.render(records, primary=primary_metrics(), ceilings=known_ceilings(records))
     if path is not None:
         click.echo(f"\nReport: {path}")
     click.echo(f"Run:    {records.run.id}")
@@ -296,6 +312,7 @@ def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
 
 
 def _write_report(records: RunRecords, output: Output) -> Path | None:
+    from paceline.cli._ceilings import known_ceilings
     from paceline.cli.report import primary_metrics
     from paceline.core.files import data_directory
     from paceline.report import html
@@ -306,7 +323,7 @@ def _write_report(records: RunRecords, output: Output) -> Path | None:
         if output.report_path is None:
             path = data_directory() / "reports" / path
         path.parent.mkdir(parents=True, exist_ok=True)
-        return html.write(records, path, primary=primary_metrics())
+        return html.write(records, path, primary=primary_metrics(), ceilings=known_ceilings(records))
     except (OSError, InputError) as error:  # what was measured is in the store: a report can be made later
         why = error.strerror if isinstance(error, OSError) else error
         click.echo(f"paceline: no report at {path}: {why}; try: paceline report {run_id} --html", err=True)

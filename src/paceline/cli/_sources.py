@@ -76,9 +76,13 @@ def _file(path: Path) -> Source:
 
 def _foreign(path: Path) -> Source:
     """A file of another system's results."""
-    raise InputError(f"'{path}' holds no results of Paceline: make such a file with `paceline report RUN --jsonl`")
+    from paceline.analysis.diagnose.superbench import read_results
+
+    return Source(str(path), tuple(read_results(path)))
 
 
 def _published(text: str) -> Source:
     """Figures that ship with Paceline."""
-    raise InputError(f"unknown published figures '{text.removeprefix(PUBLISHED)}'")
+    from paceline.analysis.published.records import published_records
+
+    return Source(text, (published_records(text.removeprefix(PUBLISHED)),))

@@ -1,4 +1,4 @@
-"""Report a past run: as a table, HTML, Markdown, CSV, JSON lines, PNG, or under SuperBench's names."""
+"""Report a past run: as a table, a page, pictures, data, or in the formats of other tools."""
 
 from __future__ import annotations
 
@@ -16,9 +16,22 @@ FORMATS = {
     "csv": "one row per measurement",
     "jsonl": "one JSON object per record, with every sample",
     "png": "the overview as a picture",
+    "parquet": "one row per measurement, with every sample, typed",
+    "openmetrics": "OpenMetrics text, for Prometheus",
+    "pytest-benchmark": "the JSON of pytest-benchmark",
+    "mlperf": "in the style of MLPerf: LoadGen's summary of serving, MLLOG lines of training",
     "superbench": "SuperBench's results-summary.jsonl",
 }
-_SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".csv": "csv", ".jsonl": "jsonl", ".png": "png"}
+_SUFFIXES = {
+    ".html": "html",
+    ".htm": "html",
+    ".md": "md",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".png": "png",
+    ".parquet": "parquet",
+    ".prom": "openmetrics",
+}
 
 
 def _format_options(function: Any) -> Any:
@@ -30,16 +43,24 @@ def _format_options(function: Any) -> Any:
 @click.command("report")
 @click.argument("run", default="last")
 @_format_options
+@click.option("--charts", metavar="DIR", help="Every chart as a picture, and its data as CSV, into this folder.")
 @click.option("-o", "--output", metavar="PATH", help="Where to write; '-' is standard output.")
 @click.option("--store", metavar="URL", help="Where results are kept.")
-def command(run: str, output: str | None, store: str | None, **chosen: bool) -> None:
+def command(run: str, charts: str | None, output: str | None, store: str | None, **chosen: bool) -> None:
     """Show RUN: an id, the beginning of one, or 'last'. Without a format, a table on the terminal."""
-    kind = _kind([name for name in FORMATS if chosen[name]], output)
+    flags = [name for name in FORMATS if chosen[name.replace("-", "_")]]
+    if charts is not None and (flags or output):
+        raise click.UsageError("--charts goes alone: it writes several files into its own folder")
+    kind = _kind(flags, output)
     records = _load(run, store)
+    if charts is not None:
+        _write_charts(records, charts)
+        return
     if kind is None:
+        from paceline.cli._ceilings import known_ceilings
         from paceline.report import console
 
-        console.render(records, primary=primary_metrics())
+        console.render(records, primary=primary_metrics(), ceilings=known_ceilings(records))
         return
     content = _render(records, kind)
     target = output or _default_target(records, kind)
@@ -53,6 +74,19 @@ def command(run: str, output: str | None, store: str | None, **chosen: bool) -> 
         click.echo(str(write_atomic(target, content)))
     except OSError as error:
         raise InputError(f"cannot write '{target}': {error.strerror}; choose another place with -o") from None
+
+
+def _write_charts(records: RunRecords, folder: str) -> None:
+    from paceline.cli._ceilings import known_ceilings
+    from paceline.core.errors import InputError
+    from paceline.report import chart_files
+
+    try:
+        written = chart_files.write(records, folder, primary=primary_metrics(), ceilings=known_ceilings(records))
+    except OSError as error:
+        raise InputError(f"cannot write into '{folder}': {error.strerror}; choose another folder") from None
+    for path in written:
+        click.echo(str(path))
 
 
 def _kind(chosen: list[str], output: str | None) -> str | None:
@@ -82,16 +116,27 @@ def primary_metrics() -> dict[str, str]:
 
 
 def _render(records: RunRecords, kind: str) -> bytes:
+    from paceline.cli._ceilings import known_ceilings
     from paceline.report import csv, html, jsonl, markdown, png, superbench
 
     if kind == "png":
-        return png.render(records, primary=primary_metrics())
+        return png.render(records, primary=primary_metrics(), ceilings=known_ceilings(records))
     if kind == "html":
-        return html.render(records, primary=primary_metrics()).encode()
+        return html.render(records, primary=primary_metrics(), ceilings=known_ceilings(records)).encode()
     if kind == "md":
-        return markdown.render(records, primary=primary_metrics()).encode()
+        return markdown.render(records, primary=primary_metrics(), ceilings=known_ceilings(records)).encode()
     plain = {"csv": csv.render, "jsonl": jsonl.render, "superbench": superbench.render}
-    return plain[kind](records).encode()
+    return plain[kind](records).encode() if kind in plain else _export(records, kind)
+
+
+def _export(records: RunRecords, kind: str) -> bytes:
+    """In the format of another tool."""
+    from paceline.report import mlperf, openmetrics, parquet, pytest_benchmark
+
+    if kind == "parquet":
+        return parquet.render(records)
+    texts = {"mlperf": mlperf.render, "openmetrics": openmetrics.render, "pytest-benchmark": pytest_benchmark.render}
+    return texts[kind](records).encode()
 
 
 def _default_target(records: RunRecords, kind: str) -> str:
@@ -99,4 +144,4 @@ def _default_target(records: RunRecords, kind: str) -> str:
 
     if kind == "superbench":
         return FILE_NAME
-    return f"paceline-report-{records.run.id}.{kind}" if kind in ("html", "png") else "-"
+    return f"paceline-report-{records.run.id}.{kind}" if kind in ("html", "png", "parquet") else "-"

@@ -1,20 +1,30 @@
-"""List past runs, the newest first."""
+"""List past runs, the newest first; or the history of a metric over them, with where it changed."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from paceline.cli._answers import chosen_format, format_options
+from paceline.cli._trend import MOST_RUNS, Asked, read_history, tell
 
 if TYPE_CHECKING:
     from paceline.store import RunRow
 
 
+LISTED = 20
+
+
 @click.command("results")
 @click.option("--store", metavar="URL", help="Where results are kept.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many runs at most.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    help=f"How many runs at most, the newest: {LISTED} in a list, {MOST_RUNS} in a history.",
+)
 @click.option(
     "--import",
     "spool",
@@ -22,24 +32,54 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="First take in records that could not be stored when they were measured.",
 )
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
-def command(store: str | None, limit: int, spool: Path | None, as_json: bool) -> None:
-    """List past runs."""
+@click.option("--trend", metavar="METRIC", help="The history of this metric over runs, and where it changed.")
+@click.option("--benchmark", metavar="NAME", help="Of a history: only this benchmark.")
+@click.option("--case", metavar="TEXT", help="Of a history: only cases whose name has this in it.")
+@click.option("--tag", metavar="TAG", help="Of a history: only runs that carry this tag.")
+@click.option(
+    "--fail-on-regression", is_flag=True, help="Of a history: exit with 1 if a last level is worse than the one before."
+)
+@format_options
+def command(
+    store: str | None,
+    limit: int | None,
+    spool: Path | None,
+    output: str | None,
+    fail_on_regression: bool,
+    **chosen: Any,
+) -> None:
+    """List past runs, or with --trend the history of a metric over them."""
     from paceline.store import open_store
 
+    trend = chosen["trend"]
+    kind = chosen_format(chosen, output)
+    only = [name for name in ("benchmark", "case", "tag") if chosen[name]] + ["fail-on-regression"] * fail_on_regression
+    only += [kind] if kind not in (None, "json") else ["output"] if output else []
+    if trend is None and only:
+        raise click.UsageError(f"--{only[0]} belongs to a history: name its metric with --trend METRIC")
     with open_store(store) as opened:
         if spool is not None:
             taken, reasons = opened.import_spool(spool)
             click.echo(f"{taken} records taken from {spool}", err=True)
             for reason in reasons:
                 click.echo(f"paceline: {reason}", err=True)
-        rows = opened.runs(limit)
-    if as_json:
+        rows = opened.runs(limit or LISTED) if trend is None else []
+    if trend is not None:
+        words = {name: chosen[name] or "" for name in ("benchmark", "case", "tag")}
+        _trend(Asked(trend, **words, limit=limit or MOST_RUNS), store, kind, output, fail=fail_on_regression)
+    elif kind == "json":
         click.echo(json.dumps([_plain(row) for row in rows], indent=2))
     elif rows:
         _table(rows)
     else:
         click.echo("There are no runs yet; start one with 'paceline run'.")
+
+
+def _trend(asked: Asked, store: str | None, kind: str | None, output: str | None, *, fail: bool) -> None:
+    history = read_history(asked, store)
+    tell(history, kind, output)
+    if fail and history.worse:
+        raise click.exceptions.Exit(1)
 
 
 def _plain(row: RunRow) -> dict[str, object]:

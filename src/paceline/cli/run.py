@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.cli._ab import read_turns
 from paceline.cli._flags import case_flags, flags_of, read_flags, read_settings
+from paceline.cli._traces import folder_of, joined_value, refuse_if_none_can
 from paceline.core.errors import InputError, nearest, unknown
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ class RunCommand(click.Command):
         return [*super().get_params(ctx), *ctx.meta.get(FLAGS, [])]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        args = joined_value(args, lambda words: self._named(words) is not None)
         what = self._what(args)
         if what is None:  # a resumed run, which takes no parameters: know them, to say so
             ctx.meta[FLAGS] = flags_of(_every_field())
@@ -42,6 +46,11 @@ class RunCommand(click.Command):
             raise InputError(error.format_message()) from None
 
     def _what(self, args: list[str]) -> str | None:
+        """What is to be measured; None for a resumed run."""
+        resumed = "--resume" in args or any(arg.startswith("--resume=") for arg in args)
+        return self._named(args) or (None if resumed else DEFAULT_SUITE)
+
+    def _named(self, args: Sequence[str]) -> str | None:
         """The first argument that is neither a flag nor the value of one."""
         takes_value = {
             name
@@ -57,7 +66,7 @@ class RunCommand(click.Command):
                 skip = True
             elif not arg.startswith("-"):
                 return arg
-        return None if "--resume" in args or any(arg.startswith("--resume=") for arg in args) else DEFAULT_SUITE
+        return None
 
 
 @click.command(cls=RunCommand, params=case_flags())
@@ -68,7 +77,18 @@ class RunCommand(click.Command):
 @click.option(
     "--peer", metavar="NAME", help="After each case, the same under this benchmark, which takes the same parameters."
 )
+@click.option(
+    "--ab",
+    "sides",
+    multiple=True,
+    metavar="KEY=VALUE,...",
+    help="Given twice, for A and for B: measure both in turns, and compare them turn by turn.",
+)
+@click.option("--rounds", type=int, metavar="N", help="With --ab: how often each side is measured; unset is 6.")
 @click.option("--tag", "tags", multiple=True, metavar="NAME", help="Name the run, alone or with others of its kind.")
+@click.option(
+    "--profile", metavar="[DIR]", help="Trace a few more steps of each model: where the time goes, kernel by kernel."
+)
 @click.option("--store", metavar="PATH|URL", help="Where results go: a SQLite file or postgresql://...")
 @click.option("--resume", metavar="RUN", help="Do only what is missing of an earlier run.")
 @click.option("--retry-failed", is_flag=True, help="With --resume: also what did not succeed.")
@@ -87,7 +107,10 @@ def command(
     what: str | None,
     settings: tuple[str, ...],
     peer: str | None,
+    sides: tuple[str, ...],
+    rounds: int | None,
     tags: tuple[str, ...],
+    profile: str | None,
     store: str | None,
     resume: str | None,
     retry_failed: bool,
@@ -110,6 +133,11 @@ def command(
     overrides = read_flags(flags) | read_settings(settings)
     if resume is not None and (what is not None or overrides or peer is not None or tags):
         raise InputError("--resume goes on with a run as it was: leave out the suite, its parameters, --peer and --tag")
+    if resume is not None and profile is not None:
+        raise InputError("--resume goes on with a run as it was, which traces if that run did: leave out --profile")
+    turns = read_turns(sides, rounds, overrides)
+    if turns is not None and (resume is not None or peer is not None):
+        raise InputError("--ab goes with neither --resume, which goes on in turns by itself, nor --peer")
     if retry_failed and resume is None:
         raise InputError("--retry-failed goes with --resume RUN")
     output = _running.Output(as_json=as_json, report=not no_report, report_path=report_path)
@@ -118,11 +146,15 @@ def command(
     with _running.others(hosts, remote_shell, remote_python, master_address) as world:
         output.check()
         if dry_run:
-            _show_cases(_running.expand_here(ctx.meta[SUITE], overrides, world, peer), as_json)
+            cases = _running.expand_here(ctx.meta[SUITE], overrides, world, peer, turns)
+            if profile is not None:
+                refuse_if_none_can(cases)
+            _show_cases(cases, as_json)
         elif resume is not None:
             sys.exit(_running.resume(resume, store, output, world, retry_failed=retry_failed))
         else:
-            sys.exit(_running.start(ctx.meta[SUITE], overrides, store, output, world, peer, tags))
+            traces = folder_of(profile)
+            sys.exit(_running.start(ctx.meta[SUITE], overrides, store, output, world, peer, tags, traces, turns))
 
 
 def find_suite(what: str) -> Suite:

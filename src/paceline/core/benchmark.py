@@ -37,6 +37,7 @@ class Context:
     world_size: int = 1
     local_rank: int = 0
     report: Callable[[Progress], None] = field(default=lambda _progress: None)
+    keep: Callable[[Result], None] = field(default=lambda _result: None)  # this stands, whatever happens from now on
     began: float = field(default_factory=time.perf_counter)
 
     @property
@@ -58,6 +59,7 @@ class Benchmark(ABC, Generic[P]):
     metrics: ClassVar[tuple[Metric, ...]]
     primary: ClassVar[str]  # the metric that leads a report
     distributed: ClassVar[bool] = False  # whether several ranks may measure it together
+    traceable: ClassVar[bool] = False  # whether it takes a trace of its steps where the case wants one
 
     @abstractmethod
     def measure(self, parameters: P, context: Context) -> Result:

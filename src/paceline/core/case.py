@@ -27,6 +27,7 @@ class Case(BaseModel):
     require: bool = False  # whether it is a failure that the machine cannot do it
     category: str = "other"  # what kind of benchmark it is, for reports
     origin: Origin = "local"  # a case from the network may not import a user's code
+    trace: str = ""  # the file that a trace of its steps goes to; without one none is taken
 
     @property
     def key(self) -> str:

@@ -112,10 +112,14 @@ def summarize(samples: Samples, confidence: float = CONFIDENCE) -> Summary:
     )
 
 
-def median_interval(samples: Samples, confidence: float = CONFIDENCE) -> Interval | None:
-    """The interval of the median alone: what the live stop rule asks again and again."""
+def median_interval(samples: Samples, confidence: float = CONFIDENCE, *, independent: bool = False) -> Interval | None:
+    """The interval of the median alone: what the live stop rule asks again and again.
+
+    Samples are `independent` where their order means nothing: those of different machines.
+    """
     values = np.asarray(samples, dtype=np.float64)
-    return _median_interval(np.sort(values), effective_count(values), confidence)
+    effective = float(values.size) if independent else effective_count(values)
+    return _median_interval(np.sort(values), effective, confidence)
 
 
 def effective_count(samples: Samples) -> float:

@@ -123,6 +123,7 @@ def expand(
     lookup: Callable[[str], type[AnyBenchmark]],
     here: Here,
     overrides: Mapping[str, Any] | None = None,
+    most_cases: int = MOST_CASES,
 ) -> list[Case]:
     """Every case of the suite with all its parameters, in order; bad input is refused before anything runs."""
     entries = [_checked_name(entry, f"{suite.name}, case {n}") for n, entry in enumerate(suite.cases, start=1)]
@@ -166,8 +167,8 @@ def expand(
                         raise InputError(f"{where}: {error}") from None
                     _refuse_other_nodes(nodes, here, where)
                 cases.append(case)
-                if len(cases) > MOST_CASES:
-                    raise InputError(f"{where}: the suite has more than {MOST_CASES:,} cases; shorten its lists")
+                if len(cases) > most_cases:
+                    raise InputError(f"{where}: the suite has more than {most_cases:,} cases; shorten its lists")
     if not cases:
         device = "a GPU" if here.gpus else "no GPU"
         raise InputError(f"{suite.name}: no case is left on this machine, which has {device}; see 'only_on'")

@@ -13,9 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline.analysis.published import PublishedTable, published_tables
+from paceline.analysis.roofline import KnownCeilings
 from paceline.analysis.summary import Row, RunSummary, summarize_run
 from paceline.core.run import RunRecords
 from paceline.report.columns import Column, Section, sections
+from paceline.report.insight import Insight
+from paceline.report.insights import insights
 from paceline.report.text import answer, clean, one_line, plain
 
 WIDTH = 100
@@ -39,12 +42,20 @@ def open_console(file: TextIO | None = None) -> Console:
     return Console(file=file, highlight=False, width=None if file.isatty() else WIDTH)
 
 
-def render(records: RunRecords, console: Console | None = None, *, primary: Mapping[str, str] | None = None) -> None:
-    """Show a run on a terminal or in a pipe."""
-    _Printer(console or open_console()).show(summarize_run(records, primary))
+def render(
+    records: RunRecords,
+    console: Console | None = None,
+    *,
+    primary: Mapping[str, str] | None = None,
+    ceilings: KnownCeilings | None = None,
+) -> None:
+    """Show a run on a terminal or in a pipe; `ceilings` are what is known of the machine beside the run."""
+    summary = summarize_run(records, primary)
+    _Printer(console or open_console()).show(summary, insights(summary, ceilings))
 
 
 PUBLISHED_WIDTH = 200
+MOST_LINES = 8  # below the sentence of an insight
 
 
 class _Printer:
@@ -57,7 +68,7 @@ class _Printer:
         content = clean(plain(content) if self.ascii else content)
         return Text(content.encode(self.console.encoding, "backslashreplace").decode(self.console.encoding), style)
 
-    def show(self, summary: RunSummary) -> None:
+    def show(self, summary: RunSummary, found: list[Insight]) -> None:
         self.console.print(self.text(answer(summary), "bold"))
         for section in sections(summary):
             self.console.print()
@@ -66,6 +77,8 @@ class _Printer:
             if section.shared:
                 self.item(section.shared, indent=0, style="dim")
             self.console.print(self.table(section))
+        for insight in found:
+            self.insight(insight)
         for table in published_tables(summary.source):
             self.published(table)
         if summary.doubts:
@@ -117,6 +130,20 @@ class _Printer:
             Console(file=self.console.file, highlight=False, width=PUBLISHED_WIDTH).print(table)
         if published.source:
             self.item(published.source, indent=0, style="dim")
+
+    def insight(self, insight: Insight) -> None:
+        self.console.print()
+        self.console.print(self.text(insight.title, "bold"))
+        for part in insight.parts:
+            self.item(part.sentence)
+            for line in part.lines[:MOST_LINES] if len(part.lines) > 1 else ():
+                self.item(line, indent=4, style="dim")
+            if len(part.lines) > MOST_LINES:
+                self.item(f"and {len(part.lines) - MOST_LINES} more: see the HTML report", indent=4, style="dim")
+            if part.source:
+                self.item(part.source, indent=4, style="dim")
+            for text in part.todo if not part.lines or len(part.todo) == 1 else ():
+                self.item(f"To do: {text}", indent=4)
 
     def doubts(self, summary: RunSummary) -> None:
         self.console.print()

@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from paceline.analysis.figures import Figure
 from paceline.analysis.published import published_tables
+from paceline.analysis.roofline import KnownCeilings
 from paceline.analysis.summary import SERVING, Highlight, Row, RunSummary, headline_of, sampled, summarize_run
 from paceline.core.files import write_atomic
 from paceline.core.quantity import show_count, show_duration, show_size
@@ -25,6 +26,9 @@ from paceline.core.run import RunRecords
 from paceline.core.stats import Interval
 from paceline.report import charts, serving_charts
 from paceline.report.columns import Section, sections
+from paceline.report.insight import Part
+from paceline.report.insights import insights
+from paceline.report.samples_chart import distribution
 from paceline.report.sweep_charts import sweep_charts
 from paceline.report.sweeps import SweepTable, all_tables, cold_start_table, stage_table
 from paceline.report.text import (
@@ -45,6 +49,8 @@ PERCENTILES = ("50", "90", "95", "99", "99.9")
 _BYTES = {"total", "available", "limit", "limit_used", "swap_total", "swap_used", "size", "sizes", "memory"}
 _BYTES |= {"memory_total", "memory_used"}
 _CARDS = 4
+# A page of thousands of cases would be too large to open: so many stand in its tables, and so many are shown in full.
+_LISTED, _FULL = 1000, 300
 _SERVED = ("latency_p99", "latency_p50", "goodput", "throughput")  # what a single served case shows beside its headline
 
 
@@ -79,11 +85,31 @@ class Table:
     small: list[SweepTable]
 
 
-def render(records: RunRecords, *, primary: Mapping[str, str] | None = None) -> str:
-    """The whole page."""
+@dataclass(frozen=True)
+class Answer:
+    """One answer beyond the cases, with its chart as it was drawn."""
+
+    part: Part
+    drawing: Drawing | None
+
+
+@dataclass(frozen=True)
+class Answers:
+    """All answers of one kind."""
+
+    key: str
+    title: str
+    answers: list[Answer]
+
+
+def render(
+    records: RunRecords, *, primary: Mapping[str, str] | None = None, ceilings: KnownCeilings | None = None
+) -> str:
+    """The whole page; `ceilings` are what is known of the machine beside the run."""
     summary = summarize_run(records, primary)
     script = Markup(_templates().get_template("report.js").render())
     drawn = charts.available()
+    listed, detailed = _telling(summary, _LISTED), _telling(summary, _FULL)
     run = records.run
     return (
         _templates()
@@ -97,18 +123,31 @@ def render(records: RunRecords, *, primary: Mapping[str, str] | None = None) -> 
             seconds=(run.ended_at - run.started_at).total_seconds() if run.ended_at else None,
             command=shlex.join(run.command),
             cards=_cards(summary),
-            tables=[_table(section, drawn) for section in sections(summary)],
+            tables=[_table(section, drawn) for section in sections(replace(summary, rows=listed))],
+            listed=len(listed),
+            insights=_insights(summary, ceilings, drawn),
             published=published_tables(records),
             swept=drawn
             and any(sweep.is_line for row in summary.measured for sweep in row.sweeps if row.case.category != SERVING),
             charts_missing=not drawn,
-            drawings={row.case.index: _samples(row, primary) for row in summary.rows} if drawn else {},
+            detailed=detailed,
+            linked={row.case.index for row in detailed},
+            drawings={row.case.index: _samples(row, primary) for row in detailed},
             style=Markup(_templates().get_template("report.css").render()),
             script=script,
             script_hash=base64.b64encode(hashlib.sha256(str(script).encode()).digest()).decode(),
             percentiles=PERCENTILES,
         )
     )
+
+
+def _telling(summary: RunSummary, limit: int) -> tuple[Row, ...]:
+    """All cases, or of very many those that a reader would look at first."""
+    if len(summary.rows) <= limit:
+        return summary.rows
+    leaders = {group.best.case.index for group in summary.groups}
+    ordered = sorted(summary.rows, key=lambda row: (row.ok, not row.doubts, row.case.index not in leaders))
+    return tuple(sorted(ordered[:limit], key=lambda row: row.case.index))
 
 
 def _table(section: Section, drawn: bool) -> Table:
@@ -123,6 +162,20 @@ def _table(section: Section, drawn: bool) -> Table:
         folded=[stages] if stages else [],
         small=[start] if start else [],
     )
+
+
+def _insights(summary: RunSummary, ceilings: KnownCeilings | None, drawn: bool) -> list[Answers]:
+    return [
+        Answers(
+            found.key,
+            found.title,
+            [
+                Answer(part, _draw(part.chart, f"{found.key}-{place}") if drawn else None)
+                for place, part in enumerate(found.parts)
+            ],
+        )
+        for found in insights(summary, ceilings)
+    ]
 
 
 def _charts(section: Section) -> tuple[list[charts.Chart | None], list[charts.Chart | None]]:
@@ -145,9 +198,15 @@ def _charts(section: Section) -> tuple[list[charts.Chart | None], list[charts.Ch
     return [charts.overview(rows)] if several else [], list(sweep_charts(rows))
 
 
-def write(records: RunRecords, path: str | Path, *, primary: Mapping[str, str] | None = None) -> Path:
+def write(
+    records: RunRecords,
+    path: str | Path,
+    *,
+    primary: Mapping[str, str] | None = None,
+    ceilings: KnownCeilings | None = None,
+) -> Path:
     """Write the page; the path is returned."""
-    return write_atomic(path, render(records, primary=primary))
+    return write_atomic(path, render(records, primary=primary, ceilings=ceilings))
 
 
 @lru_cache(maxsize=1)
@@ -299,7 +358,7 @@ def _card(figure: Figure, what: str, row: Row) -> Card:
 def _samples(row: Row, primary: Mapping[str, str] | None) -> Drawing | None:
     headline = headline_of(row.record, (primary or {}).get(row.case.benchmark))
     source: Measurement | None = sampled(row.record, headline)
-    return _draw(charts.distribution(source), f"case-{row.case.index}-samples") if source else None
+    return _draw(distribution(source), f"case-{row.case.index}-samples") if source else None
 
 
 def _draw(chart: charts.Chart | None, name: str) -> Drawing | None:

@@ -55,6 +55,7 @@ def run_rank(order: dict[str, Any], channel: Channel) -> None:
             world_size=order["world_size"],
             local_rank=order["local_rank"],
             report=lambda progress: channel.send({"progress": _progress(progress)}),
+            keep=lambda result: channel.send({"kept": result.model_dump(mode="json")}),
         )
         from paceline.benchmarks import registry
 

@@ -121,6 +121,7 @@ class _Rank:
     pid: int
     channel: Channel
     log: Path
+    kept: Result | None = None  # what stands if it does not live to send its result
     result: Result | None = None
     result_at: float = 0.0
     failure: Failure | None = None
@@ -224,6 +225,8 @@ class CaseExecution:
             if rank is self._ranks[0]:
                 self._end.keep(message["progress"])
                 self._on_progress(message["progress"])
+        elif "kept" in message:
+            rank.kept = Result.model_validate(message["kept"])
         elif "result" in message:
             rank.result = Result.model_validate(message["result"])
             rank.result_at = time.monotonic()
@@ -245,6 +248,11 @@ class CaseExecution:
             self._fail(rank, self._death(rank, status))
 
     def _fail(self, rank: _Rank, failure: Failure) -> None:
+        if rank.kept is not None:  # all was measured; what was lost is what came after
+            rank.result = rank.kept
+            rank.result.facts["cut_short"] = failure.cause.message
+            rank.result_at = time.monotonic()
+            return
         is_first = all(other.failure is None for other in self._ranks)
         rank.failure = failure
         if is_first:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, exists, select
+from sqlalchemy import ColumnElement, Connection, Select, Text, cast, exists, select
 
+from paceline.core.case import Case
+from paceline.core.metric import Metric
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords
+from paceline.store import codec
 from paceline.store.schema import measurements, records, runs
 
 _AT_ONCE = 500  # runs in one query: a statement takes only so many values
@@ -54,26 +57,34 @@ def _newest(connection: Connection, metric: str, tag: str, limit: int | None) ->
 
 def _records(connection: Connection, metric: str, last: ColumnElement[bool], run_ids: list[str]) -> list[Record]:
     found: dict[int, Record] = {}
+    # Over many runs the same few cases and metrics come again and again: each is read once.
+    known: dict[str, Any] = {}
     for row in connection.execute(_asked(metric, last, run_ids)):
         if row.id not in found:
-            found[row.id] = _record(row._asdict())
-        measured = {name: getattr(row, name) for name in ("metric", "at", "statistic", "summary")}
-        found[row.id].measurements.append(Measurement.model_validate(measured))
+            case = known.get(row.case_text) or known.setdefault(row.case_text, Case(**codec.loads(row.case_text)))
+            found[row.id] = Record(
+                run_id=row.run_id,
+                case=case,
+                attempt=row.attempt,
+                outcome=row.outcome,
+                started_at=row.started_at,
+                seconds=row.seconds,
+                doubts=row.doubts,
+            )
+        told = known.get(row.metric_text) or known.setdefault(row.metric_text, Metric(**codec.loads(row.metric_text)))
+        measured = Measurement(metric=told, at=row.at, statistic=row.statistic, summary=row.summary)
+        found[row.id].measurements.append(measured)
     return list(found.values())
 
 
 def _asked(metric: str, last: ColumnElement[bool], run_ids: list[str]) -> Select[Any]:
-    own = [getattr(records.c, name) for name in ("id", "run_id", "case", "attempt", "outcome", "started_at", "seconds")]
-    told = [getattr(measurements.c, name) for name in ("metric", "at", "statistic", "summary")]
+    own = [getattr(records.c, name) for name in ("id", "run_id", "attempt", "outcome", "started_at", "seconds")]
+    told = [getattr(measurements.c, name) for name in ("at", "statistic", "summary")]
+    texts = [cast(records.c.case, Text).label("case_text"), cast(measurements.c.metric, Text).label("metric_text")]
     return (
-        select(*own, records.c.doubts, *told)
+        select(*own, records.c.doubts, *told, *texts)
         .join(measurements, measurements.c.record_id == records.c.id)
         .where(records.c.run_id.in_(run_ids), records.c.outcome == Outcome.OK.value, last)
         .where(measurements.c.name == metric, measurements.c.scope == "")
         .order_by(records.c.run_id, records.c.case_index, measurements.c.position)
     )
-
-
-def _record(row: dict[str, Any]) -> Record:
-    names = ("run_id", "case", "attempt", "outcome", "started_at", "seconds", "doubts")
-    return Record.model_validate({name: row[name] for name in names})

@@ -16,8 +16,8 @@ from sqlalchemy import Connection, Row, Table, and_, delete, func, insert, or_, 
 
 from paceline.core.errors import StoreError
 from paceline.core.record import Record
-from paceline.core.run import Run, RunStatus
-from paceline.store.schema import attempts, audit, followers, job_events, job_logs, jobs, tokens
+from paceline.core.run import Run
+from paceline.store.schema import attempts, audit, followers, job_events, job_logs, jobs, runs, tokens
 
 if TYPE_CHECKING:
     from paceline.store.store import Store
@@ -138,13 +138,23 @@ class Writing:
         """Keep the run of an attempt, unless it was begun already."""
         self._store.begin_within(self._connection, run)
 
-    def finish_run(self, run_id: str, status: RunStatus) -> None:
-        """Say how an attempt's run ended."""
-        self._store.finish_within(self._connection, run_id, status)
+    def keep_samples(
+        self, run_id: str, case_index: int, attempt: int, metric: str, unit: str, samples: Sequence[float]
+    ) -> None:
+        """Keep samples of a case in flight."""
+        self._store.keep_partial_within(self._connection, run_id, case_index, attempt, metric, unit, samples)
 
     def add_record(self, record: Record) -> bool:
         """Keep a record; False if the same attempt at the same case has one."""
         return self._store.add_within(self._connection, record)
+
+    def close_run(self, run_id: str, *, is_whole: bool) -> None:
+        """Say that the run of an attempt is over; of one that was cut short, keep what was in flight."""
+        if self._connection.scalar(select(runs.c.id).where(runs.c.id == run_id)) is None:
+            return  # it never began
+        if not is_whole:
+            self._store.recover_within(self._connection, run_id)
+        self._store.finish_within(self._connection, run_id, "finished" if is_whole else "interrupted")
 
     def see_follower(self, row: FollowerRow) -> None:
         """Keep what a follower is, and when it was seen."""

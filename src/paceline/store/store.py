@@ -113,39 +113,12 @@ class Store:
         if not len(samples):
             return
         with self._write(f"keep samples of case {case_index} of run '{run_id}'") as connection:
-            connection.execute(
-                insert(partials).values(
-                    run_id=run_id,
-                    case_index=case_index,
-                    attempt=attempt,
-                    metric=metric,
-                    unit=unit,
-                    kept_at=datetime.now(UTC),
-                    samples=codec.pack(samples),
-                )
-            )
+            self.keep_partial_within(connection, run_id, case_index, attempt, metric, unit, samples)
 
     def recover(self, run_id: str) -> list[Record]:
         """Turn what a runner that died left of its cases in flight into records, and return those."""
-        recovered = []
         with self._write(f"recover run '{run_id}'") as connection:
-            self._lock(connection, run_id)
-            mine = partials.c.run_id == run_id
-            left = connection.execute(
-                select(partials, cases.c.document)
-                .join(cases, (cases.c.run_id == partials.c.run_id) & (cases.c.case_index == partials.c.case_index))
-                .where(mine)
-                .order_by(partials.c.id)
-            ).all()
-            attempts: dict[tuple[int, int], list[Row[Any]]] = defaultdict(list)
-            for row in left:
-                attempts[row.case_index, row.attempt].append(row)
-            for rows in attempts.values():
-                record = _interrupted_record(rows)
-                if self._insert(connection, record):
-                    recovered.append(record)
-            connection.execute(delete(partials).where(mine))
-        return recovered
+            return self.recover_within(connection, run_id)
 
     def import_spool(self, path: Path) -> tuple[int, list[str]]:
         """Take over spooled records; how many, and why the others stay in the file."""
@@ -177,6 +150,11 @@ class Store:
             planned = select(cast(cases.c.document, Text)).where(cases.c.run_id == run_id).order_by(cases.c.case_index)
             run = codec.to_run(row._asdict(), _status(row), connection.scalars(planned).all())
             return RunRecords(run=run, records=_records(connection, (records.c.run_id == run_id) & _is_last()))
+
+    def has(self, run_id: str) -> bool:
+        """Whether there is a run of this id."""
+        with self._read(f"look for run '{run_id}'") as connection:
+            return connection.scalar(select(runs.c.id).where(runs.c.id == run_id)) is not None
 
     def attempts(self, run_id: str, case_index: int) -> list[Record]:
         """Every attempt at one case, the first one first."""
@@ -266,6 +244,50 @@ class Store:
     def add_within(self, connection: Connection, record: Record) -> bool:
         """Keep a record as part of a larger change; False if its attempt has one."""
         return self._insert(connection, record)
+
+    def keep_partial_within(
+        self,
+        connection: Connection,
+        run_id: str,
+        case_index: int,
+        attempt: int,
+        metric: str,
+        unit: str,
+        samples: Sequence[float],
+    ) -> None:
+        """Append samples of a case in flight as part of a larger change."""
+        connection.execute(
+            insert(partials).values(
+                run_id=run_id,
+                case_index=case_index,
+                attempt=attempt,
+                metric=metric,
+                unit=unit,
+                kept_at=datetime.now(UTC),
+                samples=codec.pack(samples),
+            )
+        )
+
+    def recover_within(self, connection: Connection, run_id: str) -> list[Record]:
+        """Turn samples of cases in flight into records as part of a larger change."""
+        recovered = []
+        self._lock(connection, run_id)
+        mine = partials.c.run_id == run_id
+        left = connection.execute(
+            select(partials, cases.c.document)
+            .join(cases, (cases.c.run_id == partials.c.run_id) & (cases.c.case_index == partials.c.case_index))
+            .where(mine)
+            .order_by(partials.c.id)
+        ).all()
+        attempts: dict[tuple[int, int], list[Row[Any]]] = defaultdict(list)
+        for row in left:
+            attempts[row.case_index, row.attempt].append(row)
+        for rows in attempts.values():
+            record = _interrupted_record(rows)
+            if self._insert(connection, record):
+                recovered.append(record)
+        connection.execute(delete(partials).where(mine))
+        return recovered
 
     def writing(self, doing: str) -> AbstractContextManager[Connection]:
         """A transaction that changes something."""

@@ -11,6 +11,7 @@ import pytest
 
 from paceline.core.record import Measurement
 from paceline.report import charts, html
+from paceline.report.samples_chart import distribution, ticks
 from support.records import HOSTILE, STEP_TIME, case, hostile_run, literal_run, record, run_of, sample_run
 
 
@@ -84,7 +85,7 @@ def test_every_name_inside_is_unique_and_every_link_lands(page: str) -> None:
 
 def test_charts_say_what_they_show(page: str) -> None:
     drawn = re.findall(r"<svg[^>]*class=\"chart\"[^>]*role=\"img\"[^>]*><title[^>]*>([^<]+)</title><desc[^>]*>", page)
-    assert len(drawn) == 1 + 7
+    assert len(drawn) == 1 + 1 + 7  # all cases, scaling, and the samples of each case
     assert drawn[0] == "Result of each case with its interval"
 
 
@@ -114,7 +115,8 @@ def test_without_the_drawing_library_it_is_made_with_a_note(monkeypatch: pytest.
     page = html.render(sample_run())
     assert "pip install &#39;paceline[charts]&#39;" in page or "pip install 'paceline[charts]'" in page
     assert "train gpt2-small bf16" in page
-    assert 'class="chart"' not in page
+    named = set(re.findall(r'aria-labelledby="([\w-]+)-title', page))
+    assert named and all(re.fullmatch(r"case-\d+-samples", name) for name in named)  # these need no library
 
 
 def test_one_case_shows_its_own_figures_at_once() -> None:
@@ -158,24 +160,31 @@ def test_thinning_keeps_every_spike_and_is_said() -> None:
     assert len(places) <= charts.PLOTTED
     assert {1234, 4321} <= set(places)
     assert charts.thinned([1.0, 2.0]) == [0, 1]
-    chart = charts.distribution(Measurement.of_samples(STEP_TIME, samples))
+    chart = distribution(Measurement.of_samples(STEP_TIME, samples))
     assert chart is not None and "of 5,000 samples are drawn" in chart.notes[0]
 
 
 def test_far_outliers_do_not_flatten_the_chart() -> None:
     samples = [0.1 + 0.0001 * (index % 7) for index in range(300)] + [30.0]
-    chart = charts.distribution(Measurement.of_samples(STEP_TIME, samples))
+    chart = distribution(Measurement.of_samples(STEP_TIME, samples))
     assert chart is not None
-    low, high = chart.spec["hconcat"][1]["layer"][0]["encoding"]["y"]["scale"]["domain"]
-    assert 99 < low < high < 110
+    marks = [float(mark) for mark in re.findall(r'text-anchor="end"[^>]*>([\d.]+)<', chart.svg)]
+    assert len(marks) >= 2 and 99 < min(marks) < max(marks) < 110
     assert chart.notes == ("1 sample lies beyond the axis, drawn at its edge.",)
 
 
 def test_samples_that_are_no_numbers_or_all_the_same() -> None:
-    assert charts.distribution(Measurement.of_samples(STEP_TIME, [1.0, float("nan")])) is None
-    assert charts.distribution(Measurement.of_value(STEP_TIME, 1.0)) is None
-    same = charts.distribution(Measurement.of_samples(STEP_TIME, [0.0] * 30))
+    assert distribution(Measurement.of_samples(STEP_TIME, [1.0, float("nan")])) is None
+    assert distribution(Measurement.of_value(STEP_TIME, 1.0)) is None
+    same = distribution(Measurement.of_samples(STEP_TIME, [0.0] * 30))
     assert same is not None and "<svg" in charts.draw_svg(same, "same")
+
+
+def test_the_marks_of_an_axis_are_round_and_within_it() -> None:
+    assert ticks(0, 101, 8, whole=True) == [0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100]
+    assert ticks(0, 2, 8, whole=True) == [0, 1, 2]
+    assert ticks(0.0993, 0.1021, 5) == pytest.approx([0.0995, 0.1, 0.1005, 0.101, 0.1015, 0.102])
+    assert ticks(-3, 12_345, 5) == [0, 2000, 4000, 6000, 8000, 10_000, 12_000]
 
 
 def test_a_fact_reads_as_a_person_would_write_it() -> None:

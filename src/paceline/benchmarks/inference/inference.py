@@ -17,6 +17,7 @@ from paceline.benchmarks.model.measuring import measure_steps, time_once
 from paceline.benchmarks.model.metrics import COMMON, StepWork
 from paceline.benchmarks.model.parameters import ModelParameters
 from paceline.benchmarks.model.session import Session, compile_step, open_session
+from paceline.benchmarks.model.tracing import add_trace
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
 from paceline.core.record import Doubt, Result
@@ -81,16 +82,17 @@ class Inference(ModelBenchmark[InferenceParameters]):
                 ranks=ranks,
                 context=context,
             )
-        if reference is not None:
-            result.facts["deterministic"] = "the first outputs are the same twice"
-        if not is_finite:
-            result.doubts.append(
-                Doubt(
-                    kind="diverged",
-                    message="the model's output is not finite",
-                    remedy="use bf16 or fp32; a step that computes nothing sensible may take another time",
+            if reference is not None:
+                result.facts["deterministic"] = "the first outputs are the same twice"
+            if not is_finite:
+                result.doubts.append(
+                    Doubt(
+                        kind="diverged",
+                        message="the model's output is not finite",
+                        remedy="use bf16 or fp32; a step that computes nothing sensible may take another time",
+                    )
                 )
-            )
+            add_trace(result, step, device, in_flight=parameters.in_flight, ranks=ranks, context=context)
         return result
 
 

@@ -18,6 +18,7 @@ class ModelBenchmark(Benchmark[P]):
 
     primary = "throughput"
     distributed = True
+    traceable = True
 
     @classmethod
     def title(cls, parameters: P) -> str:

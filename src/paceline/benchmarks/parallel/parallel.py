@@ -12,6 +12,8 @@ from paceline.benchmarks.model.losses import loss_doubts, scale_doubts
 from paceline.benchmarks.model.measuring import measure_steps, time_once
 from paceline.benchmarks.model.metrics import DEVICE_MEMORY, STEP_TIME, StepWork
 from paceline.benchmarks.model.session import peak_of, whether_to_compile
+from paceline.benchmarks.model.tracing import add_trace
+from paceline.benchmarks.parallel import _exposed
 from paceline.benchmarks.parallel._metrics import (
     ACTIVATION_MEMORY,
     BUBBLE,
@@ -32,6 +34,8 @@ from paceline.core.case import Case
 from paceline.core.errors import Unsupported
 from paceline.core.parameters import MeasuringParameters
 from paceline.core.record import Doubt, Measurement, Result
+from paceline.core.trace_events import read_events
+from paceline.measure import trace
 from paceline.measure.device import Device, open_device
 
 if TYPE_CHECKING:
@@ -92,6 +96,7 @@ class Parallel(Benchmark[ParallelParameters]):
     metrics = METRICS
     primary = "throughput"
     distributed = True
+    traceable = True
 
     @classmethod
     def title(cls, parameters: ParallelParameters) -> str:
@@ -138,10 +143,10 @@ class Parallel(Benchmark[ParallelParameters]):
             trainer = self.trainer(parameters, device, mesh, compiled=training.compiled)
             training.facts |= self.facts(trainer)
             context.report(Progress(phase="compiling" if training.compiled else "first step"))
-            trace = _Trace(trainer, ranks)
-            first_seconds = time_once(training, trace.step)
+            watched = _Watched(trainer, ranks)
+            first_seconds = time_once(training, watched.step)
             for _ in range(TRACED_STEPS - 1):
-                trace.step()
+                watched.step()
             scale_before = float(trainer.scale.value)
             result = measure_steps(
                 training,
@@ -154,19 +159,20 @@ class Parallel(Benchmark[ParallelParameters]):
             )
             result.measurements += [*_memory(trainer, result), *_bubble(trainer, ranks)]
             result.measurements += _communication(trainer, ranks)
-            last_loss, _ = trace.step()
-        _say_per_rank(result, training)
-        result.measurements += [
-            Measurement.of_samples(LOSS_OF_ALL, trace.losses[:TRACED_STEPS], statistic="single"),
-            Measurement.of_samples(GRADIENT_NORM, trace.norms[:TRACED_STEPS], statistic="single"),
-        ]
-        result.facts |= {
-            "batch_size": parameters.layout.micro_batch,
-            "global_batch_size": parameters.layout.global_batch,
-            "last_loss": last_loss,
-        }
-        result.doubts += loss_doubts(trace.losses)
-        result.doubts += scale_doubts(scale_before, float(trainer.scale.value))
+            last_loss, _ = watched.step()
+            _say_per_rank(result, training)
+            result.measurements += [
+                Measurement.of_samples(LOSS_OF_ALL, watched.losses[:TRACED_STEPS], statistic="single"),
+                Measurement.of_samples(GRADIENT_NORM, watched.norms[:TRACED_STEPS], statistic="single"),
+            ]
+            result.facts |= {
+                "batch_size": parameters.layout.micro_batch,
+                "global_batch_size": parameters.layout.global_batch,
+                "last_loss": last_loss,
+            }
+            result.doubts += loss_doubts(watched.losses)
+            result.doubts += scale_doubts(scale_before, float(trainer.scale.value))
+            add_trace(result, trainer.step, device, in_flight=IN_FLIGHT, ranks=ranks, context=context)
         return result
 
     def prepare(self, parameters: ParallelParameters, device: Device) -> Training:
@@ -184,7 +190,7 @@ class Parallel(Benchmark[ParallelParameters]):
         return ParallelTrainer(parameters, device, mesh, compiled=compiled)
 
 
-class _Trace:
+class _Watched:
     """Steps whose loss and gradient norm are looked at, which the measured ones do not wait for."""
 
     def __init__(self, trainer: Trainer, ranks: Ranks) -> None:
@@ -313,11 +319,14 @@ def _communication(trainer: Trainer, ranks: Ranks) -> list[Measurement]:
     """How long data travels in a step, and how much of that nothing hides."""
     if ranks.world_size == 1:
         return []
-    from paceline.benchmarks.parallel import _exposed
-
     ranks.meet()
     has_gpu = trainer.device.kind == "cuda"
-    events = _exposed.trace(trainer.step, has_gpu=has_gpu)
+    steps = _exposed.STEPS - 1  # and one before them
+    try:
+        taken = trace.take(trainer.step, trainer.device, steps=steps, in_flight=IN_FLIGHT, all_ready=ranks.all_agree)
+    except trace.TraceFailed:
+        return []
+    events = read_events(taken)
     if not any(event.is_talking and event.on_device == has_gpu for event in events):
         return []  # a build whose profiler does not tell
     total, bare = (part / _exposed.STEPS / 1e9 for part in _exposed.exposed(events, on_device=has_gpu))

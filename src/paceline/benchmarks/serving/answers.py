@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.benchmarks.serving.artifact import Artifact
+from paceline.benchmarks.serving.processing import INDICES, VALUES, Processing, likeliest
 from paceline.benchmarks.serving.protocol import kserve, kserve_grpc
 from paceline.benchmarks.serving.servers.base import Wire
 from paceline.benchmarks.serving.tensors import Array
@@ -22,9 +23,18 @@ CHECKED = 4  # of the different requests: the first that are answered
 class Answers:
     """Collects answers of a load and compares them with what the eager model gives on the CPU."""
 
-    def __init__(self, artifact: Artifact, requests: Sequence[Tensors], wire: Wire, *, allow_import: bool) -> None:
+    def __init__(
+        self,
+        artifact: Artifact,
+        requests: Sequence[Tensors],  # as the model takes them
+        wire: Wire,
+        processing: Processing | None = None,  # what the server makes of the model's outputs
+        *,
+        allow_import: bool,
+    ) -> None:
         self._artifact = artifact
         self._wire = wire
+        self._processing = processing
         self._requests = list(requests)
         self._allow_import = allow_import
         self._expected: dict[int, list[NDArray[np.float64]]] = {}  # by the kind of request
@@ -41,13 +51,7 @@ class Answers:
             if len(self._expected) >= CHECKED:
                 return
             self._expected[kind] = self._compute(self._requests[kind])
-        answered = decode(body, self._wire)
-        if len(answered) != len(self._expected[kind]):
-            raise SilentCorruption(
-                f"request {kind}: the answer has {len(answered)} outputs, the model gives {len(self._expected[kind])}"
-            )
-        for place, (name, expected) in enumerate(zip(self._in_order(answered), self._expected[kind], strict=True)):
-            found = answered[name]
+        for place, (name, found, expected) in enumerate(self._pairs(kind, decode(body, self._wire))):
             if found.shape != expected.shape:
                 raise SilentCorruption(
                     f"request {kind}: output '{name}' has the shape {found.shape}, the model gives {expected.shape}"
@@ -61,6 +65,17 @@ class Answers:
                     f"largest value; at most {allowed:g} is rounding"
                 )
         self.checked += 1
+
+    def _pairs(self, kind: int, answered: dict[str, Array]) -> list[tuple[str, Array, NDArray[np.float64]]]:
+        """What came and what should have come, by name."""
+        expected = self._expected[kind]
+        if self._processing is not None:
+            return _likeliest_pairs(kind, answered, expected[0])
+        if len(answered) != len(expected):
+            raise SilentCorruption(
+                f"request {kind}: the answer has {len(answered)} outputs, the model gives {len(expected)}"
+            )
+        return [(name, answered[name], one) for name, one in zip(self._in_order(answered), expected, strict=True)]
 
     def _in_order(self, answered: Mapping[str, Array]) -> list[str]:
         """The names of the outputs in the model's own order; a server that names them otherwise keeps that order."""
@@ -93,6 +108,23 @@ class Answers:
                 return [one.double().numpy() for one in flat(outputs)]
 
         return answer
+
+
+def _likeliest_pairs(
+    kind: int, answered: dict[str, Array], scores: NDArray[np.float64]
+) -> list[tuple[str, Array, NDArray[np.float64]]]:
+    """The values told, and those of the model at the places told, must be the model's largest.
+
+    Places themselves are not compared: where two values are equal but for rounding, either may come first.
+    """
+    if answered.keys() != {VALUES, INDICES}:
+        raise SilentCorruption(f"request {kind}: the answer has {', '.join(answered)}, not {VALUES} and {INDICES}")
+    best, _ = likeliest(scores)
+    places = answered[INDICES]
+    if places.shape != best.shape or places.dtype.kind != "i" or places.min() < 0 or places.max() >= scores.shape[-1]:
+        raise SilentCorruption(f"request {kind}: output '{INDICES}' has places that the model does not have")
+    there = np.take_along_axis(scores, places.astype(np.int64), axis=-1)
+    return [(VALUES, answered[VALUES], best.astype(np.float64)), (INDICES, there, best.astype(np.float64))]
 
 
 def decode(body: bytes, wire: Wire) -> dict[str, Array]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.benchmarks.serving import metrics
-from paceline.benchmarks.serving.load.trace import UNSENT, Times, Trace
+from paceline.benchmarks.serving.load.trace import CLIENT_POST, CLIENT_PRE, UNSENT, Times, Trace
 from paceline.benchmarks.serving.slo import Slo
 from paceline.core.metric import Metric
 from paceline.core.record import At, Measurement
@@ -117,18 +117,16 @@ def _order(ordered: Times, share: float) -> float:
 
 
 def _stages(trace: Trace) -> list[Measurement]:
-    """Where the time of a request went: late sending, the server's own stages, and what lies between."""
+    """Where the time of a request went: late sending, the client's and the server's stages, and what lies between."""
     ok = trace.ok
     if not ok.any():
         return []
     parts: dict[str, Times] = {"send lateness": trace.lateness[ok]}
     told = {name: values[ok] for name, values in trace.stages.items() if np.isfinite(values[ok]).any()}
-    if told:
-        within = np.nansum(np.column_stack(list(told.values())), axis=1)
-        parts["transmission"] = np.maximum(0.0, (trace.done - trace.sent)[ok] - within)
-        parts |= told
-    else:
-        parts["server and transmission"] = (trace.done - trace.sent)[ok]
+    within = np.nansum(np.column_stack([*told.values(), np.zeros(int(ok.sum()))]), axis=1)
+    rest = "transmission" if told.keys() - {CLIENT_PRE, CLIENT_POST} else "server and transmission"
+    parts[rest] = np.maximum(0.0, (trace.done - trace.sent)[ok] - within)
+    parts |= told
     return [
         Measurement.of_samples(metrics.STAGE, values[np.isfinite(values)], at={"stage": name}, statistic="mean")
         for name, values in parts.items()

@@ -15,7 +15,7 @@ from paceline.benchmarks.serving.load.trace import Trace
 from paceline.benchmarks.serving.parameters import ServeParameters
 from paceline.benchmarks.serving.search import Found, Trial, find_capacity, requests_for
 from paceline.benchmarks.serving.servers import registry
-from paceline.benchmarks.serving.servers.base import Need, ServerFailed
+from paceline.benchmarks.serving.servers.base import Need, Server, ServerFailed
 from paceline.benchmarks.serving.session import Session, describe_status, opened
 from paceline.benchmarks.serving.slo import Slo
 from paceline.benchmarks.serving.watch import Use, watched
@@ -65,6 +65,7 @@ class Serve(Benchmark[ServeParameters]):
         need = Need(parameters.model, parameters.scale, parameters.precision, case.target, parameters.seed, is_local)
         settings = parameters.server.settings()
         server.check(settings, need)
+        _check_form(parameters, server)
         largest, most = parameters.wanted.samples.highest, server.most_samples(settings)
         if largest is not None and most is not None and largest > most:
             raise InputError(f"requests of {largest} samples do not fit into max_batch = {most}: raise it")
@@ -104,14 +105,27 @@ def _check_model(model: str, is_local: bool) -> None:
         )
 
 
+def _check_form(parameters: ServeParameters, server: type[Server]) -> None:
+    form, wire = parameters.requests.read_by_server, parameters.chosen_wire
+    if parameters.requests.form != "tensors" and not wire.startswith("kserve"):
+        raise InputError(
+            f"requests.form = {parameters.requests.form} is not for {wire}, which takes prompts: leave it out"
+        )
+    if form is not None and form not in server.reads:
+        raise InputError(f"server '{server.name}' takes tensors, no {form}: set requests.processing to client")
+    if form == "image" and wire == "kserve-json":
+        raise InputError("pictures do not travel as JSON: set wire to kserve-binary or kserve-grpc")
+
+
 def _check_files(parameters: ServeParameters, is_local: bool) -> None:
     named = {"requests.dataset": parameters.requests.dataset}
     named["load.file"] = parameters.load.file if parameters.load is not None else None
     for name, path in named.items():
         if path is not None and not is_local:
             raise InputError(f"{name}: files are not taken from the network; leave it out")
-        if path is not None and not path.is_file():
-            raise InputError(f"{name} = {path}: there is no such file")
+        is_folder = name == "requests.dataset" and parameters.requests.form == "image"
+        if path is not None and not (path.is_dir() if is_folder else path.is_file()):
+            raise InputError(f"{name} = {path}: there is no such {'folder' if is_folder else 'file'}")
 
 
 def _fixed(session: Session, load: LoadParameters) -> Result:

@@ -92,6 +92,8 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[Session]:
         device=context.target,
         seed=parameters.seed,
         allow_import=context.case.origin == "local",
+        wire=parameters.chosen_wire,
+        form=parameters.requests.read_by_server,
     )
 
     def say(phase: str) -> None:

@@ -21,7 +21,9 @@ DATATYPES: dict[str, np.dtype[np.generic]] = {
     "FP32": np.dtype(np.float32),
     "FP64": np.dtype(np.float64),
 }
-_NAMES = {dtype: name for name, dtype in DATATYPES.items()}
+BYTES = "BYTES"  # byte strings of any length: images and texts
+BYTE_STRINGS = np.dtype(np.object_)
+_NAMES: dict[np.dtype[np.generic], str] = {dtype: name for name, dtype in DATATYPES.items()} | {BYTE_STRINGS: BYTES}
 
 Array = NDArray[np.generic]
 
@@ -36,12 +38,12 @@ class TensorSpec:
     """One input or output of a served model; the first axis of what travels is the batch, which is not in `shape`."""
 
     name: str
-    datatype: str  # one of DATATYPES
+    datatype: str  # one of DATATYPES, or BYTES
     shape: tuple[int, ...]  # of one sample; -1 where it varies
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        return DATATYPES[self.datatype]
+        return BYTE_STRINGS if self.datatype == BYTES else DATATYPES[self.datatype]
 
     @property
     def metadata(self) -> dict[str, object]:

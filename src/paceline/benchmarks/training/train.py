@@ -15,6 +15,7 @@ from paceline.benchmarks.model.measuring import measure_steps, time_once
 from paceline.benchmarks.model.metrics import COMMON, LOSS, PHASES, StepWork
 from paceline.benchmarks.model.parameters import ModelParameters
 from paceline.benchmarks.model.session import Session, compile_step, open_session
+from paceline.benchmarks.model.tracing import add_trace
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import Unsupported
@@ -84,15 +85,16 @@ class Train(ModelBenchmark[TrainParameters]):
                 marks=trainer.marks if parameters.phases else None,
             )
             last_loss = float(trainer.step())
-        result.measurements.append(Measurement.of_samples(LOSS, trace, statistic="single"))
-        result.facts |= {
-            "optimizer": f"{parameters.optimizer}, fused",
-            "last_loss": last_loss,
-        }
-        if reference is not None:
-            result.facts["deterministic"] = f"the first {TRACED_STEPS} losses are the same twice"
-        result.doubts += loss_doubts([*trace, last_loss])
-        result.doubts += scale_doubts(scale_before, trainer.loss_scale)
+            result.measurements.append(Measurement.of_samples(LOSS, trace, statistic="single"))
+            result.facts |= {
+                "optimizer": f"{parameters.optimizer}, fused",
+                "last_loss": last_loss,
+            }
+            if reference is not None:
+                result.facts["deterministic"] = f"the first {TRACED_STEPS} losses are the same twice"
+            result.doubts += loss_doubts([*trace, last_loss])
+            result.doubts += scale_doubts(scale_before, trainer.loss_scale)
+            add_trace(result, step, device, in_flight=IN_FLIGHT, ranks=ranks, context=context)
         return result
 
 

@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from paceline.core.case import Case
 from paceline.core.record import Record
+from paceline.core.run import Run
 from paceline.service.jobs import JobFailure
 
 
@@ -50,18 +50,31 @@ class Assignment(BaseModel):
     lease_seconds: float = 30.0  # unheard for so long, the follower gives up
 
 
+class CaseSamples(BaseModel):
+    """What was measured of a case that has not ended yet."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    case_index: int
+    attempt: int  # at the case
+    metric: str
+    unit: str
+    values: tuple[float, ...]
+
+
 class Item(BaseModel):
     """One thing that a follower has to tell; numbered from 1 within an attempt, and told until acknowledged."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     number: int
-    kind: Literal["began", "record", "log", "ended"]
-    environment: dict[str, Any] | None = None  # of `began`: where it is measured
-    cases: tuple[Case, ...] = ()  # of `began`: what the suite expanded to there
+    at: datetime
+    kind: Literal["began", "samples", "record", "log", "ended"]
+    run: Run | None = None  # of `began`: where it is measured, and what the suite expanded to there
+    samples: CaseSamples | None = None  # of a case in flight, which may never become a record
     record: Record | None = None
     text: str = ""  # of `log`: lines for people
-    failure: JobFailure | None = None  # of `ended`
+    failure: JobFailure | None = None  # of `ended`; FailureKind.LOST means that another attempt may do better
 
 
 class Progress(BaseModel):

@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from paceline.benchmarks.parallel._exposed import Event, Span, exposed, innermost, length, overlap, union
-
-spans = st.lists(
-    st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda ends: (min(ends), max(ends))), max_size=12
-)
-
-
-def ticks(parts: list[Span]) -> set[int]:
-    return {tick for start, end in parts for tick in range(start, end)}
-
-
-@given(spans, spans)
-def test_unions_and_overlaps_are_those_of_sets(first: list[Span], second: list[Span]) -> None:
-    assert ticks(union(first)) == ticks(first)
-    assert length(union(first)) == len(ticks(first))
-    assert ticks(overlap(union(first), union(second))) == ticks(first) & ticks(second)
+from paceline.benchmarks.parallel._exposed import exposed
+from paceline.core.trace_events import Event, length, overlap, union
+from support.profiled import events_of
 
 
 def event(name: str, start: int, end: int, lane: int = 1, on_device: bool = False) -> Event:
@@ -51,9 +35,13 @@ def test_on_a_gpu_only_its_own_kernels_count() -> None:
     assert exposed(seen, on_device=True) == (50, 30)
 
 
-def test_the_innermost_of_each_thread() -> None:
-    seen = [event("a", 0, 10), event("b", 2, 5), event("c", 5, 10), event("d", 0, 10, lane=2)]
-    assert {one.name for one in innermost(seen)} == {"b", "c", "d"}
+def test_a_trace_that_torch_took_of_two_ranks() -> None:
+    seen = events_of("cpu-two-ranks.json.gz")
+    total, bare = exposed(seen, on_device=False)
+    talking = union((one.start, one.end) for one in seen if one.name.startswith("gloo:"))
+    products = union((one.start, one.end) for one in seen if one.name == "aten::mm")
+    assert total == length(talking) > 0
+    assert 0 < bare <= total - length(overlap(talking, products))
 
 
 def test_without_communication_nothing_is_exposed() -> None:

@@ -81,6 +81,15 @@ def test_without_a_server_that_tells_its_stages_there_are_two_parts() -> None:
     assert parts == ["send lateness", "server and transmission"]
 
 
+def test_what_the_client_does_is_a_part_of_its_own() -> None:
+    own = {"client pre": np.full(4, 0.03), "client post": np.full(4, 0.01)}
+    for told, rest in (({}, "server and transmission"), ({"queue": np.full(4, 0.02)}, "transmission")):
+        found = findings.details(trace([0.1] * 4, late=0.01, stages={**own, **told}))
+        parts = {str(one.at["stage"]): one.value for one in found if one.metric.name == "stage_time"}
+        assert parts.keys() == {"send lateness", rest, *own, *told}
+        assert sum(parts.values()) == pytest.approx(0.1)
+
+
 def test_batches_are_counted_once_however_many_requests_were_in_them() -> None:
     batch = np.array([4, 4, 4, 4, 1, 1], np.int32)  # one batch of four, two of one
     found = findings.details(trace([0.1] * 6, batch=batch))

@@ -16,7 +16,7 @@ from paceline.benchmarks.serving.load.arrivals import Schedule
 from paceline.benchmarks.serving.load.parameters import LoadParameters
 from paceline.benchmarks.serving.load.plan import Plan
 from paceline.benchmarks.serving.load.prepared import Prepared, grpc_metadata, http_bytes
-from paceline.benchmarks.serving.load.trace import Trace
+from paceline.benchmarks.serving.load.trace import CLIENT_POST, CLIENT_PRE, Trace
 from paceline.benchmarks.serving.load.worker import Task
 from paceline.benchmarks.serving.servers.base import Endpoint
 from paceline.core.errors import InputError, MissingDependency
@@ -88,7 +88,15 @@ def drive(
     for kind, body in seen.answers if on_answer else ():
         assert on_answer is not None
         on_answer(kind, body)
-    return seen.trace
+    return _with_work(seen.trace, requests)
+
+
+def _with_work(trace: Trace, requests: Sequence[Prepared]) -> Trace:
+    """With what users' own machines did for each request, if they did something, as stages."""
+    if not any(one.before or one.after for one in requests):
+        return trace
+    before, after = (np.array(times) for times in zip(*((r.before, r.after) for r in requests), strict=True))
+    return replace(trace, stages={CLIENT_PRE: before[trace.kind], **trace.stages, CLIENT_POST: after[trace.kind]})
 
 
 def socket_limit(workers: int) -> int:

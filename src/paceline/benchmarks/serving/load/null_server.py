@@ -19,11 +19,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, cast
 
+from paceline.benchmarks.serving.load.pacing import call_after
+
 if TYPE_CHECKING:
     from paceline.benchmarks.serving.servers.base import Endpoint
 
 PATH = "/v2/models/null/infer"
 BODY = b'{"model_name":"null","outputs":[{"name":"y","datatype":"FP32","shape":[1,1],"data":[0.0]}]}'
+CHAT = (
+    b'{"id":"null","object":"chat.completion","created":0,"model":"null","choices":[{"index":0,"finish_reason":"stop",'
+    b'"message":{"role":"assistant","content":"word"}}],'
+    b'"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}'
+)
 TOLD = b"x-paceline: d=1000,q=2000,b=3000,i=4000,p=5000,n=2\r\n"
 
 
@@ -41,6 +48,7 @@ class Behaviour:
     close_every: int = 0  # every so manieth answer closes the connection, without saying so beforehand
     pieces: int = 0  # answer with a stream of so many events, `delay` apart
     tells: bool = False  # whether it tells of its stages
+    chats: bool = False  # whether it answers as a language model does
 
 
 class NullProtocol(asyncio.Protocol):
@@ -53,7 +61,8 @@ class NullProtocol(asyncio.Protocol):
         self._buffer = b""
         told = TOLD if behaviour.tells else b""
         self._head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + told
-        self._answer = self._head + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
+        body = CHAT if behaviour.chats else BODY
+        self._answer = self._head + b"content-length: %d\r\n\r\n" % len(body) + body
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses of it
@@ -83,7 +92,7 @@ class NullProtocol(asyncio.Protocol):
         if behaviour.pieces:
             self._stream(0)
         elif behaviour.delay:
-            loop.call_later(behaviour.delay, self._reply, NullProtocol.requests)
+            call_after(behaviour.delay, self._reply, NullProtocol.requests)
         else:
             self._reply(NullProtocol.requests)
 
@@ -116,7 +125,7 @@ class NullProtocol(asyncio.Protocol):
         if is_last:
             self._transport.write(b"0\r\n\r\n")
         else:
-            asyncio.get_running_loop().call_later(self._behaviour.delay, self._stream, piece + 1)
+            call_after(self._behaviour.delay, self._stream, piece + 1)
 
 
 @contextmanager

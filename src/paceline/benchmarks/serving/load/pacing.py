@@ -1,4 +1,4 @@
-"""Calls a function at instants that were fixed beforehand, however late the one before it was."""
+"""Calls a function at instants that were fixed beforehand: never before, and however late the one before it was."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _ABSOLUTE = 1
 _TIMER = struct.Struct("@llll")  # no interval, then seconds and nanoseconds
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _SPIN = 1_500_000  # ns; event loops round their timers to a millisecond
+_SHORTEST = 0.001  # s; for less some event loops do not wait at all
 
 
 async def pace(due: Sequence[int], act: Callable[[int], None]) -> None:
@@ -30,6 +31,20 @@ async def pace(due: Sequence[int], act: Callable[[int], None]) -> None:
         await _pace_by_timer(due, act, timer)
     finally:
         os.close(timer)
+
+
+def call_after(seconds: float, call: Callable[..., object], *arguments: object) -> None:
+    """Call once so much time has passed, never before: event loops may be early by the millisecond they count in."""
+    instant = clock() + int(seconds * 1e9)
+    asyncio.get_running_loop().call_later(seconds, _call_at, instant, call, *arguments)
+
+
+def _call_at(instant: int, call: Callable[..., object], *arguments: object) -> None:
+    left = instant - clock()
+    if left > 0:
+        asyncio.get_running_loop().call_later(max(left / 1e9, _SHORTEST), _call_at, instant, call, *arguments)
+    else:
+        call(*arguments)
 
 
 async def _pace_by_timer(due: Sequence[int], act: Callable[[int], None], timer: int) -> None:

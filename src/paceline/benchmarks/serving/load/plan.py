@@ -50,7 +50,7 @@ class Plan:
         streams = np.random.SeedSequence(seed).spawn(3)
         for_arrivals, for_kinds, for_network = (np.random.default_rng(stream) for stream in streams)
         if isinstance(load, Schedule):
-            return cls("open", load, _kinds(load, requests, weights, for_kinds))
+            return cls("open", load, _kinds(load, requests, weights, for_kinds)).with_work(requests)
         if load.loop == "open":
             schedule = load.schedule(for_arrivals)
             plan = cls("open", schedule, _kinds(schedule, requests, weights, for_kinds))
@@ -64,13 +64,28 @@ class Plan:
                 duration=load.seconds,
                 think_time=load.think_time or 0.0,
             )
-        return plan.over(link_of(load.network), requests, for_network) if load.network else plan
+        if load.network:
+            plan = plan.over(link_of(load.network), requests, for_network)
+        return plan.with_work(requests)
 
     def over(self, link: Link, requests: Sequence[Prepared], random: np.random.Generator) -> Plan:
         """The same load over an emulated network."""
         sizes = np.array([len(one.body) for one in requests], np.float64)[self.kinds]
         up, down = link.way_up(sizes, random), link.way_down(len(sizes), random)
         return replace(self, up=up, down=down, down_bandwidth=link.down)
+
+    def with_work(self, requests: Sequence[Prepared]) -> Plan:
+        """With what users' own machines do before they send and after they have their answer, each on its own."""
+        before, after = (
+            np.array(times)[self.kinds] for times in zip(*((r.before, r.after) for r in requests), strict=True)
+        )
+        if not before.any() and not after.any():
+            return self
+        return replace(
+            self,
+            up=before if self.up is None else self.up + before,
+            down=after if self.down is None else self.down + after,
+        )
 
     def workers(self, cores: int) -> int:
         """How many processes: as many as the rate or the users need, one per core at most."""

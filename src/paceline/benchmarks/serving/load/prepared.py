@@ -16,6 +16,8 @@ class Prepared:
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
     samples: int = 1  # the batch of this request
+    before: float = 0.0  # seconds that its user's machine needs to make it, while it does not leave
+    after: float = 0.0  # seconds that it needs to make something of the answer
 
 
 def http_bytes(endpoint: Endpoint, prepared: Prepared) -> bytes:

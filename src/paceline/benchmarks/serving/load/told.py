@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from paceline.benchmarks.serving.load.trace import Times
 
-# The header `x-paceline: d=..,q=..,b=..,i=..,p=..,n=..`: nanoseconds, and the size of the batch.
-STAGES = {b"d": "decode", b"q": "queue", b"b": "batch", b"i": "inference", b"p": "post"}
+# The header `x-paceline: d=..,q=..,b=..,i=..,p=..,n=..,r=..`: nanoseconds, and the size of the batch.
+STAGES = {b"d": "decode", b"r": "pre", b"q": "queue", b"b": "batch", b"i": "inference", b"p": "post"}
 BATCH = b"n"
 
 

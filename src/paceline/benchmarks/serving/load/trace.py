@@ -21,6 +21,9 @@ UNREADABLE = 4  # an answer that is not in the protocol
 OUT_OF_SOCKETS = 5
 SHED = 503  # the server said that it has too much to do (429 counts as shed too)
 
+# Stages that are not the server's: what the user's machine does for a request before it leaves, and with its answer.
+CLIENT_PRE, CLIENT_POST = "client pre", "client post"
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -34,7 +37,7 @@ class Trace:
     kind: NDArray[np.int32]  # which of the prepared requests it was
     worker: NDArray[np.int32]
     samples: NDArray[np.int32]  # how many samples it carried: the batch of a request
-    stages: Mapping[str, Times] = field(default_factory=dict)  # seconds, as the server tells: queue, inference, ...
+    stages: Mapping[str, Times] = field(default_factory=dict)  # seconds: queue, inference, ... as the server tells
     batch: NDArray[np.int32] | None = None  # size of the batch that it was computed in, if the server tells
     tokens: list[Times] | None = None  # language models: when each piece of the stream came
     cpu_seconds: float = 0.0  # of the load generator's processes

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from paceline.benchmarks.serving.load.grpc_client import GrpcClient
 from paceline.benchmarks.serving.load.http_client import HttpClient
 from paceline.benchmarks.serving.load.log import Log, clock
-from paceline.benchmarks.serving.load.pacing import pace
+from paceline.benchmarks.serving.load.pacing import call_after, pace
 from paceline.benchmarks.serving.load.told import piece_times, read_stages
 from paceline.benchmarks.serving.load.trace import BROKEN, OK, TIMED_OUT, UNSENT, Times
 
@@ -186,7 +186,7 @@ class _Run:
         if task.up is None:
             self._client.send(row)
         else:
-            self._loop.call_later(float(task.up[row % len(task.up)]), self._client.send, row)
+            call_after(float(task.up[row % len(task.up)]), self._client.send, row)
 
     def _next_of_user(self, row: int) -> None:
         task, status = self._task, self._log.status[row]
@@ -194,7 +194,7 @@ class _Run:
         if status < OK and status != TIMED_OUT:
             pause = max(pause, _AFTER_FAILURE)
         if pause:
-            self._loop.call_later(pause, self._ask)
+            call_after(pause, self._ask)
         else:
             self._ask()
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 HEADER = "x-paceline"
+_LETTERS = ("d", "q", "b", "i", "p", "n", "r")
+_FORMS = (_LETTERS, _LETTERS[:-1])  # tensors need no preparation
+_WITH_PRE, _WITHOUT_PRE = (",".join(f"{letter}=%d" for letter in form) for form in _FORMS)
 
 
 class Stages(NamedTuple):
@@ -15,17 +18,20 @@ class Stages(NamedTuple):
     queue: int  # until its batch was taken by an instance
     batch: int  # assembling
     inference: int  # with the copies to the device and back
-    post: int  # splitting, encoding, and waiting for those of the same batch
+    post: int  # what is made of the outputs, splitting, encoding, and waiting for those of the same batch
     size: int  # samples in the batch, without padding
+    pre: int = 0  # between decode and queue: making tensors of images and texts, and the wait for a thread to do it
 
     def __str__(self) -> str:
-        return "d=%d,q=%d,b=%d,i=%d,p=%d,n=%d" % self  # noqa: UP031 (three times as fast as a format string)
+        # Three times as fast as a format string.
+        return (_WITH_PRE % self) if self.pre else (_WITHOUT_PRE % self[:-1])
 
     @classmethod
     def read(cls, text: str) -> Stages | None:
         """What `str()` made; None if it is something else."""
         try:
             letters, values = zip(*(part.split("=") for part in text.strip().split(",")), strict=True)
-            return cls(*map(int, values)) if letters == ("d", "q", "b", "i", "p", "n") else None
+            found = dict(zip(letters, map(int, values), strict=True))
+            return cls._make(found.get(letter, 0) for letter in _LETTERS) if letters in _FORMS else None
         except (ValueError, TypeError):
             return None

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from paceline.benchmarks.serving.artifact import Artifact
+from paceline.benchmarks.serving.processing import Form
 from paceline.core.errors import CaseError
 from paceline.core.parameters import Parameters
 from paceline.core.quantity import Duration
@@ -51,6 +52,8 @@ class Need:
     device: str = "cpu"  # or cuda:0
     seed: int = 1234
     allow_import: bool = False  # whether module:factory may be imported
+    wire: Wire | None = None  # how it will be asked; None for the ways that cost nothing when they are not used
+    form: Form | None = None  # what the server is to make tensors of; None if it is sent tensors
 
 
 class ServerSettings(Parameters):
@@ -81,6 +84,7 @@ class Server(ABC):
     Settings: ClassVar[type[ServerSettings]] = ServerSettings
     wires: ClassVar[tuple[Wire, ...]]  # the first is the one a user gets who names none
     artifact: Artifact | None = None  # what is served, once it is prepared; its inputs tell what to send
+    reads: ClassVar[tuple[Form, ...]] = ()  # what it can make tensors of itself
     is_checkable: ClassVar[bool] = True  # whether answers must be those of the model that the case names
 
     def __init__(self, settings: ServerSettings, need: Need, folder: Path, say: Callable[[str], None]) -> None:

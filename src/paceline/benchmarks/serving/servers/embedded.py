@@ -1,4 +1,4 @@
-"""Paceline's own server: the open inference protocol over HTTP, dynamic batching, and the engine of your choice."""
+"""Paceline's own server: KServe v2 over HTTP and gRPC, dynamic batching, and the engine of your choice."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from paceline.benchmarks.serving.artifact import Artifact, Format
+from paceline.benchmarks.serving.processing import Processing
+from paceline.benchmarks.serving.protocol.kserve_grpc import METHOD as GRPC_METHOD
 from paceline.benchmarks.serving.servers._embedded.configuration import Configuration, EngineName
 from paceline.benchmarks.serving.servers._process import ServedProcess, answers
 from paceline.benchmarks.serving.servers.base import (
@@ -65,15 +67,18 @@ class EmbeddedSettings(ServerSettings):
     """Address to listen at"""
     port: int = Field(default=0, ge=0, le=65_535)
     """Port to listen at; 0 for any that is free"""
+    grpc_port: int = Field(default=0, ge=0, le=65_535)
+    """Port to listen at for gRPC, where requests come by it (wire: kserve-grpc); 0 for any that is free"""
 
 
 class Embedded(Server):
     """The server that comes with Paceline, in a process of its own."""
 
     name = "embedded"
-    summary = "Paceline's own: KServe v2 over HTTP, dynamic batching; torch, ONNX Runtime or OpenVINO"
+    summary = "Paceline's own: KServe v2 over HTTP and gRPC, dynamic batching; torch, ONNX Runtime or OpenVINO"
     Settings: ClassVar[type[ServerSettings]] = EmbeddedSettings
-    wires: ClassVar[tuple[Wire, ...]] = ("kserve-binary", "kserve-json")
+    wires: ClassVar[tuple[Wire, ...]] = ("kserve-binary", "kserve-json", "kserve-grpc")
+    reads = ("image", "text")
 
     settings: EmbeddedSettings
 
@@ -82,6 +87,7 @@ class Embedded(Server):
         self.artifact: Artifact | None = None
         self._process: ServedProcess | None = None
         self._port: int | None = None
+        self._processing: Processing | None = None
 
     @classmethod
     def check(cls, settings: ServerSettings, need: Need) -> None:
@@ -104,8 +110,10 @@ class Embedded(Server):
     def prepare(self) -> None:
         engine = self.settings.engine
         package = _PACKAGES.get(engine, "torch")
-        if importlib.util.find_spec(package) is None:
-            raise MissingDependency(package, "pip install 'paceline[serving]'")
+        needed = {package: package} | ({"grpc": "grpcio"} if self._speaks_grpc else {})
+        for module, name in needed.items():
+            if importlib.util.find_spec(module) is None:
+                raise MissingDependency(name, "pip install 'paceline[serving]'")
         from paceline.benchmarks.serving.export import export
 
         self.say(f"exporting {self.need.model}")
@@ -118,12 +126,14 @@ class Embedded(Server):
             device=self.need.device,
             allow_import=self.need.allow_import,
         )
+        if self.need.form is not None:
+            self._processing = Processing.of(self.need.form, self.artifact, allow_import=self.need.allow_import)
 
     def start(self) -> Started:
         if self.artifact is None:
             raise RuntimeError("prepare() comes before start()")
         self.stop()
-        for leftover in ("port", "failure", "facts"):
+        for leftover in ("port", "grpc_port", "failure", "facts"):
             (self.folder / leftover).unlink(missing_ok=True)
         path = self.folder / "configuration.json"
         path.write_text(self._configuration(self.artifact).model_dump_json(indent=2))
@@ -145,6 +155,9 @@ class Embedded(Server):
     def endpoint(self, wire: Wire) -> Endpoint:
         if self._port is None:
             raise RuntimeError("the server was not started")
+        if wire == "kserve-grpc":
+            port = int((self.folder / "grpc_port").read_text())
+            return Endpoint(wire, self.settings.host, port, GRPC_METHOD, MODEL)
         return Endpoint(wire, self.settings.host, self._port, f"/v2/models/{MODEL}/infer", MODEL)
 
     def statistics(self) -> dict[str, Any]:
@@ -184,6 +197,10 @@ class Embedded(Server):
     def logs(self) -> str:
         return self._process.logs() if self._process else ""
 
+    @property
+    def _speaks_grpc(self) -> bool:
+        return self.need.wire == "kserve-grpc"
+
     def _is_ready(self) -> bool:
         path = self.folder / "port"
         if not path.exists():
@@ -201,6 +218,8 @@ class Embedded(Server):
             allow_import=self.need.allow_import,
             host=settings.host,
             port=settings.port,
+            grpc_port=settings.grpc_port if self._speaks_grpc else None,
+            processing=self._processing,
             max_batch=settings.max_batch,
             max_delay=settings.max_delay,
             preferred=tuple(sorted(settings.preferred)),

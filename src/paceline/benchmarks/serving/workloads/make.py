@@ -10,6 +10,7 @@ from paceline.benchmarks.serving.load.prepared import Prepared
 from paceline.benchmarks.serving.parameters import ServeParameters
 from paceline.benchmarks.serving.servers.base import Endpoint, Server
 from paceline.benchmarks.serving.workloads.language import language_requests
+from paceline.benchmarks.serving.workloads.raw import raw_requests
 from paceline.benchmarks.serving.workloads.tensors import tensor_requests
 
 
@@ -30,7 +31,8 @@ def made_requests(parameters: ServeParameters, server: Server, endpoint: Endpoin
         prepared, source = language_requests(wanted, wire, model=endpoint.model, seed=parameters.seed)
         return Made(prepared, source, wanted.stream, None)
     artifact = server.artifact or _as_named(parameters, allow_import)
-    requests = tensor_requests(
+    make = tensor_requests if wanted.form == "tensors" else raw_requests
+    requests = make(
         wanted,
         artifact,
         wire,
@@ -42,7 +44,7 @@ def made_requests(parameters: ServeParameters, server: Server, endpoint: Endpoin
     answers = None
     is_null = getattr(server.settings, "engine", None) == "null"  # it computes nothing, on purpose
     if parameters.check_answers and server.is_checkable and not is_null:
-        answers = Answers(artifact, requests.tensors, wire, allow_import=allow_import)
+        answers = Answers(artifact, requests.tensors, wire, requests.processing, allow_import=allow_import)
     return Made(requests.prepared, requests.source, False, answers)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from paceline.benchmarks.serving.artifact import Artifact
 from paceline.benchmarks.serving.load.prepared import Prepared
+from paceline.benchmarks.serving.processing import Processing
 from paceline.benchmarks.serving.protocol import kserve, kserve_grpc
 from paceline.benchmarks.serving.servers.base import Wire
 from paceline.benchmarks.serving.tensors import Array, TensorSpec
@@ -24,8 +25,9 @@ class Requests:
     """Requests that are ready to go, and what they were made of."""
 
     prepared: list[Prepared]
-    tensors: list[Tensors]
+    tensors: list[Tensors]  # as the model takes them
     source: str
+    processing: Processing | None = None  # what the server makes of its outputs
 
 
 def tensor_requests(
@@ -47,12 +49,17 @@ def tensor_requests(
         samples = sample_inputs(artifact, wanted.distinct, seed=seed, allow_import=allow_import)
         _require_fit(samples[0], artifact)
         source = "synthetic, encoded before the load begins"
+    batches = [_batch(samples, number, size) for number, size in enumerate(drawn_sizes(wanted, seed, most_samples))]
+    return Requests([encode(batch, wire, model) for batch in batches], batches, source)
+
+
+def drawn_sizes(wanted: RequestParameters, seed: int, most_samples: int | None) -> list[int]:
+    """How many samples each request has."""
     random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
     sizes = wanted.samples.draw(wanted.distinct, random)
     if most_samples is not None and int(sizes.max()) > most_samples:
         raise InputError(f"requests of {int(sizes.max())} samples do not fit into max_batch = {most_samples}: raise it")
-    batches = [_batch(samples, number, int(size)) for number, size in enumerate(sizes)]
-    return Requests([encode(batch, wire, model) for batch in batches], batches, source)
+    return [int(size) for size in sizes]
 
 
 def encode(tensors: Tensors, wire: Wire, model: str) -> Prepared:

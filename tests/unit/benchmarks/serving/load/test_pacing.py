@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import time
 
 import pytest
@@ -62,3 +63,33 @@ def test_an_error_in_a_call_ends_the_pacing() -> None:
 
 def test_nothing_to_do_takes_no_time() -> None:
     asyncio.run(pacing.pace([], lambda _position: None))
+
+
+@pytest.mark.parametrize("package", ["asyncio", "uvloop"])
+def test_a_call_after_a_while_is_never_early(package: str) -> None:
+    """Delays between whole milliseconds, asked for when the loop's own clock is behind: there a loop is early."""
+    pytest.importorskip(package, reason="needs it: pip install 'paceline[serving]'")
+    early: list[int] = []
+
+    async def ask() -> None:
+        loop = asyncio.get_running_loop()
+        ended = [loop.create_future() for _ in range(40)]
+        for number, one in enumerate(ended):
+            time.sleep(0.0003)
+            delay = 0.0001 + number * 0.00037
+            due = clock() + int(delay * 1e9)
+
+            def come(one: asyncio.Future[None] = one, due: int = due) -> None:
+                early.append(due - clock())
+                one.set_result(None)
+
+            pacing.call_after(delay, come)
+        await asyncio.gather(*ended)
+
+    loop: asyncio.AbstractEventLoop = importlib.import_module(package).new_event_loop()
+    try:
+        loop.run_until_complete(ask())
+    finally:
+        loop.close()
+    assert len(early) == 40
+    assert max(early) <= 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -35,6 +37,17 @@ def test_a_network_changes_neither_times_nor_kinds() -> None:
     assert np.array_equal(plain.schedule.intended, over.schedule.intended)
     assert np.array_equal(plain.kinds, over.kinds)
     assert over.up is not None and over.up.min() > 0 and plain.up is None
+
+
+def test_what_users_machines_do_holds_their_own_requests_back() -> None:
+    kinds = [Prepared(b"a"), Prepared(b"b", before=0.5, after=0.25)]
+    plan = Plan.of(POISSON, kinds, 3)
+    assert plan.up is not None and plan.down is not None
+    assert np.array_equal(plan.up, np.where(plan.kinds == 1, 0.5, 0.0))
+    assert np.array_equal(plan.down, np.where(plan.kinds == 1, 0.25, 0.0))
+    load = LoadParameters(arrival="poisson", rate=100, duration=5, network="4g")
+    bare, over = Plan.of(load, KINDS, 3), Plan.of(load, [replace(one, before=0.5) for one in KINDS], 3)
+    assert bare.up is not None and over.up is not None and np.allclose(over.up, bare.up + 0.5)
 
 
 def test_weights_are_kept() -> None:

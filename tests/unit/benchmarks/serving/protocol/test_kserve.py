@@ -87,7 +87,8 @@ def test_large_unsigned_integers_are_exact(values: list[int]) -> None:
         (b'{"inputs": []}', "at least one"),
         (b'{"inputs": [3]}', r"inputs\[0\] is a JSON number"),
         (body(name=...), r"inputs\[0\]\.name is missing"),
-        (body(datatype="BYTES"), r"inputs\[0\]\.datatype: 'BYTES' is not supported; known are BOOL"),
+        (body(datatype="FP8"), r"inputs\[0\]\.datatype: 'FP8' is not supported; known are BOOL"),
+        (body(datatype="BYTES"), r"inputs\[0\]\.data: BYTES of the shape \[2, 2\] are a list of 4 texts"),
         (body(shape=[-1, 2]), r"inputs\[0\]\.shape: \[-1, 2\]"),
         (body(shape=[True]), r"inputs\[0\]\.shape"),
         (body(shape=[1] * 40), r"at most 32"),
@@ -136,4 +137,5 @@ def test_what_is_said_of_wrong_binary_tensors(wrong: bytes, json_length: int, sa
 def test_the_header_of_the_stages() -> None:
     stages = Stages(decode=1, queue=2, batch=3, inference=4, post=5, size=6)
     assert str(stages) == "d=1,q=2,b=3,i=4,p=5,n=6"
+    assert str(stages._replace(pre=7)) == "d=1,q=2,b=3,i=4,p=5,n=6,r=7"
     assert Stages.read("q=1,d=2,b=3,i=4,p=5,n=6") is None

@@ -6,19 +6,39 @@ import http.client
 import json
 import socket
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
-from paceline.benchmarks.serving.protocol.kserve import Response, decode_error, encode_request
+from paceline.benchmarks.serving.processing import INDICES, VALUES, Processing
+from paceline.benchmarks.serving.protocol.byte_strings import byte_strings
+from paceline.benchmarks.serving.protocol.kserve import ProtocolError, Response, decode_error, encode_request
 from paceline.benchmarks.serving.protocol.stages import Stages
+from paceline.benchmarks.serving.tensors import Array, TensorSpec
 from support.embedded import PATH, Doubling, Running, artifact_of, running
 
 
 def rows(count: int, start: float = 0.0) -> np.ndarray[Any, np.dtype[np.float32]]:
     return (start + np.arange(count * 3, dtype=np.float32)).reshape(count, 3)
+
+
+def of_texts(before: Callable[[Sequence[bytes]], dict[str, Array]] | None = None) -> Processing:
+    """Text of three words for x, whose numbers are its likeliest classes doubled."""
+    x, y = TensorSpec("x", "FP32", (3,)), TensorSpec("y", "FP32", (3,))
+
+    class Words(Processing):
+        def before(self, samples: Sequence[bytes]) -> dict[str, Array]:
+            if before is not None:
+                return before(samples)
+            try:
+                return {"x": np.array([one.split() for one in samples], np.float32)}
+            except ValueError:
+                raise ProtocolError("a word is no number") from None
+
+    return Words("text", "x", (3,), (x,), {}, y)
 
 
 def get(server: Running, path: str) -> tuple[int, Any]:
@@ -194,3 +214,61 @@ def test_alive_but_not_ready_before_the_model_is_there() -> None:
         assert get(server, "/v2/models/m/stats")[0] == 503
         assert server.ask(rows(1))[0].status == 503
         server.app.service = service
+
+
+def test_texts_are_read_before_they_wait_and_answered_with_the_likeliest() -> None:
+    with running(Doubling(), processing=of_texts(), max_batch=4, max_delay=0.0) as server:
+        answer, found = server.ask(byte_strings([b"1 9 5", b"7 8 6"]), name="text", binary=False)
+        assert isinstance(found, Response)
+        assert found.outputs[VALUES].tolist() == [[18, 10, 2], [16, 14, 12]]
+        assert found.outputs[INDICES].tolist() == [[1, 2, 0], [1, 0, 2]]
+        stages = Stages.read(answer.headers["x-paceline"])
+        assert stages is not None and stages.pre > 0 and stages.size == 2
+        told = get(server, "/v2/models/m")[1]
+        assert told["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
+        assert [one["name"] for one in told["outputs"]] == [VALUES, INDICES]
+
+
+def test_what_cannot_be_read_is_refused_alone() -> None:
+    with running(Doubling(), processing=of_texts(), max_batch=8, max_delay=0.05) as server:
+        with ThreadPoolExecutor(4) as pool:
+            asked = [byte_strings([text]) for text in (b"1 2 3", b"1 2 x", b"4 5 6", b"y")]
+            found = list(pool.map(lambda one: server.ask(one, name="text"), asked))
+        assert [answer.status for answer, _ in found] == [200, 400, 200, 400]
+        assert b"a word is no number" in (found[1][1] if isinstance(found[1][1], bytes) else b"")
+        assert server.ask(rows(1))[0].status == 400  # tensors are not what it takes now
+        counted = server.service.describe()["requests"]
+        assert (counted["ok"], counted["refused"], counted["failed"]) == (2, 3, 0)
+
+
+def test_requests_that_are_being_read_count_as_waiting_and_may_leave() -> None:
+    gate = threading.Event()
+
+    def slowly(samples: Sequence[bytes]) -> dict[str, Array]:
+        gate.wait(30)
+        return {"x": np.zeros((len(samples), 3), np.float32)}
+
+    engine = Doubling()
+    text = byte_strings([b"any"])
+    with running(engine, processing=of_texts(slowly), max_queue=2) as server, ThreadPoolExecutor(1) as pool:
+        stays = pool.submit(server.ask, text, name="text")
+        body = encode_request({"text": text}).body
+        with socket.create_connection(("127.0.0.1", server.port)) as leaving:
+            leaving.sendall(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (PATH.encode(), len(body)))
+            leaving.sendall(body)
+            server.wait(lambda: server.service.describe()["queue"] == 2)
+            assert server.ask(text, name="text")[0].status == 503
+        server.wait(lambda: server.service.describe()["requests"]["cancelled"] == 1)
+        gate.set()
+        assert stays.result()[0].status == 200
+        server.wait(lambda: server.service.describe()["queue"] == 0)
+        assert [len(seen) for seen in engine.seen] == [1]
+
+
+def test_a_fault_of_the_preparation_is_the_servers_own() -> None:
+    def broken(samples: Sequence[bytes]) -> dict[str, Array]:
+        raise KeyError("oh")
+
+    with running(Doubling(), processing=of_texts(broken)) as server:
+        assert server.ask(byte_strings([b"1"]), name="text")[0].status == 500
+        assert server.service.describe()["requests"]["failed"] == 1

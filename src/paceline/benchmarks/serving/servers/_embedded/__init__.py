@@ -1,1 +1,1 @@
-"""Paceline's own server: an HTTP server for the open inference protocol, with dynamic batching."""
+"""Paceline's own server: the open inference protocol over HTTP and gRPC, with dynamic batching."""

@@ -20,6 +20,7 @@ from paceline.benchmarks.serving.servers._embedded.app import App
 from paceline.benchmarks.serving.servers._embedded.batcher import Policy
 from paceline.benchmarks.serving.servers._embedded.configuration import Configuration
 from paceline.benchmarks.serving.servers._embedded.engines import Engine, open_engine
+from paceline.benchmarks.serving.servers._embedded.grpc_server import GrpcServer
 from paceline.benchmarks.serving.servers._embedded.http import Connection, listen
 from paceline.benchmarks.serving.servers._embedded.placement import available_cpus, shares, threads_for
 from paceline.benchmarks.serving.servers._embedded.service import Service
@@ -27,6 +28,7 @@ from paceline.benchmarks.serving.servers._embedded.service import Service
 # Seconds that one thread may keep the interpreter while another waits: a finished batch must not wait for long until
 # the event loop has done with whatever it is at.
 _SWITCH = 0.0005
+_LAST_WORDS = 0.5  # seconds for answers over gRPC that are made already
 
 
 class CannotServe(Exception):
@@ -40,15 +42,12 @@ async def serve(configuration: Configuration, folder: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
     app = App(configuration.name, configuration.engine)
-    host, port = configuration.host, configuration.port
+    host = configuration.host
     try:
-        server, connections = await listen(app, host, port)
+        server, connections = await listen(app, host, configuration.port)
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise CannotServe(
-                f"port {port} of {host} is in use; choose another one, or 0 for any that is free"
-            ) from None
-        raise CannotServe(f"cannot listen at {host}, port {port}: {error.strerror or error}") from None
+        raise _cannot_listen(host, configuration.port, error) from None
+    grpc_server = await _listen_for_grpc(app, configuration, folder)
     _write(folder / "port", str(server.sockets[0].getsockname()[1]))
     loading = asyncio.ensure_future(_load(configuration, folder))
     stopping = asyncio.ensure_future(ending.wait())
@@ -66,9 +65,29 @@ async def serve(configuration: Configuration, folder: Path) -> None:
         server.close()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(_drain(app.service, connections), configuration.grace)
+        if grpc_server is not None:
+            await grpc_server.close(_LAST_WORDS)
         app.service.close()
     for connection in list(connections):
         connection.abort()
+
+
+async def _listen_for_grpc(app: App, configuration: Configuration, folder: Path) -> GrpcServer | None:
+    port = configuration.grpc_port
+    if port is None:
+        return None
+    server = GrpcServer(app)
+    try:
+        _write(folder / "grpc_port", str(await server.listen(configuration.host, port)))
+    except OSError as error:
+        raise _cannot_listen(configuration.host, port, error) from None
+    return server
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> CannotServe:
+    if error.errno == errno.EADDRINUSE:
+        return CannotServe(f"port {port} of {host} is in use; choose another one, or 0 for any that is free")
+    return CannotServe(f"cannot listen at {host}, port {port}: {error.strerror or error}")
 
 
 async def _load(configuration: Configuration, folder: Path) -> Service:
@@ -97,7 +116,7 @@ async def _load(configuration: Configuration, folder: Path) -> Service:
     )
     if not engine.pads:
         sizes = sorted({1, configuration.max_batch, *configuration.preferred})
-    service = Service(configuration.name, engine, policy, placement, sizes)
+    service = Service(configuration.name, engine, policy, placement, sizes, configuration.processing)
     await service.start()
     facts = {
         "versions": engine.versions(),

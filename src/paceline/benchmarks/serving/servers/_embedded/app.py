@@ -13,6 +13,7 @@ from paceline.benchmarks.serving.protocol.kserve import (
     Message,
     ProtocolError,
     decode_request,
+    encode_response,
 )
 from paceline.benchmarks.serving.protocol.stages import HEADER, Stages
 from paceline.benchmarks.serving.servers._embedded.batcher import Waiting
@@ -32,10 +33,26 @@ class App:
     def __init__(self, name: str, platform: str) -> None:
         self.service: Service | None = None
         self.is_ending = False
-        self._platform = platform
+        self.name = name
+        self.platform = platform
         self._model = f"/v2/models/{name}"
         self._infer = f"{self._model}/infer"
-        self._name = name
+
+    @property
+    def is_ready(self) -> bool:
+        return self.reason_not_ready() is None
+
+    def reason_not_ready(self) -> str | None:
+        """Why no request is taken; None if they are."""
+        if self.service is None:
+            return f"the model '{self.name}' is being loaded"
+        return f"the model '{self.name}' is shutting down" if self.is_ending else None
+
+    def explain(self, error: Exception) -> str:
+        """What became of a request that was taken but not answered well."""
+        if isinstance(error, ProtocolError):
+            return str(error)
+        return f"the engine failed: {type(error).__name__}: {error}"[:2000]
 
     def handle(self, connection: Connection, head: Head, body: Buffer) -> None:
         received = now()
@@ -54,23 +71,24 @@ class App:
             self.service.cancel(connection.ticket)
 
     def _answer_inference(self, connection: Connection, head: Head, body: Buffer, received: int) -> None:
-        service = self.service
-        if service is None or self.is_ending:
-            words = "is being loaded" if service is None else "is shutting down"
-            connection.answer_error(503, f"the model '{self._name}' {words}", b"Retry-After: 1\r\n")
+        reason = self.reason_not_ready()
+        if reason is not None:
+            connection.answer_error(503, reason, b"Retry-After: 1\r\n")
             return
+        service = self.service
+        assert service is not None
 
         def answer(found: Message | Exception, stages: Stages | None) -> None:
             connection.ticket = None
             if isinstance(found, Exception):
-                connection.answer_error(500, f"the engine failed: {type(found).__name__}: {found}"[:2000])
+                connection.answer_error(400 if isinstance(found, ProtocolError) else 500, self.explain(found))
                 return
             told, length = str(stages).encode(), found.json_length
             headers = _HEADERS_JSON % told if length is None else _HEADERS_BINARY % (length, told)
             connection.answer(200, found.parts, headers)
 
         try:
-            waiting = service.submit(decode_request(body, head.json_length), received, answer)
+            waiting = service.submit(decode_request(body, head.json_length), received, answer, encode_response)
         except ProtocolError as error:
             service.statistics.requests["refused"] += 1
             connection.answer_error(400, str(error))
@@ -86,17 +104,16 @@ class App:
         elif path == "/v2/health/live":
             found = {"live": True}
         elif path in ("/v2/health/ready", f"{self._model}/ready"):
-            is_ready = self.service is not None and not self.is_ending
-            body = json.dumps({"name": self._name, "ready": is_ready}).encode()
-            connection.answer(200 if is_ready else 503, (body,), _TYPE_JSON)
+            body = json.dumps({"name": self.name, "ready": self.is_ready}).encode()
+            connection.answer(200 if self.is_ready else 503, (body,), _TYPE_JSON)
             return
         elif path in (self._model, f"{self._model}/stats"):
             if self.service is None:
-                connection.answer_error(503, f"the model '{self._name}' is being loaded", b"Retry-After: 1\r\n")
+                connection.answer_error(503, f"the model '{self.name}' is being loaded", b"Retry-After: 1\r\n")
                 return
             found = self.service.describe() if path.endswith("/stats") else self._metadata(self.service)
         elif path.startswith("/v2/models/") and not path.startswith(f"{self._model}/"):
-            connection.answer_error(404, f"there is no model for {path[:200]}; this server has '{self._name}'")
+            connection.answer_error(404, f"there is no model for {path[:200]}; this server has '{self.name}'")
             return
         else:
             status = 405 if path == self._infer else 404
@@ -106,9 +123,9 @@ class App:
 
     def _metadata(self, service: Service) -> dict[str, Any]:
         return {
-            "name": self._name,
+            "name": self.name,
             "versions": ["1"],
-            "platform": self._platform,
-            "inputs": [spec.metadata for spec in service.inputs],
+            "platform": self.platform,
+            "inputs": [spec.metadata for spec in service.takes],
             "outputs": [spec.metadata for spec in service.outputs],
         }

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from paceline.benchmarks.serving.artifact import Artifact
+from paceline.benchmarks.serving.processing import Processing
 
 EngineName = Literal["null", "torch", "torch-compile", "torchscript", "torch-export", "onnxruntime", "openvino"]
 
@@ -23,6 +24,8 @@ class Configuration(BaseModel):
     allow_import: bool
     host: str
     port: int  # 0 for a free one
+    grpc_port: int | None  # None for no gRPC
+    processing: Processing | None  # of images or texts; None takes tensors
     max_batch: int
     max_delay: float  # seconds
     preferred: tuple[int, ...]

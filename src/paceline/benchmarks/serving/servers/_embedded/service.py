@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Thread
@@ -14,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.benchmarks.serving.protocol.kserve import Message, ProtocolError, Request, encode_response
+from paceline.benchmarks.serving.processing import Processing
+from paceline.benchmarks.serving.protocol.kserve import Message, ProtocolError, Request
 from paceline.benchmarks.serving.protocol.stages import Stages
 from paceline.benchmarks.serving.servers._embedded.alarm import Alarm
 from paceline.benchmarks.serving.servers._embedded.batcher import Batch, Batcher, Policy, Waiting
@@ -22,8 +25,11 @@ from paceline.benchmarks.serving.servers._embedded.engines import Arrays, Engine
 from paceline.benchmarks.serving.tensors import TensorSpec, datatype_of
 
 _MOST_SIGNATURES = 1024  # shapes of requests whose check is remembered
+_MOST_READING = 8  # threads that decode images and texts
 
 now: Callable[[], int] = time.monotonic_ns
+Answer = Callable[[Message | Exception, Stages | None], None]
+Encode = Callable[[str, Arrays, Request], Message]
 
 
 class Overloaded(Exception):
@@ -35,9 +41,12 @@ class Ticket:
     """One request on its way; `answer` is called once, with an answer or with what went wrong, unless cancelled."""
 
     request: Request
-    answer: Callable[[Message | Exception, Stages | None], None]
+    inputs: Arrays  # of the model
+    answer: Answer
+    encode: Encode
     received: int
     decoded: int
+    queued: int
     is_cancelled: bool = False
     is_answered: bool = False
 
@@ -63,11 +72,14 @@ class Service:
         policy: Policy,
         placement: Sequence[tuple[tuple[int, ...] | None, int]],  # CPUs and threads of each instance
         sizes: Sequence[int],
+        processing: Processing | None = None,
     ) -> None:
         self.name = name
         self.engine = engine
+        self.processing = processing
         self.inputs: tuple[TensorSpec, ...] = engine.artifact.inputs
-        self.outputs = engine.outputs()
+        self.takes = self.inputs if processing is None else (processing.takes,)  # what requests carry
+        self.outputs = engine.outputs() if processing is None else processing.gives
         self.statistics = Statistics(busy=[0] * len(placement))
         self._loop = asyncio.get_running_loop()
         self._placement = placement
@@ -79,6 +91,8 @@ class Service:
         self._session: Session | None = None  # of an engine that needs no thread
         self._is_pumping = False
         self._running = 0
+        self._reading = 0  # requests whose images or texts are being decoded
+        self._readers = ThreadPoolExecutor(min(_MOST_READING, len(os.sched_getaffinity(0))), "reader")
 
     async def start(self) -> None:
         """Load and warm up every instance; it is ready when this returns."""
@@ -92,26 +106,59 @@ class Service:
 
     async def drain(self) -> None:
         """Wait until everything that was accepted is answered."""
-        while len(self._batcher) or self._running:
+        while len(self._batcher) or self._running or self._reading:
             await asyncio.sleep(0.005)
 
     def close(self) -> None:
         for instance in self._instances:
             instance.batches.put(None)
+        self._readers.shutdown(wait=False, cancel_futures=True)
         self._alarm.close()
 
-    def submit(
-        self, request: Request, received: int, answer: Callable[[Message | Exception, Stages | None], None]
-    ) -> Waiting[Ticket]:
+    def submit(self, request: Request, received: int, answer: Answer, encode: Encode) -> Waiting[Ticket]:
         """Queue a request. ProtocolError if it does not fit the model, Overloaded if too many wait."""
-        size, group = self._check(request)
+        size = self._check(request)
         decoded = now()
-        waiting = Waiting(Ticket(request, answer, received, decoded), size, group, decoded)
-        if not self._batcher.add(waiting):
+        waits = len(self._batcher) + self._reading
+        if waits >= self._batcher.policy.max_queue:
             self.statistics.requests["shed"] += 1
-            raise Overloaded(f"{len(self._batcher)} requests are waiting already; try again later")
-        self._pump()
+            raise Overloaded(f"{waits} requests are waiting already; try again later")
+        ticket = Ticket(request, request.inputs, answer, encode, received, decoded, decoded)
+        waiting = Waiting(ticket, size, _group(request.inputs), decoded)
+        if self.processing is None:
+            self._queue(waiting)
+        else:
+            self._reading += 1
+            self._readers.submit(self._read, self.processing, waiting)
         return waiting
+
+    def _read(self, processing: Processing, waiting: Waiting[Ticket]) -> None:
+        """Images and texts become tensors; called by readers."""
+        found: Arrays | Exception
+        try:
+            found = processing.before(waiting.payload.inputs[processing.takes.name].tolist())
+        except Exception as error:
+            found = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended: so does the process
+            self._loop.call_soon_threadsafe(self._was_read, waiting, found)
+
+    def _was_read(self, waiting: Waiting[Ticket], found: Arrays | Exception) -> None:
+        self._reading -= 1
+        ticket = waiting.payload
+        if ticket.is_cancelled:
+            return
+        if isinstance(found, Exception):
+            ticket.is_answered = True
+            self.statistics.requests["refused" if isinstance(found, ProtocolError) else "failed"] += 1
+            ticket.answer(found, None)
+            return
+        ticket.inputs, ticket.queued = found, now()
+        waiting.group, waiting.arrival = _group(found), ticket.queued
+        self._queue(waiting)
+
+    def _queue(self, waiting: Waiting[Ticket]) -> None:
+        self._batcher.add(waiting)
+        self._pump()
 
     def cancel(self, waiting: Waiting[Ticket]) -> None:
         """Nobody wants the answer any more."""
@@ -127,7 +174,7 @@ class Service:
             "requests": {key: counted.requests[key] for key in ("ok", "refused", "shed", "failed", "cancelled")},
             "batches": {str(size): count for size, count in sorted(counted.batches.items())},
             "padding": counted.padding,
-            "queue": len(self._batcher),
+            "queue": len(self._batcher) + self._reading,
             "running": self._running,
             "instances": [{"busy_seconds": busy / 1e9} for busy in counted.busy],
         }
@@ -136,8 +183,8 @@ class Service:
         """The inputs of a batch, one behind the other; called by instances."""
         rows = self._rows(batch)
         arrays: Arrays = {}
-        for spec in self.inputs or [TensorSpec(name, "FP32", ()) for name in batch.requests[0].payload.request.inputs]:
-            parts = [waiting.payload.request.inputs[spec.name] for waiting in batch.requests]
+        for spec in self.inputs or [TensorSpec(name, "FP32", ()) for name in batch.requests[0].payload.inputs]:
+            parts = [waiting.payload.inputs[spec.name] for waiting in batch.requests]
             if rows > batch.size:
                 parts.append(np.repeat(parts[-1][-1:], rows - batch.size, axis=0))
             arrays[spec.name] = np.concatenate(parts)
@@ -164,7 +211,7 @@ class Service:
                 if isinstance(found, Exception):
                     raise found
                 part = {name: array[begin:offset] for name, array in found.items()}
-                message = encode_response(self.name, part, ticket.request)
+                message = ticket.encode(self.name, part, ticket.request)
             except Exception as error:
                 counted.requests["failed"] += 1
                 ticket.answer(error, None)
@@ -172,11 +219,12 @@ class Service:
             counted.requests["ok"] += 1
             stages = Stages(
                 decode=ticket.decoded - ticket.received,
-                queue=taken - ticket.decoded,
+                queue=taken - ticket.queued,
                 batch=filled - taken,
                 inference=computed - filled,
                 post=now() - computed,
                 size=batch.size,
+                pre=ticket.queued - ticket.decoded,
             )
             ticket.answer(message, stages)
 
@@ -203,13 +251,13 @@ class Service:
             self._is_pumping = False
         self._alarm.set(self._batcher.wake())
 
-    def _check(self, request: Request) -> tuple[int, Hashable]:
-        """How many samples it holds, and with which others it can be computed."""
+    def _check(self, request: Request) -> int:
+        """How many samples it holds."""
         arrays = request.inputs
         signature = tuple([(name, array.dtype, array.shape) for name, array in arrays.items()])
         size = self._signatures.get(signature)
         if size is None:
-            size = samples_in(arrays, self.inputs, self._batcher.policy.max_batch)
+            size = samples_in(arrays, self.takes, self._batcher.policy.max_batch)
             if len(self._signatures) >= _MOST_SIGNATURES:
                 self._signatures.clear()
             self._signatures[signature] = size
@@ -218,7 +266,12 @@ class Service:
                 if all(name != spec.name for spec in self.outputs):
                     known = ", ".join(spec.name for spec in self.outputs)
                     raise ProtocolError(f"outputs: there is no '{name}'; the model has {known}")
-        return size, tuple(sorted([(name, array.shape[1:]) for name, array in arrays.items()]))
+        return size
+
+
+def _group(arrays: Arrays) -> Hashable:
+    """Only requests of one group can be computed together."""
+    return tuple(sorted([(name, array.shape[1:]) for name, array in arrays.items()]))
 
 
 class Instance:
@@ -271,17 +324,20 @@ def compute(
     session: Session, service: Service, batch: Batch[Ticket]
 ) -> tuple[Arrays | Exception, tuple[int, int, int]]:
     """What the engine makes of a batch, or how it failed; and when the batch was taken, filled and computed."""
-    taken = filled = now()
+    taken = filled = computed = now()
     try:
         inputs = service.fill(batch)
         filled = now()
         found = session(inputs)
+        computed = now()
         for name, array in found.items():
             if not array.shape or len(array) < batch.size:
                 raise RuntimeError(f"output '{name}' has the shape {array.shape} for a batch of {batch.size}")
+        if service.processing is not None:
+            found = service.processing.after(found)
     except Exception as error:
-        return error, (taken, filled, now())
-    return found, (taken, filled, now())
+        return error, (taken, filled, max(filled, computed))
+    return found, (taken, filled, computed)
 
 
 def samples_in(arrays: Arrays, inputs: Sequence[TensorSpec], max_batch: int) -> int:

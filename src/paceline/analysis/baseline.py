@@ -1,0 +1,212 @@
+"""A baseline: for each metric the value that a healthy node has, from many nodes, of which nearly half may be bad.
+
+The value is the median and the spread the scaled median absolute deviation: fewer than half of the nodes, however far
+off, cannot move either beyond what the others measured. A mean that drops outliers round by round, as SuperBench's
+does, begins from an average that they have already moved.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from paceline.core.errors import InputError
+from paceline.core.metric import Better
+from paceline.core.parameters import explain
+from paceline.core.stats import Interval, median_interval
+
+if TYPE_CHECKING:
+    from paceline.analysis.diagnose.table import Column, Table
+
+SCALE = 1.4826  # of the median absolute deviation, so that it equals the deviation of normal noise
+FORMAT = 1
+
+
+class Reference(BaseModel):
+    """What a metric is on healthy nodes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    value: float
+    unit: str = ""
+    better: Better = Better.NEITHER
+    nodes: int = Field(default=0, ge=0)  # how many measured it; 0 where nobody says
+    spread: float | None = None  # scaled median absolute deviation over them
+    interval: Interval | None = None  # of the value
+
+
+class Baseline(BaseModel):
+    """References by the name of their metric."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    paceline_baseline: int = FORMAT
+    names: str = "paceline"  # whose names of metrics these are: paceline or superbench
+    nodes: int = 0
+    sources: list[str] = Field(default_factory=list)
+    metrics: dict[str, Reference]
+
+    def reference(self, column: Column) -> Reference | None:
+        """The reference of a metric: by its name, without its rank, or, as SuperBench does, by its benchmark alone."""
+        benchmark = column.name.partition("/")[0]
+        names = (column.name, column.unranked, benchmark)
+        return next((self.metrics[name] for name in names if name in self.metrics), None)
+
+
+@dataclass(frozen=True)
+class Robust:
+    """Median and spread of the columns of a table."""
+
+    middle: NDArray[np.float64]
+    spread: NDArray[np.float64]
+    counts: NDArray[np.int64]
+
+
+def robust(values: NDArray[np.float64]) -> Robust:
+    """Median and scaled median absolute deviation of each column; what is no number does not count."""
+    counts = (~np.isnan(values)).sum(axis=0)
+    middle = column_medians(values)
+    spread = SCALE * column_medians(np.abs(values - middle))
+    return Robust(middle, spread, counts)
+
+
+def column_medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The median of each column over its numbers; of none, not a number."""
+    ordered = np.sort(values, axis=0)  # what is no number comes last
+    counts = (~np.isnan(values)).sum(axis=0)
+    columns = np.arange(values.shape[1])
+    low = np.maximum(0, (counts - 1) // 2)
+    high = np.where(counts > 0, counts // 2, 0)
+    return np.asarray((ordered[low, columns] + ordered[high, columns]) / 2.0)
+
+
+def medians_of_others(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """For each value the median of its column without it: what the other nodes say.
+
+    A node must not vote on its own reference: of two nodes it would halve its own distance.
+    """
+    result = np.full(values.shape, np.nan)
+    for column in range(values.shape[1]):
+        known = np.flatnonzero(~np.isnan(values[:, column]))
+        others = known.size - 1
+        if others < 1:
+            continue
+        own = values[known, column]
+        order = np.argsort(own, kind="stable")
+        ordered = own[order]
+        rank = np.empty(known.size, dtype=np.int64)
+        rank[order] = np.arange(known.size)
+        # Without the value at a rank, the ranks above it move down by one.
+        low, high = (others - 1) // 2, others // 2
+        below = ordered[np.where(rank <= low, low + 1, low)]
+        above = ordered[np.where(rank <= high, high + 1, high)]
+        result[known, column] = (below + above) / 2.0
+    return result
+
+
+def make_baseline(table: Table, sources: Sequence[str] = (), *, names: str = "paceline") -> Baseline:
+    """The references of a table; a metric of several ranks also has one for all of them, by its name without a rank."""
+    found = robust(table.values)
+    metrics: dict[str, Reference] = {}
+    ranked: dict[str, list[int]] = {}
+    for index, column in enumerate(table.columns):
+        if found.counts[index]:
+            metrics[column.name] = _reference(column, table.values[:, index])
+            if column.unranked != column.name:
+                ranked.setdefault(column.unranked, []).append(index)
+    for name, indices in ranked.items():
+        if name not in metrics:
+            pooled = table.values[:, indices]
+            nodes = int((~np.isnan(pooled)).any(axis=1).sum())
+            metrics[name] = _reference(table.columns[indices[0]], pooled.ravel(), nodes)
+    if not metrics:
+        raise InputError("there is nothing to make a baseline of: no node measured anything")
+    return Baseline(names=names, nodes=len(table.nodes), sources=list(sources), metrics=dict(sorted(metrics.items())))
+
+
+def _reference(column: Column, values: NDArray[np.float64], nodes: int | None = None) -> Reference:
+    known = values[~np.isnan(values)]
+    middle = float(np.median(known))
+    return Reference(
+        value=middle,
+        unit=column.unit,
+        better=column.better,
+        nodes=int(known.size) if nodes is None else nodes,
+        spread=SCALE * float(np.median(np.abs(known - middle))) if known.size > 1 else None,
+        interval=median_interval(known, independent=nodes is None),  # ranks of one node resemble each other,
+    )
+
+
+def extend(previous: Baseline, new: Baseline) -> Baseline:
+    """The previous references as they are, and of the new ones those that it lacks."""
+    if previous.names != new.names:
+        raise InputError(
+            f"the previous baseline has the names of {previous.names}, the new one those of {new.names}: "
+            "they cannot be one"
+        )
+    merged = {**new.metrics, **previous.metrics}
+    return new.model_copy(
+        update={
+            "metrics": dict(sorted(merged.items())),
+            "sources": [*previous.sources, *new.sources],
+            "nodes": max(previous.nodes, new.nodes),
+        }
+    )
+
+
+def read_baseline(path: Path) -> Baseline:
+    """A baseline of ours, or SuperBench's: an object of numbers by metric."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read the baseline '{path}': {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"the baseline '{path}' is no text") from None
+    try:
+        document: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"the baseline '{path}' is no JSON: {error}") from None
+    if not isinstance(document, Mapping):
+        raise InputError(f"the baseline '{path}' must be an object; make one with `paceline baseline RUN...`")
+    if "paceline_baseline" in document:
+        return _own(document, path)
+    return Baseline(names="superbench", metrics={key: _foreign(key, value, path) for key, value in document.items()})
+
+
+def _own(document: Mapping[str, Any], path: Path) -> Baseline:
+    if document["paceline_baseline"] != FORMAT:
+        raise InputError(f"the baseline '{path}' is of another version of Paceline; make it again")
+    try:
+        return Baseline.model_validate(document)
+    except ValidationError as error:
+        raise InputError(f"the baseline '{path}': {explain(error, Baseline)}") from None
+
+
+def _foreign(key: str, value: object, path: Path) -> Reference:
+    from paceline.analysis.diagnose.superbench import column_of
+
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InputError(f"the baseline '{path}' has {value!r} for '{key[:80]}', which is no number")
+    column = column_of(key)
+    return Reference(value=float(value), unit=column.unit, better=column.better)
+
+
+def as_superbench(baseline: Baseline) -> str:
+    """SuperBench's form: a number for each metric, with all its digits."""
+    if baseline.names != "superbench":
+        raise InputError("this baseline has Paceline's names of metrics, which SuperBench does not know")
+    plain = {name: reference.value for name, reference in baseline.metrics.items()}
+    return json.dumps(plain, indent=2, sort_keys=True) + "\n"
+
+
+def as_json(baseline: Baseline) -> str:
+    """Our form, with units, directions, counts and spread."""
+    return json.dumps(baseline.model_dump(mode="json"), indent=2) + "\n"

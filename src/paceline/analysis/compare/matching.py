@@ -1,0 +1,187 @@
+"""Which cases of two sides are the same work, and how that was told."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from paceline.analysis.summary import unique_labels
+from paceline.core.case import Case
+from paceline.core.record import Outcome, Record
+from paceline.core.run import RunRecords
+
+# Parameters that say how long and how exactly to measure, not what.
+_HOW = frozenset({"budget", "warm_up", "interval", "steps", "min_steps", "max_steps", "seed"})
+# What is done; where these differ, there is nothing to compare.
+_WHAT = frozenset(
+    {"model", "scale", "operation", "direction", "mode", "function", "load", "requests", "slo"}
+    | {"size", "sizes", "shape", "shapes", "layers", "case"}
+)
+_Identity = Callable[[Case], Hashable]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison: several runs count as one."""
+
+    name: str
+    runs: tuple[RunRecords, ...]
+
+    @property
+    def records(self) -> Iterable[Record]:
+        """The records of all its runs."""
+        return (record for run in self.runs for record in run.records)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """All that a side has of one case: its repetitions, in all its runs."""
+
+    case: Case
+    records: tuple[Record, ...]
+
+    @cached_property
+    def good(self) -> tuple[Record, ...]:
+        """Those that succeeded."""
+        return tuple(record for record in self.records if record.outcome is Outcome.OK)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A parameter that matched cases do not share."""
+
+    name: str
+    reference: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Match:
+    """The same work on both sides."""
+
+    label: str
+    reference: Pool
+    new: Pool
+    differences: tuple[Difference, ...] = ()  # in parameters and target
+    is_alike: bool = True  # the same in everything; else only the parameters that both sides know were looked at
+
+
+@dataclass(frozen=True)
+class Matched:
+    """What two sides have in common, and what only one has."""
+
+    matches: tuple[Match, ...]
+    only_reference: tuple[str, ...]  # labels
+    only_new: tuple[str, ...]
+
+    @property
+    def differences(self) -> dict[Difference, int]:
+        """In what matched cases differ, and how many do."""
+        return dict(Counter(difference for match in self.matches for difference in match.differences))
+
+
+def match(reference: Side, new: Side) -> Matched:
+    """Pair the cases: by key; then by all parameters that both have; then by those that tell cases of a side apart."""
+    left, right = _pools(reference), _pools(new)
+    pairs: list[tuple[Pool, Pool]] = [(left[key], right[key]) for key in left if key in right]
+    same = {id(pool) for pool, _ in pairs}
+    rest = ([left[key] for key in left if key not in right], [right[key] for key in right if key not in left])
+    for benchmark in dict.fromkeys(pool.case.benchmark for pool in rest[0]):
+        mine, theirs = ([pool for pool in pools if pool.case.benchmark == benchmark] for pools in rest)
+        for identity in (_by_shared, _by_telling):
+            found = _pair(mine, theirs, identity([pool.case for pool in mine], [pool.case for pool in theirs]))
+            pairs += found
+            taken = {id(pool) for pair in found for pool in pair}
+            mine, theirs = ([pool for pool in pools if id(pool) not in taken] for pools in (mine, theirs))
+    pairs.sort(key=lambda pair: pair[0].case.index)
+    labels = unique_labels([_plain(one.case) for one, _ in pairs])
+    taken = {id(pool) for pair in pairs for pool in pair}
+    return Matched(
+        matches=tuple(
+            _match(label, one, other, is_alike=id(one) in same)
+            for label, (one, other) in zip(labels, pairs, strict=True)
+        ),
+        only_reference=_labels(pool for pool in left.values() if id(pool) not in taken),
+        only_new=_labels(pool for pool in right.values() if id(pool) not in taken),
+    )
+
+
+def _match(label: str, one: Pool, other: Pool, *, is_alike: bool) -> Match:
+    return Match(label, one, other, () if is_alike else differences(one.case, other.case), is_alike)
+
+
+def _pools(side: Side) -> dict[str, Pool]:
+    found: dict[str, list[Record]] = {}
+    for record in side.records:
+        found.setdefault(record.case.key, []).append(record)
+    return {key: Pool(records[0].case, tuple(records)) for key, records in found.items()}
+
+
+def _pair(mine: Sequence[Pool], theirs: Sequence[Pool], identity: _Identity) -> list[tuple[Pool, Pool]]:
+    """Those whose identity nothing else on their own side has."""
+    one, other = _alone(mine, identity), _alone(theirs, identity)
+    return [(one[key], other[key]) for key in one if key in other]
+
+
+def _alone(pools: Sequence[Pool], identity: _Identity) -> dict[Hashable, Pool]:
+    found: dict[Hashable, list[Pool]] = {}
+    for pool in pools:
+        found.setdefault(identity(pool.case), []).append(pool)
+    return {key: same[0] for key, same in found.items() if len(same) == 1}
+
+
+def _by_shared(mine: Sequence[Case], theirs: Sequence[Case]) -> _Identity:
+    """Another target, a parameter that only one side knows, or another budget make no other work."""
+    shared = sorted(_shared(mine, theirs) - _HOW)
+    return lambda case: (case.ranks, *(_text(case.parameters[name]) for name in shared))
+
+
+def _by_telling(mine: Sequence[Case], theirs: Sequence[Case]) -> _Identity:
+    """What is the same throughout each side may differ between them: it is what the comparison is about."""
+    shared = _shared(mine, theirs) - _HOW
+    telling = sorted(
+        name
+        for name in shared
+        if name in _WHAT or any(len({_text(case.parameters[name]) for case in side}) > 1 for side in (mine, theirs))
+    )
+    by_ranks = any(len({case.ranks for case in side}) > 1 for side in (mine, theirs))
+    return lambda case: (case.ranks if by_ranks else 0, *(_text(case.parameters[name]) for name in telling))
+
+
+def _shared(mine: Sequence[Case], theirs: Sequence[Case]) -> set[str]:
+    """Names of parameters that every case has."""
+    every = [set(case.parameters) for case in (*mine, *theirs)]
+    return set.intersection(*every) if every else set()
+
+
+def differences(one: Case, other: Case) -> tuple[Difference, ...]:
+    """In what two cases differ; what only one of them knows is passed over."""
+    pairs: dict[str, tuple[str, str]] = {
+        "target": (one.target, other.target),
+        "ranks": (str(one.ranks), str(other.ranks)),
+    }
+    for name in one.parameters:
+        if name in other.parameters:
+            pairs[name] = (_shown(one.parameters[name]), _shown(other.parameters[name]))
+    return tuple(Difference(name, before, after) for name, (before, after) in pairs.items() if before != after)
+
+
+def _labels(pools: Iterable[Pool]) -> tuple[str, ...]:
+    return tuple(unique_labels([_plain(pool.case) for pool in pools]))
+
+
+def _plain(case: Case) -> Case:
+    """As the first repetition, so that a pool is not named after one of many."""
+    return case if case.repeat == 1 else case.model_copy(update={"repeat": 1})
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+
+
+def _shown(value: Any) -> str:
+    return "unset" if value is None else _text(value)

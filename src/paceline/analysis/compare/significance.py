@@ -1,0 +1,265 @@
+"""The ratio of two sides with its interval, for many cases at once.
+
+Each part of a side (one repetition in one run) gives the logarithm of its headline and how far its own samples leave
+that open, from the summary that the one statistics module made of them. Where a side has several parts, what differs
+between them enters: runs scatter more than the samples within one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.record import Measurement
+from paceline.core.stats import CONFIDENCE, Interval, student_quantile
+
+FALSE_ALARMS = 0.05  # the share of false ones among all that are called changes
+FLOOR = 2e-4  # of a value: no side is known better than this, however alike its samples are
+FEWEST = 8  # samples from which the correlation of neighbours can be guessed
+MOST_FREEDOM = 200  # beyond it Student's distribution is the normal one to within what anybody can tell
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+
+class Part(NamedTuple):
+    """A metric of one repetition in one run, and the samples that stand behind it."""
+
+    measurement: Measurement
+    samples: Sequence[float] = ()  # those of the time that a rate was computed from
+
+
+class Ratio(NamedTuple):
+    """How the new side stands to the reference: values and their quotient, new / reference."""
+
+    reference: float  # the headline, the geometric mean of it where there are several parts
+    new: float
+    value: float | None  # None where there is no such quotient: a zero, a negative or no number
+    interval: Interval | None  # None where a side is a single value
+    error: float | None  # standard error of the quotient's logarithm
+    freedom: int  # degrees of freedom of that error
+    chance: float | None  # of a quotient as far from 1 or farther, if nothing changed
+
+
+def ratios(
+    references: Sequence[Sequence[Part]], news: Sequence[Sequence[Part]], confidence: float = CONFIDENCE
+) -> list[Ratio]:
+    """The ratio of each case; a case is the parts of the reference and those of the new side, at least one each."""
+    before, after = _side(references), _side(news)
+    with np.errstate(all="ignore"):
+        found = _test(before, after, confidence)
+    columns = (before.values, after.values, found.ratio, found.low, found.high, found.error, found.chance)
+    return [
+        Ratio(
+            reference=reference,
+            new=new,
+            value=_finite(ratio),
+            interval=Interval(low=low, high=high, confidence=confidence) if known else None,
+            error=error if known else None,
+            freedom=freedom,
+            chance=chance if known else None,
+        )
+        for reference, new, ratio, low, high, error, chance, freedom, known in zip(
+            *(column.tolist() for column in (*columns, found.freedom, found.known)), strict=True
+        )
+    ]
+
+
+def ratio_of_pairs(pairs: Sequence[tuple[float, float]], confidence: float = CONFIDENCE) -> Ratio:
+    """The ratio over pairs that were taken one right after the other: what drifts between pairs cancels."""
+    values = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    with np.errstate(all="ignore"):
+        logs = np.log(values)
+    middle = np.exp(logs.mean(axis=0))
+    steps = logs[:, 1] - logs[:, 0]
+    freedom = max(1, min(len(steps) - 1, MOST_FREEDOM))
+    if len(steps) < 2 or not np.isfinite(steps).all():
+        value = _finite(float(np.exp(steps.mean())))
+        return Ratio(float(middle[0]), float(middle[1]), value, None, None, freedom, None)
+    error = math.hypot(float(steps.std(ddof=1)) / math.sqrt(len(steps)), FLOOR)
+    centre, reach = float(steps.mean()), student_quantile(0.5 + confidence / 2.0, float(freedom)) * error
+    interval = Interval(low=math.exp(centre - reach), high=math.exp(centre + reach), confidence=confidence)
+    chance = float(student_tails(np.array([centre / error]), np.array([freedom]))[0])
+    return Ratio(float(middle[0]), float(middle[1]), math.exp(centre), interval, error, freedom, chance)
+
+
+def significant(chances: Sequence[float | None], false_alarms: float = FALSE_ALARMS) -> list[bool]:
+    """Which of many comparisons are changes, by Benjamini and Hochberg: of those, at most this share is false.
+
+    Where nothing changed at all, the chance that any is called a change is at most the same.
+    """
+    known = sorted((chance, place) for place, chance in enumerate(chances) if chance is not None)
+    called = [False] * len(chances)
+    last = max(
+        (rank for rank, (chance, _) in enumerate(known, 1) if chance <= false_alarms * rank / len(known)), default=0
+    )
+    for _, place in known[:last]:
+        called[place] = True
+    return called
+
+
+def student_tails(t: Floats, freedom: Counts) -> Floats:
+    """The chance of Student's t beyond +-t, for whole degrees of freedom, by the finite series of its distribution."""
+    angle = np.arctan2(np.abs(t), np.sqrt(freedom))
+    sine, cosine = np.sin(angle), np.cos(angle)
+    is_odd = freedom % 2 == 1
+    term = np.where(is_odd, cosine, 1.0)
+    total = np.where(freedom == 1, 0.0, term)
+    for power in range(2, int(freedom.max(initial=0)) - 1):
+        # The factors of the two series interleave: 1/2, 3/4, ... of the even one and 2/3, 4/5, ... of the odd one.
+        ours = (power % 2 == 1) == is_odd
+        term = np.where(ours, term * cosine**2 * (power - 1) / power, term)
+        total = np.where(ours & (power <= freedom - 2), total + term, total)
+    inside = np.where(is_odd, 2.0 / np.pi * (angle + sine * total), sine * total)
+    return np.clip(1.0 - inside, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One side of every case, as arrays with a row for each."""
+
+    counts: Floats  # parts
+    logs: Floats  # mean of the parts' logarithms
+    scatter: Floats  # sum of the squares around that mean
+    within: Floats  # mean variance that the parts' own samples leave; NaN where a part has no samples
+    freedom: Floats  # of `within`
+    values: Floats
+
+
+@dataclass(frozen=True)
+class _Tested:
+    ratio: Floats
+    low: Floats
+    high: Floats
+    error: Floats
+    freedom: Counts
+    chance: Floats
+    known: NDArray[np.bool_]
+
+
+def _side(cases: Sequence[Sequence[Part]]) -> _Side:
+    rows = np.repeat(np.arange(len(cases)), [len(parts) for parts in cases])
+    every = [part for parts in cases for part in parts]
+    counts = independent([part.samples for part in every])
+    found = [_known(part.measurement, count) for part, count in zip(every, counts, strict=True)]
+    values, logs, variances, freedom = np.array(found, dtype=np.float64).reshape(-1, 4).T
+
+    def total(weights: Floats) -> Floats:
+        return np.bincount(rows, weights, len(cases)).astype(np.float64)
+
+    counts = total(np.ones(len(rows)))
+    with np.errstate(all="ignore"):
+        means = total(logs) / counts
+        # Satterthwaite: a sum of variances knows as much as its largest members do.
+        known = total(variances) ** 2 / total(variances**2 / freedom)
+        single = total(values)
+        return _Side(
+            counts=counts,
+            logs=means,
+            scatter=total((logs - means[rows]) ** 2),
+            within=total(variances) / counts,
+            freedom=known,
+            values=np.where(counts == 1, single, np.where(np.isfinite(means), np.exp(means), single / counts)),
+        )
+
+
+def _test(before: _Side, after: _Side, confidence: float) -> _Tested:
+    between = before.counts + after.counts - 2
+    spread = (before.scatter + after.scatter) / np.maximum(between, 1)
+    variances = [_variance(side, between, spread) for side in (before, after)]
+    alone = (variances[0] + variances[1]) ** 2 / (
+        variances[0] ** 2 / before.freedom + variances[1] ** 2 / after.freedom
+    )
+    freedom = np.where(between > 0, between, np.nan_to_num(alone, nan=1.0))
+    whole = np.clip(np.floor(freedom + 1e-9), 1, MOST_FREEDOM).astype(np.int64)
+    whole -= np.where(whole > 30, whole % 10, 0)  # the quantiles differ by less than 1 % there, and each takes its time
+    error = np.sqrt(variances[0] + variances[1] + 2 * FLOOR**2)
+    change = after.logs - before.logs
+    reach = error * _quantiles(whole, confidence)
+    chance = student_tails(np.nan_to_num(change / error), whole)
+    return _Tested(
+        ratio=np.exp(change),
+        low=np.exp(change - reach),
+        high=np.exp(change + reach),
+        error=error,
+        freedom=whole,
+        chance=chance,
+        known=np.isfinite(change) & np.isfinite(error),
+    )
+
+
+def _variance(side: _Side, between: Floats, spread: Floats) -> Floats:
+    """Of the side's mean: what its samples leave open, or more where the parts differ by more than that explains."""
+    alone = np.where(side.counts == 1, np.nan, 0.0)  # one value without samples says nothing about itself
+    own = np.where(np.isnan(side.within), alone, side.within)
+    return np.where(between > 0, np.maximum(own, spread), own) / side.counts
+
+
+def _known(part: Measurement, count: float) -> tuple[float, float, float, float]:
+    """Value, its logarithm, the variance of that, and its degrees of freedom; NaN for what there is not.
+
+    `count` is how many independent samples there are if neighbours are alike, as `independent` has it.
+    """
+    value, summary = part.value, part.summary
+    log = math.log(value) if value > 0 and math.isfinite(value) else math.nan
+    if part.statistic == "single" or summary.count < 2:
+        return value, log, math.nan, 1.0
+    told = summary.effective_count
+    effective = max(1.0, min(told, count))
+    is_alike = effective < 0.9 * summary.count
+    if part.statistic == "mean" and summary.deviation > 0:
+        # Samples that are alike stay closer to their own mean than to the true one.
+        bias = (1.0 - 1.0 / summary.count) * effective / max(effective - 1.0, 0.5) if is_alike else 1.0
+        variance = (summary.deviation / summary.mean) ** 2 / effective * bias
+        return value, log, variance, max(1.0, (effective - 1.0) / (2.0 if is_alike else 1.0))
+    interval = part.interval
+    if interval is None or not 0 < interval.low <= interval.high:
+        return value, log, math.nan, 1.0
+    reach = _normal_reach(interval.confidence)
+    error = (math.log(interval.high) - math.log(interval.low)) / (2.0 * reach)
+    # Their distance is as sure as the independent samples between the two order statistics are many.
+    return value, log, error**2 * told / effective, max(1.0, reach * math.sqrt(effective) / 2.0)
+
+
+def independent(series: Sequence[Sequence[float]]) -> Floats:
+    """How many independent samples each series is worth if each sample resembles the one before it, and only so.
+
+    The correlation of neighbours is taken without its bias in short series, and never rounded down to none: what the
+    effective count of a few samples cannot tell from noise would pass for precision here. Infinite where it is unknown.
+    """
+    counts = np.full(len(series), np.inf)
+    lengths = np.fromiter(map(len, series), dtype=np.int64, count=len(series))
+    for length in np.unique(lengths[lengths >= FEWEST]):
+        rows = np.flatnonzero(lengths == length)
+        samples = np.array([series[int(row)] for row in rows], dtype=np.float64)
+        # A huge outlier neither hides nor fakes correlation if it is drawn in.
+        ordered = np.sort(samples, axis=1)
+        edge = max(1, int(length) // 20)
+        drawn = np.clip(samples, ordered[:, [edge]], ordered[:, [-1 - edge]])
+        centred = drawn - drawn.mean(axis=1, keepdims=True)
+        with np.errstate(all="ignore"):
+            found = (centred[:, 1:] * centred[:, :-1]).sum(axis=1) / (centred**2).sum(axis=1)
+        alike = np.clip((length * np.nan_to_num(found) + 1.0) / (length - 3.0), 0.0, 0.99)
+        counts[rows] = length * (1.0 - alike) / (1.0 + alike)
+    return counts
+
+
+@lru_cache(maxsize=4096)
+def _normal_reach(confidence: float) -> float:
+    return NormalDist().inv_cdf(0.5 + min(max(confidence, 0.1), 0.999999) / 2.0)
+
+
+def _quantiles(freedom: Counts, confidence: float) -> Floats:
+    found, places = np.unique(freedom, return_inverse=True)
+    return np.array([student_quantile(0.5 + confidence / 2.0, float(one)) for one in found])[places]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

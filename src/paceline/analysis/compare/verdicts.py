@@ -1,0 +1,388 @@
+"""A comparison: for every matched case and metric the ratio, and what it comes to in a word."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import NamedTuple
+
+from paceline.analysis.compare.environments import EnvironmentDifference, environment_differences
+from paceline.analysis.compare.limits import Limit
+from paceline.analysis.compare.matching import Match, Matched, Pool, Side, match
+from paceline.analysis.compare.significance import FALSE_ALARMS, MOST_FREEDOM, Part, Ratio, ratios, significant
+from paceline.analysis.summary import headline_of
+from paceline.core.errors import InputError, unknown
+from paceline.core.metric import Better, Metric
+from paceline.core.record import At, Measurement, Record
+from paceline.core.stats import CONFIDENCE, Interval, student_quantile
+
+Key = tuple[str, tuple[tuple[str, int | float | str], ...]]  # a metric at a point of a sweep
+Primary = Mapping[str, str]
+Figures = Mapping[Key, Measurement]
+
+
+class Verdict(StrEnum):
+    """What a ratio comes to."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    CHANGED = "changed"  # of a metric without a direction
+    SAME = "no significant change"
+    SINGLE = "one value, no interval"
+    NONE = "no ratio"  # a value is zero, negative or no number
+
+
+class Row(NamedTuple):
+    """One metric of one case on both sides."""
+
+    label: str
+    category: str
+    metric: Metric
+    at: At
+    ratio: Ratio
+    parts: tuple[int, int]  # repetitions on each side
+    samples: tuple[int, int]
+    doubts: tuple[tuple[str, ...], tuple[str, ...]]  # kinds, of each side
+    verdict: Verdict
+
+    @property
+    def is_change(self) -> bool:
+        """Whether it is called a change."""
+        return self.verdict in (Verdict.BETTER, Verdict.WORSE, Verdict.CHANGED)
+
+    @property
+    def gain(self) -> float | None:
+        """The ratio turned so that more than 1 is better; None where neither direction is, or there is no ratio."""
+        return _gain(self.metric, self.ratio)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The geometric mean of the gains of some cases; above 1 is better."""
+
+    category: str  # empty for all that were compared
+    count: int
+    value: float
+    interval: Interval | None  # None where one of them has none
+
+    @property
+    def is_change(self) -> bool:
+        """Whether 1 lies outside the interval."""
+        return self.interval is not None and not self.interval.low <= 1.0 <= self.interval.high
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A case that succeeded on one side only."""
+
+    label: str
+    side: str  # where it did not
+    is_new: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """One side against the reference."""
+
+    reference: Side
+    new: Side
+    matched: Matched
+    broken: tuple[Broken, ...]
+    uncompared: tuple[str, ...]  # why some matched cases have no row
+    environment: tuple[EnvironmentDifference, ...]
+    rows: tuple[Row, ...] = ()
+    means: tuple[Mean, ...] = ()  # of all, then of each category where there are several
+
+    @property
+    def is_single(self) -> bool:
+        """Whether intervals rest on the samples within one run of each side alone."""
+        return bool(self.rows) and all(row.parts == (1, 1) for row in self.rows if row.ratio.interval)
+
+    def count(self, verdict: Verdict) -> int:
+        """How many rows came to this."""
+        return sum(row.verdict is verdict for row in self.rows)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Every other side against the first."""
+
+    pairings: tuple[Pairing, ...]
+    is_paired: bool = False  # measured in turns, and compared turn by turn
+
+    @property
+    def rows(self) -> Iterator[Row]:
+        """Those of all pairings."""
+        return (row for pairing in self.pairings for row in pairing.rows)
+
+    @property
+    def doubts(self) -> dict[str, str]:
+        """The kinds of doubts and the letter that marks each."""
+        marks: dict[str, str] = {}
+        for kind in dict.fromkeys(kind for row in self.rows for side in row.doubts for kind in side):
+            own = "".join(letter for letter in kind.upper() if letter.isascii() and letter.isalpha())
+            free = (letter for letter in own + "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter not in marks.values())
+            marks[kind] = next(free, "*")
+        return marks
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A ratio beyond a limit, or a case that is no more."""
+
+    limit: Limit
+    pairing: Pairing
+    label: str
+    row: Row | None
+    reason: str
+
+
+def compare(
+    sides: Sequence[Side],
+    *,
+    primary: Primary | None = None,
+    metrics: Sequence[str] = (),
+    also: Sequence[str] = (),
+    every: bool = False,
+) -> Comparison:
+    """Compare every side with the first: by each case's headline, or by the metrics named; beside them by others."""
+    if len(sides) < 2:
+        raise InputError("a comparison needs two sides: name a reference and at least one other")
+    wanted = Wanted(primary or {}, tuple(metrics), tuple(also), every)
+    found = [_pairing(sides[0], side, wanted) for side in sides[1:]]
+    drafts = [draft for _, drafts in found for draft in drafts]
+    for name in (*metrics, *also):
+        if not any(draft.measured.metric.name == name for draft in drafts):
+            known = {m.metric.name for side in sides for record in side.records for m in record.measurements}
+            raise (
+                unknown("metric", name, known)
+                if name not in known
+                else InputError(f"no case that both sides have has the metric '{name}' on both")
+            )
+    rows = iter(judged(drafts, ratios([draft.before for draft in drafts], [draft.after for draft in drafts])))
+    return Comparison(tuple(with_rows(pairing, [next(rows) for _ in mine]) for pairing, mine in found))
+
+
+def judged(drafts: Sequence[Draft], found: Sequence[Ratio]) -> list[Row]:
+    """Rows with verdicts: which of all ratios are changes is told of all together."""
+    called = significant([ratio.chance for ratio in found], FALSE_ALARMS)
+    return [_row(draft, ratio, change) for draft, ratio, change in zip(drafts, found, called, strict=True)]
+
+
+def with_rows(pairing: Pairing, rows: Sequence[Row]) -> Pairing:
+    """The pairing with its rows and their means."""
+    return replace(pairing, rows=tuple(rows), means=tuple(_means(rows)))
+
+
+def violations(comparison: Comparison, limits: Iterable[Limit], *, strict: bool = False) -> list[Violation]:
+    """What crosses a limit: the ratio lies beyond it and is a significant change; strictly, without the second.
+
+    A case that succeeded in the reference and not on the new side crosses every limit that is about it.
+    """
+    found = []
+    for limit in limits:
+        rows = [row for row in comparison.rows if limit.covers(row.metric.name)]
+        gone = [broken for pairing in comparison.pairings for broken in pairing.broken if broken.is_new]
+        if not rows and not gone:
+            known = {row.metric.name for row in comparison.rows}
+            raise unknown("metric in --fail-on", limit.metric, known)
+        for pairing in comparison.pairings:
+            for row in pairing.rows:
+                value = row.ratio.value
+                is_meant = limit.covers(row.metric.name) and (strict or row.is_change)
+                if is_meant and value is not None and limit.is_crossed(value):
+                    found.append(Violation(limit, pairing, row.label, row, ""))
+            found += [Violation(limit, pairing, one.label, None, one.reason) for one in pairing.broken if one.is_new]
+    return found
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which metrics to compare."""
+
+    primary: Primary
+    names: tuple[str, ...] = ()  # instead of the headline
+    also: tuple[str, ...] = ()
+    every: bool = False
+
+    def keys(self, records: tuple[Record, Record], before: Figures, after: Figures) -> list[Key]:
+        """Those that both sides have, the headline first."""
+        found = [self._headline(records, before, after)] if not self.names else []
+        found += [key for name in (*self.names, *self.also) for key in _named(name, before)]
+        found += before if self.every else []
+        return [key for key in dict.fromkeys(found) if key is not None and key in before and key in after]
+
+    def _headline(self, records: tuple[Record, Record], before: Figures, after: Figures) -> Key | None:
+        """The reference's, or else the new side's, if the other has it, too."""
+        for record in records:
+            headline = headline_of(record, self.primary.get(record.case.benchmark))
+            if headline is not None and (key := _key(headline)) in before and key in after:
+                return key
+        return None
+
+
+class Draft(NamedTuple):
+    """What a row is made of."""
+
+    pair: Match
+    measured: Measurement
+    before: list[Part]
+    after: list[Part]
+
+
+def _pairing(reference: Side, new: Side, wanted: Wanted) -> tuple[Pairing, list[Draft]]:
+    matched = match(reference, new)
+    if not matched.matches:
+        raise InputError(
+            f"'{reference.name}' and '{new.name}' have no case in common: "
+            f"the one has {_some(matched.only_reference)}, the other {_some(matched.only_new)}"
+        )
+    drafts: list[Draft] = []
+    broken: list[Broken] = []
+    uncompared: list[str] = []
+    for pair in matched.matches:
+        if not pair.reference.good or not pair.new.good:
+            broken += _broken(pair, reference, new)
+            continue
+        made, why = _drafts(pair, wanted)
+        drafts += made
+        uncompared += [f"{pair.label}: {why}"] if why else []
+    cases = [pool.case for pair in matched.matches for pool in (pair.reference, pair.new)]
+    pairing = Pairing(
+        reference=reference,
+        new=new,
+        matched=matched,
+        broken=tuple(broken),
+        uncompared=tuple(uncompared),
+        environment=environment_differences(reference, new, on_gpus=any(c.target.startswith("cuda") for c in cases)),
+    )
+    return pairing, drafts
+
+
+def _drafts(pair: Match, wanted: Wanted) -> tuple[list[Draft], str]:
+    before = [figures(record) for record in pair.reference.good]
+    after = [figures(record) for record in pair.new.good]
+    first = (pair.reference.good[0], pair.new.good[0])
+    made: list[Draft] = []
+    for key in wanted.keys(first, before[0], after[0]):
+        measured, other = before[0][key], after[0][key]
+        if measured.metric.unit != other.metric.unit:
+            return made, f"'{key[0]}' is in {measured.metric.unit} and in {other.metric.unit}"
+        parts = [[part_of(one, key) for one in side if key in one] for side in (before, after)]
+        made.append(Draft(pair, measured, *parts))
+    return made, "" if made or wanted.names else "no metric that both sides have"
+
+
+def _row(draft: Draft, ratio: Ratio, called: bool) -> Row:
+    pair, metric = draft.pair, draft.measured.metric
+    return Row(
+        label=pair.label,
+        category=pair.reference.case.category,
+        metric=metric,
+        at=draft.measured.at,
+        ratio=ratio,
+        parts=(len(draft.before), len(draft.after)),
+        samples=(_count(draft.before), _count(draft.after)),
+        doubts=(_doubts(pair.reference), _doubts(pair.new)),
+        verdict=_verdict(metric, ratio, called),
+    )
+
+
+def _count(parts: Iterable[Part]) -> int:
+    return sum(part.measurement.summary.count for part in parts)
+
+
+def figures(record: Record) -> dict[Key, Measurement]:
+    """The measurements of the case as a whole and at its points; those of single ranks are left out."""
+    return {_key(measured): measured for measured in record.measurements if not measured.scope}
+
+
+def _key(measured: Measurement) -> Key:
+    return measured.metric.name, tuple(measured.at.items())
+
+
+def _named(name: str, known: Figures) -> list[Key]:
+    """The metric of the case as a whole, else at every point."""
+    return [(name, ())] if (name, ()) in known else [key for key in known if key[0] == name]
+
+
+def part_of(index: Figures, key: Key) -> Part:
+    """The metric with the samples behind it."""
+    measured = index[key]
+    source = index.get((measured.derived_from, key[1])) if measured.derived_from else measured
+    return Part(measured, source.samples if source is not None else ())
+
+
+def _doubts(pool: Pool) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([doubt.kind for record in pool.good for doubt in record.doubts]))
+
+
+def _broken(pair: Match, reference: Side, new: Side) -> list[Broken]:
+    sides = ((pair.reference, reference, False), (pair.new, new, True))
+    failed = [(pool, side, is_new) for pool, side, is_new in sides if not pool.good]
+    if len(failed) == 2:  # neither side has it: nothing changed
+        return []
+    found = []
+    for pool, side, is_new in failed:
+        last = pool.records[-1]
+        cause = f": {last.cause.message}" if last.cause else ""
+        found.append(Broken(pair.label, side.name, is_new, f"{last.outcome.value}{cause}"))
+    return found
+
+
+def _verdict(metric: Metric, ratio: Ratio, called: bool) -> Verdict:
+    if ratio.value is None:
+        return Verdict.NONE
+    if ratio.interval is None:
+        return Verdict.SINGLE
+    if not called:
+        return Verdict.SAME
+    gain = _gain(metric, ratio)
+    if gain is None:
+        return Verdict.CHANGED
+    return Verdict.BETTER if gain > 1 else Verdict.WORSE
+
+
+def _gain(metric: Metric, ratio: Ratio) -> float | None:
+    if not ratio.value or metric.better is Better.NEITHER:
+        return None
+    return ratio.value if metric.better is Better.HIGHER else 1.0 / ratio.value
+
+
+def _means(rows: Sequence[Row]) -> Iterator[Mean]:
+    """One metric of each case counts: several that tell the same would weigh it twice."""
+    first: dict[str, Row] = {}
+    for row in rows:
+        if row.gain is not None and not row.at:
+            first.setdefault(row.label, row)
+    chosen = list(first.values())
+    if len(chosen) < 2:
+        return
+    yield _mean("", chosen)
+    categories = dict.fromkeys(row.category for row in chosen)
+    if len(categories) > 1:
+        for category in categories:
+            yield _mean(category, [row for row in chosen if row.category == category])
+
+
+def _mean(category: str, rows: Sequence[Row]) -> Mean:
+    """Of these cases and no others: what differs between cases is no error."""
+    centre = math.fsum(math.log(row.gain) for row in rows if row.gain) / len(rows)
+    errors = [row.ratio.error for row in rows]
+    known = [error for error in errors if error is not None]
+    if len(known) < len(rows):
+        return Mean(category, len(rows), math.exp(centre), None)
+    variance = math.fsum(error**2 for error in known)
+    freedom = variance**2 / math.fsum(error**4 / row.ratio.freedom for error, row in zip(known, rows, strict=True))
+    whole = float(max(1, min(MOST_FREEDOM, math.floor(freedom + 1e-9))))
+    reach = student_quantile(0.5 + CONFIDENCE / 2.0, whole) * math.sqrt(variance) / len(rows)
+    interval = Interval(low=math.exp(centre - reach), high=math.exp(centre + reach), confidence=CONFIDENCE)
+    return Mean(category, len(rows), math.exp(centre), interval)
+
+
+def _some(labels: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(labels) - most} more" if len(labels) > most else ""
+    return ", ".join(labels[:most]) + more if labels else "none"

@@ -1,0 +1,250 @@
+"""What a sample or a request costs: money, energy and CO2, each with what it was computed from, or not at all."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from paceline.analysis.configuration import device_count, device_of, machine_of
+from paceline.analysis.reading import Reading
+from paceline.core.errors import InputError, unknown
+from paceline.core.quantity import parse_rate, show_count
+from paceline.core.record import Measurement, Record
+from paceline.core.run import Run
+
+JOULES_PER_KWH = 3.6e6
+THOUSAND = 1000.0
+_HOUR = ("", "h", "hour")
+_NUMBER = r"(\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?|\.\d+)"
+_AMOUNT = re.compile(rf"^\s*\$?\s*{_NUMBER}\s*(?:USD|\$)?\s*(?:(?:/|per)\s*(.*?))?\s*$")
+_CARBON = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(g|kg)?\s*(?:/\s*kWh)?\s*$")
+
+
+class Rented(Protocol):
+    """What a table of prices knows of an instance."""
+
+    @property
+    def instance(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def per_device(self) -> float: ...
+    @property
+    def basis(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class HourlyPrice:
+    """What an hour of all that a case used costs."""
+
+    usd: float
+    basis: str
+
+
+@dataclass(frozen=True)
+class StatedPrice:
+    """A price that the user stated: of one device, for the machines whose name has these words."""
+
+    machine: str  # empty for all
+    usd: float
+    basis: str
+
+    def fits(self, device: str) -> bool:
+        """Whether this is the price of such a device."""
+        return _words(self.machine) <= _words(device)
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A figure that was computed, and from what."""
+
+    reading: Reading
+    unit: str
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the work of a case costs; a part that is not known is None."""
+
+    work: str  # request, image, sequence
+    per_thousand: Derived | None
+    energy: Derived | None
+    co2: Derived | None
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What is known of prices: the user's word first, then the record's own, then a table."""
+
+    table: Mapping[str, Rented]
+    stated: tuple[StatedPrice, ...] = ()
+
+    def of(self, record: Record, run: Run) -> HourlyPrice | None:
+        """The price of an hour of what this case used; None rather than that of something else."""
+        device, count = device_of(record, run), device_count(record, run)
+        for price in self.stated:
+            if price.fits(device):
+                return HourlyPrice(price.usd * count, _counted(price.basis, count))
+        own = _own_price(record)
+        if own is not None:
+            return own
+        fitting = self.fitting(device)
+        if len(fitting) != 1:
+            return None
+        found = fitting[0]
+        return HourlyPrice(found.per_device * count, _counted(f"{found.instance}: {found.basis}", count))
+
+    def fitting(self, device: str) -> list[Rented]:
+        """The rows of the table that rent such a device."""
+        return [row for row in self.table.values() if _words(row.device) <= _words(device)]
+
+    def why_unknown(self, record: Record, run: Run) -> str:
+        """Why there is no price, and what to do."""
+        device = device_of(record, run)
+        found = self.fitting(device)
+        if found:
+            word = found[0].device.split()[-1]
+            rows = ", ".join(f"{row.instance} {row.per_device:g} USD/h" for row in found)
+            return f"{device} is rented at several prices ({rows}): choose with --price '{word}={found[0].instance}'"
+        return f"the price of {machine_of(record, run)} is not known: state it with --price '2.5 USD/h'"
+
+    def refuse_unused(self, devices: Sequence[str]) -> None:
+        """A price for a machine that nobody measured is a slip of the pen."""
+        for price in self.stated:
+            if price.machine and not any(price.fits(device) for device in devices):
+                known = ", ".join(sorted(set(devices))) or "none"
+                raise InputError(f"--price '{price.machine}=...': no machine of these results has that name: {known}")
+
+
+def read_price(text: str, table: Mapping[str, Rented]) -> StatedPrice:
+    """A price as people write it: `2.5 USD/h`, `c7g.large`, `H100=3 USD/h`, `H100=p5.48xlarge`."""
+    machine, separator, price = text.rpartition("=")
+    if separator and not machine.strip():
+        raise InputError(f"--price '{text}': name a machine before '=', like 'H100=3 USD/h'")
+    price = price.strip()
+    if price in table:
+        row = table[price]
+        return StatedPrice(machine.strip(), row.per_device, f"{row.instance}: {row.basis}")
+    amount, per = _amount(price)
+    if amount is None:
+        raise unknown("instance or price", price, table)
+    if per not in _HOUR:
+        raise InputError(f"--price '{text}': a price is for an hour, like '2.5 USD/h'")
+    return StatedPrice(machine.strip(), amount, "as you said")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most that may be spent: for an hour of everything, or for a thousand requests or samples."""
+
+    usd: float
+    per: str  # hour, thousand
+
+    @classmethod
+    def read(cls, text: str) -> Budget:
+        """As people write it: `5 USD/h`, `0.02 USD/1k`."""
+        amount, per = _amount(text)
+        words = per.removesuffix("requests").removesuffix("samples").strip()
+        kinds = {"h": "hour", "hour": "hour", "1k": "thousand", "1000": "thousand", "thousand": "thousand"}
+        if amount is None or words not in kinds:
+            raise InputError(f"'{text}' is no budget: write it like '5 USD/h' or '0.02 USD/1k' (for 1,000 requests)")
+        return cls(amount, kinds[words])
+
+    def __str__(self) -> str:
+        return f"{self.usd:g} USD {'per hour' if self.per == 'hour' else 'per 1,000'}"
+
+
+def read_carbon(text: str) -> float:
+    """Grams of CO2 for a kilowatt-hour: `400 g/kWh`, `0.4 kg/kWh`."""
+    found = _CARBON.match(text)
+    value = float(found.group(1)) * (1000.0 if found.group(2) == "kg" else 1.0) if found else 0.0
+    if value <= 0:
+        raise InputError(f"'{text}' is no carbon intensity: write it like '400 g/kWh'")
+    return value
+
+
+def read_per_second(text: str) -> float:
+    """A rate that must be served: `200/s`."""
+    try:
+        rate = parse_rate(text)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    if rate <= 0:
+        raise InputError(f"'{text}' is no rate to serve: write it like 200/s")
+    return rate
+
+
+def costs_of(record: Record, price: HourlyPrice | None, carbon: float | None) -> Costs:
+    """What a thousand samples or requests cost, and what energy and CO2 one takes, as far as that is known."""
+    throughput = record.measurement("throughput")
+    work = throughput.metric.unit.removesuffix("/s").removesuffix("s") if throughput else "sample"
+    energy = energy_of(record)
+    return Costs(
+        work=work or "sample",
+        per_thousand=_per_thousand(throughput, price),
+        energy=energy,
+        co2=co2_of(energy, carbon, record.case.parameters.get("carbon")),
+    )
+
+
+def thousand(throughput: Reading, price: HourlyPrice) -> Reading:
+    """What a thousand cost at this rate."""
+    return throughput.over(price.usd / 3600.0 * THOUSAND)
+
+
+def energy_of(record: Record) -> Derived | None:
+    """The energy of one sample or request, where a counter of the device told it."""
+    for name in ("energy_per_request", "energy_per_sample"):
+        found = record.measurement(name)
+        if found is not None and math.isfinite(found.value) and found.value > 0:
+            source = record.facts.get("energy_source")
+            return Derived(Reading.of(found), "J", (name, *([str(source)] if source else [])))
+    return None
+
+
+def co2_of(energy: Derived | None, carbon: float | None, of_record: object = None) -> Derived | None:
+    """The CO2 of that energy; without a carbon intensity there is none to tell."""
+    basis = "as you said"
+    if carbon is None and isinstance(of_record, int | float):
+        carbon, basis = float(of_record), "as the run was told"
+    if energy is None or carbon is None:
+        return None
+    stated = f"carbon intensity {carbon:g} g/kWh, {basis}"
+    return Derived(energy.reading.times(carbon / JOULES_PER_KWH), "g", (*energy.inputs, stated))
+
+
+def _per_thousand(throughput: Measurement | None, price: HourlyPrice | None) -> Derived | None:
+    if throughput is None or price is None or not throughput.value > 0:
+        return None
+    told = f"throughput {show_count(throughput.value)} {throughput.metric.unit}"
+    reading = thousand(Reading.of(throughput), price)
+    return Derived(reading, "USD", (told, f"{price.usd:g} USD/h, {price.basis}"))
+
+
+def _own_price(record: Record) -> HourlyPrice | None:
+    """The price that a served case was given, from what it says a thousand requests cost."""
+    cost, throughput = record.measurement("cost_per_thousand"), record.measurement("throughput")
+    if cost is None or throughput is None or not cost.value * throughput.value > 0:
+        return None
+    basis = re.sub(r"^[\d.e+-]+ USD per hour \((.*)\)$", r"\1", str(record.facts.get("price", "as the run was told")))
+    return HourlyPrice(float(f"{cost.value * throughput.value * 3600.0 / THOUSAND:.9g}"), basis)
+
+
+def _amount(text: str) -> tuple[float | None, str]:
+    found = _AMOUNT.match(text)
+    if not found:
+        return None, ""
+    value = float(found.group(1))
+    return (value, (found.group(2) or "").strip()) if 0 < value < math.inf else (None, "")
+
+
+def _counted(basis: str, count: int) -> str:
+    return basis if count == 1 else f"{basis}, {count} of them"
+
+
+def _words(name: str) -> set[str]:
+    return {word.casefold() for word in re.split(r"[\s,_()-]+", name) if word}

@@ -1,0 +1,361 @@
+"""The verdict on every node: each rule over the metrics that it picks, with the reason for everything found."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.analysis.baseline import SCALE, Baseline, column_medians, medians_of_others
+from paceline.analysis.diagnose.caveats import Caveat, Judged, Seen, find_caveats
+from paceline.analysis.diagnose.criteria import Unanswerable
+from paceline.analysis.diagnose.rules import FAILED, Rule, RuleSet
+from paceline.analysis.diagnose.table import Column, Table
+from paceline.core.errors import InputError
+from paceline.core.metric import Better
+
+Kind = Literal["variance", "value", "missing", "failure", "multi"]
+_ORDER: dict[Kind, int] = {"failure": 0, "multi": 1, "variance": 2, "value": 2, "missing": 3}
+
+
+class State(StrEnum):
+    """What a node is."""
+
+    DEFECTIVE = "defective"
+    INCOMPLETE = "incomplete"  # something is missing, which the rules do not call a defect
+    HEALTHY = "healthy"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One reason."""
+
+    rule: str
+    kind: Kind
+    category: str  # "" for what is only stored for later rules
+    metric: str  # or the case, or the rule's name
+    text: str  # the condition that holds, or what happened
+    unit: str = ""
+    value: float | None = None
+    baseline: float | None = None
+    change: float | None = None  # as a part of the baseline; infinite from a baseline of zero
+    accuses: bool = True  # whether it makes the node defective
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A node and why."""
+
+    node: str
+    state: State
+    findings: tuple[Finding, ...]
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """What its defects are called."""
+        return tuple(sorted({finding.category for finding in self.findings if finding.category}))
+
+    @property
+    def accusations(self) -> tuple[Finding, ...]:
+        """What makes it defective: what failed, then the worst changes, then what is missing."""
+        found = [finding for finding in self.findings if finding.accuses]
+        return tuple(sorted(found, key=lambda finding: (_ORDER[finding.kind], -abs(finding.change or 0.0))))
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All verdicts, defective nodes first."""
+
+    table: Table
+    rules: RuleSet
+    baseline: Baseline | None  # None: each node was compared with the others
+    verdicts: tuple[Verdict, ...]
+    judged: tuple[Judged, ...]
+    caveats: tuple[Caveat, ...]
+
+    @property
+    def defective(self) -> tuple[Verdict, ...]:
+        """The nodes to look after."""
+        return tuple(verdict for verdict in self.verdicts if verdict.state is State.DEFECTIVE)
+
+
+def diagnose(table: Table, rules: RuleSet, baseline: Baseline | None = None) -> Diagnosis:
+    """Judge every node; without a baseline, each by the median of the others."""
+    if baseline is None and len(table.nodes) == 1 and any(rule.check == "variance" for rule in rules.rules):
+        raise InputError(
+            f"'{table.nodes[0]}' is one node alone, and there is nothing to compare it with: "
+            "give more nodes, or a baseline with --baseline"
+        )
+    return _Judge(table, rules, baseline).diagnosis()
+
+
+@dataclass
+class _Row:
+    """What is known of one node so far."""
+
+    findings: list[Finding] = field(default_factory=list)
+    stored: dict[str, float | dict[str, float]] = field(default_factory=dict)
+    missing: set[str] = field(default_factory=set)
+
+
+class _Judge:
+    def __init__(self, table: Table, rules: RuleSet, baseline: Baseline | None) -> None:
+        self.table = table
+        self.rules = rules
+        self.given = baseline
+        self.rows = [_Row() for _ in table.nodes]
+        self.judged: dict[str, Judged] = {}
+        self.seen = Seen()
+        self.looked_at: set[int] = set()
+        # A metric that most nodes have is expected of all; SuperBench expects what any node has.
+        self.expected = table.present.sum(axis=0) * 2 >= len(table.nodes)
+        self.base, self.middle, self.spread = self._references()
+
+    def _references(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """By node and metric what to compare with; by metric the middle and the relative spread."""
+        values = self.table.values
+        if self.given is None:
+            middle = column_medians(values)
+            base = medians_of_others(values)
+        else:
+            found = [self.given.reference(column) for column in self.table.columns]
+            middle = np.asarray([one.value if one else math.nan for one in found])
+            base = np.broadcast_to(middle, values.shape)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            deviation = SCALE * column_medians(np.abs(values - column_medians(values)))
+            spread = np.abs(deviation / middle)
+        return base, middle, spread
+
+    def diagnosis(self) -> Diagnosis:
+        for rule in self.rules.rules:
+            self.ask(rule)
+        if not self.looked_at and not any(self.table.failures.values()):
+            raise InputError(
+                f"the rules '{self.rules.name}' look at none of the {len(self.table.columns)} metrics: "
+                f"write patterns that match names like '{_example(self.table.columns)}'"
+            )
+        verdicts = [_verdict(node, row) for node, row in zip(self.table.nodes, self.rows, strict=True)]
+        order = list(State)
+        verdicts.sort(
+            key=lambda verdict: (order.index(verdict.state), -len(verdict.accusations), _natural(verdict.node))
+        )
+        return Diagnosis(
+            table=self.table,
+            rules=self.rules,
+            baseline=self.given,
+            verdicts=tuple(verdicts),
+            judged=tuple(self.judged.values()),
+            caveats=tuple(find_caveats(self.table, self.rules, self.given, self.seen, tuple(self.judged.values()))),
+        )
+
+    def ask(self, rule: Rule) -> None:
+        if rule.check == "multi":
+            self.ask_rules(rule)
+            return
+        columns = self.picked(rule)
+        self.looked_at.update(columns)
+        if rule.check == "failure":
+            self.ask_failures(rule, columns)
+        elif rule.criterion is None and rule.worse_by is None:
+            for place, row in enumerate(self.rows):
+                values = self.table.values[place]
+                row.stored[rule.name] = {self.table.columns[index].name: float(values[index]) for index in columns}
+        else:
+            counts = self.ask_metrics(rule, columns)
+            if rule.store:
+                for row, count in zip(self.rows, counts, strict=True):
+                    row.stored[rule.name] = count
+
+    def picked(self, rule: Rule) -> list[int]:
+        """The metrics of a rule, without those that no node measured."""
+        columns = [index for index in range(len(self.table.columns)) if rule.is_theirs or self.expected[index]]
+        if rule.selectors:
+            names = [(index, self.table.columns[index].name) for index in columns]
+            found: set[int] = set()
+            for selector in rule.selectors:
+                own = {index for index, name in names if selector.picks(name)}
+                if not own and rule.check != "failure":
+                    self.seen.unmatched.append(f"{rule.name}: {selector.source}")
+                found |= own
+            return sorted(found)
+        if rule.check == "failure":
+            return [index for index in columns if self.table.columns[index].leads]
+        directed = rule.worse_by is None
+        return [
+            index
+            for index in columns
+            if self.table.columns[index].leads and (directed or self.table.columns[index].better is not Better.NEITHER)
+        ]
+
+    def ask_metrics(self, rule: Rule, columns: Sequence[int]) -> list[int]:
+        """A rule over values or changes; how many metrics of each node it holds for."""
+        counts = [0] * len(self.rows)
+        for index in columns:
+            column = self.table.columns[index]
+            values = self.table.values[:, index]
+            self.miss(rule, index)
+            if rule.check != "variance":
+                arguments = values
+            else:
+                if not (rule.worse_by is None or column.better is not Better.NEITHER):
+                    self.seen.undirected[column.name] = None
+                    continue
+                arguments = _changes(values, self.base[:, index])
+                if np.isnan(arguments[~np.isnan(values)]).all():
+                    self.seen.without_baseline[column.name] = None
+                    continue
+                if not rule.store:
+                    self.judged.setdefault(
+                        column.name,
+                        Judged(column, float(self.middle[index]), float(self.spread[index]), arguments, rule),
+                    )
+            for place in self.bad(rule, column, arguments):
+                counts[place] += 1
+                is_change = rule.check == "variance"
+                self.rows[place].findings.append(
+                    Finding(
+                        rule=rule.name,
+                        kind="variance" if is_change else "value",
+                        category="" if rule.store else rule.category,
+                        metric=column.name,
+                        text=rule.text,
+                        unit=column.unit,
+                        value=float(values[place]),
+                        baseline=float(self.base[place, index]) if is_change else None,
+                        change=float(arguments[place]) if is_change else None,
+                        accuses=not rule.store,
+                    )
+                )
+        return counts
+
+    def bad(self, rule: Rule, column: Column, arguments: NDArray[np.float64]) -> list[int]:
+        """The nodes of which a rule holds for one metric."""
+        if rule.worse_by is not None:
+            worse = -arguments if column.better is Better.HIGHER else arguments
+            return [int(place) for place in np.flatnonzero(worse > rule.worse_by)]
+        assert rule.criterion is not None
+        found = []
+        for place, argument in enumerate(arguments.tolist()):
+            if not math.isnan(argument):
+                try:
+                    if rule.criterion.holds(argument):
+                        found.append(place)
+                except Unanswerable as error:
+                    self.seen.unanswered[rule.name] = str(error)
+        return found
+
+    def miss(self, rule: Rule, index: int) -> None:
+        """Tell of a metric that a node lacks; ours accuse it, SuperBench's leave that to a rule of failures."""
+        name = self.table.columns[index].name
+        for place in np.flatnonzero(np.isnan(self.table.values[:, index])):
+            row = self.rows[int(place)]
+            if name not in row.missing:
+                row.missing.add(name)
+                accuses = not rule.is_theirs and not rule.store
+                row.findings.append(Finding(rule.name, "missing", FAILED, name, "it is missing", accuses=accuses))
+
+    def ask_failures(self, rule: Rule, columns: Sequence[int]) -> None:
+        if rule.is_theirs:
+            self.ask_return_codes(rule, columns)
+            return
+        for node, row in zip(self.table.nodes, self.rows, strict=True):
+            failed = [
+                failure
+                for failure in self.table.failures.get(node, ())
+                if not rule.selectors or any(selector.picks(failure.case) for selector in rule.selectors)
+            ]
+            for failure in failed:
+                text = f"{failure.outcome}: {failure.message}" if failure.message else failure.outcome
+                row.findings.append(Finding(rule.name, "failure", rule.category, failure.case, text))
+        for index in columns:
+            self.miss(rule, index)
+        self._forget_what_failed()
+
+    def _forget_what_failed(self) -> None:
+        """That a case failed says already that its metrics are missing."""
+        for row in self.rows:
+            failed = tuple(f"{finding.metric}/" for finding in row.findings if finding.kind == "failure")
+            if failed:
+                row.findings = [
+                    finding
+                    for finding in row.findings
+                    if finding.kind != "missing" or not finding.metric.startswith(failed)
+                ]
+
+    def ask_return_codes(self, rule: Rule, columns: Sequence[int]) -> None:
+        """SuperBench's check: every pattern must match a metric that the node has, and no return code may be bad."""
+        by_selector = [
+            (selector, [index for index in columns if selector.pattern.search(self.table.columns[index].name)])
+            for selector in rule.selectors
+        ]
+        counts = self.ask_metrics(rule, columns)
+        for place, row in enumerate(self.rows):
+            for selector, own in by_selector:
+                lacking = [index for index in own if math.isnan(self.table.values[place, index])]
+                if own and not lacking:
+                    continue
+                counts[place] += 1
+                names = {self.table.columns[index].name for index in lacking} or {selector.source}
+                row.findings = [
+                    finding for finding in row.findings if finding.metric not in names or finding.kind != "missing"
+                ]
+                row.findings += [
+                    Finding(
+                        rule.name,
+                        "missing",
+                        rule.category if not own else FAILED,
+                        name,
+                        "no metric matches it" if not own else "it is missing",
+                        accuses=not rule.store,
+                    )
+                    for name in sorted(names)
+                ]
+            if rule.store:
+                row.stored[rule.name] = counts[place]
+
+    def ask_rules(self, rule: Rule) -> None:
+        assert rule.criterion is not None
+        for row in self.rows:
+            try:
+                holds = rule.criterion.holds(row.stored)
+            except Unanswerable as error:
+                self.seen.unanswered[rule.name] = str(error)
+                holds = False
+            if rule.store:
+                row.stored[rule.name] = int(holds)
+            if holds:
+                category = "" if rule.store else rule.category
+                found = Finding(rule.name, "multi", category, rule.name, rule.text, accuses=not rule.store)
+                row.findings.append(found)
+
+
+def _verdict(node: str, row: _Row) -> Verdict:
+    if any(finding.accuses for finding in row.findings):
+        return Verdict(node, State.DEFECTIVE, tuple(row.findings))
+    missing = any(finding.kind == "missing" for finding in row.findings)
+    return Verdict(node, State.INCOMPLETE if missing else State.HEALTHY, tuple(row.findings))
+
+
+def _changes(values: NDArray[np.float64], base: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The relative change; from zero to zero there is none, and from zero to anything else it is without end."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = (values - base) / base
+    from_zero = base == 0.0
+    found = np.where(from_zero & (values == 0.0), 0.0, found)
+    return np.where(from_zero & (values != 0.0) & ~np.isnan(values), np.copysign(np.inf, values), found)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Numbers in a name by their size: node-9 before node-10."""
+    parts = re.findall(r"\d+|\D+", name)
+    return [(int(part[:18]) if part.isdecimal() else -1, part) for part in parts]
+
+
+def _example(columns: Sequence[Column]) -> str:
+    return columns[0].name if columns else "benchmark/metric"

@@ -1,0 +1,335 @@
+"""Regular expressions of rules, matched by an automaton: its time grows with a name's length, whatever the pattern.
+
+Python's own matcher tries alternatives one after the other, and a pattern such as `(a+)+$` makes it try exponentially
+many. Here all alternatives are followed at once. What such an automaton cannot do is refused: back-references, looking
+ahead or behind, possessive and atomic groups, inline flags and word boundaries. As with `re.search`, a pattern may
+match anywhere in a name unless it begins with `^` or ends with `$`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from paceline.core.errors import InputError
+
+LONGEST = 500
+MOST_STATES = 1000
+MOST_REPEATS = 200
+MOST_NESTED = 30
+_MOST_REMEMBERED = 20_000  # steps of one automaton
+
+Test = Callable[[str], bool]
+START, END = "start", "end"
+
+_CLASSES: dict[str, Test] = {
+    "d": str.isdecimal,
+    "w": lambda char: char.isalnum() or char == "_",
+    "s": str.isspace,
+}
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
+
+
+@dataclass(frozen=True)
+class _State:
+    """What a state waits for: a character that passes a test, or a place (start, end); and where it leads."""
+
+    test: Test | None
+    place: str  # START, END, or "" for no condition
+    targets: tuple[int, ...]
+
+
+@dataclass
+class Pattern:
+    """A pattern that was read; `search` tells whether it matches somewhere in a name."""
+
+    source: str
+    _states: list[_State] = field(repr=False)
+    _first: int = field(repr=False)
+    _accept: int = field(repr=False)
+    _steps: dict[tuple[frozenset[int], str], frozenset[int]] = field(default_factory=dict, repr=False)
+
+    def search(self, text: str) -> bool:
+        """Whether the pattern matches anywhere in the text, as `re.search` does."""
+        current = self._closure({self._first}, at_start=True, at_end=not text)
+        fresh = self._closure({self._first}, at_start=False, at_end=False)
+        if self._accept in current:
+            return True
+        last = len(text) - 1
+        for place, char in enumerate(text):
+            if place == last:
+                current = self._closure(self._moved(current, char) | {self._first}, at_start=False, at_end=True)
+            else:
+                current = self._step(current, char, fresh)
+            if self._accept in current:
+                return True
+        # '$' also matches before a line end that ends the text.
+        return text.endswith("\n") and self._matches_before_line_end(text[:-1])
+
+    def _matches_before_line_end(self, text: str) -> bool:
+        return not text.endswith("\n") and any(state.place == END for state in self._states) and self.search(text)
+
+    def _step(self, current: frozenset[int], char: str, fresh: frozenset[int]) -> frozenset[int]:
+        key = (current, char)
+        found = self._steps.get(key)
+        if found is None:
+            if len(self._steps) >= _MOST_REMEMBERED:
+                self._steps.clear()
+            found = self._closure(self._moved(current, char), at_start=False, at_end=False) | fresh
+            self._steps[key] = found
+        return found
+
+    def _moved(self, current: frozenset[int], char: str) -> set[int]:
+        reached: set[int] = set()
+        for number in current:
+            state = self._states[number]
+            if state.test is not None and state.test(char):
+                reached.update(state.targets)
+        return reached
+
+    def _closure(self, numbers: set[int], *, at_start: bool, at_end: bool) -> frozenset[int]:
+        found = set(numbers)
+        todo = list(numbers)
+        while todo:
+            state = self._states[todo.pop()]
+            blocked = (state.place == START and not at_start) or (state.place == END and not at_end)
+            if state.test is not None or blocked:
+                continue
+            for target in state.targets:
+                if target not in found:
+                    found.add(target)
+                    todo.append(target)
+        return frozenset(found)
+
+
+def read_pattern(source: object, where: str) -> Pattern:
+    """A pattern out of a file of rules."""
+    if not isinstance(source, str) or not source:
+        raise InputError(f"{where}: {source!r} is no pattern of metrics; write text like 'mem-bw/.*_bw'")
+    if len(source) > LONGEST:
+        raise InputError(f"{where}: a pattern has at most {LONGEST} characters, but this has {len(source):,}")
+    return _Compiler(source, where).compile()
+
+
+# A part of the syntax: a function that adds its states before `after` and returns the first of them.
+_Part = Callable[[int], int]
+
+
+class _Compiler:
+    """Reads a pattern from left to right and builds its automaton from right to left."""
+
+    def __init__(self, source: str, where: str) -> None:
+        self.source = source
+        self.where = where
+        self.at = 0
+        self.nested = 0
+        self.copies = 0
+        self.states: list[_State] = []
+
+    def compile(self) -> Pattern:
+        part = self.alternatives()
+        if self.at < len(self.source):
+            raise self.refused("has a ')' too many")
+        accept = self.add(None, "", ())
+        first = part(accept)
+        return Pattern(self.source, self.states, first, accept)
+
+    def refused(self, why: str) -> InputError:
+        return InputError(f"{self.where}: the pattern '{self.source[:80]}' {why}")
+
+    def add(self, test: Test | None, place: str, targets: tuple[int, ...]) -> int:
+        if len(self.states) >= MOST_STATES:
+            raise self.refused("is too large: shorten its repetitions")
+        self.states.append(_State(test, place, targets))
+        return len(self.states) - 1
+
+    def peek(self) -> str:
+        return self.source[self.at] if self.at < len(self.source) else ""
+
+    def take(self) -> str:
+        if self.at >= len(self.source):
+            raise self.refused("ends too soon")
+        self.at += 1
+        return self.source[self.at - 1]
+
+    def alternatives(self) -> _Part:
+        branches = [self.sequence()]
+        while self.peek() == "|":
+            self.take()
+            branches.append(self.sequence())
+        if len(branches) == 1:
+            return branches[0]
+        return lambda after: self.add(None, "", tuple(branch(after) for branch in branches))
+
+    def sequence(self) -> _Part:
+        parts: list[_Part] = []
+        while self.peek() not in ("", "|", ")"):
+            parts.append(self.repeated())
+
+        def chain(after: int) -> int:
+            for part in reversed(parts):
+                after = part(after)
+            return after
+
+        return chain
+
+    def repeated(self) -> _Part:
+        part, can_repeat = self.atom()
+        low, high = self.quantifier()
+        if (low, high) == (1, 1):
+            return part
+        if not can_repeat:
+            raise self.refused("repeats what cannot be repeated")
+        if self.peek() == "?":  # a lazy one: whether there is a match does not depend on it
+            self.take()
+        if self.peek() in ("*", "+", "?") or (self.peek() == "{" and self.counted(peek=True)):
+            raise self.refused("has two quantifiers in a row, or a possessive one")
+        return lambda after: self.repeat(part, low, high, after)
+
+    def repeat(self, part: _Part, low: int, high: int | None, after: int) -> int:
+        if high is None:
+            # A loop: its state is made first, so that the part can lead back to it.
+            loop = self.add(None, "", ())
+            inner = part(loop)
+            self.states[loop] = _State(None, "", (inner, after))
+            first = loop
+        else:
+            first = after
+            for _ in range(high - low):
+                first = self.add(None, "", (part(first), after))
+        for _ in range(low):
+            first = part(first)
+        self.copies += low + (high or low) - low
+        if self.copies > MOST_STATES:  # of parts without a state, which nothing else counts
+            raise self.refused("is too large: shorten its repetitions")
+        return first
+
+    def quantifier(self) -> tuple[int, int | None]:
+        char = self.peek()
+        if char in ("*", "+", "?") and char:
+            self.take()
+            return {"*": (0, None), "+": (1, None), "?": (0, 1)}[char]
+        if char == "{":
+            counted = self.counted()
+            if counted is not None:
+                return counted
+        return 1, 1
+
+    def counted(self, *, peek: bool = False) -> tuple[int, int | None] | None:
+        """`{3}`, `{2,}`, `{,4}` or `{2,4}`; any other brace is a plain sign."""
+        end = self.source.find("}", self.at)
+        body = self.source[self.at + 1 : end] if end > 0 else ""
+        low, comma, high = body.partition(",")
+        if not body or not all(part == "" or (part.isascii() and part.isdigit()) for part in (low, high)):
+            return None
+        if not comma:
+            high = low
+        if max(len(low), len(high)) > 4 or max(int(low or 0), int(high or 0)) > MOST_REPEATS:
+            raise self.refused(f"repeats more than {MOST_REPEATS} times")
+        if high and int(low or 0) > int(high):
+            raise self.refused("repeats at least more than at most")
+        if not peek:
+            self.at = end + 1
+        return int(low or 0), int(high) if high else None
+
+    def counted_at(self, place: int) -> bool:
+        here, self.at = self.at, place
+        found = self.counted(peek=True) is not None
+        self.at = here
+        return found
+
+    def atom(self) -> tuple[_Part, bool]:
+        char = self.take()
+        if char == "(":
+            return self.group(), True
+        if char == "[":
+            return self.one(self.char_class()), True
+        if char == ".":
+            return self.one(lambda other: other != "\n"), True
+        if char in "^$":
+            return self.place(START if char == "^" else END), False
+        is_counted = char == "{" and self.counted_at(self.at - 1)
+        if char in "*+?" or is_counted:
+            raise self.refused(f"begins a part with '{char}': there is nothing to repeat")
+        if char == "\\":
+            return self.escape()
+        return self.one(_equal(char)), True
+
+    def one(self, test: Test) -> _Part:
+        return lambda after: self.add(test, "", (after,))
+
+    def place(self, place: str) -> _Part:
+        return lambda after: self.add(None, place, (after,))
+
+    def group(self) -> _Part:
+        if self.peek() == "?":
+            self.take()
+            if self.take() != ":":
+                raise self.refused("has a '(?': of these only '(?:...)' is allowed")
+        self.nested += 1
+        if self.nested > MOST_NESTED:
+            raise self.refused(f"nests more than {MOST_NESTED} groups")
+        inner = self.alternatives()
+        if self.peek() != ")":
+            raise self.refused("lacks a ')'")
+        self.take()
+        self.nested -= 1
+        return inner
+
+    def escape(self) -> tuple[_Part, bool]:
+        char = self.take()
+        if char == "A":
+            return self.place(START), False
+        found = self.escaped(char)
+        return self.one(found), True
+
+    def escaped(self, char: str) -> Test:
+        if char.lower() in _CLASSES:
+            test = _CLASSES[char.lower()]
+            return test if char.islower() else (lambda other: not test(other))
+        if char in _ESCAPES:
+            return _equal(_ESCAPES[char])
+        if char.isalnum():
+            raise self.refused(f"has '\\{char}', which is not allowed here")
+        return _equal(char)
+
+    def char_class(self) -> Test:
+        negated = self.peek() == "^"
+        if negated:
+            self.take()
+        tests: list[Test] = []
+        while True:
+            char = self.take()
+            if char == "]" and tests:
+                break
+            if char == "[" and self.peek() == ":":
+                raise self.refused("has a class like '[:alpha:]', which is not allowed here")
+            low = self.take_escaped() if char == "\\" else char
+            if isinstance(low, str) and self.peek() == "-" and self.source[self.at + 1 : self.at + 2] not in ("]", ""):
+                self.take()
+                high = self.take()
+                high_char = self.take_escaped() if high == "\\" else high
+                if not isinstance(high_char, str) or high_char < low:
+                    raise self.refused(f"has the bad range '{low}-{high}'")
+                tests.append(_between(low, high_char))
+            else:
+                tests.append(_equal(low) if isinstance(low, str) else low)
+        if negated:
+            return lambda other: not any(test(other) for test in tests)
+        return lambda other: any(test(other) for test in tests)
+
+    def take_escaped(self) -> str | Test:
+        char = self.take()
+        if char.lower() in _CLASSES:
+            return self.escaped(char)
+        if char.isalnum() and char not in _ESCAPES:
+            raise self.refused(f"has '\\{char}', which is not allowed here")
+        return _ESCAPES.get(char, char)
+
+
+def _equal(char: str) -> Test:
+    return lambda other: other == char
+
+
+def _between(low: str, high: str) -> Test:
+    return lambda other: low <= other <= high

@@ -1,0 +1,219 @@
+"""Rules: what makes a node defective. Ours are a few typed lines of YAML; SuperBench's files are read as they are.
+
+name: strict
+rules:
+  slow:
+    check: variance          # against the baseline
+    worse_by: 5%             # in the metric's bad direction
+    metrics: ["gemm .*", "copy .*/bandwidth"]
+    category: Performance
+  hot:
+    check: value
+    when: x > 90
+    metrics: [".*temperature"]
+  both:
+    check: multi             # over rules with `store: true`
+    when: rules["slow"] + rules["hot"] >= 2
+  failed:
+    check: failure
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from paceline.analysis.diagnose.criteria import Criterion, read_condition
+from paceline.analysis.diagnose.document import read_document
+from paceline.analysis.diagnose.patterns import Pattern, read_pattern
+from paceline.core.errors import InputError, nearest
+from paceline.core.parameters import explain
+from paceline.core.quantity import Fraction
+
+Check = Literal["variance", "value", "multi", "failure"]
+FAILED = "FailedTest"  # the category of what failed or is missing, in SuperBench's word
+
+DEFAULT_RULES = """\
+name: default
+rules:
+  slower:
+    check: variance
+    worse_by: 5%
+    category: Performance
+  failed:
+    check: failure
+    category: FailedTest
+"""
+
+
+@dataclass(frozen=True)
+class Selector:
+    """Which metrics a rule looks at; `benchmark` narrows a pattern to the keys of one benchmark, as SuperBench does."""
+
+    source: str
+    pattern: Pattern
+    benchmark: str | None = None
+
+    def picks(self, name: str) -> bool:
+        """Whether the rule looks at this metric."""
+        if self.source == name:
+            return True
+        if self.benchmark is not None and benchmark_of(name) != self.benchmark:
+            return False
+        return self.pattern.search(name)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule, from whichever format."""
+
+    name: str
+    check: Check
+    category: str
+    selectors: tuple[Selector, ...] = ()  # none: the metrics that lead their cases
+    criterion: Criterion | None = None
+    worse_by: float | None = None  # in place of a criterion: so much in the metric's bad direction
+    store: bool = False  # it accuses nobody: later rules ask what it found
+    is_theirs: bool = False  # SuperBench's: a missing metric is told, but alone makes nobody defective
+
+    @property
+    def text(self) -> str:
+        """The condition as a person wrote it."""
+        if self.criterion is not None:
+            return self.criterion.source
+        return f"worse by more than {100 * self.worse_by:g} %" if self.worse_by is not None else ""
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """Rules in the order in which they are asked."""
+
+    name: str
+    rules: tuple[Rule, ...]
+
+    @property
+    def is_theirs(self) -> bool:
+        """Whether it came from a file of SuperBench, so that metrics have its names."""
+        return any(rule.is_theirs for rule in self.rules)
+
+
+class RuleEntry(BaseModel):
+    """A rule as it is written."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    check: Check
+    """variance: the change from the baseline; value: the value itself; multi: what other rules found; failure: whether
+    cases failed or metrics are missing"""
+    metrics: list[str] | str | None = None
+    """Regular expressions of names of metrics; unset is the metric that leads each case"""
+    when: str | None = None
+    """When a metric is bad, as a condition on x: the relative change, or the value; for multi on rules["name"]"""
+    worse_by: Fraction | None = Field(default=None, ge=0)
+    """For variance, in place of `when`: worse than the baseline by more than this"""
+    category: str = ""
+    """What defects of this rule are called; unset is the rule's name"""
+    store: bool = False
+    """Accuse nobody, but let rules of kind multi ask how many metrics were bad, or what their values are"""
+
+    @model_validator(mode="after")
+    def _whole(self) -> RuleEntry:
+        if self.worse_by is not None and (self.check != "variance" or self.when is not None):
+            raise ValueError("'worse_by' goes with check: variance, and in place of 'when'")
+        needs = {"variance": self.worse_by is None, "value": not self.store, "multi": True, "failure": False}
+        if needs[self.check] and self.when is None:
+            raise ValueError(f"check: {self.check} needs 'when', such as when: x > 0")
+        if self.check == "failure" and (self.when is not None or self.store):
+            raise ValueError("check: failure takes neither 'when' nor 'store'")
+        if self.check == "multi" and self.metrics is not None:
+            raise ValueError("check: multi looks at other rules, not at metrics")
+        return self
+
+
+def default_rules() -> RuleSet:
+    """What is asked unless a file says otherwise: nothing 5 % worse than the others, nothing failed or missing."""
+    return rules_from_text(DEFAULT_RULES, "the default rules")
+
+
+def read_rules(path: Path) -> RuleSet:
+    """The rules of a file, ours or SuperBench's."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read the rules '{path}': {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"the rules '{path}' are no text") from None
+    return rules_from_text(text, str(path))
+
+
+def rules_from_text(text: str, where: str) -> RuleSet:
+    """The same from the text of a file."""
+    from paceline.analysis.diagnose import superbench_rules
+
+    document = read_document(text, where)
+    if not isinstance(document, Mapping):
+        raise InputError(f"{where}: rules are a mapping with 'rules', or a rule file of SuperBench")
+    if "superbench" in document:
+        return superbench_rules.read(document, where)
+    for key in document:
+        if key not in ("name", "rules"):
+            guess = nearest(str(key), ("name", "rules"))
+            raise InputError(f"{where}: unknown key '{key}': did you mean '{guess or 'rules'}'?")
+    entries = document.get("rules")
+    if not isinstance(entries, Mapping) or not entries:
+        raise InputError(f"{where}: 'rules' must be a mapping of at least one rule by its name")
+    rules = tuple(_rule(name, entry, f"{where}, rule '{name}'") for name, entry in entries.items())
+    check_references(rules, where)
+    return RuleSet(str(document.get("name") or Path(where).stem), rules)
+
+
+def _rule(name: str, entry: Any, where: str) -> Rule:
+    if not isinstance(entry, Mapping):
+        raise InputError(f"{where}: a rule is a mapping with 'check'")
+    try:
+        told = RuleEntry.model_validate(dict(entry))
+    except ValidationError as error:
+        raise InputError(f"{where}: {explain(error, RuleEntry)}".replace("'': ", "")) from None
+    is_multi = told.check == "multi"
+    argument = "rules" if is_multi else "x"
+    metrics = [told.metrics] if isinstance(told.metrics, str) else told.metrics or []
+    return Rule(
+        name=name,
+        check=told.check,
+        category=told.category or (FAILED if told.check == "failure" else name),
+        selectors=tuple(Selector(source, read_pattern(source, where)) for source in metrics),
+        criterion=read_condition(told.when, where, argument=argument, of_rules=is_multi) if told.when else None,
+        worse_by=told.worse_by,
+        store=told.store,
+    )
+
+
+def check_references(rules: tuple[Rule, ...], where: str) -> None:
+    """What a rule asks of others must have been stored before, as counts or as values."""
+    counts: set[str] = set()
+    values: set[str] = set()
+    for rule in rules:
+        if rule.criterion is not None:
+            for asked, known, what in (
+                (rule.criterion.stored, counts, "count"),
+                (rule.criterion.collected, values, "values"),
+            ):
+                lacking = sorted(asked - known)
+                if lacking:
+                    raise InputError(
+                        f"{where}: rule '{rule.name}' asks for the {what} of '{lacking[0]}', "
+                        f"but no rule before it stores {'a count' if what == 'count' else 'values'} by that name"
+                    )
+        if rule.store:
+            (counts if rule.criterion is not None or rule.worse_by is not None else values).add(rule.name)
+
+
+def benchmark_of(name: str) -> str | None:
+    """SuperBench's benchmark of a key: what stands before '/', without its note."""
+    if "/" not in name:
+        return None
+    return name.partition("/")[0].partition(":")[0]

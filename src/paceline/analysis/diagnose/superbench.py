@@ -1,0 +1,283 @@
+"""SuperBench's results (`results-summary.jsonl`, `nodes/*/results-summary.json`), read as they are.
+
+A key is `BENCHMARK[:note]/[model/]METRIC[:rank]`. Values keep SuperBench's units, since thresholds in its rules are
+written in them; which unit and which direction a metric has, a table of its names says. A metric that the table does
+not know has no unit and no better direction.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from paceline.analysis.diagnose.table import SUPERBENCH, Column, Failure, NodeResults
+from paceline.core.case import Case
+from paceline.core.errors import InputError
+from paceline.core.metric import Better, Metric
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record
+from paceline.core.run import Run, RunRecords
+from paceline.core.stats import Summary
+
+RETURN_CODE = "return_code"
+_RANKED = re.compile(r"(.*?)(?::(\d+))?", re.DOTALL)
+_HIGHER, _LOWER, _NEITHER = Better.HIGHER, Better.LOWER, Better.NEITHER
+
+# What ends a metric's name, of which benchmark, with unit and direction; the first that fits holds.
+_UNITS: tuple[tuple[str, str, str, Better], ...] = (
+    (r".*", r"return_code", "", _NEITHER),
+    (r"kernel-launch", r"(event|wall)_(time|overhead)", "ms", _LOWER),
+    (r"gemm-flops", r".*_flops|FP\d+(_TC)?|TF32_TC|BF16_TC", "GFLOP/s", _HIGHER),
+    (r"gemm-flops", r".*_iops|INT\d+_TC", "GOP/s", _HIGHER),
+    (r"(cublaslt|hipblaslt)-gemm", r".*_flops", "TFLOP/s", _HIGHER),
+    (r"(cublas|cudnn)-function", r".*_time(_.*)?", "µs", _LOWER),
+    (r"(cublas|cudnn)-function", r".*_(error_rate|error)", "", _LOWER),
+    (r"(cublas|cudnn)-function", r".*_correctness", "", _HIGHER),
+    (r"pytorch-(sharding-)?matmul|pytorch-comp.*overlap", r".*(_time|_cost)|nosharding|all.*", "ms", _LOWER),
+    (r"(ort|tensorrt)-inference", r".*_time.*", "ms", _LOWER),
+    (r"pytorch-dist-inference|dist-inference", r"step_times.*", "ms", _LOWER),
+    (r"mem-bw|gpu-copy-bw|gpu-sm-copy-bw|nvbandwidth", r".*(_bw|_BW)|[dh]to[dh]", "GB/s", _HIGHER),
+    (r"nvbandwidth", r".*_lat", "µs", _LOWER),
+    (r"gpu-stream", r".*_bw", "GB/s", _HIGHER),
+    (r"gpu-stream", r".*_ratio", "%", _HIGHER),
+    (r"cpu-stream", r".*_throughput", "MB/s", _HIGHER),
+    (r"cpu-stream", r".*_time_(avg|min|max)", "s", _LOWER),
+    (r"cpu-hpl", r"throughput", "GFLOP/s", _HIGHER),
+    (r"cpu-hpl", r"time", "s", _LOWER),
+    (r"cpu-hpl", r"tests_pass", "", _HIGHER),
+    (r"cpu-memory-bw-latency", r".*_bw", "MB/s", _HIGHER),
+    (r"cpu-memory-bw-latency", r".*_lat", "ns", _LOWER),
+    (r"(nccl|rccl|gloo|mpi)-bw", r".*_(busbw|algbw)", "GB/s", _HIGHER),
+    (r"(nccl|rccl|gloo|mpi)-bw", r".*_time", "µs", _LOWER),
+    (r"ib-loopback", r"ib_\w+_bw_\d+", "GB/s", _HIGHER),
+    (r"ib-loopback", r"IB_\w+_Avg_\d+", "MB/s", _HIGHER),
+    (r"ib-traffic", r".*_bw_.*", "GB/s", _HIGHER),
+    (r"ib-traffic", r".*_lat_.*", "µs", _LOWER),
+    (r"tcp-connectivity", r".*_time_(min|max|avg)", "ms", _LOWER),
+    (r"tcp-connectivity", r".*_success_rate", "%", _HIGHER),
+    (r"tcp-connectivity", r".*_successed_count", "", _HIGHER),
+    (r"tcp-connectivity", r".*_failed_count", "", _LOWER),
+    (r"disk-benchmark", r".*_iops", "1/s", _HIGHER),
+    (r"disk-benchmark", r".*_lat_ns_.*", "ns", _LOWER),
+    (r"gpu-burn", r"gpu_\d+_pass", "", _HIGHER),
+    (r"megatron-.*", r".*_(step_time|iteration_time)", "ms", _LOWER),
+    (r"megatron-.*", r".*_throughput", "samples/s", _HIGHER),
+    (r"megatron-.*", r".*_tflops", "TFLOP/s", _HIGHER),
+    (r"megatron-.*", r".*_mem_allocated", "GB", _LOWER),
+    (r".*models?(-benchmarks)?", r"(.*_)?(step_?time)(_.*)?", "ms", _LOWER),
+    (r".*models?(-benchmarks)?", r"(.*_)?throughput(_.*)?", "samples/s", _HIGHER),
+    (r"monitor|", r"gpu_temperature", "°C", _NEITHER),
+    (r"monitor|", r"gpu_power(_limit)?", "W", _NEITHER),
+)  # fmt: skip
+_COMPILED = tuple((re.compile(one), re.compile(other), unit, better) for one, other, unit, better in _UNITS)
+
+
+def read_results(path: Path) -> list[RunRecords]:
+    """The nodes of a file, each as a run with a record for each of its benchmarks."""
+    return [run_of(node, values, str(path)) for node, values in _lines(path)]
+
+
+def read_nodes(path: Path) -> list[NodeResults]:
+    """The same without the records: what a diagnosis of thousands of nodes takes."""
+    return [nodes_results(node, values) for node, values in _lines(path)]
+
+
+def nodes_results(node: str, values: Mapping[str, object]) -> NodeResults:
+    """One line of results."""
+    known = {key: _number(value) for key, value in values.items()}
+    failures = [
+        Failure(split(key)[0] or key, "failed", f"return code {value:g}")
+        for key, value in known.items()
+        if split(key)[1] == RETURN_CODE and value not in (0.0,) and not math.isnan(value)
+    ]
+    return NodeResults(node, known, {key: column_of(key) for key in known}, failures, environment={"host": node})
+
+
+@lru_cache(maxsize=100_000)
+def column_of(key: str) -> Column:
+    """Unit and direction of a key, as the table of names has them."""
+    group, metric, _ = split(key)
+    benchmark = group.partition("/")[0].partition(":")[0]
+    for of_benchmark, of_metric, unit, better in _COMPILED:
+        if of_benchmark.fullmatch(benchmark) and of_metric.fullmatch(metric):
+            return Column(key, unit, better, leads=better is not Better.NEITHER)
+    return Column(key, leads=False)
+
+
+@lru_cache(maxsize=100_000)
+def split(key: str) -> tuple[str, str, int | None]:
+    """What stands before the metric, the metric, and the rank."""
+    group, _, last = key.rpartition("/")
+    found = _RANKED.fullmatch(last)
+    metric, rank = found.groups() if found else (last, None)
+    return group, metric, int(rank) if rank is not None else None
+
+
+def run_of(node: str, values: Mapping[str, object], where: str = "") -> RunRecords:
+    """One line of results as a run; `where` is the file it stands in."""
+    groups: dict[str, dict[str, float]] = {}
+    for key, value in values.items():
+        groups.setdefault(split(key)[0], {})[key] = _number(value)
+    run_id = f"superbench-{node}"
+    records = [_record(run_id, index, group, found) for index, (group, found) in enumerate(groups.items())]
+    run = Run(
+        id=run_id,
+        name="superbench",
+        status="finished",
+        started_at=_UNKNOWN_TIME,
+        version="unknown",
+        environment={"host": node, "source": where} if where else {"host": node},
+    )
+    run.cases = [record.case for record in records]
+    return RunRecords.model_construct(run=run, records=records)
+
+
+_UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)  # the files do not tell it
+
+
+def _record(run_id: str, index: int, group: str, values: Mapping[str, float]) -> Record:
+    codes = [value for key, value in values.items() if split(key)[1] == RETURN_CODE and value]
+    outcome, cause = _outcome(codes)
+    # Built without validation, as are its measurements: a fleet has a million of them, each one number.
+    return Record.model_construct(
+        run_id=run_id,
+        case=_case(index, group),
+        attempt=1,
+        outcome=outcome,
+        cause=cause,
+        started_at=_UNKNOWN_TIME,
+        seconds=0.0,
+        measurements=[_measurement(key, value) for key, value in values.items() if math.isfinite(value)],
+        facts={SUPERBENCH: group},
+        doubts=[],
+        conditions={},
+    )
+
+
+@lru_cache(maxsize=100_000)
+def _case(index: int, group: str) -> Case:
+    start, _, rest = group.partition("/")
+    name, _, note = start.partition(":")
+    benchmark = name or "monitor"
+    return Case(
+        index=index,
+        benchmark=benchmark,
+        parameters={key: value for key, value in {"note": note, "model": rest}.items() if value},
+        title=" ".join([benchmark, *(value for value in (rest, note) if value)]),
+        target="unknown",
+        require=True,  # what SuperBench was asked to do and could not is a failure there
+    )
+
+
+def _outcome(codes: list[float]) -> tuple[Outcome, Cause | None]:
+    """How a benchmark ended, by the first return code that is not zero."""
+    code = next((code for code in codes if not math.isnan(code)), 0.0)
+    if not code:
+        return Outcome.OK, None
+    message = f"SuperBench ended it with return code {code:g}"
+    if code == 124:
+        return Outcome.TIMEOUT, Cause(kind=CauseKind.TIMEOUT, message=message)
+    if code == 31:
+        return Outcome.UNSUPPORTED, Cause(kind=CauseKind.MISSING_DEPENDENCY, message=message)
+    if code in (10, 34):
+        return Outcome.UNSUPPORTED, Cause(kind=CauseKind.UNSUPPORTED, message=message)
+    return Outcome.FAILED, Cause(kind=CauseKind.ERROR, message=message)
+
+
+def _measurement(key: str, value: float) -> Measurement:
+    _, metric, rank = split(key)
+    column = column_of(key)
+    summary = Summary.model_construct(
+        count=1,
+        effective_count=1.0,
+        mean=value,
+        median=value,
+        minimum=value,
+        maximum=value,
+        deviation=0.0,
+        mean_interval=None,
+        median_interval=None,
+        percentiles={},
+        outliers=0,
+    )
+    return Measurement.model_construct(
+        metric=_metric(metric, column.unit, column.better),
+        scope="" if rank is None else f"rank {rank}",
+        at={},
+        statistic="single",
+        summary=summary,
+        samples=[value],
+        derived_from="",
+        work=None,
+    )
+
+
+@lru_cache(maxsize=100_000)
+def _metric(name: str, unit: str, better: Better) -> Metric:
+    return Metric(name=name, unit=unit, better=better)
+
+
+def _lines(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Every node of a file with its keys; of a folder, those of SuperBench's output folder."""
+    if path.is_dir():
+        whole = path / "results-summary.jsonl"
+        parts = [whole] if whole.is_file() else sorted(path.glob("nodes/*/results-summary.json"))
+        if not parts:
+            raise InputError(f"'{path}' holds no results-summary.jsonl of SuperBench")
+        for part in parts:
+            yield from _lines(part)
+        return
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read '{path}': {error.strerror}; name a file of results") from None
+    except UnicodeDecodeError:
+        raise InputError(f"'{path}' is no text: name a results-summary.jsonl of SuperBench") from None
+    found = list(_documents(text, path))
+    if not found:
+        raise InputError(f"'{path}' has no results")
+    yield from found
+
+
+def _documents(text: str, path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
+    try:
+        alone: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        alone = None
+    if isinstance(alone, dict):
+        yield _node(alone, path, 1)
+        return
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip():
+            try:
+                document = json.loads(line)
+            except (ValueError, RecursionError):
+                document = None
+            yield _node(document, path, number)
+
+
+def _node(document: Any, path: Path, number: int) -> tuple[str, Mapping[str, object]]:
+    """A line's node and keys; the file of a single node lies in a folder of its name."""
+    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+        raise InputError(f"line {number} of '{path}' is no object of SuperBench's results-summary.jsonl")
+    node = document.get("node", path.absolute().parent.name)
+    rest = {key: value for key, value in document.items() if key != "node"}
+    if not isinstance(node, str) or not any("/" in key for key in rest):
+        raise InputError(f"line {number} of '{path}' has no keys like 'benchmark/metric', as SuperBench's results have")
+    return node, rest
+
+
+def _number(value: object) -> float:
+    """A result; null and words such as N/A are not measured."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    try:
+        found = float(value)
+    except OverflowError:
+        return math.nan
+    return found if math.isfinite(found) else math.nan

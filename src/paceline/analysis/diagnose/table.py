@@ -1,0 +1,223 @@
+"""The results of many nodes as one table: a row for each node, a column for each metric, and what failed where."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.analysis.summary import headline_of, unique_labels
+from paceline.core.errors import InputError
+from paceline.core.metric import Better
+from paceline.core.record import Measurement, Outcome, Record
+from paceline.core.run import RunRecords
+
+SUPERBENCH = "superbench"  # the fact that holds the beginning of SuperBench's keys, in records that came from there
+_RANK = re.compile(r":\d+$")
+_FACTS = ("kernel", "driver.version", "driver.cuda", "cpu.model", "gpus.name", "software.packages.torch")
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a metric is."""
+
+    name: str
+    unit: str = ""
+    better: Better = Better.NEITHER
+    leads: bool = True  # whether it is what its case is about, so that rules of ours look at it unasked
+
+    @property
+    def unranked(self) -> str:
+        """The name without the rank it was measured on."""
+        return _RANK.sub("", self.name)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A case that did not succeed on a node."""
+
+    case: str
+    outcome: str
+    message: str
+
+
+@dataclass
+class NodeResults:
+    """What one node, or one run, measured."""
+
+    node: str
+    values: dict[str, float]
+    columns: Mapping[str, Column]  # of these values, and perhaps of others
+    failures: list[Failure] = field(default_factory=list)
+    run: str = ""  # a name for the run, where one node has several
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Nodes and metrics; what was not measured is not a number."""
+
+    nodes: tuple[str, ...]
+    columns: tuple[Column, ...]
+    values: NDArray[np.float64]  # a row for each node
+    failures: Mapping[str, tuple[Failure, ...]]  # by node
+    environments: Mapping[str, Mapping[str, Any]]
+    by_run: bool = False  # whether its nodes are runs of a single host
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """Which values were measured."""
+        return ~np.isnan(self.values)
+
+    def place(self) -> dict[str, int]:
+        """Where each metric's column is."""
+        return {column.name: index for index, column in enumerate(self.columns)}
+
+    def differences(self) -> dict[str, dict[str, list[str]]]:
+        """What is not the same on all nodes: by fact, the nodes of each value."""
+        found: dict[str, dict[str, list[str]]] = {}
+        for name in _FACTS:
+            of_nodes: dict[str, list[str]] = {}
+            for node in self.nodes:
+                told = _fact(self.environments.get(node, {}), name)
+                if told:
+                    of_nodes.setdefault(told, []).append(node)
+            if len(of_nodes) > 1:
+                found[name] = of_nodes
+        return found
+
+
+def results_of(runs: Sequence[RunRecords], primary: Mapping[str, str] | None = None) -> list[NodeResults]:
+    """Each run as the results of its host; metrics are named after their case: `gemm fp32 4096/compute_rate`."""
+    records = [record for run in runs for record in run.records]
+    labels = _labels(records)
+    return [_of_run(run, name, labels, primary or {}) for run, name in zip(runs, run_names(runs), strict=True)]
+
+
+def run_names(runs: Sequence[RunRecords]) -> list[str]:
+    """A name for each run that no other has: the tag that it alone carries, else its id."""
+    seen = Counter(tag for run in runs for tag in run.run.tags)
+    own = [[tag for tag in run.run.tags if seen[tag] == 1] for run in runs]
+    return [tags[0] if tags else run.run.id for tags, run in zip(own, runs, strict=True)]
+
+
+def assemble(parts: Sequence[NodeResults]) -> Table:
+    """One row for each host; where there is only one host, one for each of its runs."""
+    if not parts:
+        raise InputError("there are no results to judge")
+    hosts = {part.node for part in parts}
+    by_run = len(hosts) == 1 and len(parts) > 1
+    if by_run:
+        parts = _named_by_run(parts)
+    rows: dict[str, list[NodeResults]] = {}
+    for part in parts:
+        rows.setdefault(part.node, []).append(part)
+    columns: dict[str, Column] = {}
+    for part in parts:
+        for name in part.values:
+            if name not in columns:
+                columns[name] = part.columns.get(name) or Column(name)
+    ordered = sorted(columns)
+    place = {name: index for index, name in enumerate(ordered)}
+    values = np.full((len(rows), len(ordered)), np.nan)
+    for row, members in enumerate(rows.values()):
+        if len(members) == 1:
+            told = members[0].values
+            values[row, [place[name] for name in told]] = list(told.values())
+            continue
+        of_metric: dict[str, list[float]] = {}
+        for part in members:
+            for name, value in part.values.items():
+                of_metric.setdefault(name, []).append(value)
+        for name, several in of_metric.items():
+            known = [value for value in several if not math.isnan(value)]
+            values[row, place[name]] = float(np.median(known)) if known else np.nan
+    return Table(
+        nodes=tuple(rows),
+        columns=tuple(columns[name] for name in ordered),
+        values=values,
+        failures={
+            node: tuple(failure for part in members for failure in part.failures) for node, members in rows.items()
+        },
+        environments={node: members[-1].environment for node, members in rows.items()},
+        by_run=by_run,
+    )
+
+
+def _named_by_run(parts: Sequence[NodeResults]) -> list[NodeResults]:
+    names = [part.run or part.node for part in parts]
+    seen = Counter(names)
+    if max(seen.values()) > 1:
+        names = [f"{name} #{place}" if seen[name] > 1 else name for place, name in enumerate(names, start=1)]
+    return [
+        NodeResults(name, part.values, part.columns, part.failures, part.run, part.environment)
+        for name, part in zip(names, parts, strict=True)
+    ]
+
+
+def _of_run(run: RunRecords, name: str, labels: Mapping[str, str], primary: Mapping[str, str]) -> NodeResults:
+    values: dict[str, list[float]] = {}
+    columns: dict[str, Column] = {}
+    failures = []
+    for record in run.records:
+        start = _start(record, labels)
+        # What a machine cannot do is no failure, unless the suite requires it.
+        if not record.is_success:
+            message = record.cause.message if record.cause else ""
+            failures.append(Failure(start or record.case.benchmark, record.outcome.value, message))
+        if record.outcome is not Outcome.OK and SUPERBENCH not in record.facts:
+            continue
+        leader = headline_of(record, primary.get(record.case.benchmark))
+        for measured in record.measurements:
+            metric = _name(start, measured)
+            leads = measured is leader or (SUPERBENCH in record.facts and measured.metric.better is not Better.NEITHER)
+            columns.setdefault(metric, Column(metric, measured.metric.unit, measured.metric.better, leads))
+            values.setdefault(metric, []).append(measured.value)
+    # Repetitions of a case are one figure of the node.
+    return NodeResults(
+        node=str(run.run.environment.get("host") or "unknown"),
+        values={
+            metric: several[0] if len(several) == 1 else float(np.median(several)) for metric, several in values.items()
+        },
+        columns=columns,
+        failures=failures,
+        run=name,
+        environment=run.run.environment,
+    )
+
+
+def _labels(records: Iterable[Record]) -> dict[str, str]:
+    """A name for each kind of case that no other kind has, in whichever run."""
+    cases = {record.case.key: record.case for record in records if SUPERBENCH not in record.facts}
+    same = [case.model_copy(update={"index": 0, "repeat": 1}) for case in cases.values()]
+    labels = unique_labels(same)
+    seen = Counter(labels)
+    return {key: label if seen[label] == 1 else f"{label} {key[:6]}" for key, label in zip(cases, labels, strict=True)}
+
+
+def _start(record: Record, labels: Mapping[str, str]) -> str:
+    told = record.facts.get(SUPERBENCH)
+    return told if isinstance(told, str) else labels[record.case.key]
+
+
+def _name(start: str, measured: Measurement) -> str:
+    rank = re.fullmatch(r"rank (\d+)", measured.scope)
+    scope = f":{rank.group(1)}" if rank else f" {measured.scope}" if measured.scope else ""
+    point = "".join(f"@{axis}={value}" for axis, value in measured.at.items())
+    return f"{start}/{measured.metric.name}{point}{scope}" if start else f"{measured.metric.name}{point}{scope}"
+
+
+def _fact(environment: Mapping[str, Any], path: str) -> str:
+    value: Any = environment
+    for part in path.split("."):
+        if isinstance(value, list):
+            value = sorted({str(item.get(part)) for item in value if isinstance(item, Mapping)})
+        else:
+            value = value.get(part) if isinstance(value, Mapping) else None
+    return ", ".join(value) if isinstance(value, list) else str(value) if value is not None else ""

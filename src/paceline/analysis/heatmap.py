@@ -1,0 +1,217 @@
+"""Maps over two parameters, found where the cases of a run form a grid: batch and sequence, width and depth."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from paceline.analysis.figures import Figure
+from paceline.analysis.summary import Row
+from paceline.core.case import Case
+from paceline.core.metric import Better, Metric
+from paceline.core.record import Outcome
+
+MOSTLY = 0.75  # of a grid's cells have a case
+LEAST_CELLS = 6  # fewer are read in the table of cases as well
+LEAST_VALUES = 4
+MOST_VARIED = 8  # parameters; with more the run is a search, and no grid
+PRECISIONS = ("int8", "fp8", "fp8_e4m3", "fp8_hybrid", "bf16", "fp16", "tf32", "fp32", "fp64")  # narrowest first
+_NO_AXIS = ("seed", "budget", "warm_up", "interval", "timeout", "steps", "min_steps", "max_steps")
+_GENERATED = re.compile(r"(generated/\w+):(.+)")
+
+NO_CASE = "no case"
+NOT_RUN = "not run"
+
+Coordinate = int | float | str
+_Flat = Mapping[str, Hashable]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place of a map."""
+
+    x: Coordinate
+    y: Coordinate
+    figure: Figure | None = None
+    row: Row | None = None
+    missing: str = ""  # why there is no figure: the outcome, "not run", or "no case"
+    cause: str = ""  # in full
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """One metric over two parameters, with everything else equal."""
+
+    benchmark: str
+    x: str  # names of the parameters
+    y: str
+    xs: tuple[Coordinate, ...]  # in order
+    ys: tuple[Coordinate, ...]
+    metric: Metric
+    same: tuple[tuple[str, str], ...]  # what tells this map from its neighbours
+    cells: tuple[Cell, ...]  # by y, then by x; every place has one
+
+    @property
+    def measured(self) -> list[Cell]:
+        """The cells that have a figure, the best first."""
+        lower = self.metric.better is Better.LOWER
+        told = [cell for cell in self.cells if cell.figure is not None]
+        return sorted(told, key=lambda cell: cell.figure.value if cell.figure else 0.0, reverse=not lower)
+
+    @property
+    def missing(self) -> list[Cell]:
+        """Those that have none."""
+        return [cell for cell in self.cells if cell.figure is None]
+
+
+def heat_maps(rows: Sequence[Row], not_run: Iterable[Case] = ()) -> list[HeatMap]:
+    """The maps of a run, each over the two parameters that leave the fewest maps."""
+    groups: dict[tuple[str, str, int], list[tuple[Case, Row | None]]] = {}
+    for row in rows:
+        groups.setdefault((row.case.benchmark, row.case.target, row.case.ranks), []).append((row.case, row))
+    for case in not_run:
+        groups.setdefault((case.benchmark, case.target, case.ranks), []).append((case, None))
+    return [made for members in groups.values() if len(members) >= LEAST_CELLS for made in _maps(members)]
+
+
+def _maps(members: list[tuple[Case, Row | None]]) -> list[HeatMap]:
+    flat = [_flat(case.parameters) for case, _ in members]
+    kinds: dict[str, set[Hashable]] = {}
+    for parameters in flat:
+        for name, value in parameters.items():
+            kinds.setdefault(name, set()).add(value)
+    # A parameter that only some have is of another kind of case; those are never in one map.
+    varied = [name for name, values in kinds.items() if len(values) > 1 or not all(name in one for one in flat)]
+    varied = _once_each(varied, flat)
+    if len(varied) > MOST_VARIED:
+        return []
+    axes = [name for name in varied if name not in _NO_AXIS and _is_ordinal(kinds[name])]
+    best: list[_Slice] = []
+    for pair in combinations(axes, 2):
+        slices = _slices(pair, varied, flat)
+        if slices and (not best or _size(slices) > _size(best)):
+            best = slices
+    return [made for one in best if (made := _map(one, members)) is not None]
+
+
+def _once_each(names: Sequence[str], flat: Sequence[_Flat]) -> list[str]:
+    """Of parameters that change together, such as the sides of square matrices, the first."""
+    found: dict[tuple[int, ...], str] = {}
+    for name in names:
+        seen: dict[Hashable, int] = {}
+        found.setdefault(tuple(seen.setdefault(one.get(name), len(seen)) for one in flat), name)
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class _Slice:
+    """The cases that differ in two parameters alone."""
+
+    x: str
+    y: str
+    xs: tuple[Coordinate, ...]
+    ys: tuple[Coordinate, ...]
+    same: tuple[tuple[str, str], ...]
+    places: Mapping[tuple[Hashable, Hashable], list[int]]
+
+
+def _slices(pair: tuple[str, str], varied: Sequence[str], flat: Sequence[_Flat]) -> list[_Slice]:
+    others = [name for name in varied if name not in pair]
+    groups: dict[tuple[Hashable, ...], dict[tuple[Hashable, Hashable], list[int]]] = {}
+    first, second = pair
+    for place, parameters in enumerate(flat):
+        if first in parameters and second in parameters:
+            key = tuple(parameters.get(name) for name in others)
+            groups.setdefault(key, {}).setdefault((parameters[first], parameters[second]), []).append(place)
+    found = []
+    for key, places in groups.items():
+        ones, twos = ({place[side] for place in places} for side in (0, 1))
+        grid = len(ones) * len(twos)
+        if min(len(ones), len(twos)) < 2 or grid < LEAST_CELLS or len(places) < MOSTLY * grid:
+            continue
+        same = tuple((name, str(value)) for name, value in zip(others, key, strict=True) if value is not None)
+        if len(ones) >= len(twos):  # the longer axis lies
+            found.append(_Slice(first, second, _ordered(ones), _ordered(twos), same, places))
+        else:
+            turned = {(b, a): at for (a, b), at in places.items()}
+            found.append(_Slice(second, first, _ordered(twos), _ordered(ones), same, turned))
+    return found
+
+
+def _size(slices: Sequence[_Slice]) -> tuple[float, bool]:
+    """How much a map shows on average; numbers before names where that is the same."""
+    cells = sum(len(one.places) for one in slices) / len(slices)
+    return cells, not any(isinstance(value, str) for one in slices for value in (*one.xs, *one.ys))
+
+
+def _map(one: _Slice, members: Sequence[tuple[Case, Row | None]]) -> HeatMap | None:
+    rows = [row for at in one.places.values() for place in at if (row := members[place][1])]
+    heads = [row.headline for row in rows if row.ok and row.headline and math.isfinite(row.headline.value)]
+    if len(heads) < LEAST_VALUES:
+        return None
+    ((name, unit), _), *_ = Counter((head.name, head.unit) for head in heads).most_common(1)
+    metric = next(head.metric for head in heads if (head.name, head.unit) == (name, unit))
+    cells = tuple(
+        _cell(x, y, [members[place] for place in one.places.get((x, y), [])], name, unit)
+        for y in one.ys
+        for x in one.xs
+    )
+    if sum(cell.figure is not None for cell in cells) < LEAST_VALUES:
+        return None
+    benchmark = members[0][0].benchmark
+    return HeatMap(benchmark, one.x, one.y, one.xs, one.ys, metric, one.same, cells)
+
+
+def _cell(x: Coordinate, y: Coordinate, cases: list[tuple[Case, Row | None]], name: str, unit: str) -> Cell:
+    if not cases:
+        return Cell(x, y, missing=NO_CASE)
+    rows = [row for _, row in cases if row is not None]
+    good = [(figure.value, row.case.index, figure, row) for row in rows if (figure := _figure(row, name, unit))]
+    if good:  # of repetitions the middle one
+        _, _, figure, row = sorted(good, key=lambda one: one[:2])[len(good) // 2]
+        return Cell(x, y, figure, row)
+    bad = next((row for row in rows if row.outcome is not Outcome.OK), None)
+    if bad is not None:
+        return Cell(x, y, row=bad, missing=bad.outcome.value, cause=bad.cause.message if bad.cause else "")
+    return Cell(x, y, row=rows[0], missing=f"no {name}") if rows else Cell(x, y, missing=NOT_RUN)
+
+
+def _figure(row: Row, name: str, unit: str) -> Figure | None:
+    head = row.headline
+    is_it = row.ok and head is not None and (head.name, head.unit) == (name, unit) and math.isfinite(head.value)
+    return head if is_it else None
+
+
+def _flat(parameters: Mapping[str, Any], prefix: str = "") -> dict[str, Hashable]:
+    """Every parameter on a level of its own; the knobs of a generated model are parameters, too."""
+    found: dict[str, Hashable] = {}
+    for name, value in parameters.items():
+        knobs = _GENERATED.fullmatch(value) if name == "model" and isinstance(value, str) else None
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{name}.")
+        elif knobs is not None:
+            found[prefix + name] = knobs[1]
+            settings = (setting.partition("=") for setting in knobs[2].split(","))
+            found |= {knob.strip(): int(text) for knob, _, text in settings if text.strip().isdigit()}
+        elif isinstance(value, Hashable):
+            found[prefix + name] = value
+        else:
+            found[prefix + name] = json.dumps(value, default=str)
+    return found
+
+
+def _is_ordinal(values: set[Hashable]) -> bool:
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    return len(values) > 1 and (numbers or values <= set(PRECISIONS))
+
+
+def _ordered(values: set[Hashable]) -> tuple[Coordinate, ...]:
+    if any(isinstance(value, str) for value in values):
+        return tuple(sorted((str(value) for value in values), key=PRECISIONS.index))
+    return tuple(sorted(value for value in values if isinstance(value, int | float)))

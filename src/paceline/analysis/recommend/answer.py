@@ -1,0 +1,98 @@
+"""A recommendation for each piece of work that was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from paceline.analysis.configuration import Configuration, labels, shared_choices
+from paceline.analysis.recommend.changes import Changes, changes
+from paceline.analysis.recommend.choose import Option, Ranking, Standing, rank
+from paceline.analysis.recommend.points import Evidence, LeftOut, Point
+from paceline.analysis.recommend.question import ERRORS, Question, bounds_of
+from paceline.core.errors import InputError
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The answer for one piece of work."""
+
+    work: str
+    is_served: bool
+    question: Question
+    unit: str  # of the throughput
+    shared: str  # what all configurations have in common
+    points: tuple[Point, ...]
+    ranking: Ranking
+    left_out: tuple[LeftOut, ...]
+    changes: Changes
+
+    @property
+    def best(self) -> Option | None:
+        """What is recommended."""
+        return self.ranking.best
+
+    @property
+    def sure(self) -> tuple[Option, ...]:
+        """Those that surely keep the promise."""
+        return tuple(option for option in self.ranking.options if option.standing is Standing.SURE)
+
+    @property
+    def uncertain(self) -> tuple[Option, ...]:
+        """Those that perhaps do."""
+        return tuple(option for option in self.ranking.options if option.standing is Standing.UNCERTAIN)
+
+    @property
+    def work_unit(self) -> str:
+        """What is counted: requests, images."""
+        return self.unit.removesuffix("/s") or "samples"
+
+
+def with_users(found: Sequence[Evidence], question: Question) -> list[Evidence]:
+    """What a promise may be about: if there is one, work that users wait for."""
+    if not any(bound.is_asked for bound in question.bounds):
+        return list(found)
+    kept = [evidence for evidence in found if evidence.has_users]
+    if found and not kept:
+        raise InputError("an SLO is a promise to users, and these cases train: leave out --slo")
+    return kept
+
+
+def recommend(evidence: Evidence, question: Question) -> Recommendation:
+    """The best configuration, why, and what would change that."""
+    asked = with_promise(question, evidence)
+    ranking = rank(evidence.points, asked)
+    configurations = list({point.configuration.key: point.configuration for point in evidence.points}.values())
+    return Recommendation(
+        work=evidence.work,
+        is_served=evidence.is_served,
+        question=asked,
+        unit=evidence.points[0].unit if evidence.points else "",
+        shared=shared_choices(configurations),
+        points=tuple(evidence.points),
+        ranking=ranking,
+        left_out=_named(evidence.left_out, configurations),
+        changes=changes(evidence.points, ranking, asked),
+    )
+
+
+def with_promise(question: Question, evidence: Evidence) -> Question:
+    """The question with a promise: that of the served cases themselves, if they share one and no other is asked for."""
+    if not evidence.is_served:
+        # Steps of a model have no requests that could fail.
+        return replace(question, bounds=tuple(bound for bound in question.bounds if bound.metric != ERRORS))
+    if not evidence.points or any(bound.metric != ERRORS for bound in question.bounds):
+        return question
+    promised = {tuple(sorted((k, v) for k, v in one.items() if k != ERRORS)) for one in evidence.promises}
+    if len(promised) != 1 or not next(iter(promised)):
+        told = "promise different things" if len(promised) > 1 else "promise nothing"
+        raise InputError(f"'{evidence.work}': its cases {told}: say what must hold, like --slo p99=50ms")
+    errors = {bound.metric: bound.limit for bound in question.bounds if bound.is_asked}
+    return replace(question, bounds=bounds_of(dict(next(iter(promised))) | errors), origin="as the run promised")
+
+
+def _named(left_out: Sequence[LeftOut], configurations: Sequence[Configuration]) -> tuple[LeftOut, ...]:
+    """What was left out, under names that tell it from the others."""
+    known = {one.key: one for one in [*configurations, *(entry.configuration for entry in left_out)]}
+    names = dict(zip(known, labels(list(known.values())), strict=True))
+    return tuple(replace(entry, label=names[entry.configuration.key]) for entry in left_out)

@@ -1,0 +1,261 @@
+"""Ranks configurations by what is asked: first those that surely keep the promise, never one that breaks it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from paceline.analysis.configuration import Configuration, labels
+from paceline.analysis.cost import THOUSAND, thousand
+from paceline.analysis.reading import Reading
+from paceline.analysis.recommend.points import Point
+from paceline.analysis.recommend.question import Bound, Question
+
+COST_HOUR, COST_THOUSAND = "USD per hour", "USD per 1,000"
+WHOLE = 1e-9  # a rate is a whole number of replicas' if it is so but for floating point
+
+
+class Standing(IntEnum):
+    """Whether a point keeps what is promised; less is better."""
+
+    SURE = 0
+    UNCERTAIN = 1  # its doubt reaches beyond a bound
+    BROKEN = 2
+
+
+@dataclass(frozen=True)
+class Miss:
+    """A bound that is broken, may be broken, or cannot be judged."""
+
+    metric: str
+    limit: float
+    reading: Reading | None  # None where it was not measured
+    standing: Standing
+    lighter: float | None = None  # a lighter load that broke it although this one did not
+    why: str = ""
+
+    @property
+    def excess(self) -> float:
+        """By which factor it lies above the bound."""
+        if self.reading is None:
+            return math.inf
+        return self.reading.value / self.limit if self.limit > 0 else math.inf
+
+
+@dataclass(frozen=True)
+class Option:
+    """The best that one configuration has to offer, or the nearest that it came."""
+
+    configuration: Configuration
+    label: str
+    point: Point
+    standing: Standing
+    misses: tuple[Miss, ...]
+    score: Reading | None  # by what it is ranked
+    replicas: int | None
+    most_replicas: int | None  # if its throughput is at the low end of its interval
+    per_hour: Reading | None  # USD, of all replicas
+    per_thousand: Reading | None
+    is_heaviest: bool  # it was not asked for more
+
+    @property
+    def qualifies(self) -> bool:
+        """Whether it may be recommended at all."""
+        return self.standing is not Standing.BROKEN and self.score is not None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """All configurations: those that may be recommended, best first, and those that may not, nearest first."""
+
+    options: tuple[Option, ...]
+    rejected: tuple[Option, ...]
+
+    @property
+    def best(self) -> Option | None:
+        """The recommendation."""
+        return self.options[0] if self.options else None
+
+
+def rank(points: Sequence[Point], question: Question, names: Mapping[str, str] | None = None) -> Ranking:
+    """The best point of each configuration, in order."""
+    names = names or name_configurations(points)
+    found = [_best([option_of(point, group, question, names[key]) for point in group], question)
+             for key, group in grouped(points).items()]  # fmt: skip
+    good = [option for option in found if _may(option, question)]
+    bad = [option for option in found if not _may(option, question)]
+    return Ranking(
+        options=tuple(sorted(good, key=lambda option: order(option, question))),
+        rejected=tuple(sorted(bad, key=_nearness)),
+    )
+
+
+def grouped(points: Iterable[Point]) -> dict[str, list[Point]]:
+    """The points of each configuration, by its key."""
+    found: dict[str, list[Point]] = {}
+    for point in points:
+        found.setdefault(point.configuration.key, []).append(point)
+    return found
+
+
+def name_configurations(points: Iterable[Point]) -> dict[str, str]:
+    """A name for each configuration, by its key."""
+    found = {point.configuration.key: point.configuration for point in points}
+    return dict(zip(found, labels(list(found.values())), strict=True))
+
+
+def order(option: Option, question: Question) -> tuple[int, float, str]:
+    """What sorts options, best first."""
+    assert option.score is not None
+    sign = -1.0 if question.by == "goodput" else 1.0
+    return (int(option.standing), sign * option.score.value, option.label)
+
+
+def score(point: Point, question: Question) -> Reading | None:
+    """What a point is ranked by; None where it is not known."""
+    if question.by == "goodput":
+        return point.throughput
+    if question.by == "energy":
+        return point.energy.reading if point.energy else None
+    if question.by == "latency":
+        return point.readings.get(question.percentile)
+    return per_hour(point, question) if question.rate is not None else per_thousand(point, question)
+
+
+def per_hour(point: Point, question: Question) -> Reading | None:
+    """What an hour costs: of one replica, or of as many as the rate needs."""
+    if point.price is None:
+        return None
+    if question.rate is None:
+        return Reading(point.price.usd, point.price.usd, point.price.usd)
+    counts = [replicas(question.rate, rate) for rate in _ends(point.throughput)]
+    value, low, high = (None if count is None else count * point.price.usd for count in counts)
+    return None if value is None else Reading(value, low, high)
+
+
+def per_thousand(point: Point, question: Question) -> Reading | None:
+    """What a thousand cost; where a rate is to be served, idle replicas are paid for as well."""
+    if point.price is None:
+        return None
+    if question.rate is None:
+        return thousand(point.throughput, point.price)
+    hourly = per_hour(point, question)
+    return hourly.times(THOUSAND / (question.rate * 3600.0)) if hourly else None
+
+
+def replicas(rate: float, throughput: float | None) -> int | None:
+    """How many are needed, each with its part of the rate."""
+    if throughput is None or throughput <= 0:
+        return None
+    return max(1, math.ceil(rate / throughput - WHOLE))
+
+
+def judge(point: Point, group: Sequence[Point], question: Question) -> tuple[Standing, tuple[Miss, ...]]:
+    """Whether a point keeps every bound; a lighter load of the same configuration that broke one makes it unsure."""
+    found = [_against(bound, point, group) for bound in question.bounds] + [_afforded(point, question)]
+    misses = tuple(miss for miss in found if miss is not None)
+    return max((miss.standing for miss in misses), default=Standing.SURE), misses
+
+
+def holds_from(point: Point, metric: str) -> float:
+    """The smallest bound that a point keeps."""
+    reading = point.readings.get(metric)
+    return reading.value if reading is not None else math.inf
+
+
+def surely_from(point: Point, group: Sequence[Point], bound: Bound) -> float:
+    """The smallest bound that a point keeps with its doubt, and that no lighter load broke."""
+    reading = point.readings.get(bound.metric)
+    if reading is None:
+        return math.inf
+    if not bound.is_asked:
+        return reading.value
+    high = reading.high if reading.high is not None else math.inf
+    return max([high, *(holds_from(other, bound.metric) for other in _lighter(point, group, bound.metric))])
+
+
+def _against(bound: Bound, point: Point, group: Sequence[Point]) -> Miss | None:
+    reading = point.readings.get(bound.metric)
+    if reading is None:
+        if not bound.is_asked:
+            return None
+        return Miss(bound.metric, bound.limit, None, Standing.BROKEN, why=_too_few(point))
+    if reading.value > bound.limit:
+        return Miss(bound.metric, bound.limit, reading, Standing.BROKEN)
+    if surely_from(point, group, bound) <= bound.limit:
+        return None
+    broke = [one.load for one in _lighter(point, group, bound.metric) if holds_from(one, bound.metric) > bound.limit]
+    lighter = min((load for load in broke if load is not None), default=None)
+    return Miss(bound.metric, bound.limit, reading, Standing.UNCERTAIN, lighter)
+
+
+def _lighter(point: Point, group: Sequence[Point], metric: str) -> list[Point]:
+    """Lighter loads of the same configuration; a search has weighed its own trials already."""
+    if point.load is None or point.is_capacity:
+        return []
+    return [
+        other
+        for other in group
+        if other.load is not None and other.load < point.load and metric in other.readings and not other.is_capacity
+    ]
+
+
+def _afforded(point: Point, question: Question) -> Miss | None:
+    budget = question.budget
+    if budget is None:
+        return None
+    name = COST_HOUR if budget.per == "hour" else COST_THOUSAND
+    cost = per_hour(point, question) if budget.per == "hour" else per_thousand(point, question)
+    if cost is None:
+        return Miss(name, budget.usd, None, Standing.BROKEN, why=point.no_price)
+    if cost.value > budget.usd * (1 + WHOLE):
+        return Miss(name, budget.usd, cost, Standing.BROKEN)
+    is_sure = cost.high is not None and cost.high <= budget.usd * (1 + WHOLE)
+    return None if is_sure else Miss(name, budget.usd, cost, Standing.UNCERTAIN)
+
+
+def option_of(point: Point, group: Sequence[Point], question: Question, label: str) -> Option:
+    """A point with all that follows from what is asked."""
+    standing, misses = judge(point, group, question)
+    rate = question.rate
+    loads = [other.load for other in group if other.load is not None]
+    return Option(
+        configuration=point.configuration,
+        label=label,
+        point=point,
+        standing=standing,
+        misses=misses,
+        score=score(point, question),
+        replicas=replicas(rate, point.throughput.value) if rate is not None else None,
+        most_replicas=replicas(rate, point.throughput.low) if rate is not None else None,
+        per_hour=per_hour(point, question),
+        per_thousand=per_thousand(point, question),
+        is_heaviest=point.load is not None and point.load >= max(loads) and not any(p.is_capacity for p in group),
+    )
+
+
+def _best(options: Sequence[Option], question: Question) -> Option:
+    good = [option for option in options if _may(option, question)]
+    if good:
+        return min(good, key=lambda option: (order(option, question)[:2], option.point.load or 0.0))
+    return min(options, key=_nearness)
+
+
+def _may(option: Option, question: Question) -> bool:
+    return option.qualifies and not (question.strict and option.standing is not Standing.SURE)
+
+
+def _nearness(option: Option) -> tuple[bool, float, str]:
+    excess = max((miss.excess for miss in option.misses), default=0.0)
+    return (option.score is None, excess, option.label)
+
+
+def _too_few(point: Point) -> str:
+    return f"{point.requests:,} requests are too few to tell it" if point.requests else "it was not measured"
+
+
+def _ends(reading: Reading) -> tuple[float | None, ...]:
+    """Value, and the ends in the order in which costs have them."""
+    return (reading.value, reading.high, reading.low)

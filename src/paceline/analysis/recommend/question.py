@@ -1,0 +1,94 @@
+"""What is asked of a recommendation: the promise, the budget, the rate to serve, and what counts as better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Literal
+
+from paceline.analysis.cost import Budget
+from paceline.core.errors import InputError, unknown
+from paceline.core.quantity import parse_duration, parse_fraction
+
+Objective = Literal["goodput", "cost", "energy", "latency"]
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
+ERRORS = "error_rate"
+USUAL_ERRORS = 0.01  # as a served case allows unless it is told
+_SPELLINGS = {"p99_9": "p99.9", "p999": "p99.9", "errors": ERRORS}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The most that a metric may be: seconds, or a part of the requests."""
+
+    metric: str
+    limit: float
+    is_asked: bool = True  # one that nobody asked for is judged without its doubt
+
+
+@dataclass(frozen=True)
+class Question:
+    """All that is asked."""
+
+    bounds: tuple[Bound, ...] = ()
+    by: Objective = "goodput"
+    rate: float | None = None  # requests/s that all replicas together must answer
+    budget: Budget | None = None
+    strict: bool = False
+    carbon: float | None = None  # g/kWh
+    origin: str = ""  # who said what is promised, if it was not the one who asks
+
+    def with_limit(self, metric: str, limit: float) -> Question:
+        """The same with another bound on one metric."""
+        kept = [replace(bound, limit=limit) if bound.metric == metric else bound for bound in self.bounds]
+        return replace(self, bounds=tuple(kept))
+
+    @property
+    def percentile(self) -> str:
+        """The latency that counts: the highest percentile that is promised."""
+        asked = [bound.metric for bound in self.bounds if bound.metric in PERCENTILES]
+        return max(asked, key=lambda name: PERCENTILES[name], default="p99")
+
+
+@dataclass
+class _Reader:
+    found: dict[str, float] = field(default_factory=dict)
+
+    def read(self, text: str) -> None:
+        name, separator, value = (part.strip() for part in text.partition("="))
+        metric = _SPELLINGS.get(name, name)
+        if metric not in PERCENTILES and metric != ERRORS:
+            raise unknown("metric of an SLO", name, [*PERCENTILES, ERRORS])
+        if not separator or not value:
+            raise InputError(f"--slo '{text}': give a bound, like p99=50ms or error_rate=0.1%")
+        if metric in self.found:
+            raise InputError(f"--slo {metric} is given twice")
+        try:
+            limit = parse_fraction(value) if metric == ERRORS else parse_duration(value)
+        except ValueError as error:
+            raise InputError(f"--slo {name}: {error}") from None
+        if metric != ERRORS and limit <= 0:
+            raise InputError(f"--slo {name}={value}: nothing is answered in no time")
+        self.found[metric] = limit
+
+
+def read_bounds(texts: Iterable[str]) -> tuple[Bound, ...]:
+    """Bounds as people write them: `p99=50ms`, `error_rate=0.1%`, several with commas."""
+    reader = _Reader()
+    for text in texts:
+        for part in text.split(","):
+            reader.read(part)
+    return bounds_of(reader.found)
+
+
+def bounds_of(limits: Mapping[str, float]) -> tuple[Bound, ...]:
+    """Percentiles from the lowest, then the errors; a higher percentile cannot come sooner than a lower one."""
+    ordered = [Bound(name, limits[name]) for name in PERCENTILES if name in limits]
+    for lower, higher in pairwise(ordered):
+        if higher.limit < lower.limit:
+            raise InputError(
+                f"--slo {higher.metric} is shorter than {lower.metric}: a higher percentile is never sooner"
+            )
+    errors = limits.get(ERRORS)
+    return (*ordered, Bound(ERRORS, USUAL_ERRORS, is_asked=False) if errors is None else Bound(ERRORS, errors))

@@ -1,0 +1,221 @@
+"""Where each case lies under its machine's ceilings: what bounds it, and how far below that it stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from paceline.analysis.ceilings import DEVICE_MEMORY, MAIN_MEMORY, ceilings_of
+from paceline.analysis.summary import Row
+from paceline.analysis.traffic import Work, asks_for_a_roof, device_of, work_of
+from paceline.core.profile import Ceiling
+from paceline.core.record import Outcome, Record
+from paceline.core.run import RunRecords
+
+NEAR = 0.6  # of a ceiling: who reaches this is bound by it and by little else
+FAR = 0.2  # below this part of the lowest ceiling, something that is no ceiling takes the time
+BEYOND = 1.05  # nothing is faster than its ceiling: then the ceiling is not this one
+MEASURE = "paceline machine --measure"
+OWN_RUN = "measured in this run"
+COPY = "copy within device memory"
+_CEILINGS = {"gemm": "compute_rate", "stream": "triad_bandwidth", "copy": "bandwidth"}  # benchmarks, and what tells it
+_APART = ("precision", "tensor_cores", "direction", "sizes")  # parameters that make it another ceiling
+
+
+class Bound(StrEnum):
+    """What takes a case's time."""
+
+    COMPUTE = "compute"
+    MEMORY = "memory"
+    HOST = "host"  # the device waits for what launches its work
+    NEITHER = "neither"  # far below both ceilings
+
+
+@dataclass(frozen=True)
+class KnownCeilings:
+    """What is known of a machine beside a run: its profile's ceilings, and what vendors promise of its devices."""
+
+    measured: tuple[Ceiling, ...] = ()
+    source: str = ""  # of the measured ones
+    promised: tuple[Ceiling, ...] = ()
+
+
+@dataclass(frozen=True)
+class Roof:
+    """One ceiling, and where it is from."""
+
+    name: str  # a precision, or a memory
+    value: float
+    unit: str
+    source: str
+    doubts: tuple[str, ...] = ()  # kinds
+    defined_by: int | None = None  # the case of this run that reached it
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A case under its roof."""
+
+    row: Row
+    work: Work
+    compute: Roof
+    memory: Roof
+    bound: Bound
+    nearest: Roof  # the lower of the two where it computes; what the share is a part of
+    share: float
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether it moves its bytes faster than the memory can, so that a cache must hold them."""
+        return self.work.traffic > BEYOND * self.memory.value
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether it is faster than its ceiling, which is then too low."""
+        return self.share > BEYOND
+
+    @property
+    def is_open(self) -> bool:
+        """Whether bytes that were not counted could make memory the bound after all."""
+        return bool(self.work.left_out) and self.bound is not Bound.MEMORY and self.share < NEAR
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The cases of one device under its ceilings."""
+
+    device: str
+    memory: Roof
+    compute: tuple[Roof, ...]  # of the precisions that its cases compute in, highest first
+    placed: tuple[Placed, ...]
+
+
+@dataclass(frozen=True)
+class Rooflines:
+    """The roofline of each device, and what has none."""
+
+    found: tuple[Roofline, ...]
+    unknown: tuple[str, ...] = ()  # devices whose ceilings are not known, though cases could be placed
+    uncounted: tuple[Row, ...] = ()  # cases that compute, but whose records do not tell what they move
+
+
+def rooflines(source: RunRecords, rows: Iterable[Row], known: KnownCeilings | None = None) -> Rooflines:
+    """Every case that tells its operations and bytes, under the ceilings of its device."""
+    roofs = _roofs(source, known or KnownCeilings())
+    works: dict[str, list[tuple[Row, Work]]] = {}
+    uncounted = []
+    for row in rows:
+        if not row.ok:
+            continue
+        work = work_of(row.record)
+        if work is not None:
+            works.setdefault(device_of(row.record), []).append((row, work))
+        elif asks_for_a_roof(row.record):
+            uncounted.append(row)
+    found, unknown = [], []
+    for device, cases in works.items():
+        memory = roofs.get((device, "memory", MAIN_MEMORY if device == "cpu" else DEVICE_MEMORY))
+        placed = [
+            _placed(row, work, compute, memory)
+            for row, work in cases
+            if memory and (compute := roofs.get((device, "compute", work.precision)))
+        ]
+        # What a ceiling was taken from lies on it by definition.
+        told = [one for one in placed if one.row.case.index not in (one.compute.defined_by, one.memory.defined_by)]
+        if memory is None or not placed:
+            unknown += [device] if any(row.case.category not in ("compute", "memory") for row, _ in cases) else []
+        elif told:
+            used = {one.compute.name: one.compute for one in told}
+            highest_first = sorted(used.values(), key=lambda roof: -roof.value)
+            found.append(Roofline(device, memory, tuple(highest_first), tuple(told)))
+    return Rooflines(tuple(found), tuple(unknown), tuple(uncounted))
+
+
+def _placed(row: Row, work: Work, compute: Roof, memory: Roof) -> Placed:
+    of_compute, of_memory = work.rate / compute.value, work.traffic / memory.value
+    is_memory = of_compute <= of_memory <= BEYOND
+    share, nearest = (of_memory, memory) if is_memory else (of_compute, compute)
+    bound = Bound.MEMORY if is_memory else Bound.COMPUTE
+    if share < NEAR and any(doubt.kind == "host-bound" for doubt in row.doubts):
+        bound = Bound.HOST
+    elif share < FAR:
+        bound = Bound.NEITHER
+    return Placed(row, work, compute, memory, bound, nearest, share)
+
+
+_Key = tuple[str, str, str]  # device, kind, name
+
+
+def _roofs(source: RunRecords, known: KnownCeilings) -> dict[_Key, Roof]:
+    """The most that was measured, here or for the profile; a datasheet where nothing was."""
+    roofs: dict[_Key, Roof] = {}
+    for ceiling in known.promised:
+        roofs[_key(ceiling)] = _roof(ceiling, "datasheet")
+    measured = {_key(one): _roof(one, known.source) for one in known.measured if one.kind in ("compute", "memory")}
+    for record_index, ceiling in _own_ceilings(source):
+        other = measured.get(_key(ceiling))
+        if other is None or ceiling.value > other.value:
+            measured[_key(ceiling)] = _roof(ceiling, OWN_RUN, record_index)
+    copied = dict(pair for device in {key[0] for key in measured} for pair in _copied(device, measured))
+    return roofs | copied | measured
+
+
+def _copied(device: str, measured: Mapping[_Key, Roof]) -> Iterable[tuple[_Key, Roof]]:
+    """What memory carries while it is copied, where no better is known: it reads and writes each byte."""
+    copy = measured.get((device, "memory", COPY))
+    if copy is not None:
+        yield (device, "memory", DEVICE_MEMORY), replace(copy, name=DEVICE_MEMORY, value=2 * copy.value)
+
+
+def _own_ceilings(source: RunRecords) -> Iterable[tuple[int, Ceiling]]:
+    """The ceilings that cases of this run measured, each with its case."""
+    best: dict[tuple[str, ...], tuple[float, Record]] = {}
+    for record in source.records:
+        metric = _CEILINGS.get(record.case.benchmark)
+        if metric is None or record.outcome is not Outcome.OK:
+            continue
+        found = record.measurement(metric)
+        key = (record.case.benchmark, device_of(record), *(str(record.case.parameters.get(name)) for name in _APART))
+        if found is not None and (key not in best or found.value > best[key][0]):
+            best[key] = (found.value, record)
+    bare = source.run.model_copy(update={"cases": []})
+    for _, record in best.values():
+        ceilings, _ = ceilings_of(RunRecords.model_construct(run=bare, records=[record]))
+        yield from ((record.case.index, one) for one in ceilings)
+
+
+def _roof(ceiling: Ceiling, source: str, defined_by: int | None = None) -> Roof:
+    doubts = tuple(dict.fromkeys(doubt.kind for doubt in ceiling.doubts))
+    return Roof(ceiling.name, ceiling.value, ceiling.unit, source, doubts, defined_by)
+
+
+def _key(ceiling: Ceiling) -> _Key:
+    return "cpu" if ceiling.device == "cpu" else ceiling.device_name, ceiling.kind, ceiling.name
+
+
+def advice(placed: Placed) -> str:
+    """What to do about the bound."""
+    if placed.is_beyond:
+        return f"nothing is faster than its ceiling: measure that again on a quiet machine ({MEASURE})"
+    if placed.bound in (Bound.HOST, Bound.NEITHER):
+        return (
+            "launching work, waiting or small operators take the time: a larger batch, --compile on or, on a GPU, "
+            "--graph; --profile shows where it goes"
+        )
+    if placed.bound is Bound.MEMORY:
+        return (
+            "move fewer bytes: a larger batch for each read of the weights, a narrower precision, or operators that "
+            "are fused (--compile on)"
+        )
+    if placed.share >= NEAR:
+        return "the units are busy: only a narrower precision, fewer operations or a faster device help"
+    return "the units idle in part: a larger batch or size fills them; --profile shows which operators do not compute"
+
+
+def group_by_advice(placed: Sequence[Placed]) -> Mapping[str, list[Placed]]:
+    """Cases that need the same."""
+    found: dict[str, list[Placed]] = {}
+    for one in placed:
+        found.setdefault(advice(one), []).append(one)
+    return found

@@ -1,0 +1,140 @@
+"""What a simulated schedule says: completion times, fairness, utilisation, starvation, and how policies compare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.stats import CONFIDENCE, Interval, student_quantile, summarize
+
+SHORT = 0.1  # of the mean duration: the slowdown of a shorter task counts as if it took so long
+BASELINE, OURS, CLAIRVOYANT = "round-robin", "two-tier", "clairvoyant"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When each task of a workload came, started and ended; all in seconds."""
+
+    submitted: NDArray[np.float64]
+    started: NDArray[np.float64]
+    ended: NDArray[np.float64]
+    device_seconds: float
+    devices: int  # of the whole cluster
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One schedule in figures."""
+
+    mean: float  # completion time, from submission to end
+    p50: float
+    p95: float
+    p99: float
+    longest: float
+    slowdown: float  # mean of completion time over duration
+    fairness: float  # Jain's index of the slowdowns: 1 if all are equal
+    utilisation: float
+    worst_wait: float  # in mean durations
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure over several seeds."""
+
+    value: float
+    interval: Interval | None  # None for a single seed
+
+    @property
+    def relative(self) -> float | None:
+        return self.interval.relative(self.value) if self.interval else None
+
+
+@dataclass(frozen=True)
+class Line:
+    """One policy on one workload at one load."""
+
+    policy: str
+    outcomes: tuple[Outcome, ...]  # one for each seed
+
+    def estimate(self, name: str) -> Estimate:
+        """The mean over the seeds; of extremes the most extreme."""
+        values = [float(getattr(outcome, name)) for outcome in self.outcomes]
+        if name in ("longest", "worst_wait"):
+            return Estimate(max(values), None)
+        summary = summarize(values)
+        return Estimate(summary.mean, _independent(values, summary.mean))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One workload at one load under several policies, on the same tasks."""
+
+    workload: str
+    load: float
+    lines: tuple[Line, ...]
+    bound: float  # no schedule has a lower mean completion time
+
+    def line(self, policy: str) -> Line | None:
+        return next((line for line in self.lines if line.policy == policy), None)
+
+    def gain(self, policy: str, over: str = BASELINE) -> Estimate | None:
+        """How many times lower the mean completion time is than under another policy."""
+        own, other = self.line(policy), self.line(over)
+        return ratio(other, own) if own and other else None
+
+
+@dataclass(frozen=True)
+class Study:
+    """Everything that one call of the simulator found, with how it was asked."""
+
+    cells: tuple[Cell, ...]
+    settings: dict[str, Any]
+    seconds: float  # that it took
+
+
+def measure(schedule: Schedule) -> Outcome:
+    """All figures of a schedule."""
+    durations = schedule.ended - schedule.started
+    times = schedule.ended - schedule.submitted
+    mean = float(durations.mean())
+    slowdowns = np.maximum(1.0, times / np.maximum(durations, SHORT * mean))
+    p50, p95, p99 = (float(value) for value in np.percentile(times, (50, 95, 99)))
+    span = float(schedule.ended.max() - schedule.submitted.min())
+    return Outcome(
+        mean=float(times.mean()),
+        p50=p50,
+        p95=p95,
+        p99=p99,
+        longest=float(times.max()),
+        slowdown=float(slowdowns.mean()),
+        fairness=float(slowdowns.sum() ** 2 / (slowdowns.size * (slowdowns**2).sum())),
+        utilisation=schedule.device_seconds / (schedule.devices * span),
+        worst_wait=float((schedule.started - schedule.submitted).max()) / mean,
+    )
+
+
+def ratio(over: Line, under: Line) -> Estimate:
+    """Mean completion time of one policy over that of another, on the same tasks; its interval by the jackknife."""
+    above, below = (np.array([outcome.mean for outcome in line.outcomes]) for line in (over, under))
+    value = float(above.sum() / below.sum())
+    count = above.size
+    if count < 2:
+        return Estimate(value, None)
+    left_out = (above.sum() - above) / (below.sum() - below)
+    error = math.sqrt((count - 1) / count * float(((left_out - left_out.mean()) ** 2).sum()))
+    reach = student_quantile(0.5 + CONFIDENCE / 2, count - 1) * error
+    return Estimate(value, Interval(low=value - reach, high=value + reach, confidence=CONFIDENCE))
+
+
+def _independent(values: Sequence[float], mean: float) -> Interval | None:
+    """The interval of a mean over seeds, which no neighbourhood correlates."""
+    count = len(values)
+    if count < 2:
+        return None
+    reach = student_quantile(0.5 + CONFIDENCE / 2, count - 1) * float(np.std(values, ddof=1)) / math.sqrt(count)
+    return Interval(low=mean - reach, high=mean + reach, confidence=CONFIDENCE)

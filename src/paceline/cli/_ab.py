@@ -1,0 +1,111 @@
+"""Measures two settings in turns within one run, A B B A ..., so that what drifts meanwhile hits both alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline.cli._flags import read_value
+from paceline.core.case import Case
+from paceline.core.errors import InputError
+
+if TYPE_CHECKING:
+    from paceline.core.run import RunRecords
+
+ROUNDS = 6  # even, so that each side comes first equally often
+FEWEST = 2  # with one there is nothing to tell chance from
+_COMMA = re.compile(r",(?=\s*[\w.-]+=)")  # between settings; one within a value stays
+
+Overrides = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """What the two sides set, and how often each is measured."""
+
+    sides: tuple[Overrides, Overrides]
+    rounds: int
+
+    def cases(self, expand: Callable[[Overrides], Sequence[Case]]) -> list[Case]:
+        """Every case that the sides set differently, in turns; `expand` makes the cases of one side."""
+        both = [_expanded(expand, side) for side in self.sides]
+        if len(both[0]) != len(both[1]):
+            raise InputError(
+                f"--ab: the sides make {len(both[0])} and {len(both[1])} cases, which are no pairs; give single values"
+            )
+        pairs = [(one, other) for one, other in zip(*both, strict=True) if one.key != other.key]
+        if not pairs:
+            raise InputError("--ab: both sides are the same; set something else on the second")
+        return self._in_turns(pairs)
+
+    def _in_turns(self, pairs: Sequence[tuple[Case, Case]]) -> list[Case]:
+        from paceline.analysis.compare.turns import MARKS
+
+        made: list[Case] = []
+        for pair in pairs:
+            marked = [self._marked(case, mark) for case, mark in zip(pair, MARKS, strict=True)]
+            for number in range(1, self.rounds + 1):
+                for case in marked if number % 2 else reversed(marked):
+                    made.append(case.model_copy(update={"index": len(made), "repeat": number}))
+        return made
+
+    def _marked(self, case: Case, mark: str) -> Case:
+        """With the side in its title, and its share of the time that one measurement would take."""
+        parameters = dict(case.parameters)
+        if isinstance(parameters.get("budget"), int | float):
+            parameters["budget"] = parameters["budget"] / self.rounds
+        return case.model_copy(update={"title": f"{case.title}{mark}", "parameters": parameters})
+
+
+def read_turns(texts: Sequence[str], rounds: int | None, overrides: Overrides) -> Turns | None:
+    """What --ab and --rounds ask for, if they do."""
+    if not texts:
+        if rounds is not None:
+            raise InputError("--rounds goes with --ab A --ab B")
+        return None
+    if len(texts) != 2:
+        raise InputError(f"--ab is given {len(texts)} times; give it twice: what side A sets, and what side B sets")
+    if "repeat" in overrides:
+        raise InputError("--repeat does not go with --ab, which measures in rounds: use --rounds")
+    rounds = ROUNDS if rounds is None else rounds
+    if rounds < FEWEST:
+        raise InputError(f"--rounds {rounds}: at least {FEWEST} are needed to tell a change from chance")
+    return Turns((_read_side(texts[0]), _read_side(texts[1])), rounds)
+
+
+def show_turns(records: RunRecords, *, as_json: bool) -> None:
+    """What a run in turns came to."""
+    from paceline.analysis.compare import compare_turns
+    from paceline.cli.report import primary_metrics
+    from paceline.report import answer_page, compare, compare_data
+
+    try:
+        comparison = compare_turns(records, primary=primary_metrics())
+    except InputError as error:  # no round in which both sides succeeded
+        click.echo(f"paceline: {error}", err=True)
+        return
+    if as_json:
+        click.echo(compare_data.json_line(comparison))
+    else:
+        answer_page.show(compare.page(comparison))
+
+
+def _read_side(text: str) -> dict[str, Any]:
+    side: dict[str, Any] = {}
+    for setting in _COMMA.split(text):
+        key, equals, value = setting.partition("=")
+        if not equals or not key.strip() or not value.strip():
+            raise InputError(f"--ab {text}: write a side as key=value, or several with commas between")
+        side[key.strip().replace("-", "_")] = read_value([value])
+    return side
+
+
+def _expanded(expand: Callable[[Overrides], Sequence[Case]], side: Overrides) -> Sequence[Case]:
+    try:
+        return expand(side)
+    except InputError as error:
+        raise InputError(str(error).replace("--set", "--ab")) from None

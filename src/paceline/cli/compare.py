@@ -1,0 +1,88 @@
+"""Compare runs, tags, files or published figures: ratios with intervals, and an exit code for CI."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli._answers import chosen_format, format_options, give
+
+if TYPE_CHECKING:
+    from paceline.analysis.compare import Comparison
+
+
+@click.command("compare")
+@click.argument("sides", metavar="REFERENCE NEW...", nargs=-1, required=True)
+@click.option(
+    "--metric", "metrics", multiple=True, metavar="NAME", help="Compare this instead of each case's headline."
+)
+@click.option("--all-metrics", "every", is_flag=True, help="Compare everything that both sides measured.")
+@click.option(
+    "--fail-on",
+    "limits",
+    multiple=True,
+    metavar="METRIC<RATIO",
+    help="Exit with 1 where new / reference is significantly beyond this, like 'throughput<0.97'; '*' is every metric.",
+)
+@click.option("--strict", is_flag=True, help="With --fail-on: also where the change is not significant.")
+@format_options
+@click.option("--store", metavar="URL", help="Where results are kept.")
+def command(
+    sides: tuple[str, ...],
+    metrics: tuple[str, ...],
+    every: bool,
+    limits: tuple[str, ...],
+    strict: bool,
+    output: str | None,
+    store: str | None,
+    **flags: bool,
+) -> None:
+    """Compare every NEW with the REFERENCE.
+
+    Each is a run (an id, the beginning of one, 'last'), a tag (its runs count as one), a file of 'paceline report
+    --jsonl', or published:libai, published:megatron, published:flashlight. A run that was measured with --ab is
+    compared with itself: name it alone.
+    """
+    from paceline.analysis.compare import Limit, violations
+    from paceline.core.errors import InputError
+    from paceline.report import compare as pages
+    from paceline.report import compare_data
+    from paceline.report.compare_words import violation_words
+
+    kind = chosen_format(flags, output)
+    if strict and not limits:
+        raise InputError("--strict goes with --fail-on METRIC<RATIO")
+    bounds = [Limit.parse(text, strict=strict) for text in limits]
+    named = [bound.metric for bound in bounds if bound.metric != "*"]
+    comparison = _compared(sides, store, metrics, named, every=every)
+    crossed = violations(comparison, bounds, strict=strict)
+    page = pages.page(comparison, full=kind in ("html", "md"))
+    data = {
+        "csv": lambda: compare_data.csv_text(comparison),
+        "json": lambda: compare_data.json_text(comparison, crossed),
+    }
+    give(page, kind, output, "paceline-compare", data)
+    for violation in crossed:
+        click.echo(f"paceline: fails on {violation_words(violation)}", err=True)
+    sys.exit(1 if crossed else 0)
+
+
+def _compared(
+    sides: tuple[str, ...], store: str | None, metrics: tuple[str, ...], named: list[str], *, every: bool
+) -> Comparison:
+    """By the metrics asked for; those that a limit names are compared beside the headlines."""
+    from paceline.analysis.compare import Side, compare, compare_turns, is_in_turns
+    from paceline.cli._sources import read_sources
+    from paceline.cli.report import primary_metrics
+    from paceline.core.errors import InputError
+
+    found = [Side(source.name, source.runs) for source in read_sources(sides, store)]
+    primary = primary_metrics()
+    if len(found) == 1:
+        runs = found[0].runs
+        if len(runs) == 1 and is_in_turns(runs[0]):
+            return compare_turns(runs[0], primary=primary, metrics=metrics, also=named, every=every)
+        raise InputError(f"'{sides[0]}' alone is no comparison: name another run, tag or file to compare it with")
+    return compare(found, primary=primary, metrics=metrics, also=named, every=every)

@@ -1,0 +1,158 @@
+"""Lead: take jobs over HTTP, and have them measured on this machine or on others."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.core.errors import InputError
+
+if TYPE_CHECKING:
+    from paceline.core.run import RunRecords
+    from paceline.service.api.app import Pages
+    from paceline.service.api.serving import Tls
+    from paceline.service.engines.base import Engine
+    from paceline.service.leader import Leader
+    from paceline.store import Store
+
+ENGINES = ("local",)
+_FILE_TOKEN = "token-file"  # what the token in --token-file is called
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=8765, show_default=True, help="0 takes a free one.")
+@click.option("--store", metavar="PATH|URL", help="Where jobs and results are kept: a SQLite file or postgresql://...")
+@click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="Who measures.")
+@click.option("--label", "labels", multiple=True, metavar="NAME", help="What jobs may ask this machine to be.")
+@click.option(
+    "--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Certificate, with its chain, as PEM."
+)
+@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Its private key, as PEM.")
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A token that may do everything, made if the file is not there.",
+)
+def command(
+    host: str,
+    port: int,
+    store: str | None,
+    engine: str,
+    labels: tuple[str, ...],
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    token_file: Path | None,
+) -> None:
+    """Take jobs from `paceline submit` and have them measured.
+
+    Ended by Ctrl-C, or however else, it goes on where it was when the same command is given again; what is being
+    measured goes on meanwhile.
+    """
+    from paceline.service.api import serving
+    from paceline.store import open_store
+
+    serving.require_packages()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    tls = _tls(tls_cert, tls_key)
+    with open_store(store) as opened:
+        if token_file is not None:
+            _take_token(opened, token_file)
+        _refuse_open_door(opened, host)
+        with serving.only_leader(opened) as folder:
+            _lead(opened, _engine(engine, folder, labels), host, port, tls)
+
+
+def _lead(store: Store, engine: Engine, host: str, port: int, tls: Tls | None) -> None:
+    from paceline.service.api import serving
+    from paceline.service.api.app import create_app
+    from paceline.service.api.guard import Door, is_loopback
+    from paceline.service.leader import Leader
+
+    listening = serving.bind(host, port)
+    leader = Leader(store, engine)
+    app = create_app(leader, store, Door(is_local=is_loopback(host)), report=_page, pages=_pages(leader, store))
+    click.echo(f"Leading at {serving.address_of(listening, tls, host)}")
+    click.echo(f"Store:     {store.location.shown}")
+    if not is_loopback(host) and tls is None:
+        click.echo("paceline: tokens travel unencrypted: use --tls-cert and --tls-key, or a proxy with TLS", err=True)
+    serving.serve(leader, app, listening, tls)
+    click.echo("Stopped; what is being measured goes on, and the next leader on this store takes it over.")
+
+
+def _engine(name: str, folder: Path, labels: tuple[str, ...]) -> Engine:
+    from paceline.service.engines.local import LocalEngine
+
+    assert name == "local"
+    return LocalEngine(folder, labels)
+
+
+def _pages(leader: Leader, store: Store) -> Pages | None:
+    """The pages, where this installation has them."""
+    return None
+
+
+def _page(records: RunRecords) -> str:
+    from paceline.cli._ceilings import known_ceilings
+    from paceline.cli.report import primary_metrics
+    from paceline.report import html
+
+    return html.render(records, primary=primary_metrics(), ceilings=known_ceilings(records))
+
+
+def _tls(certificate: Path | None, key: Path | None) -> Tls | None:
+    from paceline.service.api.serving import Tls
+
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise InputError("--tls-cert and --tls-key go together: give both")
+    tls = Tls(certificate, key)
+    tls.check()
+    return tls
+
+
+def _take_token(store: Store, path: Path) -> None:
+    """Let the token in a file do everything; make one if there is no file."""
+    from paceline.service.api import tokens
+
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        token, _ = tokens.make(_FILE_TOKEN, tokens.Scope.ADMIN, None)
+        _write_secret(path, token)
+        click.echo(f"Token:     {path}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--token-file {path} cannot be read: {error}") from None
+    row = tokens.row_of(token, _FILE_TOKEN, tokens.Scope.ADMIN, None)
+    with store.queue.writing("keep the token") as writing:
+        writing.put_token(row)
+
+
+def _write_secret(path: Path, token: str) -> None:
+    import os
+
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise InputError(f"--token-file {path} cannot be written: {error.strerror}") from None
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(f"{token}\n")
+
+
+def _refuse_open_door(store: Store, host: str) -> None:
+    from datetime import UTC, datetime
+
+    from paceline.service.api.guard import is_loopback
+
+    now = datetime.now(UTC)
+    holds = any(row.expires_at is None or row.expires_at > now for row in store.queue.tokens())
+    if not is_loopback(host) and not holds:
+        raise InputError(
+            f"--host {host} lets others in, and there is no token that holds: make one with "
+            "`paceline token create NAME --scope submit`, or stay at 127.0.0.1"
+        )

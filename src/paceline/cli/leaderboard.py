@@ -1,0 +1,70 @@
+"""Rank machines, software and settings that did the same work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline.cli._answers import format_options
+
+if TYPE_CHECKING:
+    from paceline.core.run import RunRecords
+
+
+@click.command("leaderboard")
+@click.argument("sources", nargs=-1, metavar="[RUN|TAG|FILE]...")
+@click.option("--case", "text", default="", metavar="TEXT", help="Only cases that have this in their name.")
+@click.option("--metric", metavar="NAME", help="What to rank by; unset is what leads each benchmark's report.")
+@click.option(
+    "--price",
+    "prices",
+    multiple=True,
+    metavar="[MACHINE=]PRICE",
+    help="Of an hour of a GPU, or of a machine: '2.5 USD/h', or an instance such as c7g.large.",
+)
+@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many rows of each board.")
+@click.option("--store", metavar="URL", help="Where results are kept.")
+@format_options
+def command(
+    sources: tuple[str, ...],
+    text: str,
+    metric: str | None,
+    prices: tuple[str, ...],
+    top: int,
+    store: str | None,
+    output: str | None,
+    **formats: Any,
+) -> None:
+    """Rank machines, software and settings that did the same work, best first. Without a name, over all runs.
+
+    What cannot be told apart shares a place.
+    """
+    from paceline.analysis.leaderboard import boards
+    from paceline.cli._answers import chosen_format, give
+    from paceline.cli.recommend import read_prices
+    from paceline.cli.report import primary_metrics
+    from paceline.core.errors import InputError
+    from paceline.report import leaderboard as report
+
+    kind = chosen_format(formats, output)
+    runs = _runs(sources, store)
+    found = boards(runs, read_prices(prices, runs), primary=primary_metrics(), metric=metric, text=text)
+    if not found:
+        named = f" that has '{text}' in its name" if text else ""
+        raise InputError(f"there is no result{named} to rank: `paceline results` lists the runs")
+    data = {"json": lambda: report.to_json(found, top), "csv": lambda: report.to_csv(found)}
+    give(report.page(found, top), kind, output, "paceline-leaderboard", data)
+
+
+def _runs(sources: tuple[str, ...], store: str | None) -> list[RunRecords]:
+    """The runs that were named, or all of the store, read without their samples."""
+    from paceline.cli._sources import read_sources
+    from paceline.store import open_store
+
+    if sources:
+        return [run for source in read_sources(sources, store) for run in source.runs]
+    with open_store(store) as opened:
+        from paceline.store.headlines import headlines
+
+        return headlines(opened)

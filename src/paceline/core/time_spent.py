@@ -1,0 +1,157 @@
+"""Where the time of traced steps went: the shares of compute, memory, communication and idling, and the top kernels.
+
+Every moment of a step is counted once. While several things run at a time, it belongs to the first of computing,
+moving memory, communicating and other work, so that communication counts only where nothing hides it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from pydantic import BaseModel, ConfigDict
+
+from paceline.core.trace_events import Event, Span, length, overlap, own_time, union
+from paceline.core.work_groups import KINDS, Kind, group_of
+
+ORDER: tuple[Kind, ...] = ("compute", "memory", "communication", "other")
+IDLE = "idle"
+TOP = 15  # kernels that are kept
+NAME_LENGTH = 200  # of a kernel: templates make names of thousands of characters
+# A rank in one of these waits for others: neither work nor data on its way.
+_WAITING = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "record_param_comms")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class KernelTime(_Part):
+    """One kernel, or one operator without those within it, in a step."""
+
+    name: str
+    group: str
+    kind: Kind
+    calls: float  # in a step
+    seconds: float  # in a step, of all calls together
+    share: float  # of the step's time during which at least one of them ran
+
+
+class TimeSpent(_Part):
+    """Where the time of a step went, on average over those that were traced."""
+
+    on_device: bool  # whether a device's kernels tell, or the host's operators
+    steps: int
+    step_seconds: float
+    shares: dict[str, float]  # of compute, memory, communication that nothing hides, other and idle; together 1
+    hidden_communication: float  # share of the step in which data travels while something else is computed
+    groups: dict[str, float]  # share of the step during which each group ran, the largest first
+    kernels: list[KernelTime]  # those that took longest
+    kernel_names: int  # how many different ones there were
+
+
+def time_spent(events: Sequence[Event], *, on_device: bool, steps_queue: bool) -> TimeSpent | None:
+    """What a trace tells; None if nothing of what should tell is in it.
+
+    The steps lie between their marks, the first of which is left out. If steps queue on a device, its work tells where
+    they lie: each from the completion of the one before it, as they are timed.
+    """
+    windows = _completions(events) if steps_queue else [span for _, span in _marks(events)[1:]]
+    parts = _parts(events, on_device=on_device)
+    if not windows or not parts:
+        return None
+    inside = union(windows)
+    total = length(inside)
+    by_name: dict[str, list[Span]] = {}
+    by_group: dict[str, list[Span]] = {}
+    for event, span in parts:
+        by_name.setdefault(event.name, []).append(span)
+        by_group.setdefault(group_of(event.name, on_device=on_device), []).append(span)
+    within = {group: overlap(union(spans), inside) for group, spans in by_group.items()}
+    shares, hidden = _shares(within, total)
+    calls = Counter(event.name for event in _workers(events, on_device=on_device) if _starts_in(event, inside))
+    kernels = [
+        _kernel(name, spans, inside, calls[name], len(windows), on_device=on_device) for name, spans in by_name.items()
+    ]
+    kernels = sorted((one for one in kernels if one.seconds > 0), key=lambda one: (-one.seconds, one.name))
+    return TimeSpent(
+        on_device=on_device,
+        steps=len(windows),
+        step_seconds=total / len(windows) / 1e9,
+        shares=shares,
+        hidden_communication=hidden,
+        groups=_largest_first({group: length(spans) / total for group, spans in within.items() if spans}),
+        kernels=kernels[:TOP],
+        kernel_names=len(kernels),
+    )
+
+
+def _largest_first(shares: dict[str, float]) -> dict[str, float]:
+    return dict(sorted(shares.items(), key=lambda one: (-one[1], one[0])))
+
+
+def _shares(within: dict[str, list[Span]], total: int) -> tuple[dict[str, float], float]:
+    """The share of each kind, every moment counted once; and that of communication which others hide."""
+    taken: list[Span] = []
+    shares: dict[str, float] = {}
+    hidden = 0.0
+    for kind in ORDER:
+        mine = union(span for group, spans in within.items() if KINDS[group] == kind for span in spans)
+        both = union([*taken, *mine])
+        shares[kind] = (length(both) - length(taken)) / total
+        if kind == "communication":
+            hidden = length(mine) / total - shares[kind]
+        taken = both
+    return shares | {IDLE: 1.0 - length(taken) / total}, hidden
+
+
+def _kernel(
+    name: str, spans: list[Span], inside: Sequence[Span], calls: int, steps: int, *, on_device: bool
+) -> KernelTime:
+    group = group_of(name, on_device=on_device)
+    return KernelTime(
+        name=name[:NAME_LENGTH],
+        group=group,
+        kind=KINDS[group],
+        calls=calls / steps,
+        seconds=sum(length(overlap([span], inside)) for span in spans) / steps / 1e9,
+        share=length(overlap(union(spans), inside)) / length(inside),
+    )
+
+
+def _workers(events: Iterable[Event], *, on_device: bool) -> list[Event]:
+    return [event for event in events if (event.on_device if on_device else event.is_operator)]
+
+
+def _parts(events: Iterable[Event], *, on_device: bool) -> list[tuple[Event, Span]]:
+    """What ran when: kernels as they are, operators without those that lie within them."""
+    workers = [event for event in _workers(events, on_device=on_device) if event.end > event.start]
+    if on_device:
+        return [(event, (event.start, event.end)) for event in workers]
+    return [(event, span) for event, span in own_time(workers) if not event.name.startswith(_WAITING)]
+
+
+def _marks(events: Iterable[Event]) -> list[tuple[int, Span]]:
+    return sorted((event.step, (event.start, event.end)) for event in events if event.step is not None)
+
+
+def _completions(events: Sequence[Event]) -> list[Span]:
+    """From the end of each step's last work on the device to that of the next step."""
+    marks = _marks(events)
+    launched = {event.correlation: _step_at(marks, event.start) for event in events if event.is_launch}
+    ends: dict[int, int] = {}
+    for event in events:
+        step = launched.get(event.correlation) if event.on_device else None
+        if step is not None:
+            ends[step] = max(ends.get(step, 0), event.end)
+    in_order = [ends[step] for step, _ in marks if step in ends]
+    return [(before, after) for before, after in pairwise(in_order) if after > before]
+
+
+def _step_at(marks: Sequence[tuple[int, Span]], moment: int) -> int | None:
+    return next((step for step, (start, end) in marks if start <= moment < end), None)
+
+
+def _starts_in(event: Event, inside: Sequence[Span]) -> bool:
+    return any(start <= event.start < end for start, end in inside)

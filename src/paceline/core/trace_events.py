@@ -1,0 +1,156 @@
+"""A profiler's trace: the events of threads and of a device's streams, and arithmetic with the time they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+STEP_MARK = "paceline step "  # the name of the annotation around a traced step, before its number
+
+Span = tuple[int, int]  # nanoseconds
+
+_DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
+_LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver")
+_HOST_CATEGORIES = ("cpu_op", "user_annotation")
+_TALKING = ("gloo:", "nccl", "rccl")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing in a trace."""
+
+    name: str
+    start: int
+    end: int
+    lane: int | str  # the thread, or the device's stream
+    on_device: bool
+    category: str = "cpu_op"
+    correlation: int | None = None  # the same for a launch and for what it launched
+
+    @property
+    def is_talking(self) -> bool:
+        """Whether it moves data between ranks."""
+        return any(word in self.name.lower() for word in _TALKING)
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether the host works in it; annotations only give a name to what others do, except those of gloo."""
+        return not self.on_device and (self.category == "cpu_op" or (self._is_note and self.is_talking))
+
+    @property
+    def is_launch(self) -> bool:
+        """Whether it is a call that gives work to the device."""
+        return self.category in _LAUNCH_CATEGORIES
+
+    @property
+    def step(self) -> int | None:
+        """Which traced step it marks, if it marks one."""
+        return int(self.name.removeprefix(STEP_MARK)) if self._is_note and self.name.startswith(STEP_MARK) else None
+
+    @property
+    def _is_note(self) -> bool:
+        return self.category == "user_annotation"
+
+
+def read_events(trace: Mapping[str, Any]) -> list[Event]:
+    """The events of a trace in Chrome's format that tell where time went."""
+    found = []
+    for one in trace["traceEvents"]:
+        category = one.get("cat")
+        on_device = category in _DEVICE_CATEGORIES
+        if one.get("ph") != "X" or not (on_device or category in _HOST_CATEGORIES or category in _LAUNCH_CATEGORIES):
+            continue
+        start = round(one["ts"] * 1000)
+        found.append(
+            Event(
+                name=one["name"],
+                start=start,
+                end=start + round(one.get("dur", 0) * 1000),
+                lane=f"{one['pid']} {one['tid']}",
+                on_device=on_device,
+                category=category,
+                correlation=one.get("args", {}).get("correlation"),
+            )
+        )
+    return found
+
+
+def own_time(events: Iterable[Event]) -> Iterator[tuple[Event, Span]]:
+    """Of events that lie within one another in their lanes, when each was the innermost; communication is one whole."""
+    lanes: dict[int | str, list[Event]] = {}
+    for event in events:
+        lanes.setdefault(event.lane, []).append(event)
+    for lane in lanes.values():
+        lane.sort(key=lambda event: (event.start, -event.end))
+        yield from _innermost_parts(lane)
+
+
+def _innermost_parts(lane: Sequence[Event]) -> Iterator[tuple[Event, Span]]:
+    around: list[Event] = []
+    now = 0  # until when time is given away
+
+    def until(moment: int) -> Iterator[tuple[Event, Span]]:
+        nonlocal now
+        while around and now < moment:
+            end = min(around[-1].end, moment)
+            if end > now:
+                yield around[-1], (now, end)
+                now = end
+            if around[-1].end <= moment:
+                around.pop()
+
+    for event in lane:
+        yield from until(event.start)
+        while around and around[-1].end <= event.start:
+            around.pop()
+        if around and around[-1].is_talking:
+            continue  # what is done within it is a part of it
+        now = max(now, event.start)
+        around.append(event)
+    yield from until(max((event.end for event in lane), default=0))
+
+
+def innermost(events: Iterable[Event]) -> list[Event]:
+    """Those within which no other of their lane lies."""
+    lanes: dict[int | str, list[Event]] = {}
+    for event in events:
+        lanes.setdefault(event.lane, []).append(event)
+    found = []
+    for lane in lanes.values():
+        lane.sort(key=lambda event: (event.start, -event.end))
+        for event, following in zip(lane, [*lane[1:], None], strict=True):
+            if following is None or following.start >= event.end:
+                found.append(event)
+    return found
+
+
+def union(spans: Iterable[Span]) -> list[Span]:
+    """The same time without overlaps, in order."""
+    found: list[Span] = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def overlap(first: Sequence[Span], second: Sequence[Span]) -> list[Span]:
+    """The time that is in both of two unions."""
+    found = []
+    i = j = 0
+    while i < len(first) and j < len(second):
+        start, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
+        if start < end:
+            found.append((start, end))
+        if first[i][1] < second[j][1]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+def length(spans: Iterable[Span]) -> int:
+    """How long they are together."""
+    return sum(end - start for start, end in spans)

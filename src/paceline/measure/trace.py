@@ -1,0 +1,106 @@
+"""Takes a profiler's trace of a few steps, and keeps it as a file in Chrome's format.
+
+Never around measured steps: a profiler makes them longer. What is traced are further steps, issued as the measured ones
+were: as many in flight, and waited for in the same way.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from paceline.core.errors import PacelineError
+from paceline.core.files import write_atomic
+from paceline.core.trace_events import STEP_MARK
+from paceline.measure.device import Device
+from paceline.measure.loop import quiet_collector
+
+STEPS = 3
+LONG_SECONDS = 20.0  # what tracing may take: of long steps fewer are traced, but one at least
+MOST_EVENTS = 2_000_000  # beyond that no viewer opens the file
+
+Chrome = dict[str, Any]  # a trace as the file holds it
+
+
+class TraceFailed(PacelineError):
+    """There is no trace, and why."""
+
+
+def steps_to_trace(step_seconds: float) -> int:
+    """How many steps of this length are traced."""
+    return max(1, min(STEPS, int(LONG_SECONDS / step_seconds))) if step_seconds > 0 else STEPS
+
+
+def take(
+    step: Callable[[], object],
+    device: Device,
+    *,
+    steps: int,
+    in_flight: int,
+    all_ready: Callable[[bool], bool] = lambda ready: ready,
+) -> Chrome:
+    """A trace of as many steps and one before them, which pays for the profiler's start.
+
+    `all_ready` is told whether the profiler has started, and tells whether it has for every rank: either all of them
+    take the steps, or none does.
+    """
+    from torch.profiler import record_function
+
+    timeline = device.timeline(in_flight)
+    profiler, trouble = _started(device)
+    if not all_ready(profiler is not None):
+        if profiler is not None:
+            profiler.stop()
+        raise TraceFailed(f"the profiler did not start: {trouble or 'on another rank'}")
+    try:
+        with quiet_collector():
+            for number in range(steps + 1):
+                with record_function(f"{STEP_MARK}{number}"):
+                    timeline.begin()
+                    step()
+                    timeline.end()
+            timeline.finish()
+            device.synchronize()
+    finally:
+        profiler.stop()
+    return _exported(profiler)
+
+
+def keep(trace: Chrome, path: Path) -> int:
+    """Write the trace, whole or not at all; the size of the file."""
+    count = len(trace["traceEvents"])
+    if count > MOST_EVENTS:
+        raise TraceFailed(f"it has {count:,} events, and no viewer opens more than {MOST_EVENTS:,}")
+    shared = {key: value for key, value in trace.items() if key != "host_name"} | {"traceName": path.name}
+    packed = gzip.compress(json.dumps(shared, separators=(",", ":")).encode(), mtime=0)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, packed)
+    except OSError as error:
+        raise TraceFailed(f"it cannot be written: {error.strerror}; give another folder with --profile DIR") from None
+    return len(packed)
+
+
+def _started(device: Device) -> tuple[Any, str]:
+    """A profiler that runs, or why there is none."""
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.kind == "cuda" else [])]
+    try:
+        profiler = profile(activities=activities)
+        profiler.start()
+    except Exception as error:  # CUPTI and kineto raise whatever they like
+        return None, f"{type(error).__name__}: {error}"
+    return profiler, ""
+
+
+def _exported(profiler: Any) -> Chrome:
+    with tempfile.TemporaryDirectory(prefix="paceline-trace-") as folder:
+        file = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(file))
+        trace: Chrome = json.loads(file.read_bytes())
+    return trace

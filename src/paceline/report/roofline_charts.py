@@ -1,0 +1,364 @@
+"""Rooflines: every case under its device's ceilings, what bounds it in words, and what to do about that."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from paceline.analysis.roofline import MEASURE, NEAR, Bound, Placed, Roof, Roofline, Rooflines, group_by_advice
+from paceline.core.quantity import show_count
+from paceline.report.charts import ACCENT, INK, MUTED, Chart, Spec
+from paceline.report.insight import MOST_LINES, Part
+from paceline.report.serving_bars import coloured, framed
+from paceline.report.sweep_charts import LINES, WIDTH
+from paceline.report.sweeps import SweepTable
+from paceline.report.text import one_line, show_value, told_apart
+
+HEIGHT = 330
+MOST_POINTS = 300  # drawn
+MOST_NUMBERED = 30
+MOST_NAMED = 3  # cases that one piece of advice names
+_BESIDE = ((0, -13), (14, 0), (-14, 0), (0, 14), (13, -11), (-13, -11), (13, 12), (-13, 12))  # a point, in pixels
+MARGIN = 2.2  # factor by which an axis reaches beyond what it shows
+_KINDS: Mapping[Bound, tuple[str, str, str]] = {  # words, colour and shape
+    Bound.COMPUTE: ("compute", ACCENT, "circle"),
+    Bound.MEMORY: ("memory", LINES[1], "square"),
+    Bound.HOST: ("the host", LINES[3], "triangle-down"),
+    Bound.NEITHER: ("neither", LINES[4], "triangle-up"),
+}
+
+
+def roofline_parts(found: Rooflines) -> list[Part]:
+    """A part for each device, and what is to be done where there is no roof."""
+    parts = [_part(roofline) for roofline in found.found]
+    if found.unknown:
+        devices = ", ".join(_device(device) for device in found.unknown)
+        parts.append(Part(f"Not known: nothing tells what {devices} can do at most; '{MEASURE}' measures that once."))
+    if parts and found.uncounted:
+        count = len(found.uncounted)
+        what = "1 case is" if count == 1 else f"{count} cases are"
+        note = f"{what} left out, as the record does not tell how much it moves: {_names(found.uncounted)}."
+        parts[-1] = replace(parts[-1], notes=(*parts[-1].notes, note))
+    return parts
+
+
+def verdict(placed: Placed) -> str:
+    """What bounds a case, in a few words: `bound by memory at 78 % of 3.9 TB/s`."""
+    part = f"{_percent(placed.share)} of {_ceiling(placed.nearest)}"
+    if placed.is_beyond:
+        return f"beyond its ceiling: {part}"
+    if placed.bound is Bound.HOST:
+        return f"bound by the host, at {part}"
+    if placed.bound is Bound.NEITHER:
+        return f"bound by neither, at {part}"
+    if placed.share >= NEAR:
+        return f"bound by {placed.bound.value} at {part}"
+    return f"nearest to {placed.bound.value}, at {part}"
+
+
+def _part(roofline: Roofline) -> Part:
+    placed = roofline.placed
+    shown = placed[:MOST_LINES]
+    more = [f"The first {MOST_LINES} of {len(placed):,} cases are listed."] if len(shown) < len(placed) else []
+    todo = [_advice(text, cases, len(placed)) for text, cases in group_by_advice(placed).items()]
+    return Part(
+        sentence=_sentence(roofline),
+        chart=_chart(roofline),
+        table=_table(shown),
+        todo=tuple(todo),
+        notes=(*more, *_notes(roofline)),
+        lines=tuple(f"{name}: {verdict(one)}" for name, one in zip(_told_apart(shown)[1], shown, strict=True)),
+        source=_source(roofline),
+    )
+
+
+def _sentence(roofline: Roofline) -> str:
+    placed = roofline.placed
+    if len(placed) == 1:
+        (one,) = placed
+        return f"{one_line(one.row.label)} is {verdict(one)}{_doubtful(one)}."
+    counts = Counter(one.bound for one in placed)
+    told = [_counted(bound, counts[bound]) for bound in _KINDS if counts[bound]]
+    listed = told[0] if len(told) == 1 else f"{', '.join(told[:-1])} and {told[-1]}"
+    last = min(placed, key=lambda one: one.share)
+    shared, names = _told_apart(placed)
+    where = f"{f' of {shared}' if shared else ''} on {_device(roofline.device)}"
+    name = names[placed.index(last)]
+    return f"Of {len(placed)} cases{where}, {listed}; furthest below: {name}, {verdict(last)}."
+
+
+def _told_apart(placed: Sequence[Placed]) -> tuple[str, list[str]]:
+    """Words that the cases of one benchmark share, and what tells each from the others."""
+    labels = [one_line(one.row.label) for one in placed]
+    alike = 1 < len(placed) <= MOST_LINES and len({one.row.case.benchmark for one in placed}) == 1
+    return told_apart(labels) if alike else ("", labels)
+
+
+def _counted(bound: Bound, count: int) -> str:
+    words = {Bound.HOST: "held up by the host", Bound.NEITHER: "far below both ceilings"}
+    return f"{count} {'is' if count == 1 else 'are'} {words.get(bound, f'nearest to the {bound.value} ceiling')}"
+
+
+def _doubtful(one: Placed) -> str:
+    return "; its activations are not counted, so that memory may bound it as well" if one.is_open else ""
+
+
+def _advice(text: str, cases: Sequence[Placed], of: int) -> str:
+    if len(cases) == of:
+        return text
+    return f"{_names([one.row for one in cases])}: {text}"
+
+
+def _names(rows: Sequence[object]) -> str:
+    labels = [one_line(row.label) for row in rows[:MOST_NAMED]]  # type: ignore[attr-defined]
+    return ", ".join(labels) + (f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else "")
+
+
+def _table(placed: Sequence[Placed]) -> SweepTable:
+    headers = ("", "Case", "Bound by", "FLOP/byte", "Reached", "Ceiling", "Of it", "Traffic, at least")
+    lines = tuple(
+        (
+            str(number),
+            one_line(one.row.label),
+            _KINDS[one.bound][0] + (" or memory" if one.is_open and one.bound is Bound.COMPUTE else ""),
+            f"{'≤ ' if one.work.left_out else ''}{_number(one.work.intensity)}",
+            show_value(one.work.rate, one.work.unit),
+            _ceiling(one.nearest),
+            _percent(one.share),
+            show_value(one.work.traffic, "B/s"),
+        )
+        for number, one in enumerate(placed, start=1)
+    )
+    return SweepTable("Cases under their ceilings", headers, 3, lines)
+
+
+def _source(roofline: Roofline) -> str:
+    """Where the ceilings are from, with their doubts."""
+    sources: dict[str, list[str]] = {}
+    for roof in (roofline.memory, *roofline.compute):
+        doubts = f" (doubts: {', '.join(roof.doubts)})" if roof.doubts else ""
+        sources.setdefault(roof.source, []).append(f"{roof.name} {show_value(roof.value, roof.unit)}{doubts}")
+    told = "; ".join(f"{', '.join(names)}: {source}" for source, names in sources.items())
+    return f"Ceilings: {told}."
+
+
+def _notes(roofline: Roofline) -> list[str]:
+    """How bytes were counted, and what that leaves open."""
+    notes = []
+    exact = dict.fromkeys(one.work.formula for one in roofline.placed if not one.work.is_modelled)
+    models = dict.fromkeys(one.work.formula for one in roofline.placed if one.work.is_modelled)
+    if exact:
+        notes.append(f"Bytes of single operations: {'; or '.join(exact)}.")
+    if models:
+        notes.append(
+            f"Bytes of models are a model and no measurement; the least that must move: {'; or '.join(models)}."
+        )
+    if any(one.work.left_out for one in roofline.placed):
+        notes.append(
+            "Where activations are not counted, as no record tells their bytes, more is moved and the intensity is "
+            "lower than shown."
+        )
+    if any(one.is_cached for one in roofline.placed):
+        notes.append("Traffic above the memory's ceiling is that of data which stay in a cache.")
+    return notes
+
+
+def _chart(roofline: Roofline) -> Chart:
+    drawn = roofline.placed[:MOST_POINTS]
+    plane = _Plane(roofline, drawn)
+    kinds = [bound for bound in _KINDS if any(one.bound is bound for one in drawn)]
+    names = [_KINDS[bound][0] for bound in kinds]
+    values: list[Spec] = [
+        {"intensity": one.work.intensity, "rate": one.work.rate, "bound": _KINDS[one.bound][0]} for one in drawn
+    ]
+    x: Spec = {
+        "field": "intensity",
+        "type": "quantitative",
+        "scale": {"type": "log", "domain": list(plane.x), "nice": False},
+        "axis": {
+            "title": "arithmetic intensity, FLOP/byte",
+            "grid": False,
+            "values": _powers(*plane.x),
+            "format": "~g",
+        },
+    }
+    y: Spec = {
+        "field": "rate",
+        "type": "quantitative",
+        "scale": {"type": "log", "domain": list(plane.y), "nice": False},
+        "axis": {"title": "reached, FLOP/s", "values": _powers(*plane.y), "format": "~s"},
+    }
+    colour = coloured(names, [_KINDS[bound][1] for bound in kinds], field="bound")
+    shape: Spec = {
+        "field": "bound",
+        "type": "nominal",
+        "sort": None,
+        "scale": {"domain": names, "range": [_KINDS[bound][2] for bound in kinds]},
+    }
+    if colour.get("legend"):
+        colour = colour | {"legend": {key: value for key, value in colour["legend"].items() if key != "symbolType"}}
+        shape["legend"] = colour["legend"]
+    title = "Under the roofline"
+    layers: list[Spec] = [
+        *_roofs(roofline, plane, x, y),
+        {
+            "data": {"values": values},
+            "mark": {"type": "point", "filled": True, "size": 85, "opacity": 0.9},
+            "encoding": {"x": x, "y": y, "color": colour, "shape": shape},
+        },
+    ]
+    if len(drawn) > 1:
+        layers += [
+            {
+                "data": {"values": [place]},
+                "mark": {"type": "text", "fontSize": 11, "color": INK, "dx": place["dx"], "dy": place["dy"]},
+                "encoding": {"x": x, "y": y, "text": {"field": "text", "type": "nominal"}},
+            }
+            for place in plane.numbers(drawn[:MOST_NUMBERED])
+        ]
+    told = _device(roofline.device) + (
+        "; shape and colour: what bounds it; numbers: cases in their order" * (len(drawn) > 1)
+    )
+    notes = [f"{MOST_POINTS} of {len(roofline.placed):,} cases are drawn."] if len(drawn) < len(roofline.placed) else []
+    return Chart(
+        spec=framed(title, told, {"width": WIDTH, "height": HEIGHT, "layer": layers}),
+        title=f"{title} of {_device(roofline.device)}",
+        description="; ".join(
+            f"{one_line(one.row.label)}: {_number(one.work.intensity)} FLOP/byte, "
+            f"{show_value(one.work.rate, one.work.unit)}, {verdict(one)}"
+            for one in drawn[:MOST_NUMBERED]
+        ),
+        notes=tuple(notes),
+    )
+
+
+def _roofs(roofline: Roofline, plane: _Plane, x: Spec, y: Spec) -> list[Spec]:
+    """The slope of the memory and the flat ceilings of the precisions, each with its name."""
+    bandwidth = roofline.memory.value
+    top = roofline.compute[0].value
+    first = max(plane.x[0], plane.y[0] / bandwidth)
+    lines: list[Spec] = [{"intensity": at, "rate": bandwidth * at, "roof": "memory"} for at in (first, top / bandwidth)]
+    for roof in roofline.compute:
+        ridge = max(plane.x[0], roof.value / bandwidth)
+        lines += [{"intensity": at, "rate": roof.value, "roof": roof.name} for at in (ridge, plane.x[1])]
+    mark: Spec = {"type": "text", "fontSize": 12, "color": MUTED, "baseline": "bottom"}
+    named = [
+        {
+            "data": {"values": [{"intensity": plane.x[1], "rate": rate, "text": text}]},
+            "mark": mark | {"align": "right", "dy": -5},
+            "encoding": {"x": x, "y": y, "text": {"field": "text", "type": "nominal"}},
+        }
+        for rate, text in _flat_names(roofline.compute, plane)
+    ]
+    at, angle = plane.on_the_slope(bandwidth, top, 7 * len(_named(roofline.memory)))
+    named.append(
+        {
+            "data": {"values": [{"intensity": at, "rate": bandwidth * at, "text": _named(roofline.memory)}]},
+            "mark": mark | {"align": "center", "dy": -6, "angle": angle},
+            "encoding": {"x": x, "y": y, "text": {"field": "text", "type": "nominal"}},
+        }
+    )
+    return [
+        {
+            "data": {"values": lines},
+            "mark": {"type": "line", "strokeWidth": 1.5, "color": MUTED, "clip": True},
+            "encoding": {"x": x, "y": y, "detail": {"field": "roof"}, "order": {"field": "intensity"}},
+        },
+        *named,
+    ]
+
+
+def _flat_names(roofs: Sequence[Roof], plane: _Plane) -> list[tuple[float, str]]:
+    """The names of the flat ceilings; those that lie close share a place above the highest of them."""
+    found: list[tuple[float, str]] = []
+    for roof in roofs:
+        if found and plane.down(roof.value) - plane.down(found[-1][0]) < 18:
+            found[-1] = (found[-1][0], f"{found[-1][1]}, {_named(roof)}")
+        else:
+            found.append((roof.value, _named(roof)))
+    return found
+
+
+class _Plane:
+    """What the axes span, and where things lie on it in pixels."""
+
+    def __init__(self, roofline: Roofline, drawn: Sequence[Placed]) -> None:
+        bandwidth = roofline.memory.value
+        at = [one.work.intensity for one in drawn] + [roof.value / bandwidth for roof in roofline.compute]
+        rates = [one.work.rate for one in drawn] + [roof.value for roof in roofline.compute]
+        self.x = (min(at) / MARGIN, max(at) * MARGIN)
+        self.y = (min(rates) / MARGIN, max(rates) * MARGIN)
+        self.flat = [self.down(roof.value) for roof in roofline.compute]
+        self.points = [(self.across(one.work.intensity), self.down(one.work.rate)) for one in drawn]
+
+    def across(self, intensity: float) -> float:
+        return WIDTH * math.log(intensity / self.x[0]) / math.log(self.x[1] / self.x[0])
+
+    def down(self, rate: float) -> float:
+        return HEIGHT * math.log(self.y[1] / rate) / math.log(self.y[1] / self.y[0])
+
+    def on_the_slope(self, bandwidth: float, top: float, width: float) -> tuple[float, float]:
+        """Where on the slope a name of this width is furthest from the points, and how it is turned."""
+        first, last = max(self.x[0], self.y[0] / bandwidth), top / bandwidth
+        rise = HEIGHT / math.log(self.y[1] / self.y[0])
+        run = WIDTH / math.log(self.x[1] / self.x[0])
+        length = math.hypot(rise, run) * math.log(last / first)
+        edge = min(0.5, (width / 2 + 8) / length)
+        tries = [first * (last / first) ** (edge + (1 - 2 * edge) * step / 12) for step in range(13)]
+
+        def clearance(at: float) -> float:
+            place = (self.across(at), self.down(bandwidth * at))
+            return min((math.dist(place, point) for point in self.points), default=0.0)
+
+        return max(tries, key=clearance), -math.degrees(math.atan2(rise, run))
+
+    def numbers(self, drawn: Sequence[Placed]) -> list[Spec]:
+        """The number of each case beside its point, where no other number or point is in the way."""
+        taken: list[tuple[float, float]] = []
+        found: list[Spec] = []
+        for number, (point, one) in enumerate(zip(self.points, drawn, strict=False), start=1):
+            tries = [(point[0] + dx, point[1] + dy) for dx, dy in _BESIDE]
+            free = [place for place in tries if self._is_free(place, taken)]
+            off_the_lines = [place for place in free if all(abs(place[1] - line) > 8 for line in self.flat)]
+            for place in [*off_the_lines, *free][:1]:
+                taken.append(place)
+                found.append({"intensity": one.work.intensity, "rate": one.work.rate, "text": str(number),
+                              "dx": place[0] - point[0], "dy": place[1] - point[1]})  # fmt: skip
+        return found
+
+    def _is_free(self, place: tuple[float, float], taken: Sequence[tuple[float, float]]) -> bool:
+        return all(math.dist(place, other) > 15 for other in taken) and all(
+            math.dist(place, other) > 11 for other in self.points
+        )
+
+
+def _powers(low: float, high: float) -> list[float]:
+    first, last = math.ceil(math.log10(low)), math.floor(math.log10(high))
+    if last - first >= 2:
+        return [10.0**power for power in range(first, last + 1)]
+    steps = [digit * 10.0**power for power in range(first - 1, last + 2) for digit in (1, 2, 5)]
+    return [step for step in steps if low <= step <= high]
+
+
+def _named(roof: Roof) -> str:
+    return f"{roof.name} {show_value(roof.value, roof.unit)}" + (" (datasheet)" if roof.source == "datasheet" else "")
+
+
+def _ceiling(roof: Roof) -> str:
+    details = [roof.name] if roof.unit != "B/s" else []
+    details += ["datasheet"] if roof.source == "datasheet" else []
+    return show_value(roof.value, roof.unit) + (f" ({', '.join(details)})" if details else "")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.2g} %"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else show_count(value)
+
+
+def _device(device: str) -> str:
+    return "the CPU" if device == "cpu" else one_line(device)

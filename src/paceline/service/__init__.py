@@ -1,0 +1,1 @@
+"""Many people, many machines: who runs what, where and when."""

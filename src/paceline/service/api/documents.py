@@ -1,0 +1,286 @@
+"""What is sent and what is answered, typed: the description of the API is made from these."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
+
+from paceline.core.run import RunStatus
+from paceline.service.engines.base import Progress
+from paceline.service.jobs import Job, JobFailure, JobState, MachineNeeds
+
+JOB_ID = r"^[A-Za-z0-9][A-Za-z0-9-]{0,39}$"
+RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+TOKEN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
+
+JobId = Annotated[str, StringConstraints(pattern=JOB_ID)]
+Tag = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,63}$")]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+class Sent(BaseModel):
+    """Base of what is sent: an unknown key is a mistake."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SuiteSent(Sent):
+    """A suite, and where it is to run."""
+
+    suite: dict[str, JsonValue] | Name = Field(description="The suite itself, or the name of one, or of a benchmark")
+    overrides: dict[str, JsonValue] = Field(default={}, description="Parameters to change in every case that has them")
+    needs: MachineNeeds = MachineNeeds()
+
+
+class JobSent(SuiteSent):
+    """A job to run."""
+
+    id: JobId = Field(description="Made by the one who sends it: the same id again submits nothing new")
+    priority: int = Field(default=0, ge=-100, le=100, strict=True)
+    tags: tuple[Tag, ...] = Field(default=(), max_length=16)
+
+
+class ValidateSent(Sent):
+    """A suite as somebody types it."""
+
+    suite: dict[str, JsonValue] | Name | None = None
+    text: str | None = Field(default=None, max_length=50_000, description="The suite as YAML, instead")
+    overrides: dict[str, JsonValue] = {}
+    needs: MachineNeeds = MachineNeeds()
+
+
+class TokenSent(Sent):
+    """A token to make."""
+
+    name: Annotated[str, StringConstraints(pattern=TOKEN_NAME)]
+    scope: Literal["read", "submit", "admin"] = "submit"
+    days: float | None = Field(default=90.0, gt=0, le=36_500, description="How long it holds; null is for ever")
+
+
+class JobSummary(BaseModel):
+    """A job in a list."""
+
+    id: str
+    name: str
+    state: JobState
+    state_at: datetime
+    submitted_at: datetime
+    submitted_by: str
+    priority: int
+    tags: tuple[str, ...]
+    attempt: int
+    followers: tuple[str, ...]
+    run_id: str | None
+    stop_asked: bool
+    failure: JobFailure | None
+    progress: Progress
+    expected_end: datetime | None
+
+
+class HistoryEntry(BaseModel):
+    """One thing that happened to a job."""
+
+    at: datetime
+    kind: str
+    details: dict[str, Any]
+
+
+class JobView(JobSummary):
+    """A job with all that is known of it."""
+
+    suite: dict[str, Any]
+    overrides: dict[str, Any]
+    needs: MachineNeeds
+    devices: tuple[tuple[int, ...], ...]
+    run_ids: tuple[str, ...]
+    history: list[HistoryEntry]
+
+
+class JobsPage(BaseModel):
+    """Jobs, the newest first."""
+
+    jobs: list[JobSummary]
+    next: str | None = Field(description="Give it as `cursor` for the page after this one; null at the end")
+    counts: dict[str, int] = Field(description="How many jobs are in each state")
+
+
+class LogLine(BaseModel):
+    """What an attempt wrote."""
+
+    attempt: int
+    number: int
+    at: datetime
+    text: str
+
+
+class LogPage(BaseModel):
+    """Lines in order."""
+
+    lines: list[LogLine]
+    next: str = Field(description="Give it as `after` for what follows")
+    is_over: bool = Field(description="Whether the job has ended, and this is all of its log")
+
+
+class RunSummary(BaseModel):
+    """A run in a list."""
+
+    id: str
+    name: str
+    status: RunStatus
+    started_at: datetime
+    ended_at: datetime | None
+    cases: int
+    ok: int
+    not_ok: int
+    tags: tuple[str, ...]
+
+
+class RunsPage(BaseModel):
+    """Runs, the newest first."""
+
+    runs: list[RunSummary]
+
+
+class RunView(BaseModel):
+    """A run with its records; samples only where they were asked for."""
+
+    run: dict[str, Any]
+    records: list[dict[str, Any]]
+
+
+class Busy(BaseModel):
+    """What a follower is doing."""
+
+    job: str
+    name: str
+    state: JobState
+    since: datetime
+    devices: tuple[int, ...]
+    expected_end: datetime | None
+
+
+class FollowerView(BaseModel):
+    """A machine that measures."""
+
+    id: str
+    host: str
+    gpus: tuple[str, ...]
+    gpu_memory_gib: tuple[int, ...]
+    cpus: float
+    memory_gib: float
+    labels: tuple[str, ...]
+    seen_at: datetime
+    draining: bool
+    present: bool
+    jobs: list[Busy]
+
+
+class FollowersPage(BaseModel):
+    """All machines that were ever seen, those that are here first."""
+
+    followers: list[FollowerView]
+
+
+class BenchmarkView(BaseModel):
+    """A benchmark that a job can name."""
+
+    name: str
+    summary: str
+    category: str
+    primary: str
+    metrics: list[dict[str, Any]]
+    parameters: dict[str, Any] = Field(description="JSON schema")
+    refused: list[str] = Field(description="Parameters that are not taken from the network")
+
+
+class BenchmarksPage(BaseModel):
+    """What a job can name."""
+
+    benchmarks: list[BenchmarkView]
+
+
+class SuiteView(BaseModel):
+    """A suite that ships."""
+
+    name: str
+    description: str
+    suite: dict[str, Any]
+
+
+class SuitesPage(BaseModel):
+    """Suites that a job can name."""
+
+    suites: list[SuiteView]
+
+
+class ProblemView(BaseModel):
+    """One thing that is wrong with a suite."""
+
+    message: str
+    case: int | None = Field(description="Which entry, from 1; null for the suite as a whole")
+    key: str | None
+    suggestion: str | None = Field(description="The nearest known key or name")
+
+
+class Verdict(BaseModel):
+    """Whether a suite would be taken."""
+
+    ok: bool
+    problems: list[ProblemView]
+    cases: int
+    titles: list[str] = Field(description="Of the first cases")
+
+
+class TokenView(BaseModel):
+    """A token, without itself."""
+
+    name: str
+    scopes: tuple[str, ...]
+    created_at: datetime
+    expires_at: datetime | None
+
+
+class TokensPage(BaseModel):
+    """All tokens."""
+
+    tokens: list[TokenView]
+
+
+class TokenMade(TokenView):
+    """A new token, shown this once."""
+
+    token: str
+
+
+class AuditEntry(BaseModel):
+    """Who did what."""
+
+    at: datetime
+    who: str
+    what: str
+    subject: str
+    outcome: str
+
+
+class AuditPage(BaseModel):
+    """Who did what, the newest first."""
+
+    entries: list[AuditEntry]
+
+
+class Health(BaseModel):
+    """Whether the leader takes jobs."""
+
+    status: Literal["ok"]
+
+
+def summary_of(job: Job, progress: Progress, expected_end: datetime | None) -> dict[str, Any]:
+    """What a list shows of a job."""
+    fields = set(JobSummary.model_fields) & set(Job.model_fields)
+    return {name: getattr(job, name) for name in fields} | {
+        "run_id": job.run_id,
+        "progress": progress,
+        "expected_end": expected_end,
+    }

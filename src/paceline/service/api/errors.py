@@ -1,0 +1,133 @@
+"""One shape for everything that goes wrong: what, for programs; a message and what to do, for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict
+from starlette.exceptions import HTTPException
+
+from paceline.core.errors import InputError, PacelineError, StoreError
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    what: str  # a word for programs
+    message: str
+    remedy: str | None = None
+
+
+class ErrorBody(BaseModel):
+    """Every answer that is not the one that was asked for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    error: ErrorDetail
+
+
+class Refused(PacelineError):
+    """An answer with a status of its own."""
+
+    def __init__(
+        self, status: int, what: str, message: str, remedy: str | None = None, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.what = what
+        self.remedy = remedy
+        self.headers = headers or {}
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The body of the answer."""
+        detail = ErrorDetail(what=self.what, message=str(self), remedy=self.remedy)
+        return ErrorBody(error=detail).model_dump(exclude_none=True)
+
+
+NOT_FOUND = "not-found"
+MEANINGS = {
+    400: "The request cannot be read",
+    401: "No token, or one that is not known here or has expired",
+    403: "The token does not reach so far, or a browser was sent here by another site",
+    404: "There is nothing of this name",
+    405: "This cannot be done here",
+    408: "The body did not arrive in time",
+    409: "It contradicts what is there already",
+    413: "The body is too large",
+    415: "The body is not JSON",
+    422: "It was read, and is refused",
+    429: "Too many requests; Retry-After says when to come again",
+    503: "The leader cannot keep anything just now",
+}
+
+
+def declared(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """How these answers look, for the description of the API."""
+    return {status: {"model": ErrorBody, "description": MEANINGS[status]} for status in statuses}
+
+
+def not_found(kind: str, name: str) -> Refused:
+    """The answer to a name that nobody knows."""
+    return Refused(404, NOT_FOUND, f"there is no {kind} '{name}'")
+
+
+def answer(refused: Refused) -> JSONResponse:
+    """The answer itself."""
+    return JSONResponse(refused.document, refused.status, headers=refused.headers)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error in the one shape."""
+
+    @app.exception_handler(Refused)
+    async def refused(_: Request, error: Refused) -> JSONResponse:
+        return answer(error)
+
+    @app.exception_handler(InputError)
+    async def input_refused(_: Request, error: InputError) -> JSONResponse:
+        return answer(Refused(422, "refused", str(error)))
+
+    @app.exception_handler(StoreError)
+    async def no_store(_: Request, error: StoreError) -> JSONResponse:
+        return answer(unavailable(str(error)))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        return answer(_explained(error))
+
+    @app.exception_handler(HTTPException)
+    async def http(_: Request, error: HTTPException) -> JSONResponse:
+        words = {404: NOT_FOUND, 405: "not-allowed"}
+        headers = dict(error.headers or {})
+        return answer(
+            Refused(error.status_code, words.get(error.status_code, "refused"), str(error.detail), None, headers)
+        )
+
+    @app.exception_handler(Exception)
+    async def defect(_: Request, error: Exception) -> JSONResponse:
+        message = f"the leader met a defect of its own: {type(error).__name__}"
+        return answer(Refused(500, "defect", message, "its log says more"))
+
+
+def unavailable(message: str) -> Refused:
+    """Nothing can be kept just now: a full disk, a lost database."""
+    return Refused(503, "unavailable", message, "nothing was taken: send it again later", {"Retry-After": "5"})
+
+
+def _explained(error: RequestValidationError) -> Refused:
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"][1:])
+    message = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] == "json_invalid":
+        return Refused(400, "unreadable", f"the body is not JSON: {first.get('ctx', {}).get('error', message)}")
+    if first["type"] == "extra_forbidden":
+        message = "is not known here"
+    elif first["type"] == "missing":
+        message = "is missing"
+    return Refused(422, "refused", f"'{place}': {message}" if place else message)

@@ -1,0 +1,321 @@
+"""Stands before every route: who asks, whether they may, how often, and how much they may send.
+
+Nothing passes that is not let through here, so that a route that somebody adds is closed until it is listed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from paceline.core.errors import StoreError
+from paceline.service.api.errors import Refused, answer, unavailable
+from paceline.service.api.limits import Buckets, Limits
+from paceline.service.api.tokens import LOCAL, Caller, Scope, Tokens
+from paceline.store.queue import AuditRow
+from paceline.store.store import Store
+
+PREFIX = "/api/v1"
+HEALTH = f"{PREFIX}/health"
+COOKIE = "paceline_token"  # for the pages, as a browser sends no header by itself
+_SAFE = ("GET", "HEAD", "OPTIONS")
+_ADMIN = re.compile(rf"{PREFIX}/(tokens|audit)(/.*)?")
+_SUBMIT = re.compile(rf"{PREFIX}/(jobs|jobs/[^/]+/cancel|validate)")
+_NOT_AUDITED = f"{PREFIX}/validate"  # it changes nothing, and is asked with every letter typed
+_JSON = "application/json"
+_FORM = "application/x-www-form-urlencoded"
+
+_log = logging.getLogger(__name__)
+
+
+def needed(method: str, path: str) -> Scope:
+    """The least scope for a request; what is not listed needs the highest."""
+    if _ADMIN.fullmatch(path):
+        return Scope.ADMIN
+    if method in _SAFE:
+        return Scope.READ
+    is_page = not path.startswith("/api/")  # its forms say themselves what they need beyond this
+    return Scope.SUBMIT if is_page or _SUBMIT.fullmatch(path) else Scope.ADMIN
+
+
+@dataclass(frozen=True)
+class Door:
+    """What is open, and how."""
+
+    is_local: bool  # bound to this machine alone: without tokens, whoever sits here may do everything
+    limits: Limits = field(default_factory=Limits)
+    open_paths: frozenset[str] = frozenset()  # beside the health of the leader
+    sign_in: str = ""  # the page that a browser without a token is sent to
+
+
+@dataclass
+class _Asked:
+    """One request, as far as it matters here."""
+
+    method: str
+    path: str
+    headers: Headers
+    address: str
+    caller: Caller | None = None
+    state: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def is_write(self) -> bool:
+        return self.method not in _SAFE
+
+    @property
+    def wants_page(self) -> bool:
+        return (
+            self.method == "GET" and not self.path.startswith("/api/") and "text/html" in self.headers.get("accept", "")
+        )
+
+
+class Guard:
+    """The middleware."""
+
+    def __init__(self, app: ASGIApp, store: Store, tokens: Tokens, door: Door) -> None:
+        self._app = app
+        self._store = store
+        self._tokens = tokens
+        self._door = door
+        self._requests = Buckets(door.limits.rate, door.limits.burst)
+        self._failures = Buckets(door.limits.failures, door.limits.failure_burst)
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Let a request through, or answer it."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        state = scope.setdefault("state", {})
+        asked = _Asked(
+            scope["method"],
+            scope["path"],
+            Headers(scope=scope),
+            (scope.get("client") or ("unknown", 0))[0],
+            state=state,
+        )
+        status = 500
+
+        async def hardened(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                _harden(MutableHeaders(scope=message), asked.path)
+            await send(message)
+
+        try:
+            asked.caller = state["caller"] = await self._admitted(asked)
+            body = await self._body(asked, receive)
+        except Refused as refused:
+            await self._note_refusal(asked, refused)
+            await answer(refused)(scope, receive, hardened)
+            return
+        try:
+            await self._app(scope, _replayed(body, receive), hardened)
+        finally:
+            if asked.is_write and asked.path != _NOT_AUDITED:
+                await self._note(asked, str(status))
+
+    async def _admitted(self, asked: _Asked) -> Caller | None:
+        """Who asks; Refused if that is not enough."""
+        is_open = asked.path == HEALTH or asked.path in self._door.open_paths
+        try:
+            caller = await self._caller(asked)
+        except StoreError as error:
+            if not is_open:
+                raise unavailable(str(error)) from None
+            caller = None
+        wait = self._requests.take(caller.name if caller and caller is not LOCAL else asked.address)
+        if wait:
+            raise _too_many(wait, "requests")
+        _refuse_other_sites(asked)
+        if is_open:
+            return caller
+        if caller is None:
+            raise self._unknown(asked)
+        scope = needed(asked.method, asked.path)
+        if caller.scope < scope:
+            raise Refused(
+                403,
+                "forbidden",
+                f"the token '{caller.name}' has the scope {caller.scope.word}, and this needs {scope.word}",
+                f"ask for another one: paceline token create NAME --scope {scope.word}",
+            )
+        return caller
+
+    async def _caller(self, asked: _Asked) -> Caller | None:
+        token = _token(asked.headers)
+        if token is not None:
+            return await asyncio.to_thread(self._tokens.caller, token)
+        rows = await asyncio.to_thread(self._tokens.rows)
+        if rows or not self._door.is_local or not is_loopback(asked.address):
+            return None
+        _refuse_other_names(asked)
+        return LOCAL
+
+    def _unknown(self, asked: _Asked) -> Refused:
+        wait = self._failures.take(asked.address)
+        if wait:
+            return _too_many(wait, "requests without a token that holds")
+        if asked.wants_page and self._door.sign_in:
+            return Refused(303, "unauthorized", "sign in first", headers={"Location": self._door.sign_in})
+        has_token = _token(asked.headers) is not None
+        return Refused(
+            401,
+            "unauthorized",
+            "this token is not known here, or has expired" if has_token else "this leader wants a token",
+            "paceline token create NAME --scope submit, on the leader's machine; then --token-file or $PACELINE_TOKEN",
+            {"WWW-Authenticate": "Bearer"},
+        )
+
+    async def _body(self, asked: _Asked, receive: Receive) -> bytes:
+        """All of the body, if it is small enough and is JSON."""
+        limits, parts, size = self._door.limits, [], 0
+        too_large = Refused(
+            413, "too-large", f"the body has more than {limits.body:,} bytes", headers={"Connection": "close"}
+        )
+        declared = asked.headers.get("content-length", "")
+        if declared.isdecimal() and int(declared[:20]) > limits.body:
+            raise too_large
+        try:
+            async with asyncio.timeout(limits.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        raise Refused(400, "unreadable", "the body ended too soon")
+                    part = message.get("body", b"")
+                    size += len(part)
+                    if size > limits.body:
+                        raise too_large
+                    parts.append(part)
+                    if not message.get("more_body"):
+                        break
+        except TimeoutError:
+            raise Refused(408, "too-slow", "the body did not arrive in time", headers={"Connection": "close"}) from None
+        kind = asked.headers.get("content-type", "").partition(";")[0].strip().lower()
+        allowed = (_JSON,) if asked.path.startswith("/api/") else (_JSON, _FORM)
+        if size and asked.is_write and kind not in allowed:
+            raise Refused(415, "not-json", f"the body is '{kind[:60]}'", f"send it as {_JSON}")
+        return b"".join(parts)
+
+    async def _note_refusal(self, asked: _Asked, refused: Refused) -> None:
+        """Who was not let in, and which writes were refused; those who ask too often would fill the store."""
+        if refused.status in (401, 403) or (asked.is_write and refused.status not in (429, 503)):
+            await self._note(asked, f"{refused.status} {refused.what}")
+
+    async def _note(self, asked: _Asked, outcome: str) -> None:
+        who = asked.caller.name if asked.caller else asked.address
+        what = f"{asked.method} {asked.path}"[:200]
+        subject = str(asked.state.get("subject", ""))[:200]
+        row = AuditRow(datetime.now(UTC), _printable(who), _printable(what), _printable(subject), outcome)
+
+        def write() -> None:
+            with self._store.queue.writing("note who did what") as writing:
+                writing.note(row)
+
+        try:
+            await asyncio.to_thread(write)
+        except StoreError as error:
+            _log.error("not in the audit log: %s by %s, %s: %s", row.what, row.who, row.outcome, error)
+
+
+def _token(headers: Mapping[str, str]) -> str | None:
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer" and token.strip():
+        return token.strip()
+    try:
+        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return None
+    return cookie.value if cookie is not None and cookie.value else None
+
+
+def _refuse_other_names(asked: _Asked) -> None:
+    """Without tokens, a page on another site must not get here by giving its own name this machine's address."""
+    host = asked.headers.get("host", "")
+    if not is_loopback(_host_name(host)):
+        raise Refused(
+            403,
+            "other-host",
+            f"without tokens the leader answers only at this machine's own names, not at '{host[:100]}'",
+            "paceline token create NAME --scope submit",
+        )
+    if any(name in asked.headers for name in ("forwarded", "x-forwarded-for", "x-real-ip")):
+        raise Refused(
+            403,
+            "proxy",
+            "without tokens the leader answers no proxy, as it could not tell who asks",
+            "paceline token create NAME --scope submit",
+        )
+
+
+def _refuse_other_sites(asked: _Asked) -> None:
+    """A page of another site may not make a browser write here."""
+    if not asked.is_write:
+        return
+    origin = asked.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc.lower() != asked.headers.get("host", "").lower():
+        raise Refused(403, "other-site", f"a page of '{origin[:100]}' may not write here")
+    if asked.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise Refused(403, "other-site", "a page of another site may not write here")
+
+
+def _host_name(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a name or address means this machine alone."""
+    if name.lower() in ("localhost", "localhost."):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _too_many(seconds: float, what: str) -> Refused:
+    return Refused(429, "too-many", f"too many {what}", headers={"Retry-After": str(max(1, round(seconds + 0.5)))})
+
+
+def _harden(headers: MutableHeaders, path: str) -> None:
+    headers.setdefault("X-Content-Type-Options", "nosniff")
+    headers.setdefault("X-Frame-Options", "SAMEORIGIN")
+    headers.setdefault("Referrer-Policy", "same-origin")
+    if path.startswith("/api/"):
+        headers.setdefault("Cache-Control", "no-store")
+        headers.setdefault("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """The body once more, for the route; after it, whatever comes."""
+    is_told = False
+
+    async def replay() -> Message:
+        nonlocal is_told
+        if not is_told:
+            is_told = True
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return replay
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else json.dumps(text)[1:-1]

@@ -1,0 +1,117 @@
+"""Tokens: made once, kept as digests, compared without telling how much was right."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum
+
+from paceline.core.errors import InputError
+from paceline.store.queue import TokenRow
+from paceline.store.store import Store
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+SHORTEST = 32  # letters of a token that somebody else has made
+_FRESH = 1.0  # seconds that a look into the store is good for
+
+
+class Scope(IntEnum):
+    """What a token may do; each holds those before it."""
+
+    READ = 1
+    SUBMIT = 2
+    ADMIN = 3
+
+    @property
+    def word(self) -> str:
+        """As people write it."""
+        return self.name.lower()
+
+    @classmethod
+    def of(cls, word: str) -> Scope:
+        """The scope of this name."""
+        try:
+            return cls[word.upper()]
+        except KeyError:
+            raise InputError(f"unknown scope '{word}': known are read, submit, admin") from None
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks."""
+
+    name: str
+    scope: Scope
+
+
+LOCAL = Caller("local", Scope.ADMIN)  # whoever sits at this machine, while nobody has made a token
+
+
+def digest(token: str) -> str:
+    """What is kept of a token: it is random and long, so that a plain hash cannot be guessed back."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def make(name: str, scope: Scope, lasts: timedelta | None, now: datetime | None = None) -> tuple[str, TokenRow]:
+    """A new token, to be shown once, and what is kept of it."""
+    token = f"pl_{secrets.token_urlsafe(32)}"
+    return token, row_of(token, name, scope, lasts, now)
+
+
+def row_of(token: str, name: str, scope: Scope, lasts: timedelta | None, now: datetime | None = None) -> TokenRow:
+    """What is kept of a token."""
+    if not NAME.fullmatch(name):
+        raise InputError(f"a token cannot be called '{name}': letters, digits, . _ @ and -, at most 64")
+    if len(token) < SHORTEST:
+        raise InputError(f"the token has {len(token)} letters, which can be guessed: give at least {SHORTEST}")
+    now = now or datetime.now(UTC)
+    return TokenRow(name, digest(token), (scope.word,), now, now + lasts if lasts is not None else None)
+
+
+def find(rows: Iterable[TokenRow], token: str, now: datetime) -> TokenRow | None:
+    """Whose token it is; every row is looked at, so that the time it takes tells nothing."""
+    wanted, found = digest(token), None
+    for row in rows:
+        if hmac.compare_digest(row.digest, wanted):
+            found = row
+    if found is None or (found.expires_at is not None and found.expires_at <= now):
+        return None
+    return found
+
+
+class Tokens:
+    """The tokens in the store, looked up again every second: another process may make or revoke one."""
+
+    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._rows: list[TokenRow] = []
+        self._looked_at: float | None = None
+
+    def rows(self) -> list[TokenRow]:
+        """All of them."""
+        with self._lock:
+            if self._looked_at is None or self._clock() - self._looked_at > _FRESH:
+                self._rows = self._store.queue.tokens()
+                self._looked_at = self._clock()
+            return self._rows
+
+    def forget(self) -> None:
+        """Look into the store at the next question."""
+        with self._lock:
+            self._looked_at = None
+
+    def caller(self, token: str) -> Caller | None:
+        """Whose token it is, if it is one that holds."""
+        row = find(self.rows(), token, datetime.now(UTC))
+        if row is None:
+            return None
+        return Caller(row.name, max((Scope.of(word) for word in row.scopes), default=Scope.READ))

@@ -1,0 +1,43 @@
+"""Followers on this machine: nothing to install, for one machine or to try things out."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from paceline.service.engines.base import Assignment, FollowerGone, FollowerState, Report
+from paceline.service.follower.worker import Attempt, Worker
+
+
+class LocalEngine:
+    """The leader's own machine as its one follower; each attempt is a process that outlives the leader."""
+
+    name = "local"
+
+    def __init__(self, folder: Path, labels: Sequence[str] = ()) -> None:
+        self._worker = Worker(folder, socket.gethostname() or "here", labels)
+
+    def followers(self) -> Sequence[FollowerState]:
+        """This machine."""
+        return [self._worker.describe()]
+
+    def begin(self, follower: str, assignment: Assignment) -> None:
+        """Start a process that measures."""
+        self._known(follower).begin(assignment)
+
+    def poll(self, follower: str, acknowledged: dict[Attempt, int]) -> Sequence[Report]:
+        """What there is to tell."""
+        return self._known(follower).poll(acknowledged)
+
+    def cancel(self, follower: str, job_id: str, attempt: int) -> None:
+        """Ask a process to stop."""
+        self._known(follower).cancel(job_id, attempt)
+
+    def close(self) -> None:
+        """Nothing to let go of: what measures goes on, and tells the next leader."""
+
+    def _known(self, follower: str) -> Worker:
+        if follower != self._worker.name:
+            raise FollowerGone(f"'{follower}' is not this machine")
+        return self._worker

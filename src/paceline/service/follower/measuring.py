@@ -1,0 +1,150 @@
+"""The process that measures one attempt: `python -m paceline.service.follower.measuring FOLDER`.
+
+It needs nobody: what it finds goes into the spool, and it ends by itself when the leader has not been heard of for as
+long as the lease says.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from paceline.core.case import Case
+from paceline.core.errors import InputError
+from paceline.core.record import Record
+from paceline.core.run import Run
+from paceline.core.suite import Here, Suite, expand
+from paceline.runner.run import Listener, SuiteRun
+from paceline.service import admission
+from paceline.service.engines.base import Assignment, CaseSamples, Progress
+from paceline.service.follower.spool import Spool
+from paceline.service.jobs import FailureKind, JobFailure
+from paceline.store import liveness
+
+_WATCH_SECONDS = 1.0
+
+
+class _Telling(Listener):
+    """Sink and listener in one: records, samples and lines go into the spool, progress beside it."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._progress = Progress()
+        self.records: list[Record] = []
+
+    def add(self, record: Record) -> None:
+        """Keep a record for good before returning."""
+        self._spool.append("record", record=record)
+        self.records.append(record)
+
+    def keep_partial(
+        self, run_id: str, case_index: int, attempt: int, metric: str, unit: str, samples: Sequence[float]
+    ) -> None:
+        """Keep samples of the case in flight."""
+        values = CaseSamples(
+            case_index=case_index, attempt=attempt, metric=metric, unit=unit, values=tuple(map(float, samples))
+        )
+        self._spool.append("samples", samples=values)
+
+    def started(self, run: Run, todo: Sequence[Case]) -> None:
+        self._show(cases=len(todo))
+
+    def case_started(self, case: Case) -> None:
+        self._show(case_index=case.index, title=case.title, case_started_at=datetime.now(UTC))
+        self._say(f"{case.benchmark} {case.title} on {case.target}")
+
+    def case_ended(self, record: Record) -> None:
+        self._show(cases_done=self._progress.cases_done + 1)
+        why = f": {record.cause.message}" if record.cause else ""
+        self._say(f"  {record.outcome.value} after {record.seconds:.1f} s{why}")
+
+    def trouble(self, message: str) -> None:
+        self._say(message)
+
+    def _say(self, text: str) -> None:
+        self._spool.append("log", text=f"{text}\n")
+
+    def _show(self, **news: object) -> None:
+        self._progress = self._progress.model_copy(update=news)
+        self._spool.progress = self._progress
+
+
+def measure(spool: Spool, assignment: Assignment) -> None:
+    """All of an attempt, from its beginning to what is told last."""
+    telling = _Telling(spool)
+    try:
+        run = _new_run(assignment)
+        spool.append("began", run=run)
+        SuiteRun(run=run, todo=run.cases, sink=telling, listener=telling).go()
+        failure = _failure(telling.records)
+    except InputError as error:
+        failure = JobFailure(kind=FailureKind.REFUSED, message=str(error))
+    except KeyboardInterrupt:
+        failure = JobFailure(kind=FailureKind.LOST, message="it was told to stop")
+    spool.append("ended", failure=failure)
+
+
+def _new_run(assignment: Assignment) -> Run:
+    from paceline.benchmarks import registry
+    from paceline.machine import describe
+    from paceline.version import VERSION
+
+    suite = Suite.read(assignment.suite, "the job", origin="network")
+    cases = expand(suite, registry().get, Here(gpus=len(assignment.devices)), assignment.overrides)
+    admission.refuse(cases, registry().get)  # again: here the suite may expand to other cases than where it was taken
+    return Run(
+        id=assignment.run_id,
+        name=suite.name,
+        started_at=datetime.now(UTC),
+        version=VERSION,
+        command=["paceline", "submit", suite.name],
+        tags=list(assignment.tags),
+        environment=describe().model_dump(mode="json"),
+        cases=cases,
+    )
+
+
+def _failure(records: Sequence[Record]) -> JobFailure | None:
+    failed = [record for record in records if not record.is_success]
+    if not failed:
+        return None
+    first = failed[0]
+    why = first.cause.message if first.cause else first.outcome.value
+    message = f"{len(failed)} of {len(records)} cases did not succeed; the first, {first.case.title}: {why}"
+    return JobFailure(kind=FailureKind.CASES, message=message)
+
+
+def _watch(spool: Spool, seconds: float) -> None:
+    """End everything once the leader is unheard of for too long: by then somebody else has the job."""
+    while time.time() - spool.renewed_at < seconds:
+        time.sleep(min(_WATCH_SECONDS, seconds / 4))
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def main() -> None:
+    """Measure what the folder says."""
+    spool = Spool(Path(sys.argv[1]))
+    assignment = spool.assignment
+    if assignment is None:
+        sys.exit(f"no assignment in {spool.folder}")
+    if spool.has_ended:  # whoever started this died before it could be found, and another has spoken for it
+        sys.exit(f"the attempt in {spool.folder} has ended")
+    spool.process = liveness.this_runner()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    threading.Thread(target=_watch, args=(spool, assignment.lease_seconds), daemon=True).start()
+    measure(spool, assignment)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""What an attempt has to tell, in a file that outlives every process: a line for each item, whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from paceline.core.files import write_atomic
+from paceline.service.engines.base import Assignment, Item, Progress
+from paceline.store import codec
+
+_ITEMS, _ASSIGNMENT, _PROGRESS, _LEASE, _PROCESS = "items.jsonl", "assignment.json", "progress.json", "lease", "process"
+
+
+class Spool:
+    """The folder of one attempt."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._written: int | None = None  # lines, once this process has written one
+        self._told: list[Item] = []
+        self._read_to = 0
+
+    @classmethod
+    def make(cls, folder: Path, assignment: Assignment) -> Spool:
+        """A new one; the assignment is there before anything else, so that a folder without one means nothing."""
+        folder.mkdir(parents=True, exist_ok=True)
+        spool = cls(folder)
+        spool.renew()
+        write_atomic(folder / _ASSIGNMENT, assignment.model_dump_json())
+        return spool
+
+    @property
+    def assignment(self) -> Assignment | None:
+        """What is to be done; None for a folder that was never finished."""
+        try:
+            return Assignment.model_validate_json((self.folder / _ASSIGNMENT).read_text(encoding="utf-8"))
+        except (OSError, ValidationError):
+            return None
+
+    def append(self, kind: str, **content: Any) -> None:
+        """Tell one thing more; it is on the disk when this returns. One process at a time may do so."""
+        path = self.folder / _ITEMS
+        if self._written is None:
+            self._written = _mended(path)
+        item = Item.model_validate({"number": self._written + 1, "at": datetime.now(UTC), "kind": kind, **content})
+        with path.open("ab") as file:
+            file.write(f"{codec.dumps(item.model_dump(exclude_none=True))}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+        self._written += 1
+
+    def items(self, after: int = 0) -> list[Item]:
+        """What is told, in order, beyond this number; nobody will ask for what lies before it again."""
+        with suppress(FileNotFoundError), (self.folder / _ITEMS).open("rb") as file:
+            file.seek(self._read_to)
+            new = file.read()
+            end = new.rfind(b"\n") + 1  # a line that is still being written is left for later
+            self._told += [Item.model_validate(codec.loads(line)) for line in new[:end].splitlines()]
+            self._read_to += end
+        self._told = [item for item in self._told if item.number > after]
+        return list(self._told)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last thing to tell was told."""
+        try:
+            last = (self.folder / _ITEMS).read_bytes().rstrip(b"\n").rpartition(b"\n")[2]
+            return bool(json.loads(last)["kind"] == "ended")
+        except (OSError, ValueError):
+            return False
+
+    @property
+    def progress(self) -> Progress:
+        """What is going on."""
+        try:
+            return Progress.model_validate_json((self.folder / _PROGRESS).read_text(encoding="utf-8"))
+        except (OSError, ValidationError):
+            return Progress()
+
+    @progress.setter
+    def progress(self, progress: Progress) -> None:
+        write_atomic(self.folder / _PROGRESS, progress.model_dump_json())
+
+    def renew(self) -> None:
+        """The leader was heard of."""
+        (self.folder / _LEASE).touch()
+
+    @property
+    def renewed_at(self) -> float:
+        """When the leader was last heard of, in seconds since the epoch."""
+        return (self.folder / _LEASE).stat().st_mtime
+
+    @property
+    def process(self) -> dict[str, Any] | None:
+        """Who measures, as `paceline.store.liveness` tells processes apart; None before it began."""
+        try:
+            found: dict[str, Any] = json.loads((self.folder / _PROCESS).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found
+
+    @process.setter
+    def process(self, runner: dict[str, Any]) -> None:
+        write_atomic(self.folder / _PROCESS, json.dumps(runner))
+
+
+def _mended(path: Path) -> int:
+    """How many whole lines there are; half a line, which a crash left, is taken away."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return 0
+    end = data.rfind(b"\n") + 1
+    if end < len(data):
+        os.truncate(path, end)
+    return data.count(b"\n", 0, end)

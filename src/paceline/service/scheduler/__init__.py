@@ -1,0 +1,1 @@
+"""Two tiers: which follower a task goes to, and which task a follower takes; pure functions over states."""

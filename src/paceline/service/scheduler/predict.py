@@ -1,0 +1,144 @@
+"""How long a case will take: predicted from what is like it in the past, with an error that earlier predictions made.
+
+Every case that ends is first predicted from what was known before it. What these predictions missed corrects the next
+ones, for each benchmark on each kind of machine, and is the error that they are given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+from typing import Any
+
+from paceline.core.case import Case
+
+KEPT = 64  # cases of a benchmark, and predictions of it, that are remembered: the latest
+NEAREST = 3
+START_SECONDS = 5.0  # of a case beyond its budget: start-up, making the model
+TIMEOUT_SHARE = 0.1  # of the timeout that a case takes of which nothing else is known
+DOUBT = 3.0  # past predictions that the error which is assumed at first weighs as much as
+Z95 = 1.96
+
+
+class Basis(StrEnum):
+    """What a prediction rests on, and so how far it is off before anything is known about that."""
+
+    SAME_CASE = "the same case on such a machine"
+    OTHER_MACHINE = "the same case on another machine"
+    NEAREST = "the nearest parameters"
+    BUDGET = "the budget"
+    TIMEOUT = "the timeout"
+
+
+_ASSUMED = {
+    Basis.SAME_CASE: 0.15,
+    Basis.OTHER_MACHINE: 0.5,
+    Basis.NEAREST: 0.5,
+    Basis.BUDGET: 0.5,
+    Basis.TIMEOUT: 1.5,
+}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds that are as likely too few as too many."""
+
+    seconds: float
+    error: float  # deviation of the logarithm of true over predicted seconds
+    basis: Basis
+
+    @property
+    def low(self) -> float:
+        """Rarely (1 in 40) is it less."""
+        return self.seconds * math.exp(-Z95 * self.error)
+
+    @property
+    def high(self) -> float:
+        """Rarely (1 in 40) is it more."""
+        return self.seconds * math.exp(Z95 * self.error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    key: str
+    parameters: Mapping[str, Any]
+    machine: str
+    seconds: float
+
+
+class History:
+    """What cases took, and what predictions of them missed."""
+
+    def __init__(self) -> None:
+        self._pasts: dict[str, deque[_Past]] = {}  # of each benchmark
+        self._misses: dict[tuple[str, str, Basis], deque[float]] = {}
+
+    def add(self, case: Case, machine: str, seconds: float) -> None:
+        """A case has ended after so many seconds on a machine of this kind."""
+        if not 0 < seconds < math.inf:
+            return
+        guess, basis = self._guess(case, machine)
+        misses = self._misses.setdefault((case.benchmark, machine, basis), deque(maxlen=KEPT))
+        misses.append(math.log(seconds / guess))
+        pasts = self._pasts.setdefault(case.benchmark, deque(maxlen=KEPT))
+        pasts.append(_Past(case.key, case.parameters, machine, seconds))
+
+    def predict(self, case: Case, machine: str) -> Prediction:
+        """How long a case takes on a machine of this kind; never more than its timeout lets it."""
+        guess, basis = self._guess(case, machine)
+        misses = self._misses.get((case.benchmark, machine, basis), ())
+        count, assumed = len(misses), _ASSUMED[basis]
+        # The median of the same case is right by itself; and two misses are no rule.
+        is_biased = basis is not Basis.SAME_CASE and count >= DOUBT
+        bias = median(misses) * count / (count + 1) if is_biased else 0.0
+        squares = sum((miss - bias) ** 2 for miss in misses)
+        error = math.sqrt((DOUBT * assumed**2 + squares) / (DOUBT + count))
+        return Prediction(min(guess * math.exp(bias), case.timeout), error, basis)
+
+    def _guess(self, case: Case, machine: str) -> tuple[float, Basis]:
+        pasts = self._pasts.get(case.benchmark, ())
+        same = [past for past in pasts if past.key == case.key]
+        here = [past.seconds for past in same if past.machine == machine]
+        if here:
+            return median(here), Basis.SAME_CASE
+        if same:
+            return median(past.seconds for past in same), Basis.OTHER_MACHINE
+        near = [past for past in pasts if past.machine == machine] or list(pasts)
+        if near:
+            return _between([(_distance(case.parameters, past.parameters), past.seconds) for past in near])
+        budget = case.parameters.get("budget")
+        if isinstance(budget, int | float) and budget > 0:
+            return budget + START_SECONDS, Basis.BUDGET
+        return TIMEOUT_SHARE * case.timeout, Basis.TIMEOUT
+
+
+def together(predictions: Iterable[Prediction]) -> tuple[float, float]:
+    """Seconds and error of cases that run one after the other, each of which misses on its own."""
+    parts = list(predictions)
+    seconds = sum(part.seconds for part in parts)
+    spread = math.sqrt(sum((part.seconds * part.error) ** 2 for part in parts))
+    return seconds, spread / seconds if seconds else 0.0
+
+
+def _between(distances: list[tuple[float, float]]) -> tuple[float, Basis]:
+    """Between the seconds of the nearest, the nearer the closer."""
+    nearest = sorted(distances)[:NEAREST]
+    weights = [1.0 / (0.05 + distance) for distance, _ in nearest]
+    logs = sum(weight * math.log(seconds) for weight, (_, seconds) in zip(weights, nearest, strict=True))
+    return math.exp(logs / sum(weights)), Basis.NEAREST
+
+
+def _distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """How unlike parameters are: doublings apart for numbers, 1 for any other difference."""
+    total = 0.0
+    for name in one.keys() | other.keys():
+        a, b = one.get(name), other.get(name)
+        if a == b:
+            continue
+        numbers = all(isinstance(x, int | float) and not isinstance(x, bool) and x > 0 for x in (a, b))
+        total += abs(math.log2(a / b)) if numbers and a and b else 1.0
+    return total

@@ -1,0 +1,225 @@
+"""What the scheduler knows: tasks and their needs, followers and their devices, and who runs what until when."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field, replace
+
+Signature = tuple[int, ...]  # free devices of each group, then how many CPU-heavy tasks run
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a task must have; tasks of equal needs share one queue, so memory counts in whole GiB."""
+
+    kind: str = ""  # of device; empty is any
+    count: int = 1  # devices, all alike, on each node
+    memory_gib: int = 0  # of each device, at least
+    labels: frozenset[str] = frozenset()
+    whole_node: bool = False  # nothing else runs beside it
+    nodes: int = 1  # so many followers at once, or none
+    cpu_heavy: bool = False  # disturbs others of its sort on the same follower
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether room for it may never come by itself, as each bit of it would go to smaller tasks."""
+        return self.count > 1 or self.whole_node or self.nodes > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One piece of work that is measured as a whole."""
+
+    id: str
+    needs: Needs
+    seconds: float  # predicted
+    submitted_at: float
+    priority: int = 0  # higher goes first, until others are due
+    error: float = 0.0  # deviation of the logarithm of true over predicted seconds
+    attempt: int = 1
+
+    @property
+    def late_seconds(self) -> float:
+        """How long it takes if it takes longer than predicted, by as much as predictions are usually off."""
+        return self.seconds * math.exp(self.error)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device of a follower, on which one measurement runs at a time."""
+
+    kind: str
+    memory_gib: int = 0
+    labels: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A task on some devices of one follower."""
+
+    task: Task
+    devices: tuple[int, ...]
+    ends_at: float  # expected
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reservation:
+    """Followers that are drained for a wide task; others may use them meanwhile if they end before `until`."""
+
+    task: Task
+    followers: tuple[Follower, ...]
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A task starts now: on these followers, and on these devices of each."""
+
+    task: Task
+    followers: tuple[Follower, ...]
+    devices: tuple[tuple[int, ...], ...]
+
+
+@dataclass(eq=False, slots=True)
+class Shape:
+    """Followers that are alike, and those of them that have room, by how much of it."""
+
+    devices: tuple[Device, ...]
+    cpu_slots: int
+    pace: float
+    groups: tuple[Device, ...] = field(init=False)
+    idle: Signature = field(init=False)
+    members: dict[Follower, None] = field(default_factory=dict)
+    drained: dict[Follower, None] = field(default_factory=dict)  # for wide tasks
+    # Within a bucket the one that rested longest is first.
+    open: dict[Signature, OrderedDict[Follower, None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        counts = Counter(self.devices)
+        self.groups = tuple(counts)
+        self.idle = (*counts.values(), 0)
+
+    def match(self, needs: Needs) -> Match | None:
+        """How a follower of this shape can meet the needs, or None if never."""
+        groups = tuple(
+            place
+            for place, device in enumerate(self.groups)
+            if needs.kind in ("", device.kind)
+            and needs.memory_gib <= device.memory_gib
+            and needs.labels <= device.labels
+            and needs.count <= self.idle[place]
+        )
+        if not groups or (needs.cpu_heavy and self.cpu_slots < 1):
+            return None
+        return Match(self, needs, groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Needs that a shape can meet, with the groups of devices that can do it."""
+
+    shape: Shape
+    needs: Needs
+    groups: tuple[int, ...]
+
+    def fits(self, signature: Signature) -> bool:
+        """Whether a follower with so much room can start it now."""
+        needs = self.needs
+        if needs.whole_node:
+            return signature == self.shape.idle
+        if needs.cpu_heavy and signature[-1] >= self.shape.cpu_slots:
+            return False
+        return any(signature[group] >= needs.count for group in self.groups)
+
+    def devices_of(self, follower: Follower) -> tuple[int, ...]:
+        """Which devices a follower with room uses: those that rested longest."""
+        if self.needs.whole_node:
+            return tuple(range(len(self.shape.devices)))
+        group = next(group for group in self.groups if len(follower.free[group]) >= self.needs.count)
+        return tuple(follower.free[group][: self.needs.count])
+
+    def room_at(self, follower: Follower, now: float) -> float:
+        """When a follower is expected to have room, if nothing else starts on it."""
+        needs = self.needs
+        if needs.whole_node:
+            return max([now, *(ends[-1] for group in range(len(follower.free)) if (ends := follower.ends_of(group)))])
+        soonest = math.inf
+        for group in self.groups:
+            missing = needs.count - len(follower.free[group])
+            soonest = min(soonest, follower.ends_of(group)[missing - 1] if missing > 0 else now)
+        if needs.cpu_heavy and follower.heavy >= self.shape.cpu_slots:
+            soonest = max(soonest, min(one.ends_at for one in follower.running.values() if one.task.needs.cpu_heavy))
+        return max(now, soonest)
+
+
+class Follower:
+    """A machine that runs tasks: what it has, what is free, and what it is kept for."""
+
+    __slots__ = (
+        "_ends",
+        "cpu_slots",
+        "devices",
+        "free",
+        "groups",
+        "heavy",
+        "id",
+        "pace",
+        "reservation",
+        "running",
+        "shape",
+    )
+
+    def __init__(self, id: str, devices: tuple[Device, ...], *, cpu_slots: int = 1, pace: float = 1.0) -> None:
+        self.id = id
+        self.devices = devices
+        self.cpu_slots = cpu_slots  # CPU-heavy tasks that do not disturb each other
+        self.pace = pace  # seconds that it takes, over those that were predicted
+        self.heavy = 0
+        self.running: dict[str, Running] = {}
+        self.reservation: Reservation | None = None
+        self._ends: dict[int, list[float]] = {}
+        self.shape = Shape(devices, cpu_slots, pace)
+        places = {device: place for place, device in enumerate(self.shape.groups)}
+        self.groups = tuple(places[device] for device in devices)
+        self.free: list[list[int]] = [[] for _ in places]
+        for device, group in enumerate(self.groups):
+            self.free[group].append(device)
+
+    @property
+    def signature(self) -> Signature:
+        """How much room it has."""
+        return (*map(len, self.free), self.heavy)
+
+    def ends_of(self, group: int) -> list[float]:
+        """When the busy devices of a group are expected to be free, the soonest first."""
+        ends = self._ends.get(group)
+        if ends is None:
+            running = self.running.values()
+            ends = sorted(one.ends_at for one in running for device in one.devices if self.groups[device] == group)
+            self._ends[group] = ends
+        return ends
+
+    def retime(self, task_id: str, ends_at: float) -> None:
+        """A task is expected to end at another time."""
+        self.running[task_id] = replace(self.running[task_id], ends_at=ends_at)
+        self._ends.clear()
+
+    def occupy(self, running: Running) -> None:
+        """Take devices; one that is taken already is a defect of the scheduler."""
+        for device in running.devices:
+            self.free[self.groups[device]].remove(device)
+        self.heavy += running.task.needs.cpu_heavy
+        self.running[running.task.id] = running
+        self._ends.clear()
+
+    def release(self, task_id: str) -> None:
+        """Give the devices of a task back."""
+        running = self.running.pop(task_id)
+        for device in running.devices:
+            self.free[self.groups[device]].append(device)
+        self.heavy -= running.task.needs.cpu_heavy
+        self._ends.clear()
+
+    def __repr__(self) -> str:
+        return f"Follower({self.id!r})"

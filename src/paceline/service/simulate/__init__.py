@@ -1,0 +1,1 @@
+"""Schedules worked out without machines: workloads, policies and what becomes of them."""

@@ -1,0 +1,55 @@
+"""The pages of a leader, one module each: a module here that has a `PAGE` is served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request
+
+from paceline.core.registry import scan
+from paceline.service.leader import Leader
+from paceline.store import Store
+from paceline.web.site import Place, Site
+
+SIGN_IN = "/login"
+OPEN_PATHS = frozenset({SIGN_IN, "/logout"})  # for those who are not known yet
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page: how it is reached, and the routes that it adds."""
+
+    path: str
+    routes: Callable[[APIRouter, Site], None]
+    title: str = ""  # in the navigation; empty is not there
+    order: int = 100
+    is_public: bool = False  # also for those who are not known yet
+
+
+def router(leader: Leader, store: Store, who: Callable[..., Any]) -> APIRouter:
+    """All pages; `who` is the dependency that tells the Caller, or refuses with 401."""
+    site = Site(leader, store)
+    found = sorted(scan("page", "web.pages", _pages_in).entries.values(), key=lambda page: (page.order, page.path))
+    site.places = [Place(page.path, page.title) for page in found if page.title]
+
+    asked = Depends(who)
+
+    async def remember(request: Request, visitor: Any = asked) -> None:
+        request.state.visitor = visitor
+
+    whole = APIRouter()
+    for page in found:
+        guards = [] if page.is_public else [Depends(remember)]
+        mine = APIRouter(route_class=site.route_class, dependencies=guards, include_in_schema=False)
+        page.routes(mine, site)
+        whole.include_router(mine)
+    return whole
+
+
+def _pages_in(module: ModuleType) -> Iterator[tuple[str, Page]]:
+    page = getattr(module, "PAGE", None)
+    if isinstance(page, Page):
+        yield page.path, page

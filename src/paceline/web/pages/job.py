@@ -1,0 +1,156 @@
+"""One job: its state and history in words, its cases as they end, the end of its log, and the button that stops it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import yaml
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+from starlette.responses import RedirectResponse
+
+from paceline.analysis.summary import summarize_run
+from paceline.core.run import RunRecords
+from paceline.report.text import one_line, show_figure
+from paceline.service.api.tokens import Scope
+from paceline.service.engines.base import Progress
+from paceline.service.jobs import Job, JobState
+from paceline.store.looking import glance, last_lines
+from paceline.web.pages import Page
+from paceline.web.site import Filled, Site, primary_metrics
+from paceline.web.words import Happening, history, listed, needs_words
+
+CASES = 200  # of a job that has more, those around the one that is being measured
+LINES = 200
+
+
+class CaseLine(BaseModel):
+    """One case, whether it was measured, is being measured, or is still to be."""
+
+    index: int
+    title: str
+    state: str  # an outcome, or running, or waiting
+    result: str = ""
+    seconds: float | None = None
+    doubts: list[str] = []
+    message: str = ""
+
+
+class JobView(BaseModel):
+    """All that there is to see of a job."""
+
+    answer: str
+    job: Job
+    needs: str
+    expected_end: datetime | None
+    progress: Progress
+    cases: list[CaseLine]
+    more_cases: int
+    done: int
+    total: int
+    history: list[Happening]
+    log: str
+    suite: str
+    has_run: bool
+
+
+def look(site: Site, job_id: str) -> JobView:
+    """The job as it is now."""
+    job = site.leader.job(job_id)
+    records = glance(site.store, job.run_id) if job.run_id else None
+    progress = site.leader.progress(job_id)
+    lines = _cases(records, progress, is_active=job.state.is_active)
+    done = sum(line.state not in ("running", "waiting") for line in lines)
+    first = max(0, min(done - CASES // 2, len(lines) - CASES))
+    expected = site.leader.expected_end(job_id) if job.state.is_active else None
+    return JobView(
+        answer=_answer(job, done, len(lines)),
+        job=job,
+        needs=needs_words(job.needs),
+        expected_end=expected,
+        progress=progress,
+        cases=lines[first : first + CASES],
+        more_cases=max(0, len(lines) - CASES),
+        done=done,
+        total=len(lines),
+        history=history(site.store.queue.events(job_id), job),
+        log="".join(row.text for row in last_lines(site.store, job_id, LINES)),
+        suite=_suite_text(job),
+        has_run=records is not None,
+    )
+
+
+def _cases(records: RunRecords | None, progress: Progress, *, is_active: bool) -> list[CaseLine]:
+    if records is None:
+        return []
+    rows = {row.case.index: row for row in summarize_run(records, primary_metrics()).rows}
+    lines = []
+    for case in records.run.cases:
+        row = rows.get(case.index)
+        title = one_line(f"{case.benchmark} {case.title}".strip())
+        if row is None:
+            is_now = is_active and progress.case_index == case.index
+            lines.append(CaseLine(index=case.index, title=title, state="running" if is_now else "waiting"))
+            continue
+        lines.append(
+            CaseLine(
+                index=case.index,
+                title=title,
+                state=row.outcome.value,
+                result=show_figure(row.headline) if row.headline else "",
+                seconds=row.record.seconds,
+                doubts=list(dict.fromkeys(doubt.kind for doubt in row.doubts)),
+                message=one_line(row.cause.message) if row.cause else "",
+            )
+        )
+    return lines
+
+
+def _answer(job: Job, done: int, total: int) -> str:
+    name = one_line(job.name)
+    of_cases = f": {done} of {total} {'case' if total == 1 else 'cases'} measured" if total else ""
+    match job.state:
+        case JobState.QUEUED:
+            return f"{name} waits for its turn{', again' if job.attempt else ''}."
+        case JobState.PLACED:
+            return f"{name} starts on {listed(job.followers)}."
+        case JobState.RUNNING:
+            stops = " is told to stop" if job.stop_asked else " runs"
+            return f"{name}{stops} on {listed(job.followers)}{of_cases}."
+        case JobState.SUCCEEDED:
+            return f"{name} succeeded{of_cases}."
+        case JobState.CANCELLED:
+            return f"{name} was cancelled{of_cases}."
+        case _:
+            return f"{name} failed{of_cases}."
+
+
+def _suite_text(job: Job) -> str:
+    document = dict(job.suite)
+    if job.overrides:
+        document["changed"] = job.overrides
+    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
+    return text
+
+
+def routes(router: APIRouter, site: Site) -> None:
+    """`/jobs/ID` and the form that cancels it."""
+
+    @router.get("/jobs")
+    def jobs() -> Response:
+        return RedirectResponse("/", 307)
+
+    @router.get("/jobs/{job_id}")
+    def job(request: Request, job_id: str) -> Response:
+        view = look(site, job_id)
+        return site.answer(request, "job.html", view, scripts=[] if view.job.state.is_final else ["live.js"])
+
+    @router.post("/jobs/{job_id}/cancel")
+    def cancel(request: Request, job_id: str, form: Filled) -> Response:
+        visitor = site.check_form(request, form, Scope.SUBMIT)
+        request.state.subject = job_id
+        site.leader.cancel(job_id, visitor.name)
+        return RedirectResponse(f"/jobs/{job_id}", 303)
+
+
+PAGE = Page("/jobs", routes)

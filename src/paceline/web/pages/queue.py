@@ -1,0 +1,225 @@
+"""The queue and the followers: who runs what, since when and until when, and who comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel
+
+from paceline.service.engines.base import FollowerState
+from paceline.service.jobs import Job, JobState
+from paceline.service.leader import Leader
+from paceline.service.scheduler.state import Task
+from paceline.web.pages import Page
+from paceline.web.site import Site
+from paceline.web.words import counted, needs_words
+
+WAITING = 50  # on one page
+MACHINES = 40
+OVER = 10
+
+
+class Running(BaseModel):
+    """A job that a follower has."""
+
+    id: str
+    name: str
+    state: JobState
+    by: str
+    since: datetime
+    expected_end: datetime | None
+    attempt: int
+    followers: tuple[str, ...]
+    done: int
+    cases: int
+    doing: str
+    stop_asked: bool
+
+
+class Machine(BaseModel):
+    """A follower and what it does."""
+
+    id: str
+    has: str
+    labels: tuple[str, ...]
+    seen_at: datetime
+    draining: bool
+    kept_for: str | None  # a job that needs more of it than is free
+    running: list[Running]
+
+
+class Waiting(BaseModel):
+    """A job that waits for its turn."""
+
+    place: int
+    id: str
+    name: str
+    by: str
+    submitted_at: datetime
+    priority: int
+    needs: str
+    expected_seconds: float
+    attempt: int
+
+
+class Over(BaseModel):
+    """A job that is over."""
+
+    id: str
+    name: str
+    by: str
+    state: JobState
+    ended_at: datetime
+    run_id: str | None
+    message: str
+
+
+class Queue(BaseModel):
+    """All of it."""
+
+    answer: str
+    counts: dict[str, int]
+    machine_count: int
+    busy: int
+    machines: list[Machine]
+    waiting: list[Waiting]
+    page: int
+    pages: int
+    over: list[Over]
+    trouble: str
+
+
+def look(site: Site, page: int = 1) -> Queue:
+    """The queue as it is now."""
+    leader = site.leader
+    counts = {state.value: 0 for state in JobState} | site.store.queue.counts()
+    active = [
+        Job.model_validate(row.document)
+        for row in site.store.queue.jobs([state.value for state in JobState if state.is_active], limit=1000)
+    ]
+    followers = leader.followers()
+    machines = machines_of(leader, followers, active)
+    busy = sum(bool(machine.running) for machine in machines)
+    pages = max(1, -(-counts[JobState.QUEUED] // WAITING))
+    page = min(page, pages)
+    over = site.store.queue.jobs([state.value for state in JobState if state.is_final], limit=OVER)
+    return Queue(
+        answer=_answer(counts, busy, len(followers)),
+        counts=counts,
+        machine_count=len(followers),
+        busy=busy,
+        machines=sorted(machines, key=lambda machine: (not machine.running, machine.id))[:MACHINES],
+        waiting=_waiting(leader, page),
+        page=page,
+        pages=pages,
+        over=sorted((_over(Job.model_validate(row.document)) for row in over), key=lambda one: one.ended_at)[::-1],
+        trouble=leader.trouble,
+    )
+
+
+def machines_of(leader: Leader, followers: Iterable[FollowerState], active: Iterable[Job]) -> list[Machine]:
+    """Followers with the jobs that they have."""
+    drained = leader.drained()
+    of_follower: dict[str, list[Running]] = {}
+    for job in active:
+        running = running_of(leader, job)
+        for follower in job.followers:
+            of_follower.setdefault(follower, []).append(running)
+    return [
+        Machine(
+            id=state.id,
+            has=hardware(state),
+            labels=state.labels,
+            seen_at=state.seen_at,
+            draining=state.draining,
+            kept_for=drained.get(state.id),
+            running=sorted(of_follower.get(state.id, []), key=lambda one: one.since),
+        )
+        for state in followers
+    ]
+
+
+def running_of(leader: Leader, job: Job) -> Running:
+    """What a job that a follower has is doing."""
+    progress = leader.progress(job.id)
+    return Running(
+        id=job.id,
+        name=job.name,
+        state=job.state,
+        by=job.submitted_by,
+        since=job.state_at,
+        expected_end=leader.expected_end(job.id),
+        attempt=job.attempt,
+        followers=job.followers,
+        done=progress.cases_done,
+        cases=progress.cases,
+        doing=progress.title,
+        stop_asked=job.stop_asked,
+    )
+
+
+def hardware(state: FollowerState) -> str:
+    """What a machine has, in a few words."""
+    kinds = {name: state.gpus.count(name) for name in dict.fromkeys(state.gpus)}
+    gpus = [f"{count} × {name}" if count > 1 else name for name, count in kinds.items()]
+    return ", ".join([*gpus, f"{state.cpus:g} cores", f"{state.memory_gib:.0f} GiB"])
+
+
+def _waiting(leader: Leader, page: int) -> list[Waiting]:
+    first = (page - 1) * WAITING
+    tasks = leader.waiting(page * WAITING)[first:]
+    return [_wait(leader.job(task.id), task, first + place) for place, task in enumerate(tasks, start=1)]
+
+
+def _wait(job: Job, task: Task, place: int) -> Waiting:
+    return Waiting(
+        place=place,
+        id=job.id,
+        name=job.name,
+        by=job.submitted_by,
+        submitted_at=job.submitted_at,
+        priority=job.priority,
+        needs=needs_words(job.needs),
+        expected_seconds=task.seconds,
+        attempt=job.attempt + 1,
+    )
+
+
+def _over(job: Job) -> Over:
+    return Over(
+        id=job.id,
+        name=job.name,
+        by=job.submitted_by,
+        state=job.state,
+        ended_at=job.state_at,
+        run_id=job.run_id,
+        message=job.failure.message if job.failure else "",
+    )
+
+
+def _answer(counts: dict[str, int], busy: int, machines: int) -> str:
+    running = counts[JobState.RUNNING] + counts[JobState.PLACED]
+    waiting = counts[JobState.QUEUED]
+    here = (
+        f"{counted(machines, 'machine')} {'is' if machines == 1 else 'are'} here" if machines else "No machine is here"
+    )
+    if not running and not waiting:
+        return f"{here}; nothing waits." if not machines else f"{here} and idle; nothing waits."
+    wait = f"{counted(waiting, 'job')} {'waits' if waiting == 1 else 'wait'}" if waiting else "nothing waits"
+    if not running:
+        return f"{here}; {wait}."
+    run = f"{counted(running, 'job')} {'runs' if running == 1 else 'run'}"
+    return f"{run} on {busy:,} of {counted(machines, 'machine')}; {wait}."
+
+
+def routes(router: APIRouter, site: Site) -> None:
+    """`/`."""
+
+    @router.get("/")
+    def queue(request: Request, page: int = Query(1, ge=1, le=1_000_000)) -> Response:
+        return site.answer(request, "queue.html", look(site, page), scripts=["live.js"], today=datetime.now(UTC))
+
+
+PAGE = Page("/", routes, title="Queue", order=10)

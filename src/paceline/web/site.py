@@ -1,0 +1,283 @@
+"""What all pages share: the look, who visits, the answer as a page or as JSON, and what keeps forms safe."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache, lru_cache
+from typing import Annotated, Any
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from fastapi import Depends, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from jinja2 import ChoiceLoader, Environment, PackageLoader
+from markupsafe import Markup
+from pydantic import BaseModel
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
+
+from paceline.core.errors import InputError, StoreError
+from paceline.report.html import _templates
+from paceline.service.api.errors import Refused
+from paceline.service.api.tokens import Caller, Scope
+from paceline.service.leader import Leader
+from paceline.store import Store
+from paceline.version import VERSION
+from paceline.web.words import STATES, counted, span
+
+LARGEST_FORM = 256 * 1024  # bytes
+_TITLES = {400: "That cannot be shown", 403: "Not allowed", 404: "Not found", 503: "The leader cannot answer just now"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """An entry of the navigation."""
+
+    path: str
+    title: str
+
+
+@dataclass
+class Site:
+    """The pages of one leader."""
+
+    leader: Leader
+    store: Store
+    places: list[Place] = field(default_factory=list)
+    _secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+
+    def answer(
+        self,
+        request: Request,
+        template: str,
+        view: BaseModel,
+        *,
+        scripts: Iterable[str] = (),
+        status: int = 200,
+        **more: Any,
+    ) -> Response:
+        """The view as a page, as a part of one (`?part=live`), or as JSON."""
+        if wants_json(request):
+            return JSONResponse(view.model_dump(mode="json"), status)
+        if request.query_params.get("part") == "live":
+            return secured(HTMLResponse(self._render(request, template, view, is_part=True, **more), status), ())
+        loaded = [script(name) for name in scripts]
+        text = self._render(request, template, view, scripts=loaded, **more)
+        return secured(HTMLResponse(text, status), loaded)
+
+    def _render(self, request: Request, template: str, view: BaseModel, **more: Any) -> str:
+        values = {"view": view, "is_part": False, "scripts": (), "now": datetime.now(UTC)} | self.around(request)
+        return templates().get_template(template).render(**values | more)
+
+    def around(self, request: Request) -> dict[str, Any]:
+        """What every page needs beside its own."""
+        visitor = visitor_of(request)
+        here = request.url.path
+        return {
+            "version": VERSION,
+            "style": style(),
+            "places": [(place, _is_within(here, place.path)) for place in self.places],
+            "visitor": visitor.name if visitor else "",
+            "may_submit": visitor is not None and visitor.scope >= Scope.SUBMIT,
+            "has_login": has_login(self.store),
+            "token": self.form_token(visitor) if visitor else "",
+            "trouble": self.leader.trouble,
+        }
+
+    def error(self, request: Request, status: int, message: str) -> Response:
+        """Why there is no page; those who are not known are asked who they are."""
+        if status == 401 and not wants_json(request):
+            return RedirectResponse(f"/login?next={quote(_path_of(request), safe='')}", 303)
+        view = Trouble(status=status, title=_TITLES.get(status, _TITLES[400]), message=message)
+        return self.answer(request, "error.html", view, status=status)
+
+    def form_token(self, visitor: Caller) -> str:
+        """What a form must carry, so that no other site can send it in a visitor's name."""
+        return hmac.new(self._secret, visitor.name.encode(), hashlib.sha256).hexdigest()
+
+    def check_form(self, request: Request, form: Form, scope: Scope) -> Caller:
+        """Who sent a form; refused unless it came from a page of this site and its sender may do such things."""
+        refuse_other_sites(request)
+        visitor = visitor_of(request)
+        if visitor is None or visitor.scope < scope:
+            raise HTTPException(403, f"this needs a token with the scope '{scope.word}'")
+        if not hmac.compare_digest(form.get("token").encode(), self.form_token(visitor).encode()):
+            raise HTTPException(403, "the form is older than this leader: load the page again and send it once more")
+        return visitor
+
+    @property
+    def route_class(self) -> type[APIRoute]:
+        """Routes whose refusals are pages, too."""
+        site = self
+
+        class PageRoute(APIRoute):
+            def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+                handle = super().get_route_handler()
+
+                async def guarded(request: Request) -> Response:
+                    try:
+                        return await handle(request)
+                    except HTTPException as error:
+                        return site.error(request, error.status_code, str(error.detail))
+                    except Refused as error:
+                        return site.error(request, error.status, str(error))
+                    except RequestValidationError as error:
+                        first = error.errors()[0]
+                        return site.error(request, 400, f"{first['loc'][-1]}: {first['msg']}")
+                    except InputError as error:
+                        return site.error(request, 404 if request.path_params else 400, str(error))
+                    except StoreError as error:
+                        return site.error(request, 503, str(error))
+
+                return guarded
+
+        return PageRoute
+
+
+class Trouble(BaseModel):
+    """Why there is no page."""
+
+    status: int
+    title: str
+    message: str
+
+
+class Form:
+    """The fields of a form as they were sent."""
+
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
+        self.values: dict[str, str] = {}
+        for name, value in pairs:
+            known = self.values.get(name)
+            self.values[name] = value if not known else f"{known},{value}" if value else known
+
+    def get(self, name: str, otherwise: str = "") -> str:
+        """A field without the space around it."""
+        return self.values.get(name, otherwise).strip()
+
+
+async def read_form(request: Request) -> Form:
+    """The body of a POST; a dependency."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > LARGEST_FORM:
+            raise HTTPException(413, f"the form is larger than {LARGEST_FORM // 1024} KiB")
+    try:
+        return Form(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=1000, errors="strict"))
+    except ValueError:
+        raise HTTPException(400, "this is not a form as browsers send them") from None
+
+
+Filled = Annotated[Form, Depends(read_form)]
+
+
+def visitor_of(request: Request) -> Caller | None:
+    """Who looks; None before they were asked."""
+    visitor: Caller | None = getattr(request.state, "visitor", None)
+    return visitor
+
+
+def wants_json(request: Request) -> bool:
+    """Whether a program asks."""
+    if request.query_params.get("format") == "json":
+        return True
+    accepted = request.headers.get("accept", "")
+    return "application/json" in accepted and "text/html" not in accepted
+
+
+def has_login(store: Store) -> bool:
+    """Whether there are tokens, so that one can log in."""
+    try:
+        return bool(store.queue.tokens())
+    except StoreError:
+        return False
+
+
+def refuse_other_sites(request: Request) -> None:
+    """Refuse a form that a page of another site sent."""
+    origin = request.headers.get("origin")
+    where = request.headers.get("sec-fetch-site", "same-origin")
+    if where not in ("same-origin", "none") or (origin and urlsplit(origin).netloc != request.headers.get("host")):
+        raise HTTPException(403, "this form was sent by another site")
+
+
+@dataclass(frozen=True)
+class Script:
+    """A small script within the page, allowed by its hash alone."""
+
+    text: Markup
+
+    @property
+    def source(self) -> str:
+        """What the policy says of it."""
+        return f"'sha256-{base64.b64encode(hashlib.sha256(str(self.text).encode()).digest()).decode()}'"
+
+
+@cache
+def script(name: str) -> Script:
+    """One of the scripts that ship."""
+    return Script(Markup(templates().get_template(name).render()))
+
+
+@cache
+def style() -> Markup:
+    """The look: that of the reports, and what pages have beside it."""
+    return Markup("\n").join(Markup(templates().get_template(name).render()) for name in ("report.css", "pages.css"))
+
+
+def secured(response: Response, scripts: Iterable[Script], sources: Iterable[str] = ()) -> Response:
+    """A page that may load nothing and run nothing but its own."""
+    allowed = " ".join([*(one.source for one in scripts), *sources]) or "'none'"
+    response.headers["Content-Security-Policy"] = (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}; connect-src 'self'; img-src data:; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    )
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Referrer-Policy"] = "same-origin"
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+@lru_cache(maxsize=1)
+def templates() -> Environment:
+    """Those of the reports, and ours beside them."""
+    loader = ChoiceLoader([PackageLoader("paceline.web"), PackageLoader("paceline.report")])
+    made = _templates().overlay(loader=loader)
+    made.filters = made.filters | {
+        "span": span,
+        "counted": counted,
+        "state": lambda state: STATES[state],
+        "iso": lambda moment: moment.isoformat(timespec="seconds"),
+        "clock": _clock,
+        "path": lambda text: quote(str(text), safe=""),
+    }
+    return made
+
+
+def _clock(moment: datetime, now: datetime) -> str:
+    """A moment of today as a time, any other with its day."""
+    known = moment.astimezone(UTC)
+    return known.strftime("%H:%M UTC" if known.date() == now.date() else "%Y-%m-%d %H:%M UTC")
+
+
+def _path_of(request: Request) -> str:
+    return request.url.path + (f"?{request.url.query}" if request.url.query else "")
+
+
+def _is_within(here: str, path: str) -> bool:
+    if path == "/":
+        return here == "/" or here.startswith("/jobs")
+    return here == path or here.startswith(f"{path}/")
+
+
+def primary_metrics() -> dict[str, str]:
+    """Which metric leads each benchmark's row, as the benchmark itself says."""
+    from paceline.benchmarks import registry
+
+    return {name: benchmark.primary for name, benchmark in registry().entries.items()}

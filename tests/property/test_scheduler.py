@@ -1,0 +1,119 @@
+"""The scheduler on any tasks and followers: nothing is disturbed, lost, doubled, starved or stuck."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.service.scheduler.order import STRETCH
+from paceline.service.scheduler.state import Task
+from support.scheduling import Drive, conflicts, node, task
+
+seconds = st.floats(0.5, 500.0)
+times = st.floats(0.0, 300.0)
+NODES, GPUS = 4, 4
+
+
+@st.composite
+def any_tasks(draw: st.DrawFn, most: int = 25) -> tuple[list[Task], dict[str, float]]:
+    """Tasks of all sorts with predictions that may be far off, and what they really take."""
+    tasks, true = [], {}
+    for place in range(draw(st.integers(1, most))):
+        name = f"t{place}"
+        tasks.append(
+            task(
+                name,
+                draw(seconds),
+                draw(times),
+                priority=draw(st.integers(0, 1)),
+                error=draw(st.sampled_from([0.0, 0.3])),
+                count=draw(st.integers(1, GPUS)),
+                whole_node=draw(st.sampled_from([False, False, True])),
+                nodes=draw(st.sampled_from([1, 1, 1, 2, NODES])),
+                cpu_heavy=draw(st.booleans()),
+            )
+        )
+        true[name] = draw(seconds)
+    return tasks, true
+
+
+@st.composite
+def small_tasks(draw: st.DrawFn) -> tuple[list[Task], dict[str, float]]:
+    tasks, true = draw(any_tasks(40))
+    return [task(one.id, one.seconds, one.submitted_at) for one in tasks], true
+
+
+def fleet(names: list[str] | None = None, gpus: int = GPUS) -> list:
+    return [node(name, gpus) for name in names or [f"n{place}" for place in range(NODES)]]
+
+
+@given(any_tasks())
+def test_every_task_ends_once_and_disturbs_none(given_tasks: tuple[list[Task], dict[str, float]]) -> None:
+    tasks, true = given_tasks
+    drive = Drive(fleet(), true).submit(tasks).run()
+    assert sorted(drive.ends) == sorted(one.id for one in tasks)
+    assert all(len(ends) == 1 for ends in drive.ends.values())
+    assert conflicts(drive.intervals) == []
+    assert not list(drive.cluster.waiting) and not drive.cluster.running and not drive.cluster.reserved
+
+
+@given(any_tasks())
+def test_a_gang_starts_whole_with_its_devices_on_each_node(given_tasks: tuple[list[Task], dict[str, float]]) -> None:
+    tasks, true = given_tasks
+    drive = Drive(fleet(), true).submit(tasks).run()
+    for one in tasks:
+        parts = [part for part in drive.intervals if part.task is one]
+        assert len(parts) == one.needs.nodes == len({part.follower for part in parts})
+        assert len({(part.started, part.ended) for part in parts}) == 1
+        assert all(len(part.devices) == (GPUS if one.needs.whole_node else one.needs.count) for part in parts)
+
+
+@given(small_tasks(), st.integers(1, 5))
+def test_no_task_waits_beyond_the_bound(given_tasks: tuple[list[Task], dict[str, float]], devices: int) -> None:
+    tasks, true = given_tasks
+    drive = Drive(fleet([f"n{place}" for place in range(devices)], gpus=1), true).submit(tasks).run()
+    due = {one.id: one.submitted_at + STRETCH * one.seconds for one in tasks}
+    for one in tasks:
+        moment = due[one.id]
+        if drive.starts[one.id] <= moment:
+            continue
+        ahead = 0.0
+        for other in tasks:
+            started, ended = drive.starts[other.id], drive.ends[other.id][0]
+            if started < moment < ended:
+                ahead += ended - moment
+            elif other is not one and other.submitted_at <= moment <= started and due[other.id] <= moment:
+                ahead += true[other.id]
+        assert drive.starts[one.id] <= moment + ahead / devices + 1e-6
+
+
+@given(any_tasks(15), st.permutations(range(NODES)))
+def test_names_of_followers_change_nothing(given_tasks: tuple[list[Task], dict[str, float]], order: list[int]) -> None:
+    tasks, true = given_tasks
+    plain = Drive(fleet(), true).submit(tasks).run()
+    names = {f"n{place}": f"n{order[place]}" for place in range(NODES)}
+    renamed = Drive(fleet(list(names.values())), true).submit(tasks).run()
+    assert [replace(one, follower=names[one.follower]) for one in plain.intervals] == renamed.intervals
+
+
+@given(any_tasks(15), st.lists(st.tuples(st.integers(0, NODES - 1), times, st.floats(1.0, 200.0)), max_size=6))
+def test_what_a_lost_follower_ran_is_done_elsewhere_or_when_it_returns(
+    given_tasks: tuple[list[Task], dict[str, float]], losses: list[tuple[int, float, float]]
+) -> None:
+    tasks, true = given_tasks
+    drive = Drive(fleet(), true).submit(tasks)
+    for place, when, away in losses:
+        drive.at(when, "lose", f"n{place}")
+        drive.at(when + away, "join", node(f"n{place}", GPUS))
+    drive.run()
+    assert sorted(drive.ends) == sorted(one.id for one in tasks)
+    assert all(len(ends) == 1 for ends in drive.ends.values())
+    assert conflicts(drive.intervals) == []
+
+
+@given(any_tasks(15))
+def test_the_same_again_is_the_same(given_tasks: tuple[list[Task], dict[str, float]]) -> None:
+    tasks, true = given_tasks
+    assert Drive(fleet(), true).submit(tasks).run().intervals == Drive(fleet(), true).submit(tasks).run().intervals

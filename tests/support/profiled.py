@@ -1,0 +1,43 @@
+"""Traces out of tests/data, and facts of cases that were traced."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+from paceline.core.run import RunRecords
+from paceline.core.time_spent import TimeSpent, time_spent
+from paceline.core.trace_events import Event, read_events
+from support.records import literal_run
+
+TRACES = Path(__file__).parents[1] / "data" / "traces"
+
+
+def events_of(name: str) -> list[Event]:
+    """The events of a stored trace."""
+    path = TRACES / name
+    content = path.read_bytes()
+    return read_events(json.loads(gzip.decompress(content) if path.suffix == ".gz" else content))
+
+
+def gpu_spent() -> TimeSpent:
+    """60 % compute, 19 % memory, 16 % exposed communication, 5 % idle, in two steps of 0.1 ms."""
+    spent = time_spent(events_of("gpu-two-streams.json"), on_device=True, steps_queue=True)
+    assert spent is not None
+    return spent
+
+
+def trace_facts(spent: TimeSpent, **more: Any) -> dict[str, Any]:
+    """The fact of a case that was traced."""
+    told = {"spent": spent.model_dump(mode="json"), "slowdown": 1.02, "bytes": 90_000, "file": "~/traces/01.json.gz"}
+    return {"trace": told | more}
+
+
+def traced_run() -> RunRecords:
+    """Two cases that were traced, one of them slowed down by it."""
+    run = literal_run()
+    for record, slowdown in zip(run.records, (1.02, 1.4), strict=True):
+        record.facts |= trace_facts(gpu_spent(), slowdown=slowdown)
+    return run

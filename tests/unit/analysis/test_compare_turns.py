@@ -1,0 +1,83 @@
+"""Two settings measured in turns: paired turn by turn, drift cancels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from paceline.analysis.compare import Side, Verdict, compare, compare_turns, is_in_turns
+from paceline.core.errors import InputError
+from paceline.core.record import Outcome
+from paceline.core.run import RunRecords
+from support.compare_records import noisy, trained
+from support.records import run_of
+
+SPEEDUP = 1.02
+
+
+def in_turns(*, rounds: int = 6, drift: float = 0.02, speedup: float = SPEEDUP) -> RunRecords:
+    """Each measurement is slower than the one before; B is faster by a little."""
+    rng = np.random.default_rng(4)
+    records = []
+    for number in range(rounds):
+        for name in "AB" if number % 2 == 0 else "BA":
+            index = len(records)
+            middle = 0.1 * (1 + drift * index) / (speedup if name == "B" else 1.0)
+            one = trained(index, "resnet50", noisy(rng, middle, 20, 0.002), precision={"A": "fp32", "B": "bf16"}[name])
+            found = one.case.model_copy(update={"title": f"{one.case.title} [{name}]", "repeat": number + 1})
+            records.append(one.model_copy(update={"case": found}))
+    return run_of(records)
+
+
+def test_the_paired_ratio_is_right_where_one_after_the_other_is_wrong() -> None:
+    run = in_turns()
+    (row,) = compare_turns(run, primary={"train": "throughput"}).rows
+    assert row.ratio.value == pytest.approx(SPEEDUP, abs=0.005)
+    assert row.ratio.interval is not None
+    assert row.ratio.interval.low <= SPEEDUP <= row.ratio.interval.high
+    rng = np.random.default_rng(4)
+    first = run_of(
+        [trained(n, "resnet50", noisy(rng, 0.1 * (1 + 0.02 * n), 20, 0.002), repeat=n + 1) for n in range(6)]
+    )
+    then = run_of(
+        [
+            trained(n, "resnet50", noisy(rng, 0.1 * (1.12 + 0.02 * n) / SPEEDUP, 20, 0.002), repeat=n + 1)
+            for n in range(6)
+        ]
+    )
+    (sequential,) = compare([Side("a", (first,)), Side("b", (then,))], primary={"train": "throughput"}).rows
+    assert sequential.verdict is Verdict.WORSE  # the drift, taken for a change
+
+
+def test_without_drift_a_small_change_is_called() -> None:
+    (row,) = compare_turns(in_turns(drift=0.0), primary={"train": "throughput"}).rows
+    assert row.verdict is Verdict.BETTER
+    assert row.label == "train resnet50"
+    assert row.parts == (6, 6)
+
+
+def test_the_sides_are_named_by_what_they_set() -> None:
+    (pairing,) = compare_turns(in_turns()).pairings
+    assert (pairing.reference.name, pairing.new.name) == ("A (precision=fp32)", "B (precision=bf16)")
+
+
+def test_a_round_that_failed_on_one_side_is_left_out_and_told() -> None:
+    run = in_turns()
+    run.records[3] = run.records[3].model_copy(update={"outcome": Outcome.FAILED, "measurements": []})
+    comparison = compare_turns(run)
+    (row,) = comparison.rows
+    assert row.parts == (5, 5)
+    assert comparison.pairings[0].uncompared == ("resnet50 fp32 [A], round 2: failed",)
+
+
+def test_a_run_without_a_whole_round_has_no_answer() -> None:
+    run = in_turns()
+    run.records[:] = [record for record in run.records if record.case.title.endswith("[A]")]
+    with pytest.raises(InputError, match="no round in which both sides succeeded"):
+        compare_turns(run)
+
+
+def test_only_a_run_of_sides_is_in_turns() -> None:
+    assert is_in_turns(in_turns())
+    assert not is_in_turns(run_of([trained(0, "resnet50", [0.1] * 3)]))
+    assert not is_in_turns(run_of([]))

@@ -1,0 +1,75 @@
+"""Where the time went, out of the facts of records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.analysis.summary import Row, summarize_run
+from paceline.analysis.traces import Traced, advice, traced
+from paceline.core.time_spent import TimeSpent
+from support.profiled import gpu_spent, trace_facts
+from support.records import case, record, run_of, sample_run
+
+
+def rows(facts: dict[str, Any], **parameters: Any) -> tuple[Row, ...]:
+    known = {"model": "resnet50", "precision": "bf16", "compile": "auto", "graph": False} | parameters
+    return summarize_run(run_of([record(case(0, "train", "resnet50 bf16", **known), facts=facts)])).rows
+
+
+def one(facts: dict[str, Any], **parameters: Any) -> Traced:
+    (found,) = traced(rows(facts, **parameters))
+    return found
+
+
+def with_shares(on_device: bool = True, **shares: float) -> TimeSpent:
+    rest = 1 - sum(shares.values())
+    whole = {"compute": rest, "memory": 0.0, "communication": 0.0, "other": 0.0, "idle": 0.0} | shares
+    return gpu_spent().model_copy(update={"shares": whole, "on_device": on_device})
+
+
+def test_cases_without_a_trace_say_nothing() -> None:
+    assert traced(summarize_run(sample_run()).rows) == []
+    assert traced(rows({"trace": "somebody else's fact"})) == []
+
+
+def test_a_traced_case() -> None:
+    found = one(trace_facts(gpu_spent()))
+    assert found.spent == gpu_spent()
+    assert (found.file, found.size, found.missing) == ("~/traces/01.json.gz", 90_000, "")
+    assert not found.is_slowed
+    assert one(trace_facts(gpu_spent(), slowdown=1.4)).is_slowed
+
+
+def test_why_there_is_no_trace() -> None:
+    assert one({"trace": {"missing": "MemoryError: no more"}}).missing == "MemoryError: no more"
+    lost = one({"trace": {"missing": "the process ended"}, "cut_short": "the process was ended by SIGSEGV"})
+    assert lost.missing == "the process ended: the process was ended by SIGSEGV"
+    assert lost.spent is None
+
+
+def test_facts_of_another_version_are_no_failure() -> None:
+    found = one({"trace": {"spent": {"steps": "many"}, "file": "a.json.gz", "bytes": "large", "slowdown": None}})
+    assert found.spent is None
+    assert "another version" in found.missing
+    assert (found.file, found.size, found.slowdown) == ("a.json.gz", None, None)
+
+
+def test_what_to_do_about_an_idle_device() -> None:
+    idle = trace_facts(with_shares(idle=0.3))
+    assert advice(one(idle)) == (
+        "the device waits for the host: give it more at once with a larger batch or --compile on or --graph",
+    )
+    (compiled,) = advice(one(idle | {"compiled": True}, graph=True))
+    assert compiled.endswith("with a larger batch")
+    assert advice(one(trace_facts(with_shares(idle=0.3, on_device=False)))) == ()
+
+
+def test_what_to_do_about_memory_and_communication() -> None:
+    (memory,) = advice(one(trace_facts(with_shares(memory=0.6))))
+    assert memory.startswith("moving numbers takes longer than computing")
+    (waits,) = advice(one(trace_facts(with_shares(communication=0.25))))
+    assert waits.startswith("communication is waited for")
+
+
+def test_a_good_step_needs_no_advice() -> None:
+    assert advice(one(trace_facts(with_shares(memory=0.2, idle=0.02)))) == ()

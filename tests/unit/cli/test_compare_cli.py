@@ -1,0 +1,169 @@
+"""`paceline compare` as a user types it: words, formats, exit codes, and nothing heavy loaded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from paceline.cli._ab import Turns, read_turns
+from paceline.cli.compare import command
+from paceline.core.case import Case
+from paceline.core.errors import InputError
+from paceline.report import jsonl
+from paceline.store import open_store
+from support.compare_records import before_and_after
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    path = str(tmp_path / "results.db")
+    with open_store(path) as opened:
+        for run, tag in zip(before_and_after(), ("main", "branch"), strict=True):
+            opened.begin(run.run.model_copy(update={"tags": [tag]}))
+            for record in run.records:
+                opened.add(record)
+            opened.finish(run.run.id)
+    return path
+
+
+def compare(store: str, *words: str) -> Result:
+    return CliRunner().invoke(command, [*words, "--store", store])
+
+
+@pytest.mark.parametrize("sides", [("main", "branch"), ("main", "last"), ("20260314", "20260315-090000-bbbb")])
+def test_tags_prefixes_and_last(store: str, sides: tuple[str, str]) -> None:
+    done = compare(store, *sides)
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("1 of 5 worse (train bert-large bf16, 5.1 % slower)")
+
+
+def test_files_are_compared_like_runs(store: str, tmp_path: Path) -> None:
+    paths = []
+    for name, run in zip("ab", before_and_after(), strict=True):
+        (tmp_path / f"{name}.jsonl").write_text(jsonl.render(run))
+        paths.append(f"{name}.jsonl")
+    assert compare(store, *paths).output.splitlines()[0] == compare(store, "main", "last").output.splitlines()[0]
+
+
+def test_a_gate_decides_the_exit_code(store: str) -> None:
+    passed = compare(store, "last", "main", "--fail-on", "throughput<0.9")
+    assert passed.exit_code == 0, passed.output
+    failed = compare(store, "main", "last", "--fail-on", "throughput<0.97")
+    assert failed.exit_code == 1
+    lines = [line for line in failed.output.splitlines() if line.startswith("paceline: fails on")]
+    assert len(lines) == 2
+    assert "throughput<0.97: train bert-large bf16" in lines[0]
+
+
+def test_without_a_gate_worse_is_no_failure(store: str) -> None:
+    assert compare(store, "main", "last").exit_code == 0
+
+
+def test_a_gate_may_name_another_metric_than_the_headline(store: str) -> None:
+    done = compare(store, "main", "last", "--fail-on", "step_time>1.03", "--json")
+    assert done.exit_code == 1
+    document = json.loads(done.stdout)
+    assert "train bert-large bf16" in [one["case"] for one in document["violations"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("main",), "alone is no comparison"),
+        (("main", "nobody"), "nobody"),
+        (("main", "last", "--fail-on", "fast"), "write it as METRIC<RATIO"),
+        (("main", "last", "--fail-on", "troughput<0.9"), "did you mean 'throughput'?"),
+        (("main", "last", "--metric", "nothing"), "unknown metric 'nothing'"),
+        (("main", "last", "--strict"), "--strict goes with --fail-on"),
+        (("main", "published:lib"), "did you mean 'libai'?"),
+        (("main", "published:libai"), "no case in common"),
+        (("main", "absent/file.jsonl"), "cannot read"),
+    ],
+)
+def test_bad_input_is_refused_in_a_sentence(store: str, words: tuple[str, ...], told: str) -> None:
+    done = compare(store, *words)
+    assert isinstance(done.exception, InputError)
+    assert told in str(done.exception)
+    assert "\n" not in str(done.exception)
+
+
+@pytest.mark.parametrize(("kind", "start"), [("md", "**1 of 5"), ("csv", "reference,new,"), ("json", "{")])
+def test_texts_go_to_standard_output(store: str, kind: str, start: str) -> None:
+    assert compare(store, "main", "last", f"--{kind}").output.startswith(start)
+
+
+@pytest.mark.parametrize("kind", ["html", "png"])
+def test_pages_and_pictures_go_to_files(store: str, kind: str) -> None:
+    done = compare(store, "main", "last", f"--{kind}", "-o", f"here.{kind}")
+    assert done.exit_code == 0, done.output
+    assert Path(f"here.{kind}").stat().st_size > 1000
+
+
+def test_published_tables_compare_with_each_other(store: str) -> None:
+    done = compare(store, "published:libai", "published:megatron")
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("All 42 with one value on a side")
+    assert max(len(line) for line in done.output.splitlines()) <= 100
+
+
+def test_nothing_heavy_is_loaded(store: str) -> None:
+    code = (
+        "import sys; from click.testing import CliRunner; from paceline.cli.compare import command; "
+        f"done = CliRunner().invoke(command, ['main', 'last', '--store', {store!r}]); "
+        "assert done.exit_code == 0, done.output; "
+        "heavy = {'torch', 'scipy', 'vl_convert', 'pyarrow', 'onnxruntime', 'ray'} & set(sys.modules); "
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def expanded(side: object) -> list[Case]:
+    assert isinstance(side, dict)
+    parameters = {"size": 512, "budget": 6.0} | side
+    return [Case(index=0, benchmark="gemm", title=f"gemm {parameters['size']}", parameters=parameters)]
+
+
+def test_turns_are_balanced_and_share_the_budget() -> None:
+    turns = read_turns(["size=256", "size=512"], None, {})
+    assert turns is not None
+    cases = turns.cases(expanded)
+    assert [case.title[-2] for case in cases] == list("ABBAABBAABBA")
+    assert [case.repeat for case in cases] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
+    assert [case.index for case in cases] == list(range(12))
+    assert {case.parameters["budget"] for case in cases} == {1.0}
+
+
+def test_a_side_may_set_several_things() -> None:
+    turns = read_turns(["size=256,budget=2s", "size=512"], 4, {})
+    assert turns == Turns(({"size": "256", "budget": "2s"}, {"size": "512"}), 4)
+
+
+@pytest.mark.parametrize(
+    ("texts", "rounds", "overrides", "told"),
+    [
+        (["a=1"], None, {}, "give it twice"),
+        (["a", "b"], None, {}, "write a side as key=value"),
+        (["a=1", "a=2"], 1, {}, "at least 2"),
+        (["a=1", "a=2"], None, {"repeat": 3}, "use --rounds"),
+        ([], 3, {}, "--rounds goes with --ab"),
+    ],
+)
+def test_turns_that_cannot_be_are_refused(
+    texts: list[str], rounds: int | None, overrides: dict[str, int], told: str
+) -> None:
+    with pytest.raises(InputError, match=told):
+        read_turns(texts, rounds, overrides)
+
+
+def test_the_same_on_both_sides_is_refused() -> None:
+    turns = Turns(({"size": 256}, {"size": 256}), 2)
+    with pytest.raises(InputError, match="both sides are the same"):
+        turns.cases(expanded)
