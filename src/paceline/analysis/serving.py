@@ -13,7 +13,19 @@ import numpy as np
 from paceline.analysis.figures import Figure, Point
 from paceline.analysis.summary import SERVING, TAILS, Row
 
-STAGES = ("send lateness", "transmission", "decode", "queue", "batch", "inference", "post")  # as a request meets them
+# As a request meets them.
+STAGES = (
+    "client pre",
+    "send lateness",
+    "transmission",
+    "decode",
+    "pre",
+    "queue",
+    "batch",
+    "inference",
+    "post",
+    "client post",
+)
 DRAWN = 400  # points of a distribution at most
 TAIL_DRAWN = 120  # of them, those beyond the 98th percentile, where a request has a step of its own
 FEWEST_SETTINGS = 3  # between two, each is on the front or one is simply better

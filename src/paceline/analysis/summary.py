@@ -189,6 +189,14 @@ class RunSummary:
                 found.append(Highlight(name, max(rows, key=_headline_value), len(rows)))
         return tuple(found)
 
+    def telling(self, limit: int) -> tuple[Row, ...]:
+        """All cases, or of very many those that a reader would look at first: not ok, doubtful, leading."""
+        if len(self.rows) <= limit:
+            return self.rows
+        leaders = {group.best.case.index for group in self.groups}
+        ordered = sorted(self.rows, key=lambda row: (row.ok, not row.doubts, row.case.index not in leaders))
+        return tuple(sorted(ordered[:limit], key=lambda row: row.case.index))
+
     def marks(self, row: Row) -> str:
         """The marks of one row's doubts."""
         kinds = {doubt.kind for doubt in row.doubts}

@@ -28,9 +28,7 @@ _FILE_TOKEN = "token-file"  # what the token in --token-file is called
 @click.option("--store", metavar="PATH|URL", help="Where jobs and results are kept: a SQLite file or postgresql://...")
 @click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="Who measures.")
 @click.option("--label", "labels", multiple=True, metavar="NAME", help="What jobs may ask this machine to be.")
-@click.option(
-    "--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Certificate, with its chain, as PEM."
-)
+@click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Certificate with its chain, as PEM.")
 @click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Its private key, as PEM.")
 @click.option(
     "--token-file",

@@ -16,7 +16,10 @@ from paceline.core.errors import PacelineError, nearest
 from paceline.version import VERSION
 
 _FOLDER = Path(__file__).parent
-_ORDER = ("run", "list", "show", "machine", "doctor", "results", "report")
+_ORDER = (
+    *("run", "list", "show", "machine", "doctor", "results", "report"),
+    *("compare", "recommend", "leaderboard", "baseline", "diagnose", "plan", "simulate"),
+)
 
 
 class Verbs(click.Group):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,11 +109,11 @@ def _load(run: str, store: str | None) -> RunRecords:
     return records
 
 
-def primary_metrics() -> dict[str, str]:
-    """Which metric leads each benchmark's row, as the benchmark itself says."""
-    from paceline.benchmarks import registry
+def primary_metrics() -> Mapping[str, str]:
+    """Which metric leads each benchmark's row."""
+    from paceline.benchmarks import PrimaryMetrics
 
-    return {name: benchmark.primary for name, benchmark in registry().entries.items()}
+    return PrimaryMetrics()
 
 
 def _render(records: RunRecords, kind: str) -> bytes:

@@ -83,6 +83,14 @@ def scan(
     return registry
 
 
+def named_like(name: str, folder: str) -> Iterator[str]:
+    """Modules in the folder of every provider that are called as an entry is: where to look first for one alone."""
+    stem = name.replace("-", "_")
+    for provider in providers():
+        found = _module_names(f"{provider}.{folder}", Registry(folder))
+        yield from (module for module in found if module.rpartition(".")[2] == stem)
+
+
 @lru_cache(maxsize=1)
 def providers() -> tuple[str, ...]:
     """Packages that hold plug-ins; ours first, also when it runs from a folder without being installed."""

@@ -15,7 +15,7 @@ from rich.text import Text
 from paceline.report import charts
 from paceline.report.charts import Chart
 from paceline.report.console import open_console
-from paceline.report.html import Drawing, _templates
+from paceline.report.html import Drawing, page_templates
 from paceline.report.markdown import escape
 from paceline.report.text import clean, one_line, plain
 from paceline.version import VERSION
@@ -96,7 +96,7 @@ def html(page: Page) -> str:
         if drawn and section.chart is not None
     }
     return (
-        _templates()
+        page_templates()
         .get_template("answer.html")
         .render(
             page=page,
@@ -104,7 +104,7 @@ def html(page: Page) -> str:
             drawings=drawings,
             with_code=_html_line,
             charts_missing=not drawn and any(section.chart for block in page.blocks for section in block.sections),
-            style=Markup(_templates().get_template("report.css").render()),
+            style=Markup(page_templates().get_template("report.css").render()),
         )
     )
 

@@ -18,8 +18,8 @@ from paceline.core.files import write_atomic
 from paceline.core.run import RunRecords
 from paceline.report.charts import Chart, draw_png
 from paceline.report.columns import sections
-from paceline.report.csv import _harmless
-from paceline.report.html import _FULL, _LISTED, _charts, _telling
+from paceline.report.csv import harmless
+from paceline.report.html import FULL, LISTED, section_charts
 from paceline.report.insights import insight_charts, insights
 from paceline.report.samples_chart import distribution
 
@@ -77,18 +77,18 @@ def to_csv(rows: Rows) -> str:
     writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({name: _harmless(_cell(value)) for name, value in row.items()})
+        writer.writerow({name: harmless(_cell(value)) for name, value in row.items()})
     return file.getvalue()
 
 
 def _of_page(summary: RunSummary, ceilings: KnownCeilings | None) -> list[Chart]:
-    listed = RunSummary(**{**vars(summary), "rows": _telling(summary, _LISTED)})
-    found = [chart for section in sections(listed) for part in _charts(section) for chart in part if chart]
+    listed = RunSummary(**{**vars(summary), "rows": summary.telling(LISTED)})
+    found = [chart for section in sections(listed) for part in section_charts(section) for chart in part if chart]
     return found + insight_charts(insights(summary, ceilings))
 
 
 def _of_samples(summary: RunSummary, primary: Mapping[str, str] | None) -> Iterator[tuple[Chart, str, Rows]]:
-    for row in _telling(summary, _FULL):
+    for row in summary.telling(FULL):
         source = sampled(row.record, headline_of(row.record, (primary or {}).get(row.case.benchmark)))
         chart = distribution(source) if source is not None else None
         if source is None or chart is None:

@@ -26,6 +26,7 @@ from paceline.report.text import (
     show_relative,
 )
 
+BARS = 60  # of one metric at most; nobody reads more
 PLOTTED = 2000  # samples at most; more would only make the file larger
 
 # Each role has a colour of its own, so that a style sheet can give it another one for a dark page.
@@ -74,12 +75,19 @@ def overview(cases: Sequence[Row]) -> Chart | None:
             panels.setdefault((metric.name, metric.unit, metric.better), []).append(row)
     if not panels:
         return None
+    notes = []
+    for (name, _unit, better), rows in panels.items():
+        if len(rows) > BARS:
+            notes.append(f"The {BARS} best of {len(rows):,} cases by {humanize(name)} are drawn.")
+            rows.sort(key=lambda row: row.headline.value if row.headline else 0.0, reverse=better is not Better.LOWER)
+            del rows[BARS:]
     specs = [_panel(name, unit, better, rows) for (name, unit, better), rows in panels.items()]
-    told = [f"{one_line(row.label)}: {show_figure(row.headline)}" for row in cases if row.headline]
+    shown = [row for rows in panels.values() for row in rows]
     return Chart(
         spec={"vconcat": specs, "spacing": 26, "config": CONFIG},
         title="Result of each case with its interval",
-        description="; ".join(told),
+        description="; ".join(f"{one_line(row.label)}: {show_figure(row.headline)}" for row in shown if row.headline),
+        notes=tuple(notes),
     )
 
 

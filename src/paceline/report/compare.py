@@ -57,7 +57,7 @@ def _table(pairing: Pairing, comparison: Comparison, *, full: bool) -> Section:
         Column("Verdict", tuple(verdict_words(row) for row in rows), numeric=False),
     ]
     title, unit = "Cases", ""
-    if len({(row.metric.name, str(row.at)) for row in rows}) > 1:
+    if len({metric_words(row) for row in rows}) > 1:
         columns.append(Column("Metric", tuple(metric_words(row) for row in rows), numeric=False))
     else:
         unit = _common_unit(rows)

@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.analysis.compare import Comparison, Pairing, Row, Violation
 from paceline.report.compare_words import answer, violation_words
-from paceline.report.csv import _harmless
+from paceline.report.csv import harmless
 
 COLUMNS = (
     "reference",
@@ -18,6 +18,7 @@ COLUMNS = (
     "case",
     "category",
     "metric",
+    "scope",
     "at",
     "unit",
     "better",
@@ -48,7 +49,7 @@ def csv_text(comparison: Comparison) -> str:
             told = {"reference": pairing.reference.name, "new": pairing.new.name} | _figures(row)
             told |= {"at": ";".join(f"{key}={value}" for key, value in row.at.items())}
             told |= {"reference_doubts": ";".join(row.doubts[0]), "new_doubts": ";".join(row.doubts[1])}
-            writer.writerow({key: _harmless("" if value is None else value) for key, value in told.items()})
+            writer.writerow({key: harmless("" if value is None else value) for key, value in told.items()})
     return file.getvalue()
 
 
@@ -112,6 +113,7 @@ def _figures(row: Row) -> dict[str, Any]:
         "case": row.label,
         "category": row.category,
         "metric": row.metric.name,
+        "scope": row.scope,
         "at": row.at,
         "unit": row.metric.unit,
         "better": row.metric.better.value,

@@ -9,13 +9,14 @@ from paceline.core.metric import Better
 from paceline.core.stats import Interval
 from paceline.report.text import humanize, one_line, show_at, show_value
 
+_TIMES = frozenset({"s", "ms", "µs", "us", "ns"})
 _ORDER = {Verdict.WORSE: 0, Verdict.BETTER: 1, Verdict.CHANGED: 2}
 
 
 def is_speed(row: Row) -> bool:
     """Whether the metric is a time or a rate, so that faster and slower say it."""
     unit = row.metric.unit
-    return row.metric.better is not Better.NEITHER and (unit == "s" or unit.endswith("/s"))
+    return row.metric.better is not Better.NEITHER and (unit in _TIMES or unit.endswith("/s"))
 
 
 def show_ratio(value: float | None) -> str:
@@ -65,8 +66,9 @@ def verdict_words(row: Row) -> str:
 
 
 def metric_words(row: Row) -> str:
-    """The metric's name, and the point of a sweep that it was measured at."""
-    return one_line(humanize(row.metric.name) + (f" at {show_at(row.at)}" if row.at else ""))
+    """The metric's name, and the point of a sweep or the rank that it was measured at."""
+    at = f" at {show_at(row.at)}" if row.at else ""
+    return one_line(f"{humanize(row.metric.name)}{at} {row.scope}")
 
 
 def ordered(rows: Sequence[Row]) -> list[Row]:

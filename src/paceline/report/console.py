@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal, TextIO
 
 from rich import box
@@ -55,6 +56,7 @@ def render(
 
 
 PUBLISHED_WIDTH = 200
+LISTED = 400  # cases at most
 MOST_LINES = 8  # below the sentence of an insight
 
 
@@ -70,13 +72,17 @@ class _Printer:
 
     def show(self, summary: RunSummary, found: list[Insight]) -> None:
         self.console.print(self.text(answer(summary), "bold"))
-        for section in sections(summary):
+        listed = summary.telling(LISTED)
+        for section in sections(replace(summary, rows=listed)):
             self.console.print()
             if section.title:
                 self.console.print(self.text(section.title, "bold"))
             if section.shared:
                 self.item(section.shared, indent=0, style="dim")
             self.console.print(self.table(section))
+        if len(listed) < len(summary.rows):
+            more = len(summary.rows) - len(listed)
+            self.item(f"{more:,} more cases were measured; --md and --csv list all of them", indent=0, style="dim")
         for insight in found:
             self.insight(insight)
         for table in published_tables(summary.source):

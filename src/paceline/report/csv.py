@@ -36,7 +36,7 @@ def render(records: RunRecords) -> str:
     writer.writeheader()
     for record in sorted(records.records, key=lambda record: record.case.index):
         for figures in [_figures(measurement) for measurement in record.measurements] or [{}]:
-            writer.writerow({key: _harmless(value) for key, value in (_about(record) | figures).items()})
+            writer.writerow({key: harmless(value) for key, value in (_about(record) | figures).items()})
     return file.getvalue()
 
 
@@ -77,6 +77,6 @@ def _figures(measurement: Measurement) -> dict[str, Any]:
     return figures | {f"p{name}": value for name, value in summary.percentiles.items() if f"p{name}" in COLUMNS}
 
 
-def _harmless(value: Any) -> Any:
+def harmless(value: Any) -> Any:
     """A text that a spreadsheet would take for a formula is kept a text."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

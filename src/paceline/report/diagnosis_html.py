@@ -15,7 +15,7 @@ from paceline.analysis.diagnose.judge import Diagnosis, State
 from paceline.report import charts
 from paceline.report.diagnosis import Line, answer, compared_with, line_of, show_change
 from paceline.report.diagnosis_charts import strips
-from paceline.report.html import _templates
+from paceline.report.html import page_templates
 from paceline.report.text import humanize, one_line, show_value
 from paceline.version import VERSION
 
@@ -45,7 +45,7 @@ class Small:
 
 def render(diagnosis: Diagnosis) -> str:
     """The whole page."""
-    templates = _templates()
+    templates = page_templates()
     script = Markup(templates.get_template("report.js").render())
     chart = strips(diagnosis) if charts.available() else None
     rows = _rows(diagnosis)

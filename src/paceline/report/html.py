@@ -50,7 +50,7 @@ _BYTES = {"total", "available", "limit", "limit_used", "swap_total", "swap_used"
 _BYTES |= {"memory_total", "memory_used"}
 _CARDS = 4
 # A page of thousands of cases would be too large to open: so many stand in its tables, and so many are shown in full.
-_LISTED, _FULL = 1000, 300
+LISTED, FULL = 1000, 300
 _SERVED = ("latency_p99", "latency_p50", "goodput", "throughput")  # what a single served case shows beside its headline
 
 
@@ -107,12 +107,12 @@ def render(
 ) -> str:
     """The whole page; `ceilings` are what is known of the machine beside the run."""
     summary = summarize_run(records, primary)
-    script = Markup(_templates().get_template("report.js").render())
+    script = Markup(page_templates().get_template("report.js").render())
     drawn = charts.available()
-    listed, detailed = _telling(summary, _LISTED), _telling(summary, _FULL)
+    listed, detailed = summary.telling(LISTED), summary.telling(FULL)
     run = records.run
     return (
-        _templates()
+        page_templates()
         .get_template("report.html")
         .render(
             summary=summary,
@@ -133,7 +133,7 @@ def render(
             detailed=detailed,
             linked={row.case.index for row in detailed},
             drawings={row.case.index: _samples(row, primary) for row in detailed},
-            style=Markup(_templates().get_template("report.css").render()),
+            style=Markup(page_templates().get_template("report.css").render()),
             script=script,
             script_hash=base64.b64encode(hashlib.sha256(str(script).encode()).digest()).decode(),
             percentiles=PERCENTILES,
@@ -141,19 +141,10 @@ def render(
     )
 
 
-def _telling(summary: RunSummary, limit: int) -> tuple[Row, ...]:
-    """All cases, or of very many those that a reader would look at first."""
-    if len(summary.rows) <= limit:
-        return summary.rows
-    leaders = {group.best.case.index for group in summary.groups}
-    ordered = sorted(summary.rows, key=lambda row: (row.ok, not row.doubts, row.case.index not in leaders))
-    return tuple(sorted(ordered[:limit], key=lambda row: row.case.index))
-
-
 def _table(section: Section, drawn: bool) -> Table:
     """The section with its charts: bars before the only table of a page, else after it; sweeps always after."""
     name = section.category or "results"
-    before, after = _charts(section) if drawn else ([], [])
+    before, after = section_charts(section) if drawn else ([], [])
     stages, start = stage_table(section.rows), cold_start_table(section.rows)
     return Table(
         section=section,
@@ -178,7 +169,8 @@ def _insights(summary: RunSummary, ceilings: KnownCeilings | None, drawn: bool) 
     ]
 
 
-def _charts(section: Section) -> tuple[list[charts.Chart | None], list[charts.Chart | None]]:
+def section_charts(section: Section) -> tuple[list[charts.Chart | None], list[charts.Chart | None]]:
+    """The charts of a section that stand before its table, and after it."""
     rows = section.rows
     plain = [row for row in rows if row.headline and not row.sweeps]  # a line tells more than its end
     if section.category == SERVING:
@@ -210,7 +202,8 @@ def write(
 
 
 @lru_cache(maxsize=1)
-def _templates() -> Environment:
+def page_templates() -> Environment:
+    """The templates of all pages, with the filters that they share."""
     templates = Environment(
         loader=PackageLoader("paceline.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )

@@ -15,7 +15,7 @@ from paceline.core.quantity import show_count
 from paceline.report.answer_bars import Bar, bars
 from paceline.report.answer_page import Block, Column, Page, Section
 from paceline.report.charts import Chart
-from paceline.report.csv import _harmless
+from paceline.report.csv import harmless
 from paceline.report.recommend_words import listed, show_usd, with_doubt
 from paceline.report.text import SI_UNITS, heading, humanize, one_line, show_value
 
@@ -98,7 +98,7 @@ def to_csv(boards: Sequence[Board]) -> str:
                  "better": board.metric.better.value}  # fmt: skip
         for entry in board.entries:
             row = about | {name: _flat(value) for name, value in _document(entry).items()}
-            writer.writerow({name: _harmless(value) for name, value in row.items() if value is not None})
+            writer.writerow({name: harmless(value) for name, value in row.items() if value is not None})
     return file.getvalue()
 
 

@@ -12,7 +12,7 @@ from paceline.report.answer_bars import Bar, bars
 from paceline.report.charts import INK, MUTED, Chart, Spec
 from paceline.report.recommend_words import score_name, score_text, show_usd
 from paceline.report.serving_bars import coloured, framed
-from paceline.report.serving_charts import MS, _scale
+from paceline.report.serving_charts import MS, latency_scale
 from paceline.report.sweep_charts import LINES, WIDTH
 from paceline.report.text import one_line, show_value
 
@@ -50,7 +50,7 @@ def _scattered(found: Recommendation) -> Chart | None:
     values = [_value(option, percentile, coloured_names, is_chosen=option.point is chosen) for option in options]
     limits = [bound.limit / MS for bound in found.question.bounds if bound.metric == percentile]
     heights = [value["latency"] for value in values] + limits
-    scale = _scale(heights)
+    scale = latency_scale(heights)
     right = ROOM * max(value["throughput"] for value in values)
     x: Spec = {
         "field": "throughput", "type": "quantitative", "scale": {"domain": [0, right], "nice": False},

@@ -16,7 +16,7 @@ from paceline.analysis.recommend.answer import Recommendation
 from paceline.analysis.recommend.changes import Flip
 from paceline.analysis.recommend.choose import Miss, Option, grouped, name_configurations, option_of
 from paceline.analysis.recommend.question import ERRORS, PERCENTILES
-from paceline.report.csv import _harmless
+from paceline.report.csv import harmless
 from paceline.report.recommend_words import headline, what_if, why
 
 _FIGURES = ("throughput", *PERCENTILES, ERRORS, "usd_per_1000", "usd_per_hour", "joules", "co2_grams")
@@ -75,7 +75,7 @@ def to_csv(found: Sequence[Recommendation]) -> str:
         for key, group in grouped(one.points).items():
             for point in group:
                 row = _row(option_of(point, group, one.question, names[key]), one, places.get(id(point)))
-                writer.writerow({name: _harmless(value) for name, value in row.items() if value is not None})
+                writer.writerow({name: harmless(value) for name, value in row.items() if value is not None})
     return file.getvalue()
 
 

@@ -16,7 +16,11 @@ LABEL_LIMIT = 340  # of a name beside a bar or in a legend: what tells it from t
 
 # Waiting is warm, computing is the accent, the client's own part is grey.
 _STAGE_COLOURS = dict(
-    zip(serving.STAGES, (MUTED, LINES[5], LINES[3], LINES[1], LINES[4], ACCENT, LINES[2]), strict=True)
+    zip(
+        serving.STAGES,
+        (LINES[7], MUTED, LINES[5], LINES[3], LINES[6], LINES[1], LINES[4], ACCENT, LINES[2], LINES[7]),
+        strict=True,
+    )
 )
 
 

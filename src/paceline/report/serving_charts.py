@@ -49,7 +49,7 @@ def over_load(rows: Sequence[Row]) -> Chart | None:
         for point in _points(name, load, tail, searched=curve.capacity is not None)
     ]  # fmt: skip
     bounds = sorted({limit for row in rows if (limit := serving.promises(row).get(tail))})
-    scale = _scale([value["latency"] for value in values] + [limit / MS for limit in bounds])
+    scale = latency_scale([value["latency"] for value in values] + [limit / MS for limit in bounds])
     x: Spec = {
         "field": "throughput",
         "type": "quantitative",
@@ -160,7 +160,7 @@ def cost(rows: Sequence[Row]) -> Chart | None:
     ]  # fmt: skip
     names = list(dict.fromkeys(value["case"] for value in sorted(values, key=lambda value: not value["front"])))
     colours = [MUTED if name == OTHERS else LINES[place] for place, name in enumerate(names)]
-    scale = _scale([value["latency"] for value in values])
+    scale = latency_scale([value["latency"] for value in values])
     title = "Cost over latency"
     told = f"further left and lower is better; coloured: none is better in {percentile}, throughput and cost together"
     return Chart(
@@ -255,7 +255,7 @@ def _capacities(names: Sequence[str], curves: Sequence[Curve], tail: str, colour
     ]  # fmt: skip
 
 
-def _scale(values: Sequence[float]) -> Spec:
+def latency_scale(values: Sequence[float]) -> Spec:
     """An axis of latencies in milliseconds, logarithmic where they differ widely."""
     low, high = min(values), max(values)
     if low <= 0 or high < WIDE * low:

@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 from paceline.analysis.simulation import OURS, Study
 from paceline.report import charts
-from paceline.report.html import Card, Drawing, _templates
+from paceline.report.html import Card, Drawing, page_templates
 from paceline.report.simulation import POLICIES, answer, assumptions, show_setting, tables
 from paceline.report.simulation_charts import charts as simulation_charts
 from paceline.report.text import show_relative
@@ -15,7 +15,7 @@ from paceline.version import VERSION
 
 def render(study: Study) -> str:
     """The whole page."""
-    templates = _templates()
+    templates = page_templates()
     drawn = simulation_charts(study) if charts.available() else []
     return templates.get_template("simulation.html").render(
         answer=answer(study),

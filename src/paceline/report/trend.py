@@ -11,7 +11,7 @@ from typing import Any
 from paceline.analysis.trend import FEWEST, History, Point, Series, Shift
 from paceline.report.answer_page import Block, Column, Page, Section
 from paceline.report.charts import Chart
-from paceline.report.csv import _harmless
+from paceline.report.csv import harmless
 from paceline.report.png import stacked
 from paceline.report.text import humanize, one_line, show_relative, show_value, when
 from paceline.report.trend_charts import chart_of
@@ -96,7 +96,7 @@ def to_csv(history: History) -> str:
             row = _about_series(series) | _point(series, place, point) | {"segment": segment, "change": change}
             row |= {"place": place + 1, "doubts": ";".join(point.doubts)}
             row["at"] = ";".join(f"{key}={value}" for key, value in series.at.items())
-            writer.writerow({key: _harmless(row.get(key, "")) for key in COLUMNS})
+            writer.writerow({key: harmless(row.get(key, "")) for key in COLUMNS})
     return file.getvalue()
 
 

@@ -149,6 +149,9 @@ def lines_of(series: Series, shift: Shift) -> list[str]:
         ends = [points[place].run_id for place in (change.earliest, change.latest)]
         found.append(f"It may also have begun with any run from {ends[0]} to {ends[1]} (95 % confidence)")
     found.append(differences_of(shift.changed))
+    if shift.first.doubts:
+        doubts = ", ".join(shift.first.doubts)
+        found.append(f"Its first run came with doubts ({doubts}): repeat it on a quiet machine before you act")
     return found
 
 
@@ -171,14 +174,15 @@ def sparkline(series: Series, bars: str = BARS, width: int = SPARK_WIDTH) -> str
     Noise alone does not fill the height of the line, so that a step looks like one.
     """
     values = np.array([point.value for point in series.points])
+    noise = series.noise * (abs(series.value) if is_ratio(series) else 1.0)
+    inner = values[~np.array(series.outliers)]  # one outlier would flatten everything else
+    low, high = float(inner.min()), float(inner.max())
     if values.size > width:
         values = np.array([np.median(part) for part in np.array_split(values, width)])
-    noise = series.noise * (abs(series.value) if is_ratio(series) else 1.0)
-    low, high = float(values.min()), float(values.max())
     span = max(high - low, _QUIET * noise)
     if span == 0.0:
         return bars[len(bars) // 2] * values.size
-    places = ((values - (low + high) / 2.0) / span + 0.5) * (len(bars) - 1)
+    places = (np.clip((values - (low + high) / 2.0) / span, -0.5, 0.5) + 0.5) * (len(bars) - 1)
     return "".join(bars[round(float(place))] for place in places)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -100,7 +100,8 @@ class Leader:
                 return standing, False
             self._jobs[job.id] = job
             with self._or_start_over():  # the job is kept, whatever happens to its place
-                self._enqueue(job)
+                if self._is_fresh:
+                    self._enqueue(job)
         self._woken.set()
         return job, True
 
@@ -114,7 +115,8 @@ class Leader:
             task = self._tasks.pop(job_id, None) if job.state.is_final else None
             if task is not None:
                 with self._or_start_over():
-                    self._start(turns.cancelled(self._cluster, task, self._seconds()))
+                    if self._is_fresh:
+                        self._start(turns.cancelled(self._cluster, task, self._seconds()))
         self._woken.set()
         return job
 
@@ -176,6 +178,7 @@ class Leader:
                     self._is_fresh = False
                     self.trouble = str(error)
                     _log.warning("%s", error)
+                    self._hold_on()
                 except Exception as error:  # a defect must not end the one thread that brings results in
                     self._is_fresh = False
                     self.trouble = f"the leader met a defect of its own: {type(error).__name__}: {error}"
@@ -204,12 +207,15 @@ class Leader:
             asked = {follower: self._expected(follower) for follower in self._followers}
         answers = list(self._speakers.map(lambda one: self._heard(*one), asked.items()))
         with self._lock:
+            if not self._is_fresh:  # since a change that somebody asked for meanwhile was not kept
+                return
             for follower, reports in zip(asked, answers, strict=True):
                 if reports is not None:
                     self._heard_at[follower] = self._now()
                     self._forget(asked[follower], reports)
                     for report in reports:
                         self._take(follower, report)
+            self._give_up_silent()
             self._welcome()
             orders = [order for job in self._active() if (order := self._look_after(job))]
             orders += [Order(follower, attempt, None) for attempt, follower in self._strays.items()]
@@ -219,16 +225,33 @@ class Leader:
     def _or_start_over(self) -> Iterator[None]:
         """What follows from a change that is kept; if that fails, the next look makes up for it."""
         try:
-            if self._is_fresh:
-                yield
+            yield
         except StoreError as error:
             self._is_fresh = False
             _log.warning("%s", error)
 
+    def _hold_on(self) -> None:
+        """Let what is measured go on while the store takes nothing: followers hear of us, and keep what they tell."""
+        with self._lock:
+            asked: dict[str, dict[Attempt, int]] = {follower: {} for follower in self._followers}
+            for attempt, follower in self._told_by.items():
+                if follower in asked:
+                    asked[follower][attempt] = self._acknowledged.get(attempt, 0)
+        list(self._speakers.map(lambda one: self._heard(*one), asked.items()))
+
     def _start_over(self) -> None:
         """Remember only what the store says, with everything that is under way as if it had just been heard of."""
-        self._is_fresh = False
-        self._jobs: dict[str, Job] = {}  # those that are not over
+        unfinished = [state.value for state in JobState if not state.is_final]
+        jobs = [Job.model_validate(row.document) for row in self._store.queue.jobs(unfinished, limit=None)]
+        with self._store.queue.writing("take up the jobs") as writing:
+            for place, job in enumerate(jobs):
+                if job.state.is_active:
+                    event = Renewed(at=self._now())
+                    jobs[place] = change(job, event, lease=self._lease)
+                    save(writing, jobs[place], event)
+                    writing.reopen_run(job.run_ids[-1])
+        self._is_fresh = True
+        self._jobs: dict[str, Job] = {job.id: job for job in reversed(jobs)}  # those that are not over
         self._tasks: dict[str, Task] = {}
         self._acknowledged: dict[Attempt, int] = {}
         self._told_by: dict[Attempt, str] = {}
@@ -237,40 +260,48 @@ class Leader:
         self._followers: dict[str, FollowerState] = {}  # those that the engine sees
         self._heard_at: dict[str, datetime] = {}
         self._cluster = Cluster()  # of followers that answer
-        states = [state.value for state in JobState if not state.is_final]
-        for row in reversed(self._store.queue.jobs(states, limit=None)):
-            job = Job.model_validate(row.document)
-            self._jobs[job.id] = job
+        for job in list(self._jobs.values()):
             if job.state is JobState.QUEUED:
                 self._enqueue(job)
-                continue
-            self._change(job, Renewed(at=self._now()))
-            if job.run_id is not None and self._store.has(job.run_id):
-                self._store.reopen(job.run_id)
-        self._is_fresh = True
 
     # Followers that come and go
 
     def _see(self, present: Iterable[FollowerState]) -> None:
-        """Give up those that are gone or silent; one that is new is spoken to before it gets anything."""
+        """Give up those that are gone; one that is new is spoken to before it gets anything."""
         self._followers = {state.id: state for state in present}
-        for follower in list(self._cluster.followers):
-            if follower not in self._followers:
-                self._part_with(follower, f"follower {follower} is gone")
-            elif not self._is_heard(follower):
-                self._part_with(follower, f"follower {follower} was not heard of for {self._lease.total_seconds():g} s")
+        gone = set(self._cluster.followers) - set(self._followers)
+        self._part_with({follower: f"follower {follower} is gone" for follower in gone})
         for follower in set(self._heard_at) - set(self._followers):
             del self._heard_at[follower]
         for attempt in [attempt for attempt, teller in self._told_by.items() if teller not in self._followers]:
             if not self._is_current(attempt):
                 self._let_go(attempt)
 
-    def _part_with(self, follower: str, reason: str) -> None:
-        _log.warning("%s", reason)
-        tasks, starts = turns.lost(self._cluster, follower, self._seconds())
-        for task in tasks:
-            self._lose(self._jobs[task.id], reason)
-        self._start(starts)
+    def _give_up_silent(self) -> None:
+        """After they were asked: a leader that was held up itself must not blame those who wait for it."""
+        silent = [follower for follower in self._cluster.followers if not self._is_heard(follower)]
+        seconds = f"{self._lease.total_seconds():g} s"
+        self._part_with({follower: f"follower {follower} was not heard of for {seconds}" for follower in silent})
+
+    def _part_with(self, reasons: Mapping[str, str]) -> None:
+        """All at once, so that nothing is given to one that is next to go."""
+        lost: dict[str, str] = {}
+        starts: dict[str, Placement] = {}
+        again: list[str] = []
+        for follower, reason in reasons.items():
+            _log.warning("%s", reason)
+            tasks, begun = turns.lost(self._cluster, follower, self._seconds())
+            for task in tasks:
+                if starts.pop(task.id, None) is not None:
+                    again.append(task.id)
+                else:
+                    lost[task.id] = reason
+            starts |= {placement.task.id: placement for placement in begun}
+        self._start(starts.values())
+        for job_id in again:
+            self._enqueue(self._jobs[job_id])
+        for job_id, reason in lost.items():
+            self._lose(self._jobs[job_id], reason)
 
     def _welcome(self) -> None:
         """Let in whoever answers, with what it was given by an earlier leader.

@@ -18,6 +18,8 @@ from paceline.core.record import Measurement, Record
 from paceline.core.run import Run, RunStatus
 from paceline.core.stats import Summary
 
+MEASUREMENT = ("metric", "scope", "at", "statistic", "summary", "derived_from", "work", "samples")
+
 _Model = TypeVar("_Model", bound=BaseModel)
 _FLOAT = "$float"  # JSON has no word for infinities and NaN
 
@@ -88,18 +90,19 @@ def to_record(row: Mapping[str, Any], measurements: Sequence[Measurement]) -> Re
     return Record.model_validate(fields | {"measurements": measurements})
 
 
-def to_measurement(row: Mapping[str, Any]) -> Measurement:
-    """The measurement of a row of `measurements`, whose documents are still text."""
+def to_measurement(row: Sequence[Any]) -> Measurement:
+    """The measurement of the columns `MEASUREMENT`, whose documents are still text."""
+    metric, scope, at, statistic, summary, derived_from, work, samples = row
     return Measurement.model_validate(
         {
-            "metric": _metric(row["metric"]),
-            "scope": row["scope"],
-            "at": loads(row["at"]) if row["at"] != "{}" else {},
-            "statistic": row["statistic"],
-            "summary": _read(Summary, row["summary"]),
-            "samples": unpack(row["samples"]),
-            "derived_from": row["derived_from"],
-            "work": row["work"],
+            "metric": _metric(metric),
+            "scope": scope,
+            "at": loads(at) if at != "{}" else {},
+            "statistic": statistic,
+            "summary": _read(Summary, summary),
+            "derived_from": derived_from,
+            "work": work,
+            "samples": unpack(samples),
         }
     )
 

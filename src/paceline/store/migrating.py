@@ -18,9 +18,12 @@ VERSION_TABLE = "alembic_version"
 ADVISORY_LOCK = 0x9ACE11E  # the same number in every Paceline
 
 
-def ensure_newest(location: Location, writes: Engine, *, read_only: bool) -> None:
-    """Migrate the store forward if it is behind; refuse one that is ahead. At the newest version, one SELECT."""
-    version = stored_version(writes)
+def ensure_newest(location: Location, *, reads: Engine, writes: Engine, read_only: bool) -> None:
+    """Migrate the store forward if it is behind; refuse one that is ahead. At the newest version, one SELECT.
+
+    That one waits for nobody: who only wants to read must not queue up behind somebody who writes.
+    """
+    version = stored_version(reads)
     if version == SCHEMA_VERSION:
         return
     _refuse_unknown(location, version)

@@ -37,7 +37,7 @@ def open_at(location: Location) -> Store:
         # A transaction that begins by reading cannot wait for its turn to write; it can only fail.
         writes = engine.execution_options(**{_BEGIN: "IMMEDIATE"})
     try:
-        ensure_newest(location, writes, read_only=read_only)
+        ensure_newest(location, reads=reads, writes=writes, read_only=read_only)
     except SQLAlchemyError as error:
         engine.dispose()
         # Without its context: a driver's own words may repeat the password that it was given.

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Row, Table, and_, delete, func, insert, or_, 
 from paceline.core.errors import StoreError
 from paceline.core.record import Record
 from paceline.core.run import Run
+from paceline.store import liveness
 from paceline.store.schema import attempts, audit, followers, job_events, job_logs, jobs, runs, tokens
 
 if TYPE_CHECKING:
@@ -147,6 +148,11 @@ class Writing:
     def add_record(self, record: Record) -> bool:
         """Keep a record; False if the same attempt at the same case has one."""
         return self._store.add_within(self._connection, record)
+
+    def reopen_run(self, run_id: str) -> None:
+        """Say that the run of an attempt, if it has begun, goes on with this process as its keeper."""
+        values = {"status": "running", "ended_at": None, "runner": liveness.this_runner()}
+        self._connection.execute(update(runs).where(runs.c.id == run_id).values(**values))
 
     def close_run(self, run_id: str, *, is_whole: bool) -> None:
         """Say that the run of an attempt is over; of one that was cut short, keep what was in flight."""

@@ -17,7 +17,6 @@ from sqlalchemy import (
     Connection,
     Engine,
     Row,
-    Table,
     Text,
     cast,
     delete,
@@ -382,19 +381,21 @@ def _records(connection: Connection, which: ColumnElement[bool]) -> list[Record]
     of_record: dict[int, list[Measurement]] = defaultdict(list)
     wanted = select(records.c.id).where(which)
     measured = (
-        select(*_with_documents_as_text(measurements))
+        select(measurements.c.record_id, *(_as_text(measurements.c[name]) for name in codec.MEASUREMENT))
         .where(measurements.c.record_id.in_(wanted))
         .order_by(measurements.c.record_id, measurements.c.position)
     )
-    for row in connection.execute(measured):
-        of_record[row.record_id].append(codec.to_measurement(row._asdict()))
-    found = select(*_with_documents_as_text(records)).where(which).order_by(records.c.case_index, records.c.attempt)
+    cursor = connection.execute(measured).cursor  # there are very many, and no column of theirs needs converting
+    assert cursor is not None
+    for record_id, *row in cursor.fetchall():
+        of_record[record_id].append(codec.to_measurement(row))
+    found = select(*map(_as_text, records.c)).where(which).order_by(records.c.case_index, records.c.attempt)
     return [codec.to_record(row._asdict(), of_record[row.id]) for row in connection.execute(found)]
 
 
-def _with_documents_as_text(table: Table) -> list[ColumnElement[Any]]:
-    """Its columns; the codec reads a document faster than the database's own type for them does."""
-    return [cast(c, Text).label(c.name) if isinstance(c.type, JSON) else c for c in table.c]
+def _as_text(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """A document's text, which the codec reads faster than the database's own type for it does; others as they are."""
+    return cast(column, Text).label(column.key) if isinstance(column.type, JSON) else column
 
 
 def _interrupted_record(rows: Sequence[Row[Any]]) -> Record:

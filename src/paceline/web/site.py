@@ -22,7 +22,8 @@ from pydantic import BaseModel
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
 
 from paceline.core.errors import InputError, StoreError
-from paceline.report.html import _templates
+from paceline.core.run import RunRecords
+from paceline.report.html import page_templates
 from paceline.service.api.errors import Refused
 from paceline.service.api.tokens import Caller, Scope
 from paceline.service.leader import Leader
@@ -48,6 +49,7 @@ class Site:
 
     leader: Leader
     store: Store
+    report: Callable[[RunRecords], str]
     places: list[Place] = field(default_factory=list)
     _secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))
 
@@ -177,6 +179,14 @@ async def read_form(request: Request) -> Form:
 Filled = Annotated[Form, Depends(read_form)]
 
 
+def caller(request: Request) -> Caller:
+    """Who asks, as the guard of the API has found out; a dependency."""
+    found: Caller | None = request.state.caller
+    if found is None:
+        raise HTTPException(401, "this leader wants a token")
+    return found
+
+
 def visitor_of(request: Request) -> Caller | None:
     """Who looks; None before they were asked."""
     visitor: Caller | None = getattr(request.state, "visitor", None)
@@ -228,7 +238,13 @@ def script(name: str) -> Script:
 @cache
 def style() -> Markup:
     """The look: that of the reports, and what pages have beside it."""
-    return Markup("\n").join(Markup(templates().get_template(name).render()) for name in ("report.css", "pages.css"))
+    return Markup("\n").join([Markup(templates().get_template("report.css").render()), own_style()])
+
+
+@cache
+def own_style() -> Markup:
+    """What pages have beside the look of the reports."""
+    return Markup(templates().get_template("pages.css").render())
 
 
 def secured(response: Response, scripts: Iterable[Script], sources: Iterable[str] = ()) -> Response:
@@ -248,7 +264,7 @@ def secured(response: Response, scripts: Iterable[Script], sources: Iterable[str
 def templates() -> Environment:
     """Those of the reports, and ours beside them."""
     loader = ChoiceLoader([PackageLoader("paceline.web"), PackageLoader("paceline.report")])
-    made = _templates().overlay(loader=loader)
+    made = page_templates().overlay(loader=loader)
     made.filters = made.filters | {
         "span": span,
         "counted": counted,
@@ -260,10 +276,11 @@ def templates() -> Environment:
     return made
 
 
-def _clock(moment: datetime, now: datetime) -> str:
+def _clock(moment: datetime, now: datetime, exact: bool = False) -> str:
     """A moment of today as a time, any other with its day."""
     known = moment.astimezone(UTC)
-    return known.strftime("%H:%M UTC" if known.date() == now.date() else "%Y-%m-%d %H:%M UTC")
+    day = "" if known.date() == now.date() else "%Y-%m-%d "
+    return known.strftime(f"{day}%H:%M{':%S' if exact else ''} UTC")
 
 
 def _path_of(request: Request) -> str:

@@ -93,10 +93,12 @@ def history(events: Iterable[EventRow], job: Job) -> list[Happening]:
                 text = f"Placed on {followers}" if attempt == 1 else f"Attempt {attempt}: placed on {followers}"
             case "began":
                 text = "Began to measure"
+            case "lost" if asked:
+                text = "Stopped"
             case "lost":
                 is_bad = True
                 is_last = job.state.is_final and attempt == job.attempt
-                after = "stopped" if asked else "that was the last attempt" if is_last else "it waits again"
+                after = "that was the last attempt" if is_last else "it waits again"
                 text = f"Lost: {document.get('reason', '')}; {after}"
             case "cancelled":
                 asked = f"Stop asked{_by(document)}" if followers and attempt else f"Cancelled{_by(document)}"

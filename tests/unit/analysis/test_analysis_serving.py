@@ -114,7 +114,7 @@ def test_requests_without_an_answer_keep_a_distribution_below_the_whole() -> Non
 def test_stages_come_in_the_order_of_a_request_and_add_up_to_its_latency(rates: tuple[Row, ...]) -> None:
     for row in rates:
         parts, latency = serving.stages(row), row.record.measurement("latency")
-        assert tuple(parts) == serving.STAGES and latency is not None
+        assert tuple(parts) == tuple(one for one in serving.STAGES if one in parts) and latency is not None
         assert sum(part.value for part in parts.values()) == pytest.approx(latency.summary.mean, rel=1e-6)
 
 

@@ -192,3 +192,13 @@ def test_published_figures_stand_beside_a_run() -> None:
     assert len(pairing.matched.only_reference) == 41
     assert len(published_records("megatron").records) == 42
     assert len(published_records("flashlight").records) == 48
+
+
+def test_what_only_ranks_have_is_compared_by_rank() -> None:
+    def ranked(value: float) -> RunRecords:
+        rate = throughput("images/s")
+        found = [Measurement.of_value(rate, value + rank, scope=f"rank {rank}") for rank in (0, 1)]
+        return run_of([record(case(0, "train", "x", model="x"), found)])
+
+    assert [row.scope for row in compared(ranked(1.0), ranked(2.0), every=True).rows] == ["rank 0", "rank 1"]
+    assert [row.scope for row in compared(ranked(1.0), ranked(2.0)).rows] == ["rank 0"]

@@ -18,7 +18,7 @@ from paceline.core.metric import Better, Metric
 from paceline.core.record import At, Measurement, Record
 from paceline.core.stats import CONFIDENCE, Interval, student_quantile
 
-Key = tuple[str, tuple[tuple[str, int | float | str], ...]]  # a metric at a point of a sweep
+Key = tuple[str, str, tuple[tuple[str, int | float | str], ...]]  # a metric of a scope at a point of a sweep
 Primary = Mapping[str, str]
 Figures = Mapping[Key, Measurement]
 
@@ -40,6 +40,7 @@ class Row(NamedTuple):
     label: str
     category: str
     metric: Metric
+    scope: str  # empty for the case as a whole
     at: At
     ratio: Ratio
     parts: tuple[int, int]  # repetitions on each side
@@ -216,12 +217,13 @@ class Wanted:
         return [key for key in dict.fromkeys(found) if key is not None and key in before and key in after]
 
     def _headline(self, records: tuple[Record, Record], before: Figures, after: Figures) -> Key | None:
-        """The reference's, or else the new side's, if the other has it, too."""
+        """The reference's, or else the new side's, if the other has it, too; or else the first with a direction."""
         for record in records:
             headline = headline_of(record, self.primary.get(record.case.benchmark))
             if headline is not None and (key := _key(headline)) in before and key in after:
                 return key
-        return None
+        directed = (key for key, measured in before.items() if measured.metric.better is not Better.NEITHER)
+        return next((key for key in directed if key in after), None)
 
 
 class Draft(NamedTuple):
@@ -282,6 +284,7 @@ def _row(draft: Draft, ratio: Ratio, called: bool) -> Row:
         label=pair.label,
         category=pair.reference.case.category,
         metric=metric,
+        scope=draft.measured.scope,
         at=draft.measured.at,
         ratio=ratio,
         parts=(len(draft.before), len(draft.after)),
@@ -296,23 +299,29 @@ def _count(parts: Iterable[Part]) -> int:
 
 
 def figures(record: Record) -> dict[Key, Measurement]:
-    """The measurements of the case as a whole and at its points; those of single ranks are left out."""
-    return {_key(measured): measured for measured in record.measurements if not measured.scope}
+    """The measurements of the case as a whole and at its points; those of single ranks where it has no other."""
+    whole = {measured.metric.name for measured in record.measurements if not measured.scope}
+    return {
+        _key(measured): measured
+        for measured in record.measurements
+        if not measured.scope or measured.metric.name not in whole
+    }
 
 
 def _key(measured: Measurement) -> Key:
-    return measured.metric.name, tuple(measured.at.items())
+    return measured.metric.name, measured.scope, tuple(measured.at.items())
 
 
 def _named(name: str, known: Figures) -> list[Key]:
-    """The metric of the case as a whole, else at every point."""
-    return [(name, ())] if (name, ()) in known else [key for key in known if key[0] == name]
+    """The metric of the case as a whole, else at every point and of every rank."""
+    whole: Key = (name, "", ())
+    return [whole] if whole in known else [key for key in known if key[0] == name]
 
 
 def part_of(index: Figures, key: Key) -> Part:
     """The metric with the samples behind it."""
     measured = index[key]
-    source = index.get((measured.derived_from, key[1])) if measured.derived_from else measured
+    source = index.get((measured.derived_from, *key[1:])) if measured.derived_from else measured
     return Part(measured, source.samples if source is not None else ())
 
 
@@ -356,7 +365,7 @@ def _means(rows: Sequence[Row]) -> Iterator[Mean]:
     """One metric of each case counts: several that tell the same would weigh it twice."""
     first: dict[str, Row] = {}
     for row in rows:
-        if row.gain is not None and not row.at:
+        if row.gain is not None and not row.at and not row.scope:
             first.setdefault(row.label, row)
     chosen = list(first.values())
     if len(chosen) < 2:

@@ -109,10 +109,10 @@ def install(app: FastAPI) -> None:
             Refused(error.status_code, words.get(error.status_code, "refused"), str(error.detail), None, headers)
         )
 
-    @app.exception_handler(Exception)
-    async def defect(_: Request, error: Exception) -> JSONResponse:
-        message = f"the leader met a defect of its own: {type(error).__name__}"
-        return answer(Refused(500, "defect", message, "its log says more"))
+
+def defect(error: Exception) -> Refused:
+    """The answer when something here is wrong; why is for the log alone."""
+    return Refused(500, "defect", f"the leader met a defect of its own: {type(error).__name__}", "its log says more")
 
 
 def unavailable(message: str) -> Refused:

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from paceline.core.errors import StoreError
-from paceline.service.api.errors import Refused, answer, unavailable
+from paceline.service.api.errors import Refused, answer, defect, unavailable
 from paceline.service.api.limits import Buckets, Limits
 from paceline.service.api.tokens import LOCAL, Caller, Scope, Tokens
 from paceline.store.queue import AuditRow
@@ -69,6 +69,7 @@ class _Asked:
     headers: Headers
     address: str
     caller: Caller | None = None
+    is_refused: bool = False  # here, before any route saw it
     state: dict[str, object] = field(default_factory=dict)
 
     @property
@@ -107,30 +108,33 @@ class Guard:
             (scope.get("client") or ("unknown", 0))[0],
             state=state,
         )
-        status = 500
+        is_begun = False
 
         async def hardened(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
+            nonlocal is_begun
+            if message["type"] == "http.response.start" and not is_begun:
+                is_begun = True
                 _harden(MutableHeaders(scope=message), asked.path)
+                if asked.is_write and asked.path != _NOT_AUDITED and not asked.is_refused:
+                    await self._note(asked, str(message["status"]))  # before anybody hears that it was done
             await send(message)
 
         try:
-            asked.caller = state["caller"] = await self._admitted(asked)
+            await self._let_in(asked)
             body = await self._body(asked, receive)
+            await self._app(scope, _replayed(body, receive), hardened)
         except Refused as refused:
+            asked.is_refused = True
             await self._note_refusal(asked, refused)
             await answer(refused)(scope, receive, hardened)
-            return
-        try:
-            await self._app(scope, _replayed(body, receive), hardened)
-        finally:
-            if asked.is_write and asked.path != _NOT_AUDITED:
-                await self._note(asked, str(status))
+        except Exception as error:
+            _log.exception("%s %s failed", asked.method, asked.path)
+            if is_begun:
+                raise
+            await answer(defect(error))(scope, receive, hardened)
 
-    async def _admitted(self, asked: _Asked) -> Caller | None:
-        """Who asks; Refused if that is not enough."""
+    async def _let_in(self, asked: _Asked) -> None:
+        """Find out who asks; Refused if that is not enough."""
         is_open = asked.path == HEALTH or asked.path in self._door.open_paths
         try:
             caller = await self._caller(asked)
@@ -138,12 +142,13 @@ class Guard:
             if not is_open:
                 raise unavailable(str(error)) from None
             caller = None
+        asked.caller = asked.state["caller"] = caller
         wait = self._requests.take(caller.name if caller and caller is not LOCAL else asked.address)
         if wait:
             raise _too_many(wait, "requests")
         _refuse_other_sites(asked)
         if is_open:
-            return caller
+            return
         if caller is None:
             raise self._unknown(asked)
         scope = needed(asked.method, asked.path)
@@ -154,7 +159,6 @@ class Guard:
                 f"the token '{caller.name}' has the scope {caller.scope.word}, and this needs {scope.word}",
                 f"ask for another one: paceline token create NAME --scope {scope.word}",
             )
-        return caller
 
     async def _caller(self, asked: _Asked) -> Caller | None:
         token = _token(asked.headers)

@@ -22,6 +22,8 @@ _ISOLATED = (
     "frame-ancestors 'self'; sandbox allow-scripts allow-downloads allow-popups"
 )
 
+_PAGE = {"description": "A page", "content": {"text/html": {"schema": {"type": "string"}}}}
+
 Id = Annotated[str, Path(pattern=d.RUN_ID)]
 
 
@@ -46,7 +48,7 @@ def router(served: Served) -> APIRouter:
         )
         return Response(view.model_dump_json(), media_type="application/json")
 
-    @made.get("/runs/{run_id}/report", response_class=HTMLResponse, responses=declared(404))
+    @made.get("/runs/{run_id}/report", response_class=Response, responses={200: _PAGE, **declared(404)})
     def report(run_id: Id) -> HTMLResponse:
         """The run as a page that needs nothing else."""
         return HTMLResponse(served.report(load(run_id)), headers={"Content-Security-Policy": _ISOLATED})

@@ -16,7 +16,7 @@ from paceline.runner.suite_file import read_yaml, shipped
 from paceline.service import admission
 from paceline.service.jobs import Job, MachineNeeds
 
-_KEY = re.compile(r"'([A-Za-z_][\w.]*)'")
+_KEY = re.compile(r"(?:^|: |unknown key )'([A-Za-z_][\w.]*)'(?=:| =| is| names| must)|^'?(model) ")
 _GUESS = re.compile(r"did you mean '([^']+)'")
 _WHERE = re.compile(r"^.*?, case \d+(?: \([^)]*\))?: ", re.DOTALL)
 _LONGEST_NAME = 200
@@ -107,5 +107,6 @@ def problems(
 
 def _problem(message: str, case: int | None = None) -> Problem:
     text = _WHERE.sub("", message) if case is not None else message
-    key, guess = _KEY.search(text), _GUESS.search(text)
-    return Problem(text, case, key.group(1) if key else None, guess.group(1) if guess else None)
+    guess, named = _GUESS.search(text), _KEY.search(text)
+    key = "benchmark" if text.startswith("unknown benchmark") else named[1] or named[2] if named else None
+    return Problem(text, case, key, guess[1] if guess else None)

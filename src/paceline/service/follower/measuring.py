@@ -122,24 +122,32 @@ def _failure(records: Sequence[Record]) -> JobFailure | None:
 
 def _watch(spool: Spool, seconds: float) -> None:
     """End everything once the leader is unheard of for too long: by then somebody else has the job."""
-    while time.time() - spool.renewed_at < seconds:
+    heard, at = spool.renewed_at, time.monotonic()  # the wall clock may be set meanwhile
+    while time.monotonic() - at < seconds:
         time.sleep(min(_WATCH_SECONDS, seconds / 4))
+        try:
+            renewed = spool.renewed_at
+        except OSError:  # nobody wants it any more
+            break
+        if renewed != heard:
+            heard, at = renewed, time.monotonic()
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
 def main() -> None:
-    """Measure what the folder says."""
+    """Measure what the folder says, unless somebody else does or did."""
     spool = Spool(Path(sys.argv[1]))
     assignment = spool.assignment
     if assignment is None:
         sys.exit(f"no assignment in {spool.folder}")
-    if spool.has_ended:  # whoever started this died before it could be found, and another has spoken for it
-        sys.exit(f"the attempt in {spool.folder} has ended")
-    spool.process = liveness.this_runner()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
-    threading.Thread(target=_watch, args=(spool, assignment.lease_seconds), daemon=True).start()
-    measure(spool, assignment)
+    with spool.speaking() as is_mine:
+        if not is_mine or spool.process is not None or spool.has_ended:
+            sys.exit(f"the attempt in {spool.folder} is another process's")
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _interrupt)
+        spool.process = liveness.this_runner()
+        threading.Thread(target=_watch, args=(spool, assignment.lease_seconds), daemon=True).start()
+        measure(spool, assignment)
 
 
 def _interrupt(*_: object) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from paceline.service.engines.base import Assignment, Item, Progress
 from paceline.store import codec
 
 _ITEMS, _ASSIGNMENT, _PROGRESS, _LEASE, _PROCESS = "items.jsonl", "assignment.json", "progress.json", "lease", "process"
+_SPEAKER = "speaker"
 
 
 class Spool:
@@ -26,6 +29,7 @@ class Spool:
         self._written: int | None = None  # lines, once this process has written one
         self._told: list[Item] = []
         self._read_to = 0
+        self._has_ended = False
 
     @classmethod
     def make(cls, folder: Path, assignment: Assignment) -> Spool:
@@ -50,31 +54,48 @@ class Spool:
         if self._written is None:
             self._written = _mended(path)
         item = Item.model_validate({"number": self._written + 1, "at": datetime.now(UTC), "kind": kind, **content})
+        written, self._written = self._written, None  # unknown again, should this fail half way
         with path.open("ab") as file:
             file.write(f"{codec.dumps(item.model_dump(exclude_none=True))}\n".encode())
             file.flush()
             os.fsync(file.fileno())
-        self._written += 1
+        self._written = written + 1
 
     def items(self, after: int = 0) -> list[Item]:
         """What is told, in order, beyond this number; nobody will ask for what lies before it again."""
-        with suppress(FileNotFoundError), (self.folder / _ITEMS).open("rb") as file:
-            file.seek(self._read_to)
-            new = file.read()
-            end = new.rfind(b"\n") + 1  # a line that is still being written is left for later
-            self._told += [Item.model_validate(codec.loads(line)) for line in new[:end].splitlines()]
-            self._read_to += end
+        self._read()
         self._told = [item for item in self._told if item.number > after]
         return list(self._told)
 
     @property
     def has_ended(self) -> bool:
         """Whether the last thing to tell was told."""
-        try:
-            last = (self.folder / _ITEMS).read_bytes().rstrip(b"\n").rpartition(b"\n")[2]
-            return bool(json.loads(last)["kind"] == "ended")
-        except (OSError, ValueError):
-            return False
+        self._read()
+        return self._has_ended
+
+    def _read(self) -> None:
+        with suppress(FileNotFoundError), (self.folder / _ITEMS).open("rb") as file:
+            file.seek(self._read_to)
+            new = file.read()
+            end = new.rfind(b"\n") + 1  # a line that is still being written is left for later
+            told = [Item.model_validate(codec.loads(line)) for line in new[:end].splitlines()]
+            self._told += told
+            self._read_to += end
+            self._has_ended |= any(item.kind == "ended" for item in told)
+
+    @contextmanager
+    def speaking(self) -> Iterator[bool]:
+        """Be the only process that tells anything here, or be refused; the system ends it with the process.
+
+        Not flock: what is forked from the one who speaks would go on holding that.
+        """
+        with (self.folder / _SPEAKER).open("ab") as file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                yield False
+            else:
+                yield True
 
     @property
     def progress(self) -> Progress:

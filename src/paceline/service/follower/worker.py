@@ -14,6 +14,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from paceline.machine import describe
 from paceline.machine.environment import Environment
@@ -25,6 +28,7 @@ from paceline.store import liveness
 _GIB = 2**30
 _GRACE_SECONDS = 10.0  # between asking a process to stop and ending it
 _LAST_LINES = 20
+_MOST_ITEMS = 500  # that are told at once
 
 Attempt = tuple[str, int]  # job, number of the attempt
 
@@ -73,34 +77,41 @@ class Worker:
     def poll(self, acknowledged: Mapping[Attempt, int]) -> list[Report]:
         """What is still to tell of every attempt; those named here may go on, and are dropped once told to the end."""
         with self._lock:
-            reports = []
-            for attempt, spool in list(self._spools.items()):
-                if attempt in acknowledged:
-                    spool.renew()
-                self._look_after(attempt, spool)
-                items = spool.items(acknowledged.get(attempt, 0))
-                if not items and attempt in acknowledged and spool.has_ended:
-                    self._drop(attempt)
-                    continue
-                job_id, number = attempt
-                reports.append(Report(job_id=job_id, attempt=number, items=tuple(items), progress=spool.progress))
-            return reports
+            return [
+                report
+                for attempt in list(self._spools)
+                if (report := self._tell(attempt, acknowledged.get(attempt))) is not None
+            ]
+
+    def _tell(self, attempt: Attempt, heard: int | None) -> Report | None:
+        spool = self._spools[attempt]
+        with suppress(OSError):  # a full disk: what cannot be written now is written at the next look
+            if heard is not None:
+                spool.renew()
+            self._look_after(attempt, spool)
+        items = spool.items(heard or 0)[:_MOST_ITEMS]
+        if items and items[-1].kind == "ended" and self._is_alive(attempt, spool):
+            items.pop()  # its devices are not free before it is gone
+            self._stopping.setdefault(attempt, time.monotonic())
+        elif not items and heard is not None and spool.has_ended:
+            self._drop(attempt)
+            return None
+        job_id, number = attempt
+        return Report(job_id=job_id, attempt=number, items=tuple(items), progress=spool.progress)
 
     def cancel(self, job_id: str, number: int) -> None:
         """Ask an attempt to stop; whoever does not is ended a little later."""
         with self._lock:
             attempt = (job_id, number)
             spool = self._spools.get(attempt)
-            if spool is None or attempt in self._stopping:
-                return
-            self._stopping[attempt] = time.monotonic()
-            _signal(spool, signal.SIGTERM)
+            if spool is not None and attempt not in self._stopping and self._signal(attempt, spool, signal.SIGTERM):
+                self._stopping[attempt] = time.monotonic()
 
     def close(self) -> None:
         """End everything that measures here."""
         with self._lock:
-            for spool in self._spools.values():
-                _signal(spool, signal.SIGKILL)
+            for attempt, spool in self._spools.items():
+                self._signal(attempt, spool, signal.SIGKILL)
             for child in self._children.values():
                 child.wait()
 
@@ -120,16 +131,45 @@ class Worker:
         """Speak for a process that died without a word, and end one that does not stop."""
         asked_at = self._stopping.get(attempt)
         if asked_at is not None and time.monotonic() - asked_at > _GRACE_SECONDS:
-            _signal(spool, signal.SIGKILL)
+            self._signal(attempt, spool, signal.SIGKILL)
         child = self._children.get(attempt)
         code = child.poll() if child is not None else None
-        is_alive = code is None if child is not None else _is_alive(spool)
-        if not is_alive and not spool.has_ended:
-            spool.append("ended", failure=JobFailure(kind=FailureKind.LOST, message=_death(code, spool)))
+        if spool.has_ended or (child is not None and code is None):
+            return
+        with spool.speaking() as is_silent:
+            if not is_silent or spool.has_ended:
+                return
+            if spool.process is not None or child is not None:
+                self._signal(attempt, spool, signal.SIGKILL)  # what a benchmark left behind
+                spool.append("ended", failure=JobFailure(kind=FailureKind.LOST, message=_death(code, spool)))
+                return
+        # An earlier worker was ended before its process came to life; if that still comes, it finds this one there.
+        assignment = spool.assignment
+        assert assignment is not None
+        self._children[attempt] = _start(spool, assignment)
+
+    def _is_alive(self, attempt: Attempt, spool: Spool) -> bool:
+        child = self._children.get(attempt)
+        if child is not None and child.poll() is None:
+            return True
+        return spool.process is not None and liveness.is_alive(spool.process)
+
+    def _signal(self, attempt: Attempt, spool: Spool, number: signal.Signals) -> bool:
+        """Send a signal to all processes of an attempt; False if there are none that can be found."""
+        child, runner = self._children.get(attempt), spool.process
+        if child is not None and child.poll() is None:
+            group = child.pid
+        elif runner is not None and not _is_another(runner):
+            group = int(runner["pid"])
+        else:
+            return False
+        with suppress(ProcessLookupError):
+            os.killpg(group, number)
+        return True
 
     def _drop(self, attempt: Attempt) -> None:
         spool = self._spools.pop(attempt)
-        _signal(spool, signal.SIGKILL)  # what a benchmark left behind
+        self._signal(attempt, spool, signal.SIGKILL)  # what a benchmark left behind
         child = self._children.pop(attempt, None)
         if child is not None:
             child.wait()
@@ -152,18 +192,16 @@ def _start(spool: Spool, assignment: Assignment) -> subprocess.Popen[bytes]:
         )
 
 
-def _signal(spool: Spool, number: signal.Signals) -> None:
-    """Send a signal to all processes of an attempt, if its first one is still the one that was started."""
-    runner = spool.process
-    if runner is not None and liveness.is_alive(runner):
-        with suppress(ProcessLookupError):
-            os.killpg(int(runner["pid"]), number)
+def _is_another(runner: Mapping[str, Any]) -> bool:
+    """Whether the number of a process that has gone was given to a new one; a group keeps it while it has members."""
+    return not liveness.is_alive(runner) and _is_running(int(runner["pid"]))
 
 
-def _is_alive(spool: Spool) -> bool:
-    """Whether the process that an earlier worker started still measures."""
-    runner = spool.process
-    return runner is not None and liveness.is_alive(runner)
+def _is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _death(code: int | None, spool: Spool) -> str:

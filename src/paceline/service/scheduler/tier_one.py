@@ -31,9 +31,11 @@ def placed(task: Task, match: Match, followers: Sequence[Follower]) -> Placement
     return Placement(task, tuple(followers), tuple(match.devices_of(follower) for follower in followers))
 
 
-def with_room(match: Match, own: Iterable[Follower] = ()) -> list[Follower] | None:
+def with_room(match: Match, own: Sequence[Follower] = ()) -> list[Follower] | None:
     """As many followers as the task needs, all of which have room: first those drained for it, then the fittest."""
     nodes = match.needs.nodes
+    if not own and sum(map(len, match.shape.open.values())) < nodes:
+        return None
     found = [follower for follower in own if match.fits(follower.signature)][:nodes]
     if len(found) < nodes:
         buckets = [item for item in match.shape.open.items() if match.fits(item[0])]

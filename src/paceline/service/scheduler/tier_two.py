@@ -18,7 +18,7 @@ from paceline.service.scheduler.tier_one import is_sooner_elsewhere, may_start_o
 
 # Draining wastes room: at most this part of the followers that are alike, and one task at a time unless it is due.
 DRAINED = 0.25
-LOOKED_AT = 200  # followers among which those to drain are chosen: of so many, some have room soon
+LOOKED_AT = 100  # followers among which those to drain are chosen: of so many, some have room soon
 
 
 def take(cluster: Cluster, follower: Follower, now: float) -> Iterator[Placement | Reservation]:

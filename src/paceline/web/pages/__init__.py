@@ -10,9 +10,12 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 
 from paceline.core.registry import scan
+from paceline.core.run import RunRecords
+from paceline.report import html
+from paceline.service.api.app import Pages
 from paceline.service.leader import Leader
 from paceline.store import Store
-from paceline.web.site import Place, Site
+from paceline.web.site import Place, Site, caller, primary_metrics
 
 SIGN_IN = "/login"
 OPEN_PATHS = frozenset({SIGN_IN, "/logout"})  # for those who are not known yet
@@ -29,9 +32,11 @@ class Page:
     is_public: bool = False  # also for those who are not known yet
 
 
-def router(leader: Leader, store: Store, who: Callable[..., Any]) -> APIRouter:
-    """All pages; `who` is the dependency that tells the Caller, or refuses with 401."""
-    site = Site(leader, store)
+def router(
+    leader: Leader, store: Store, who: Callable[..., Any], report: Callable[[RunRecords], str] | None = None
+) -> APIRouter:
+    """All pages; `who` is the dependency that tells the Caller, or refuses with 401; `report` makes a run's page."""
+    site = Site(leader, store, report or (lambda records: html.render(records, primary=primary_metrics())))
     found = sorted(scan("page", "web.pages", _pages_in).entries.values(), key=lambda page: (page.order, page.path))
     site.places = [Place(page.path, page.title) for page in found if page.title]
 
@@ -47,6 +52,11 @@ def router(leader: Leader, store: Store, who: Callable[..., Any]) -> APIRouter:
         page.routes(mine, site)
         whole.include_router(mine)
     return whole
+
+
+def pages_of(leader: Leader, store: Store, report: Callable[[RunRecords], str]) -> Pages:
+    """All pages for the application of the API, which knows already who asks."""
+    return Pages(router(leader, store, caller, report), OPEN_PATHS, SIGN_IN)
 
 
 def _pages_in(module: ModuleType) -> Iterator[tuple[str, Page]]:

@@ -22,6 +22,7 @@ from paceline.web.words import Happening, history, listed, needs_words
 
 CASES = 200  # of a job that has more, those around the one that is being measured
 LINES = 200
+INTERRUPTED = "interrupted"
 
 
 class CaseLine(BaseModel):
@@ -29,7 +30,7 @@ class CaseLine(BaseModel):
 
     index: int
     title: str
-    state: str  # an outcome, or running, or waiting
+    state: str  # an outcome, or running, waiting, interrupted
     result: str = ""
     seconds: float | None = None
     doubts: list[str] = []
@@ -60,7 +61,7 @@ def look(site: Site, job_id: str) -> JobView:
     records = glance(site.store, job.run_id) if job.run_id else None
     progress = site.leader.progress(job_id)
     lines = _cases(records, progress, is_active=job.state.is_active)
-    done = sum(line.state not in ("running", "waiting") for line in lines)
+    done = sum(line.state not in ("running", "waiting", INTERRUPTED) for line in lines)
     first = max(0, min(done - CASES // 2, len(lines) - CASES))
     expected = site.leader.expected_end(job_id) if job.state.is_active else None
     return JobView(
@@ -96,7 +97,7 @@ def _cases(records: RunRecords | None, progress: Progress, *, is_active: bool) -
             CaseLine(
                 index=case.index,
                 title=title,
-                state=row.outcome.value,
+                state=row.outcome.value if row.record.is_final else INTERRUPTED,
                 result=show_figure(row.headline) if row.headline else "",
                 seconds=row.record.seconds,
                 doubts=list(dict.fromkeys(doubt.kind for doubt in row.doubts)),

@@ -46,7 +46,8 @@ class Machine(BaseModel):
     labels: tuple[str, ...]
     seen_at: datetime
     draining: bool
-    kept_for: str | None  # a job that needs more of it than is free
+    kept_for: str | None  # the job that is next here, and needs more of it than is free
+    kept_for_name: str = ""
     running: list[Running]
 
 
@@ -114,7 +115,9 @@ def look(site: Site, page: int = 1) -> Queue:
         waiting=_waiting(leader, page),
         page=page,
         pages=pages,
-        over=sorted((_over(Job.model_validate(row.document)) for row in over), key=lambda one: one.ended_at)[::-1],
+        over=sorted((_over(site, Job.model_validate(row.document)) for row in over), key=lambda one: one.ended_at)[
+            ::-1
+        ],
         trouble=leader.trouble,
     )
 
@@ -135,6 +138,7 @@ def machines_of(leader: Leader, followers: Iterable[FollowerState], active: Iter
             seen_at=state.seen_at,
             draining=state.draining,
             kept_for=drained.get(state.id),
+            kept_for_name=leader.job(drained[state.id]).name if state.id in drained else "",
             running=sorted(of_follower.get(state.id, []), key=lambda one: one.since),
         )
         for state in followers
@@ -187,14 +191,14 @@ def _wait(job: Job, task: Task, place: int) -> Waiting:
     )
 
 
-def _over(job: Job) -> Over:
+def _over(site: Site, job: Job) -> Over:
     return Over(
         id=job.id,
         name=job.name,
         by=job.submitted_by,
         state=job.state,
         ended_at=job.state_at,
-        run_id=job.run_id,
+        run_id=job.run_id if job.run_id and site.store.has(job.run_id) else None,
         message=job.failure.message if job.failure else "",
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import uuid
+import secrets
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
@@ -139,7 +139,7 @@ def check(form: Form, leader: Leader) -> tuple[Checked, Read]:
         return Checked(ok=False, errors={_field(kind): str(error)}), found
     if wrong:
         return Checked(ok=False, errors=_placed(wrong, kind, form)), found
-    titles = listed(list(dict.fromkeys(case.title or case.benchmark for case in cases)), most=3)
+    titles = listed(list(dict.fromkeys(f"{case.benchmark} {case.title}".strip() for case in cases)), most=3)
     now = datetime.now(UTC)
     job = Job(id="-", name="-", suite=document, needs=found.needs, submitted_at=now, state_at=now)
     message = f"{counted(len(cases), 'case')}: {titles}. {_who_can(leader, job)}"
@@ -220,9 +220,10 @@ def _who_can(leader: Leader, job: Job) -> str:
     able = sum(follower_of(state).shape.match(needs_of(job)) is not None for state in followers)
     if not followers:
         return "No machine is here yet; the job will wait for one."
-    if able < job.needs.nodes:
-        return f"{able} of {counted(len(followers), 'machine')} here can run it; the job will wait for more."
-    return f"{able} of {counted(len(followers), 'machine')} here can run it."
+    told = f"{able} of the {counted(len(followers), 'machine')} here can run it"
+    if len(followers) == 1:
+        told = f"{followers[0].id} can run it" if able else f"{followers[0].id}, the only machine here, cannot run it"
+    return f"{told}; the job will wait for {'more' if able else 'another'}." if able < job.needs.nodes else f"{told}."
 
 
 def routes(router: APIRouter, site: Site) -> None:
@@ -234,7 +235,7 @@ def routes(router: APIRouter, site: Site) -> None:
     @router.get("/submit")
     def form(request: Request, kind: Kind = "suite", name: str = "") -> Response:
         known = {key: value for key, value in request.query_params.items() if key in ("suite", "benchmark")}
-        return show(request, empty(site, kind, name, known, uuid.uuid4().hex))
+        return show(request, empty(site, kind, name, known, secrets.token_hex(6)))
 
     @router.post("/submit/check")
     def checked(request: Request, form: Filled) -> Response:

@@ -1,0 +1,206 @@
+"""Speaks to a leader, for the verbs that do: one request after the other, tried again where that is safe."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import click
+
+from paceline.core.errors import InputError, PacelineError
+
+LEADER, TOKEN = "PACELINE_LEADER", "PACELINE_TOKEN"
+DEFAULT = "http://127.0.0.1:8765"
+PREFIX = "/api/v1"
+_PATIENCE = 20.0  # seconds until a leader that is not there is given up
+_SECONDS = 60.0  # for one answer
+_LARGEST = 1 << 28  # bytes of an answer
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+_AGAIN = (429, 502, 503, 504)
+_WORST = 500
+
+
+class NoLeader(PacelineError):
+    """No leader answers, or one that cannot."""
+
+    exit_code = 2
+
+
+def leader_options(function: click.decorators.FC) -> click.decorators.FC:
+    """Where the leader is, and how to be let in."""
+    function = click.option(
+        "--token-file", type=click.Path(path_type=Path), metavar="FILE", help=f"Holds the token; else ${TOKEN}."
+    )(function)
+    return click.option("--leader", metavar="URL", help=f"Where the leader is; else ${LEADER}, else {DEFAULT}.")(
+        function
+    )
+
+
+def open_client(leader: str | None, token_file: Path | None) -> Client:
+    """The client that the options and the environment describe."""
+    return Client(leader or os.environ.get(LEADER) or DEFAULT, _token(token_file))
+
+
+class Client:
+    """A leader at an address."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        patience: float = _PATIENCE,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.url = _checked(url)
+        self.patience = patience
+        self._token = token
+        self._sleep = sleep
+        # A machine's own leader is never behind a proxy, and an answer never sends us, and our token, elsewhere.
+        proxies = urllib.request.ProxyHandler({} if _is_here(self.url) else None)
+        self._opener = urllib.request.build_opener(proxies, _NoRedirect)
+
+    def get(self, path: str, **query: Any) -> Any:
+        """What is there."""
+        given = {key: value for key, value in query.items() if value not in (None, ())}
+        return self._asked("GET", path + (f"?{urlencode(given, doseq=True)}" if given else ""), None)
+
+    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Do something that may be said twice: a job has an id, and what is cancelled stays so."""
+        return self._asked("POST", path, body)
+
+    def job(self, text: str) -> str:
+        """The id of the job that a person means by `last`, an id, or the beginning of one."""
+        jobs = self.get("/jobs", limit=500)["jobs"]
+        if text == "last" and jobs:
+            return str(jobs[0]["id"])
+        found = [job["id"] for job in jobs if job["id"].startswith(text)]
+        if text in found or not found:
+            return text
+        if len(found) > 1:
+            raise InputError(f"'{text}' is the beginning of {len(found)} jobs: {', '.join(found[:5])}; type more of it")
+        return str(found[0])
+
+    def _asked(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        deadline = time.monotonic() + self.patience
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return self._once(method, path, body)
+            except _Again as again:
+                wait = max(pause, again.after)
+                if time.monotonic() + wait > deadline:
+                    raise again.error from None
+            self._sleep(wait)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _once(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        data = _encoded(body) if body is not None else b"" if method == "POST" else None
+        request = urllib.request.Request(f"{self.url}{PREFIX}{path}", data, method=method)
+        request.add_header("Accept", "application/json")
+        if body is not None:
+            request.add_header("Content-Type", "application/json")
+        if self._token:
+            request.add_header("Authorization", f"Bearer {self._token}")
+        try:
+            with self._opener.open(request, timeout=_SECONDS) as answer:
+                return json.loads(answer.read(_LARGEST))
+        except urllib.error.HTTPError as error:
+            raise self._refused(error) from None
+        except urllib.error.URLError as error:
+            raise self._unreachable(error.reason) from None
+        except ValueError as error:
+            raise NoLeader(f"what answers at {self.url} is no leader of Paceline: {error}") from None
+        except (OSError, HTTPException) as error:  # it went away in the middle of an answer
+            raise self._unreachable(error) from None
+
+    def _refused(self, error: urllib.error.HTTPError) -> Exception:
+        with error:
+            try:
+                detail = json.loads(error.read(1 << 20))["error"]
+                message = str(detail["message"])
+            except (ValueError, KeyError, TypeError, OSError):
+                return NoLeader(f"what answers at {self.url} is no leader of Paceline: status {error.code}")
+        words = f"{message}; {detail['remedy']}" if detail.get("remedy") else message
+        if error.code in _AGAIN:
+            after = error.headers.get("Retry-After", "")
+            return _Again(NoLeader(f"the leader at {self.url}: {words}"), float(after) if after.isdecimal() else 0.0)
+        if error.code >= _WORST:
+            return NoLeader(f"the leader at {self.url}: {words}")
+        return InputError(words)
+
+    def _unreachable(self, reason: object) -> Exception:
+        if isinstance(reason, ssl.SSLError):
+            return NoLeader(f"the leader at {self.url} is not trusted: {reason}; $SSL_CERT_FILE names the certificate")
+        why = getattr(reason, "strerror", None) or reason
+        return _Again(
+            NoLeader(
+                f"no leader answers at {self.url} ({why}): start one with `paceline leader`, or say where it is with "
+                f"--leader or ${LEADER}"
+            )
+        )
+
+
+class _Again(Exception):
+    """Worth another try; `error` is what it comes to otherwise."""
+
+    def __init__(self, error: PacelineError, after: float = 0.0) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.after = after
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def _checked(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or "@" in url:
+        raise InputError(f"'{url}' is no address of a leader; write it like {DEFAULT}")
+    return url.rstrip("/")
+
+
+def _is_here(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _token(path: Path | None) -> str | None:
+    if path is None:
+        token = os.environ.get(TOKEN, "").strip()
+    else:
+        try:
+            token = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"--token-file {path} cannot be read: {error}") from None
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise InputError(
+            f"the token in {path or f'${TOKEN}'} is none: it is one word, as `paceline token create` gave it"
+        )
+    return token or None
+
+
+def _encoded(body: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(body, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:  # a date in YAML, say
+        raise InputError(f"the suite cannot be sent: {error}") from None

@@ -1,0 +1,25 @@
+"""Stop a job, whether it waits or runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from paceline.cli._client import leader_options, open_client
+
+
+@click.command()
+@click.argument("job")
+@leader_options
+def command(job: str, leader: str | None, token_file: Path | None) -> None:
+    """Stop JOB: an id, the beginning of one, or 'last'. What it has measured is kept."""
+    client = open_client(leader, token_file)
+    job_id = client.job(job)
+    found = client.post(f"/jobs/{job_id}/cancel")
+    if found["state"] in ("succeeded", "failed"):
+        click.echo(f"Job {job_id} had ended before: {found['state']}")
+    elif found["state"] == "cancelled":
+        click.echo(f"Job {job_id} is cancelled")
+    else:
+        click.echo(f"Job {job_id} is being stopped")

@@ -1,0 +1,51 @@
+"""Make this machine a follower of a leader elsewhere: it measures what the leader gives it."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+import click
+
+from paceline.core.errors import InputError
+
+PORT = 6379
+
+
+@click.command(short_help="Make this machine a follower of a leader elsewhere")
+@click.option("--leader", required=True, metavar="HOST[:PORT]", help=f"Where the leader's Ray listens; port {PORT}")
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="Copy of the cluster's secret, the file `ray-token` in the leader's folder",
+)
+@click.option("--name", default="", help="What the leader calls this machine; its host name")
+@click.option("--label", "labels", multiple=True, metavar="WORD", help="What jobs may ask for; may be given repeatedly")
+@click.option("--own-address", default="", metavar="IP", help="Address of this machine on the private network")
+def command(leader: str, token_file: Path, name: str, labels: tuple[str, ...], own_address: str) -> None:
+    """Make this machine a follower of a leader elsewhere, for as long as this command runs.
+
+    \b
+    paceline follower --leader 10.0.0.1 --token-file ray-token
+    paceline follower --leader 10.0.0.1 --token-file ray-token --label nvlink --own-address 10.0.0.7
+    """
+    from paceline.service.engines import ray
+
+    if not token_file.is_file():
+        raise InputError(f"--token-file {token_file}: there is no such file; copy `ray-token` from the leader's folder")
+    if bad := [label for label in labels if not label or "," in label]:
+        raise InputError(f"--label {bad[0]!r}: a label is one word without commas")
+    address = _address(leader)
+    click.echo(f"Following the leader at {address}; Ctrl-C to stop.")
+    sys.exit(ray.join(address, token_file.resolve(), name or socket.gethostname(), labels, own_address))
+
+
+def _address(leader: str) -> str:
+    host, colon, port = leader.rpartition(":")
+    if not colon:
+        return f"{leader}:{PORT}"
+    if not host or not port.isdigit() or not 0 < int(port) < 2**16:
+        raise InputError(f"--leader {leader}: write HOST or HOST:PORT, as in 10.0.0.1:{PORT}")
+    return leader

@@ -1,0 +1,39 @@
+"""Show what a job wrote."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from paceline.cli._client import leader_options, open_client
+
+_POLL = 0.5
+_PATIENCE_FOLLOWING = 600.0  # a leader may be restarted while somebody watches
+
+
+@click.command()
+@click.argument("job", default="last")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@leader_options
+def command(job: str, follow: bool, leader: str | None, token_file: Path | None) -> None:
+    """Show the log of JOB: an id, the beginning of one, or 'last'."""
+    client = open_client(leader, token_file)
+    job_id = client.job(job)
+    if follow:
+        client.patience = _PATIENCE_FOLLOWING
+    after, attempt = "0.0", 0
+    while True:
+        page = client.get(f"/jobs/{job_id}/logs", after=after)
+        for line in page["lines"]:
+            if attempt and line["attempt"] != attempt:
+                click.echo(f"-- attempt {line['attempt']} --")
+            attempt = line["attempt"]
+            click.echo(line["text"], nl=False)
+        is_all = page["next"] == after
+        after = page["next"]
+        if page["is_over"] or (is_all and not follow):
+            return
+        if is_all:
+            time.sleep(_POLL)

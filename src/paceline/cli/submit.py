@@ -1,0 +1,135 @@
+"""Submit a suite or one benchmark to a leader."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paceline.cli._client import Client, leader_options, open_client
+from paceline.cli._flags import read_settings
+from paceline.core.errors import InputError, unknown
+
+_POLL = 0.5  # seconds between two looks at a job
+_PATIENCE_WAITING = 600.0  # a leader may be restarted while somebody waits
+_FINAL = ("succeeded", "failed", "cancelled")
+_NUMBERS = {"gpus": "gpus", "nodes": "nodes", "memory": "memory_gib"}
+_NEEDS = ("gpu", *_NUMBERS, "label", "whole-node")
+
+
+@click.command()
+@click.argument("what", metavar="SUITE|BENCHMARK")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a parameter, as in `paceline run`."
+)
+@click.option("--priority", type=click.IntRange(-100, 100), default=0, show_default=True, help="Higher goes first.")
+@click.option(
+    "--machines",
+    metavar="NEEDS",
+    default="",
+    help="What the machine must have: gpu=h200,gpus=8,memory=80,label=x,nodes=2,whole-node.",
+)
+@click.option("--tag", "tags", multiple=True, metavar="NAME", help="Name the run, alone or with others of its kind.")
+@click.option("--wait", is_flag=True, help="Until it has ended; exit with 1 unless it succeeded.")
+@click.option("--json", "as_json", is_flag=True, help="The job as JSON.")
+@leader_options
+def command(
+    what: str,
+    settings: tuple[str, ...],
+    priority: int,
+    machines: str,
+    tags: tuple[str, ...],
+    wait: bool,
+    as_json: bool,
+    leader: str | None,
+    token_file: Path | None,
+) -> None:
+    """Submit a suite (a file, or one that the leader knows by name) or one benchmark."""
+    client = open_client(leader, token_file)
+    job_id = secrets.token_hex(8)
+    body = {
+        "id": job_id,
+        "suite": _suite(what),
+        "overrides": read_settings(settings),
+        "needs": read_needs(machines),
+        "priority": priority,
+        "tags": list(tags),
+    }
+    job = client.post("/jobs", body)
+    if not as_json:
+        click.echo(f"Job {job_id} is {job['state']}: {job['name']}")
+    if wait:
+        client.patience = _PATIENCE_WAITING
+        job = _waited(client, job_id, is_quiet=as_json)
+    elif not as_json:
+        click.echo(f"Follow it with: paceline logs {job_id} --follow")
+    if as_json:
+        click.echo(json.dumps(job, indent=2))
+    if wait and job["state"] != "succeeded":
+        sys.exit(1)
+
+
+def read_needs(text: str) -> dict[str, Any]:
+    """`gpu=h200,gpus=8,label=x` as the API takes it."""
+    needs: dict[str, Any] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = (word.strip() for word in part.partition("="))
+        if key == "whole-node" and not equals:
+            needs["whole_node"] = True
+        elif key in _NUMBERS and value.isdecimal():
+            needs[_NUMBERS[key]] = int(value)
+        elif key == "gpu" and value:
+            needs["gpu"] = value
+        elif key == "label" and value:
+            needs.setdefault("labels", []).append(value)
+        elif key in _NEEDS:
+            raise InputError(f"--machines {part}: write it like gpu=h200,gpus=8,memory=80,label=x,nodes=2,whole-node")
+        else:
+            raise InputError(f"--machines {part}: {unknown('need', key, _NEEDS)}")
+    return needs
+
+
+def _suite(what: str) -> dict[str, Any] | str:
+    """A file's content; a name is left to the leader, which knows what it has."""
+    if "/" not in what and not what.endswith((".yaml", ".yml")):
+        return what
+    from paceline.runner.suite_file import load_suite
+
+    return load_suite(what).model_dump(mode="json", include={"name", "description", "cases"})
+
+
+def _waited(client: Client, job_id: str, *, is_quiet: bool) -> Any:
+    """The job once it has ended; who interrupts this does not end the job."""
+    seen = ""
+    try:
+        while True:
+            job = client.get(f"/jobs/{job_id}")
+            shown = _shown(job)
+            if shown != seen and not is_quiet:
+                click.echo(shown)
+            seen = shown
+            if job["state"] in _FINAL:
+                return job
+            time.sleep(_POLL)
+    except KeyboardInterrupt:
+        click.echo(f"The job goes on; end it with: paceline cancel {job_id}", err=True)
+        raise
+
+
+def _shown(job: dict[str, Any]) -> str:
+    progress = job["progress"]
+    words = [job["state"]]
+    if job["followers"]:
+        words.append(f"on {', '.join(job['followers'])}")
+    if job["state"] == "running" and progress["cases"]:
+        words.append(f"({progress['cases_done']} of {progress['cases']}: {progress['title'] or '...'})")
+    if job["failure"]:
+        words.append(f"({job['failure']['message']})")
+    if job["state"] in _FINAL and job["run_id"]:
+        words.append(f"- run {job['run_id']}")
+    return " ".join(words)

@@ -1,0 +1,354 @@
+"""Followers on the nodes of a Ray cluster: one actor on each, which outlives the leader; the only file that knows Ray.
+
+A node is a follower if it offers the resource `paceline`. Its actor is named after the node and detached, so that a
+leader that comes back finds it, and what it measures, where it was. All calls go through `_answer`, which waits for a
+second or two and no longer.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from paceline.core.errors import InputError, MissingDependency
+from paceline.core.files import data_directory, write_atomic
+from paceline.service.engines import EngineOptions
+from paceline.service.engines.base import Assignment, FollowerGone, FollowerState, Report
+from paceline.service.follower.worker import Attempt, Worker
+
+RESOURCE = "paceline"
+NAMESPACE = "paceline"
+FOLDER, LABELS = "PACELINE_FOLLOWER_FOLDER", "PACELINE_FOLLOWER_LABELS"  # of a node, for its actor
+TOKEN = "ray-token"
+_PATIENCE = 1.5  # seconds that a follower has to answer
+_LOOK_SECONDS = 1.0  # between two looks at the list of nodes
+_START_SECONDS = 120.0  # that Ray has to come up
+_OBJECTS = 100 << 20  # bytes of memory for Ray's objects, of which there are hardly any
+_LOOPBACK = "127.0.0.2"  # Ray takes 127.0.0.1 for a mistake and uses the public interface
+_NOT_OURS = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")  # that Ray sets for what it starts, and would be measured
+
+_log = logging.getLogger(__name__)
+
+
+class RayFollower:
+    """The actor of a node: a worker whose spool is a folder of that node."""
+
+    def __init__(self, name: str) -> None:
+        _restore_environment()
+        folder = Path(os.environ.get(FOLDER) or data_directory() / "followers" / name)
+        self._worker = Worker(folder, name, tuple(filter(None, os.environ.get(LABELS, "").split(","))))
+
+    def describe(self) -> FollowerState:
+        """What this node has."""
+        return self._worker.describe()
+
+    def begin(self, assignment: Assignment) -> None:
+        """Start an attempt."""
+        self._worker.begin(assignment)
+
+    def poll(self, acknowledged: dict[Attempt, int]) -> list[Report]:
+        """What there is to tell."""
+        return self._worker.poll(acknowledged)
+
+    def cancel(self, job_id: str, attempt: int) -> None:
+        """Ask an attempt to stop."""
+        self._worker.cancel(job_id, attempt)
+
+
+class _Node:
+    """A node with its actor, as far as it was reached."""
+
+    def __init__(self, node_id: str, actor: Any) -> None:
+        self.id = node_id
+        self.actor = actor
+        self.state: FollowerState | None = None
+        self.asked: Any = None  # the question that it has not answered yet
+        self.polled: Any = None
+
+
+class RayEngine:
+    """Actors on the nodes of a Ray cluster, which is there already or started here."""
+
+    name = "ray"
+
+    def __init__(self, options: EngineOptions) -> None:
+        ray = _ray()
+        self._ray = ray
+        self._lock = threading.Lock()
+        self._nodes: dict[str, _Node] = {}  # by name
+        self._looked_at = -_LOOK_SECONDS
+        self._head: psutil.Process | None = None
+        options.folder.mkdir(parents=True, exist_ok=True)
+        self.address = options.address
+        if not self.address:
+            options = replace(options, host=_LOOPBACK if options.host in ("127.0.0.1", "localhost") else options.host)
+            self.address = f"{options.host}:{options.port}"
+            os.environ.update(token_settings(make_token(options.folder / TOKEN)))
+            self._head = _head(options, self.address)
+        try:
+            ray.init(
+                address=self.address,
+                namespace=NAMESPACE,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                **_own_address(self.address),
+            )
+        except Exception as error:  # Ray has one for each of its parts
+            raise InputError(
+                f"the Ray cluster at {self.address} cannot be joined: {_first_line(error)}; start one on this machine "
+                f"with `ray start`, and set RAY_AUTH_MODE and RAY_AUTH_TOKEN_PATH as it was started with"
+            ) from error
+
+    def followers(self) -> Sequence[FollowerState]:
+        """The nodes that offer themselves and whose actor has answered once; while Ray is away, those of before."""
+        with self._lock:
+            if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
+                self._look()
+                self._looked_at = time.monotonic()
+            now = datetime.now(UTC)
+            return [node.state.model_copy(update={"seen_at": now}) for node in self._nodes.values() if node.state]
+
+    def begin(self, follower: str, assignment: Assignment) -> None:
+        """Hand over an attempt."""
+        self._answer(self._known(follower).actor.begin.remote(assignment))
+
+    def poll(self, follower: str, acknowledged: dict[Attempt, int]) -> Sequence[Report]:
+        """What there is to tell; a question that is still open is waited for, not asked again."""
+        node = self._known(follower)
+        if node.polled is None:
+            node.polled = node.actor.poll.remote(acknowledged)
+        polled = node.polled
+        try:
+            reports: list[Report] = self._answer(polled)
+        except _Silent:
+            raise
+        except FollowerGone:
+            node.polled = None
+            raise
+        node.polled = None
+        return reports
+
+    def cancel(self, follower: str, job_id: str, attempt: int) -> None:
+        """Ask an attempt to stop."""
+        self._answer(self._known(follower).actor.cancel.remote(job_id, attempt))
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started here ends, and what it measures tells the next leader."""
+        self._ray.shutdown()
+        if self._head is not None:
+            _end(self._head)
+
+    def _look(self) -> None:
+        """Bring the nodes up to date; actors come up in their own time."""
+        alive = self._alive()
+        if alive is None:
+            return
+        for name in set(self._nodes) - set(alive):
+            del self._nodes[name]
+        for name, node in alive.items():
+            if name not in self._nodes or self._nodes[name].id != node["NodeID"]:
+                self._nodes[name] = _Node(node["NodeID"], self._actor(name, node))
+        for known in self._nodes.values():
+            if known.state is None:
+                self._describe(known)
+
+    def _alive(self) -> dict[str, dict[str, Any]] | None:
+        """Nodes by name; of two with one name the one that is known already, and None if Ray does not say."""
+        found: list[dict[str, Any]] = []
+        asking = threading.Thread(target=lambda: found.extend([{}, *self._ray.nodes()]), daemon=True)
+        asking.start()
+        asking.join(_PATIENCE)
+        if not found:
+            _log.warning("Ray does not say which nodes there are")
+            return None
+        alive: dict[str, dict[str, Any]] = {}
+        for node in list(found[1:]):
+            if node["Alive"] and node["Resources"].get(RESOURCE):
+                name = node.get("NodeName") or node["NodeManagerHostname"]
+                known = self._nodes.get(name)
+                if name not in alive or (known is not None and known.id == node["NodeID"]):
+                    alive[name] = node
+        return alive
+
+    def _actor(self, name: str, node: Mapping[str, Any]) -> Any:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        actor = self._ray.remote(RayFollower).options(
+            name=f"{name}-{node['NodeID']}",
+            get_if_exists=True,
+            lifetime="detached",
+            max_restarts=-1,
+            max_concurrency=4,  # a poll that waits for a slow disk does not hold up a cancel
+            num_cpus=0,
+            num_gpus=int(node["Resources"].get("GPU", 0)),  # all of them: nobody else's work runs beside ours
+            resources={RESOURCE: 1},
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+        )
+        return actor.remote(name)
+
+    def _describe(self, node: _Node) -> None:
+        if node.asked is None:
+            node.asked = node.actor.describe.remote()
+        ready, _ = self._ray.wait([node.asked], timeout=0)
+        if ready:
+            asked, node.asked = node.asked, None
+            with suppress(FollowerGone):
+                node.state = self._answer(asked)
+
+    def _known(self, follower: str) -> _Node:
+        with self._lock:
+            node = self._nodes.get(follower)
+        if node is None:
+            raise FollowerGone(f"no node of the Ray cluster is called '{follower}'")
+        return node
+
+    def _answer(self, asked: Any) -> Any:
+        try:
+            return self._ray.get(asked, timeout=_PATIENCE)
+        except self._ray.exceptions.GetTimeoutError:
+            raise _Silent(f"it did not answer within {_PATIENCE:g} s") from None
+        except Exception as error:  # an actor that died, a node that is gone, or what the worker there raised
+            raise FollowerGone(_first_line(error)) from error
+
+
+class _Silent(FollowerGone):
+    """It may answer yet."""
+
+
+def join(address: str, token: Path, name: str, labels: Sequence[str], own_address: str = "") -> int:
+    """Make this machine a follower of the cluster there, until that ends or the user stops it; Ray's exit code."""
+    _ray()
+    environment = os.environ | token_settings(token) | {LABELS: ",".join(labels)}
+    command = [*_ray_start(name), f"--address={address}"]
+    if own_address or _is_loopback(address):
+        command.append(f"--node-ip-address={own_address or address.rpartition(':')[0]}")
+    signal.signal(signal.SIGTERM, _interrupt)
+    child = subprocess.Popen(command, env=environment, start_new_session=True)
+    try:
+        return child.wait()
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        if child.poll() is None:
+            _end(psutil.Process(child.pid))
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def make_token(path: Path) -> Path:
+    """The secret that all nodes of a cluster share; made where there is none."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(made, "w") as file:
+            file.write(secrets.token_hex(32))
+    return path
+
+
+def token_settings(path: Path) -> dict[str, str]:
+    """What tells Ray to talk only to those who know the secret."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise MissingDependency("ray", "install it with `pip install 'paceline[cluster]'`") from None
+    return ray
+
+
+def _ray_start(name: str) -> list[str]:
+    """The beginning of the command that makes this machine a node; it stays in the foreground."""
+    return [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
+        f"--node-name={name}",
+        f"--resources={json.dumps({RESOURCE: 1})}",
+        f"--object-store-memory={_OBJECTS}",
+        "--dashboard-agent-listen-port=0",  # nobody asks there, and two nodes may share a machine
+        "--min-worker-port=0",
+        "--max-worker-port=0",
+    ]
+
+
+def _head(options: EngineOptions, address: str) -> psutil.Process:
+    """The process that keeps the cluster: that of an earlier leader if it is alive, or else a new one."""
+    note, log = options.folder / "ray-head.json", options.folder / "ray-head.log"
+    with suppress(OSError, ValueError, KeyError, psutil.NoSuchProcess):
+        standing = json.loads(note.read_text(encoding="utf-8"))
+        process = psutil.Process(standing["pid"])
+        if standing["address"] == address and process.create_time() == standing["started"]:
+            return process
+    command = [*_ray_start(socket.gethostname() or "leader"), "--head", "--include-dashboard=false"]
+    command += [f"--node-ip-address={options.host}", f"--port={options.port}"]
+    environment = os.environ | {
+        LABELS: ",".join(options.labels),
+        FOLDER: str(options.folder / "follower"),
+    }
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    process = psutil.Process(child.pid)
+    write_atomic(note, json.dumps({"pid": child.pid, "started": process.create_time(), "address": address}))
+    deadline = time.monotonic() + _START_SECONDS
+    while "Ray runtime started" not in log.read_text(errors="replace"):
+        if child.poll() is not None or time.monotonic() > deadline:
+            _end(process)
+            words = " / ".join(log.read_text(errors="replace").splitlines()[-3:])
+            raise InputError(f"Ray did not start at {address}: {words}; see {log}")
+        time.sleep(0.1)
+    return process
+
+
+def _own_address(address: str) -> dict[str, str]:
+    """Ray takes the machine's public address for its own unless it is told otherwise."""
+    return {"_node_ip_address": address.rpartition(":")[0]} if _is_loopback(address) else {}
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.")
+
+
+def _end(process: psutil.Process) -> None:
+    """End Ray's own processes of a node: the group of the one that started them."""
+    with suppress(psutil.NoSuchProcess):
+        process.terminate()  # it ends the others
+        with suppress(psutil.TimeoutExpired):
+            process.wait(10)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _restore_environment() -> None:
+    """What is measured here must not inherit what Ray sets for its own sake, but what the node was started with."""
+    with suppress(psutil.Error):
+        node = psutil.Process().parent()
+        original = node.environ() if node is not None else {}
+        for name in _NOT_OURS:
+            os.environ.pop(name, None)
+            if name in original:
+                os.environ[name] = original[name]
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,47 @@
+"""Who is best at a piece of work."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Query, Request, Response
+from markupsafe import Markup
+from pydantic import BaseModel
+
+from paceline.analysis.cost import Prices
+from paceline.analysis.leaderboard import boards
+from paceline.machine.prices import price_table
+from paceline.report import answer_page
+from paceline.report import leaderboard as report
+from paceline.store.headlines import headlines
+from paceline.web.embed import embedded
+from paceline.web.pages import Page
+from paceline.web.site import Site, primary_metrics, templates, wants_json
+
+
+class Asked(BaseModel):
+    """Which boards."""
+
+    case: str
+    metric: str
+    top: int
+    message: str = ""
+
+
+def routes(router: APIRouter, site: Site) -> None:
+    """`/leaderboard?case=TEXT&metric=NAME`."""
+
+    @router.get("/leaderboard")
+    def show(request: Request, case: str = "", metric: str = "", top: int = Query(10, ge=1, le=1000)) -> Response:
+        asked = Asked(case=case, metric=metric, top=top)
+        runs = headlines(site.store)
+        prices = Prices(price_table(), ())
+        found = boards(runs, prices, primary=primary_metrics(), metric=metric or None, text=case)
+        if wants_json(request):
+            return Response(report.to_json(found, top), media_type="application/json")
+        if not found:
+            asked.message = f"No result has '{case}' in its name." if case else "There is no result to rank yet."
+            return site.answer(request, "leaderboard.html", asked)
+        above = Markup(templates().get_template("leaderboard_ask.html").render(view=asked))
+        return embedded(site, request, answer_page.html(report.page(found, top)), above=above)
+
+
+PAGE = Page("/leaderboard", routes, title="Leaderboard", order=60)

@@ -1,0 +1,115 @@
+"""Runs: the list of them, and the report of one, also while it is being measured."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+
+from fastapi import APIRouter, Query, Request, Response
+from markupsafe import Markup
+from pydantic import BaseModel
+from starlette.responses import JSONResponse
+
+from paceline.core.errors import InputError
+from paceline.core.run import RunRecords, RunStatus
+from paceline.store.listing import RunRow
+from paceline.store.looking import glance, run_count
+from paceline.web.embed import embedded
+from paceline.web.pages import Page
+from paceline.web.site import Site, templates, wants_json
+
+LISTED = 100
+_KEPT = 16  # reports that were made and may be asked for again
+
+
+class Runs(BaseModel):
+    """The latest runs."""
+
+    answer: str
+    runs: list[RunRow]
+    total: int
+    shown: int
+
+
+class Progress(BaseModel):
+    """How far a run is."""
+
+    status: RunStatus
+    done: int
+    total: int
+
+
+class Reports:
+    """Reports as they were made last; one is made again when its run has come further."""
+
+    def __init__(self, make: Callable[[RunRecords], str]) -> None:
+        self._make = make
+        self._made: OrderedDict[tuple[Any, ...], str] = OrderedDict()
+        self._lock = Lock()
+
+    def of(self, records: RunRecords) -> str:
+        """The report of a run."""
+        run = records.run
+        attempts = sum(record.attempt for record in records.records)
+        key = (run.id, run.status, run.ended_at, len(records.records), attempts)
+        with self._lock:
+            made = self._made.get(key)
+        if made is None:
+            made = self._make(_so_far(records) if run.status == "running" else records)
+        with self._lock:
+            self._made[key] = made
+            self._made.move_to_end(key)
+            while len(self._made) > _KEPT:
+                self._made.popitem(last=False)
+        return made
+
+
+def _so_far(records: RunRecords) -> RunRecords:
+    """A run as if what it has were all of it: what is still to come is no failure."""
+    measured = [record.case for record in records.records]
+    return RunRecords(
+        run=records.run.model_copy(update={"cases": measured, "status": "finished"}), records=records.records
+    )
+
+
+def routes(router: APIRouter, site: Site) -> None:
+    """`/runs` and `/runs/ID`."""
+    reports = Reports(site.report)
+
+    @router.get("/runs")
+    def runs(request: Request, limit: int = Query(LISTED, ge=1, le=10_000)) -> Response:
+        found, total = site.store.runs(limit), run_count(site.store)
+        going = sum(row.status == "running" for row in found)
+        answer = f"{total:,} {'run' if total == 1 else 'runs'}" + (f", {going} still going." if going else ".")
+        view = Runs(answer=answer, runs=found, total=total, shown=len(found))
+        return site.answer(request, "runs.html", view)
+
+    @router.get("/runs/{run_id}")
+    def run(request: Request, run_id: str) -> Response:
+        records = site.store.load(site.store.find_run(run_id))
+        if wants_json(request):
+            plain = {"records": {"__all__": {"measurements": {"__all__": {"samples"}}}}}
+            return JSONResponse(records.model_dump(mode="json", exclude=plain))
+        is_going = records.run.status == "running"
+        above = (
+            templates()
+            .get_template("run.html")
+            .render(run=records.run, done=len(records.records), total=len(records.run.cases), is_going=is_going)
+        )
+        scripts = ["run.js"] if is_going else []
+        if is_going and not records.records:
+            view = Progress(status="running", done=0, total=len(records.run.cases))
+            return site.answer(request, "run_empty.html", view, scripts=scripts, run=records.run, above=Markup(above))
+        return embedded(site, request, reports.of(records), above=Markup(above), scripts=scripts)
+
+    @router.get("/runs/{run_id}/progress")
+    def progress(run_id: str) -> Progress:
+        found = glance(site.store, run_id)
+        if found is None:
+            raise InputError(f"there is no run '{run_id}'")
+        return Progress(status=found.run.status, done=len(found.records), total=len(found.run.cases))
+
+
+PAGE = Page("/runs", routes, title="Runs", order=30)

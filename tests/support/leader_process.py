@@ -1,0 +1,41 @@
+"""A leader in a process of its own, to be killed: takes a job for each line it reads, and says when it has it.
+
+Arguments are its folder, and the port of its Ray cluster if it leads one. A line is a job as JSON, or the id of a nap.
+It ends when there is nothing more to read.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from paceline.service.engines import EngineOptions, make
+from paceline.service.jobs import LEASE
+from paceline.service.leader import Leader
+from paceline.store import open_store
+from support.scripted_followers import a_job
+
+SHORT_LEASE = timedelta(seconds=12)
+
+
+def main() -> None:
+    folder, ports = Path(sys.argv[1]), [int(port) for port in sys.argv[2:]]
+    kind, lease = ("ray", SHORT_LEASE) if ports else ("local", LEASE)
+    engine = make(kind, EngineOptions(folder, ("home",), port=(ports or [0])[0]))
+    with open_store(folder / "store.db") as store:
+        leader = Leader(store, engine, lease=lease)
+        leading = threading.Thread(target=leader.run, daemon=True)
+        leading.start()
+        print("leading", flush=True)
+        for line in sys.stdin:
+            wanted = json.loads(line) if line.startswith("{") else {"name": line.strip()}
+            leader.submit(a_job(at=datetime.now(UTC), **wanted))
+            print(wanted["name"], flush=True)
+        leader.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""What a job can name, what is wrong with a suite as one types it, results, and the description of all that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from support.leading import Served
+from support.records import literal_run
+
+
+def test_benchmarks_come_with_the_schema_of_their_parameters(shared: Served) -> None:
+    found = {one["name"]: one for one in shared.ask("GET", "benchmarks").json["benchmarks"]}
+    assert found["gemm"]["parameters"]["properties"]["size"]
+    assert found["gemm"]["primary"] in [metric["name"] for metric in found["gemm"]["metrics"]]
+    assert found["serve"]["parameters"]["properties"]["requests"]
+    assert found["disk"]["refused"] == ["folder", "raw_device"]
+    assert found["train"]["refused"] == []
+
+
+def test_suites_that_ship_are_listed(shared: Served) -> None:
+    found = {one["name"]: one for one in shared.ask("GET", "suites").json["suites"]}
+    assert found["quick"]["suite"]["cases"]
+    assert found["quick"]["description"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ("name: x\ncases: [{benchmark: gem}]", [(1, "benchmark", "gemm")]),
+        ("name: x\ncases: [{benchmark: gemm, sise: 3}]", [(1, "sise", "size")]),
+        ("name: x\ncases: [{benchmark: gemm}, {benchmark: gemm, size: big}]", [(2, "size", None)]),
+        ("name: x\ncases: [{benchmark: gem}, {benchmark: gemm, precison: fp32}]",
+         [(1, "benchmark", "gemm"), (2, "precison", "precision")]),
+        ("name: x\ncases: [{benchmark: disk, folder: /home}]", [(1, "folder", None)]),
+        ("name: x\ncases: [{benchmark: train, model: 'a:b'}]", [(1, "model", None)]),
+        ("name: x\ncases: 3", [(None, "cases", None)]),
+        ("name: x\ncasses: []", [(None, "casses", "cases")]),
+        ("name: x\ncases: [{benchmark: gemm", [(None, None, None)]),
+        ("- 1", [(None, None, None)]),
+        ("", [(None, None, None)]),
+    ],
+)  # fmt: skip
+def test_each_mistake_is_told_with_its_place(shared: Served, text: str, problems: list[tuple[Any, ...]]) -> None:
+    verdict = shared.ask("POST", "validate", {"text": text}).json
+    assert verdict["ok"] is False
+    assert [(one["case"], one["key"], one["suggestion"]) for one in verdict["problems"]] == problems
+
+
+def test_a_good_suite_is_told_with_its_cases(shared: Served) -> None:
+    text = "name: x\ncases: [{benchmark: gemm, size: [64, 128]}]"
+    verdict = shared.ask("POST", "validate", {"text": text, "overrides": {"precision": "fp32"}}).json
+    assert (verdict["ok"], verdict["cases"], len(verdict["titles"])) == (True, 2, 2)
+    assert shared.ask("POST", "validate", {"suite": "quick"}).json["ok"] is True
+    assert shared.ask("POST", "validate", {"suite": "gemm", "overrides": {"sise": 1}}).json["ok"] is False
+    assert shared.ask("POST", "validate", {}).json["ok"] is False
+    assert shared.ask("GET", "jobs").json["jobs"] == []
+
+
+def test_runs_are_listed_shown_and_reported(served: Served) -> None:
+    found = literal_run()
+    run_id = found.run.id
+    served.store.begin(found.run)
+    for record in found.records:
+        served.store.add(record)
+    served.store.finish(run_id)
+    assert [run["id"] for run in served.ask("GET", "runs").json["runs"]] == [run_id]
+    shown = served.ask("GET", f"runs/{run_id}").json
+    assert shown["run"]["status"] == "finished"
+    assert "samples" not in shown["records"][0]["measurements"][0]
+    whole = served.ask("GET", "runs/last?samples=true").json
+    assert any(one["samples"] for record in whole["records"] for one in record["measurements"])
+    page = served.ask("GET", f"runs/{run_id}/report")
+    assert (page.status, page.body) == (200, f"<title>{run_id}</title>".encode())
+    assert page.headers["content-type"].startswith("text/html")
+    assert "sandbox" in page.headers["content-security-policy"]
+    assert "allow-same-origin" not in page.headers["content-security-policy"]
+
+
+def test_the_description_declares_every_answer(shared: Served) -> None:
+    described = shared.ask("GET", "openapi.json").json
+    for path, methods in described["paths"].items():
+        for method, one in methods.items():
+            answers = one["responses"]
+            assert {"401", "403", "422", "429", "503"} <= set(answers), (method, path)
+            assert any(code.startswith("2") for code in answers), (method, path)
+            for code, answer in answers.items():
+                if not code.startswith("2"):
+                    schema = answer["content"]["application/json"]["schema"]
+                    assert schema["$ref"].endswith("/ErrorBody"), (method, path, code)

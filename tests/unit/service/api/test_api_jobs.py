@@ -1,0 +1,174 @@
+"""Jobs over HTTP: submitted once however often they are sent, listed in pages, stopped, and their logs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paceline.core.errors import StoreError
+from paceline.service.jobs import FailureKind, JobFailure
+from support.leading import GEMM, Served
+
+
+def test_a_job_is_taken_and_shown(served: Served) -> None:
+    answer = served.submit("job-1", priority=3, tags=["nightly"], overrides={"size": 32})
+    assert answer.status == 201
+    assert (answer.json["id"], answer.json["state"], answer.json["submitted_by"]) == ("job-1", "queued", "local")
+    shown = served.ask("GET", "jobs/job-1").json
+    assert (shown["priority"], shown["tags"], shown["overrides"]) == (3, ["nightly"], {"size": 32})
+    assert shown["suite"] == GEMM
+    assert [entry["kind"] for entry in shown["history"]] == ["submitted"]
+
+
+def test_the_same_id_again_submits_nothing_new(served: Served) -> None:
+    assert [served.submit("job-1").status for _ in range(3)] == [201, 200, 200]
+    assert len(served.ask("GET", "jobs").json["jobs"]) == 1
+
+
+def test_the_same_id_with_another_suite_is_a_conflict(served: Served) -> None:
+    served.submit("job-1")
+    answer = served.submit("job-1", suite="overhead")
+    assert (answer.status, answer.error["what"]) == (409, "conflict")
+    assert served.ask("GET", "jobs/job-1").json["suite"] == GEMM
+
+
+@pytest.mark.parametrize("name", ["quick", "gemm"])
+def test_a_suite_or_a_benchmark_that_ships_is_named(served: Served, name: str) -> None:
+    answer = served.submit("job-1", suite=name)
+    assert (answer.status, answer.json["name"]) == (201, name)
+    assert answer.json["suite"]["cases"]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"suite": "quik"}, "did you mean 'quick'"),
+        ({"suite": "../../etc/passwd.yaml"}, "unknown suite or benchmark"),
+        ({"suite": {"name": "x", "cases": [{"benchmark": "gemm", "sise": 3}]}}, "did you mean 'size'"),
+        ({"suite": {"name": "x", "cases": []}}, "no cases"),
+        ({"suite": {"name": "x" * 201, "cases": GEMM["cases"]}}, "name has 201 letters"),
+        ({"overrides": {"sise": 3}}, "sise"),
+        ({"priority": 101}, "priority"),
+        ({"priority": True}, "priority"),
+        ({"tags": ["a b"]}, "tags"),
+        ({"tags": [f"t{n}" for n in range(17)]}, "tags"),
+        ({"needs": {"gpu": "h200", "colour": "red"}}, "needs.colour"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_what_is_wrong_is_refused_with_words(shared: Served, body: dict[str, Any], words: str) -> None:
+    answer = shared.submit("job-1", **body)
+    assert answer.status == 422
+    assert words in answer.error["message"]
+    assert shared.ask("GET", "jobs").json["jobs"] == []
+
+
+@pytest.mark.parametrize("bad", ["", "-a", "a/b", "a b", "a" * 41, "ä", "a.b", "a_b"])
+def test_an_id_that_could_not_name_a_folder_is_refused(shared: Served, bad: str) -> None:
+    assert shared.submit(bad).status == 422
+
+
+def test_unreadable_json_is_400_and_other_bodies_415(shared: Served) -> None:
+    answer = shared.ask("POST", "jobs", b"{not json", Content_Type="application/json")
+    assert (answer.status, answer.error["what"]) == (400, "unreadable")
+    answer = shared.ask("POST", "jobs", b"id=job-1", Content_Type="application/x-www-form-urlencoded")
+    assert (answer.status, answer.error["what"]) == (415, "not-json")
+
+
+@pytest.mark.parametrize("path", ["jobs/nobody", "jobs/nobody/logs", "runs/nobody", "runs/nobody/report", "nothing"])
+def test_what_is_not_there_is_404_in_the_one_shape(shared: Served, path: str) -> None:
+    answer = shared.ask("GET", path)
+    assert (answer.status, answer.error["what"]) == (404, "not-found")
+
+
+def test_pages_of_jobs_follow_each_other_without_gaps(served: Served) -> None:
+    names = [f"job-{n}" for n in range(7)]
+    for name in names:
+        served.submit(name)
+    served.ask("POST", "jobs/job-3/cancel")
+    seen, path = [], "jobs?limit=3"
+    while True:
+        page = served.ask("GET", path).json
+        seen += [job["id"] for job in page["jobs"]]
+        if page["next"] is None:
+            break
+        path = f"jobs?limit=3&cursor={page['next']}"
+    assert seen == names[::-1]
+    assert [job["id"] for job in served.ask("GET", "jobs?state=cancelled").json["jobs"]] == ["job-3"]
+    assert page["counts"] == {"queued": 6, "cancelled": 1}
+    assert served.ask("GET", "jobs?state=odd").status == 422
+    assert served.ask("GET", f"jobs?cursor={10**17 - 1}_x").status in (200, 422)
+
+
+def test_a_job_goes_through_its_states(served: Served) -> None:
+    served.submit("job-1")
+    served.leader.step()
+    shown = served.ask("GET", "jobs/job-1").json
+    assert (shown["state"], shown["followers"]) == ("placed", ["one"])
+    assert shown["expected_end"] is not None
+    busy = served.ask("GET", "followers").json["followers"][0]
+    assert (busy["id"], busy["present"], [job["job"] for job in busy["jobs"]]) == ("one", True, ["job-1"])
+    served.engine.say("job-1", "first\n")
+    served.leader.step()
+    page = served.ask("GET", "jobs/job-1/logs").json
+    assert ([line["text"] for line in page["lines"]], page["is_over"]) == (["first\n"], False)
+    served.engine.say("job-1", "second\n")
+    served.engine.end("job-1", JobFailure(kind=FailureKind.CASES, message="1 of 1 cases did not succeed"))
+    served.leader.step()
+    page = served.ask("GET", f"jobs/job-1/logs?after={page['next']}").json
+    assert ([line["text"] for line in page["lines"]], page["is_over"]) == (["second\n"], True)
+    shown = served.ask("GET", "jobs/job-1").json
+    assert (shown["state"], shown["failure"]["kind"]) == ("failed", "cases")
+    assert [entry["kind"] for entry in shown["history"]] == ["submitted", "placed", "ended"]
+
+
+def test_a_job_is_stopped_whether_it_waits_or_runs(served: Served) -> None:
+    served.engine.present = []
+    served.submit("waits")
+    assert served.ask("POST", "jobs/waits/cancel").json["state"] == "cancelled"
+    served.engine.present = ["one"]
+    served.submit("runs")
+    served.leader.step()
+    answer = served.ask("POST", "jobs/runs/cancel").json
+    assert (answer["state"], answer["stop_asked"]) == ("placed", True)
+    served.leader.step()
+    assert ("runs", 1) in served.engine.stopped
+    assert served.ask("POST", "jobs/nobody/cancel").status == 404
+
+
+def test_nothing_is_taken_while_nothing_can_be_kept(served: Served) -> None:
+    served.leader.trouble = "could not take a report: the disk is full; make room"
+    answer = served.submit("job-1")
+    assert (answer.status, answer.error["what"]) == (503, "unavailable")
+    assert "the disk is full" in answer.error["message"]
+    assert int(answer.headers["retry-after"]) > 0
+    health = served.ask("GET", "health")
+    assert health.status == 503
+    assert "disk" not in health.error["message"]  # anybody may ask
+    served.leader.trouble = ""
+    assert (served.submit("job-1").status, served.ask("GET", "health").status) == (201, 200)
+
+
+def test_a_store_that_fails_is_503_with_its_own_words(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise StoreError("could not list jobs: the database is gone; start it again")
+
+    monkeypatch.setattr("paceline.store.queue.Queue.counts", fail)
+    answer = served.ask("GET", "jobs")
+    assert (answer.status, "the database is gone" in answer.error["message"]) == (503, True)
+
+
+def test_a_job_that_is_kept_but_not_placed_is_placed_later(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.leader.step()  # the follower is known
+
+    def fail(*_: object) -> None:
+        raise StoreError("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("paceline.store.queue.Writing.save", fail)
+        assert served.submit("job-1").status == 201
+        assert served.ask("GET", "jobs/job-1").json["state"] == "queued"
+    served.leader.step()
+    assert served.ask("GET", "jobs/job-1").json["state"] == "placed"
+    assert [assignment.job_id for assignment in served.engine.begun] == ["job-1"]

@@ -1,0 +1,259 @@
+"""Who is let in, how far, how often and with how much: everything else is refused, and noted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.service.api.guard import HEALTH, needed
+from paceline.service.api.limits import Buckets, Limits
+from paceline.service.api.tokens import Scope, digest, find, make
+from support.leading import Served, served_in
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A leader with tokens."""
+    with served_in(tmp_path_factory.mktemp("locked"), limits=Limits(failures=1e6, failure_burst=10**6)) as made:
+        made.add_token("somebody", "admin")
+        yield made
+
+
+def _routes(served: Served) -> list[tuple[str, str]]:
+    """Every method and path that the application answers, mounted ones as well."""
+    found = []
+    waiting = list(served.app.routes)
+    for route in waiting:  # grows while it is walked
+        inner = getattr(route, "routes", None) or getattr(getattr(route, "original_router", None), "routes", None)
+        waiting += inner or []
+        methods = getattr(route, "methods", None) or ["GET"]
+        found += [(method, re.sub(r"\{[^}]*\}", "x", str(getattr(route, "path", "/")))) for method in methods]
+    return found
+
+
+def _described(served: Served, token: str) -> list[tuple[str, str]]:
+    paths = served.ask("GET", "openapi.json", token=token).json["paths"]
+    return [(method.upper(), re.sub(r"\{[^}]*\}", "x", path)) for path, one in paths.items() for method in one]
+
+
+def test_every_route_is_closed_without_a_token(locked: Served) -> None:
+    token = locked.add_token("reader", "read")
+    routes = {*_routes(locked), *_described(locked, token), ("GET", "/"), ("GET", "/docs"), ("PUT", "/api/v1/nothing")}
+    assert len(routes) > 18
+    assert ("GET", "/api/v1/openapi.json") in routes
+    for method, path in sorted(routes):
+        if path == HEALTH:
+            continue
+        answer = locked.ask(method, path)
+        assert answer.status == 401, (method, path, answer)
+        if method != "HEAD":
+            assert answer.error["what"] == "unauthorized"
+    assert locked.ask("GET", HEALTH).status == 200
+
+
+def test_a_token_reaches_as_far_as_its_scope(locked: Served) -> None:
+    reader, submitter = locked.add_token("reader", "read"), locked.add_token("submitter", "submit")
+    for method, path in _described(locked, reader):
+        scope = needed(method, path)
+        statuses = {token: locked.ask(method, path, token=token).status for token in (reader, submitter)}
+        assert (statuses[reader] == 403) == (scope > Scope.READ and path != HEALTH), (method, path)
+        assert (statuses[submitter] == 403) == (scope > Scope.SUBMIT and path != HEALTH), (method, path)
+
+
+def test_what_nobody_listed_needs_the_highest_scope() -> None:
+    assert needed("POST", "/api/v1/new-thing") is Scope.ADMIN
+    assert needed("DELETE", "/api/v1/jobs/x") is Scope.ADMIN
+    assert needed("GET", "/api/v1/tokens") is Scope.ADMIN
+    assert needed("POST", "/api/v1/jobs/x/cancel") is Scope.SUBMIT
+    assert needed("POST", "/api/v1/jobs/x/cancel/more") is Scope.ADMIN
+
+
+@pytest.mark.parametrize("header", ["Bearer ", "Bearer wrong", "Basic dXNlcjp4", "bearer", "Bearer wrong wrong", "ü"])
+def test_a_wrong_token_is_no_token(locked: Served, header: str) -> None:
+    assert locked.ask("GET", "jobs", Authorization=header.encode("latin-1").decode("latin-1")).status == 401
+
+
+def test_a_token_that_has_expired_or_was_revoked_no_longer_holds(locked: Served) -> None:
+    old = locked.add_token("old", "admin", lasts=DAY, now=datetime.now(UTC) - 2 * DAY)
+    fresh = locked.add_token("fresh", "admin", lasts=DAY)
+    assert [locked.ask("GET", "jobs", token=token).status for token in (old, fresh)] == [401, 200]
+    assert locked.ask("DELETE", "tokens/fresh", token=fresh).status == 204
+    assert locked.ask("GET", "jobs", token=fresh).status == 401
+
+
+def test_tokens_are_made_over_the_api_and_kept_as_digests(locked: Served) -> None:
+    admin = locked.add_token("admin", "admin")
+    made = locked.ask("POST", "tokens", {"name": "ci", "scope": "submit", "days": 30}, token=admin).json
+    assert locked.ask("GET", "jobs", token=made["token"]).status == 200
+    kept = {row.name: row for row in locked.store.queue.tokens()}["ci"]
+    assert kept.digest == digest(made["token"])
+    assert made["token"] not in repr(kept)
+    listed = locked.ask("GET", "tokens", token=admin)
+    assert made["token"].encode() not in listed.body
+    assert kept.digest.encode() not in listed.body
+    assert locked.ask("DELETE", "tokens/nobody", token=admin).status == 404
+
+
+def test_a_token_is_found_by_all_of_it() -> None:
+    token, row = make("a", Scope.READ, DAY)
+    _, other = make("b", Scope.READ, DAY)
+    now = datetime.now(UTC)
+    assert find([other, row], token, now) is row
+    assert find([other, row], token[:-1], now) is None
+    assert find([other, row], token, now + DAY) is None
+    assert len(token) >= 43
+
+
+def test_a_browser_sends_its_token_as_a_cookie(locked: Served) -> None:
+    token = locked.add_token("browser", "read")
+    assert locked.ask("GET", "jobs", Cookie=f"a=b; paceline_token={token}").status == 200
+    assert locked.ask("GET", "jobs", Cookie="paceline_token=wrong").status == 401
+
+
+def test_writes_and_refusals_are_noted(served: Served) -> None:
+    served.submit("job-1")
+    served.ask("POST", "validate", {"suite": "gemm"})
+    admin, reader = served.add_token("boss", "admin"), served.add_token("reader", "read")
+    served.ask("GET", "jobs")
+    served.ask("GET", "jobs", token="wrong")
+    served.ask("POST", "jobs/job-1/cancel", token=reader)
+    served.ask("POST", "jobs/job-1/cancel", token=admin)
+    served.submit("job-2", suite="nothing-such", token=admin)
+    assert served.audit() == [
+        ("local", "POST /api/v1/jobs", "job-1", "201"),
+        ("127.0.0.1", "GET /api/v1/jobs", "", "401 unauthorized"),
+        ("127.0.0.1", "GET /api/v1/jobs", "", "401 unauthorized"),
+        ("reader", "POST /api/v1/jobs/job-1/cancel", "", "403 forbidden"),
+        ("boss", "POST /api/v1/jobs/job-1/cancel", "job-1", "200"),
+        ("boss", "POST /api/v1/jobs", "job-2", "422"),
+    ]
+    entries = served.ask("GET", "audit?limit=2", token=admin).json["entries"]
+    assert [entry["subject"] for entry in entries] == ["job-2", "job-1"]
+
+
+def test_too_many_requests_are_told_when_to_come_again(tmp_path: Path) -> None:
+    with served_in(tmp_path, limits=Limits(rate=0.01, burst=5, failures=0.01, failure_burst=2)) as served:
+        statuses = [served.ask("GET", "jobs").status for _ in range(7)]
+        assert statuses == [200] * 5 + [429] * 2
+        assert int(served.ask("GET", "jobs").headers["retry-after"]) >= 1
+        token, other = served.add_token("a", "read"), served.add_token("b", "read")
+        assert [served.ask("GET", "jobs", token=token).status for _ in range(6)] == [200] * 5 + [429]
+        assert served.ask("GET", "jobs", token=other).status == 200  # each has a bucket of its own
+
+
+def test_those_who_guess_do_not_fill_the_audit_log(tmp_path: Path) -> None:
+    with served_in(tmp_path, limits=Limits(failures=0.001, failure_burst=3)) as served:
+        token = served.add_token("a", "read")
+        assert [served.ask("GET", "jobs", token="guess").status for _ in range(6)] == [401] * 3 + [429] * 3
+        assert len(served.audit()) == 3
+        assert served.ask("GET", "jobs", token=token).status == 200  # from the same address
+
+
+def test_a_bucket_fills_again() -> None:
+    now = 0.0
+    buckets = Buckets(rate=2.0, burst=3, clock=lambda: now)
+    assert [buckets.take("a") for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
+    now = 0.5
+    assert (buckets.take("a"), buckets.take("a")) == (0.0, 0.5)
+    now = 1000.0
+    assert [buckets.take("a") for _ in range(4)][-1] > 0
+    assert buckets.take("b") == 0.0
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A leader that takes a thousand bytes."""
+    with served_in(tmp_path_factory.mktemp("small"), limits=Limits(body=1000, body_seconds=0.5)) as made:
+        yield made
+
+
+class TestBodies:
+    """As long as they may be, and in time."""
+
+    def test_a_large_body_is_refused(self, small: Served) -> None:
+        answer = small.submit("job-1", tags=["x" * 2000])
+        assert (answer.status, answer.error["what"]) == (413, "too-large")
+
+    def test_a_body_that_does_not_say_how_long_it_is_is_counted(self, small: Served) -> None:
+        head = b"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        chunk = b"64\r\n" + b"x" * 100 + b"\r\n"
+        answer = small.raw(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 15)
+        assert answer.startswith(b"HTTP/1.1 413")
+
+    def test_a_body_that_says_it_is_short_is_no_longer_than_that(self, small: Served) -> None:
+        head = b"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        answer = small.raw(head + b"Content-Length: 2\r\nConnection: close\r\n\r\n" + b"{}" + b"x" * 5000)
+        assert answer.startswith(b"HTTP/1.1 422")
+
+    def test_a_body_that_never_comes_is_not_waited_for(self, small: Served) -> None:
+        head = b"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        assert small.raw(head + b"Content-Length: 100\r\n\r\n{").startswith(b"HTTP/1.1 408")
+
+
+class TestWithoutTokens:
+    """Whoever sits at the machine may do everything, and nobody else, and no page of another site."""
+
+    @pytest.mark.parametrize(
+        "host", ["evil.example", "evil.example:8765", "169.254.169.254", "", "[::1", "127.0.0.1.evil"]
+    )
+    def test_another_name_of_this_machine_is_refused(self, shared: Served, host: str) -> None:
+        assert shared.ask("GET", "jobs", Host=host).status in (400, 403)
+
+    @pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:8765", "[::1]:8765", "127.1.2.3"])
+    def test_its_own_names_are_answered(self, shared: Served, host: str) -> None:
+        assert shared.ask("GET", "jobs", Host=host).status == 200
+
+    @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP"])
+    def test_a_proxy_is_refused(self, shared: Served, header: str) -> None:
+        assert shared.ask("GET", "jobs", **{header: "203.0.113.7"}).error["what"] == "proxy"
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"Origin": "http://evil.example"},
+            {"Origin": "null"},
+            {"Origin": "http://127.0.0.1:1"},
+            {"Sec_Fetch_Site": "cross-site"},
+            {"Sec_Fetch_Site": "same-site"},
+        ],
+    )
+    def test_a_page_of_another_site_writes_nothing(self, shared: Served, headers: dict[str, str]) -> None:
+        for path, body in (("jobs", {"id": "a", "suite": "gemm"}), ("jobs/a/cancel", None)):
+            answer = shared.ask("POST", path, body, **headers)
+            assert (answer.status, answer.error["what"]) == (403, "other-site")
+
+    def test_a_page_of_this_site_writes(self, shared: Served) -> None:
+        answer = shared.ask("POST", "validate", {"suite": "gemm"}, Origin=shared.url, Sec_Fetch_Site="same-origin")
+        assert answer.status == 200
+
+    def test_a_form_of_another_site_has_the_wrong_type(self, shared: Served) -> None:
+        body = b'{"id": "a", "suite": "gemm"}'
+        assert shared.ask("POST", "jobs", body, Content_Type="text/plain").status == 415
+
+    def test_a_leader_that_others_reach_lets_nobody_in(self, tmp_path: Path) -> None:
+        with served_in(tmp_path, is_local=False) as served:  # its last token was revoked
+            assert served.ask("GET", "jobs").status == 401
+
+    def test_an_answer_tells_browsers_to_be_careful(self, shared: Served) -> None:
+        headers = shared.ask("GET", "jobs").headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "access-control-allow-origin" not in headers
+
+
+def test_a_defect_tells_nothing_of_itself(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("the password is hunter2")
+
+    monkeypatch.setattr("paceline.store.queue.Queue.counts", fail)
+    answer = served.ask("GET", "jobs")
+    assert (answer.status, answer.error["what"]) == (500, "defect")
+    assert b"hunter2" not in answer.body

@@ -1,0 +1,213 @@
+"""A worker with real processes: what it starts, tells, adopts, stops and cleans up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from paceline.service.engines.base import Assignment, Item
+from paceline.service.follower.spool import Spool
+from paceline.service.follower.worker import Worker
+from paceline.service.jobs import FailureKind
+from support.cli import MARK, PLUGIN
+from support.scripted_followers import naps
+
+PATIENCE = 60.0  # seconds; only what hangs takes so long
+LONG = naps("300s", steps=3000)
+
+
+class Bench:
+    """A worker that may be thrown away, and what it told so far."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.worker = Worker(folder, "here", ["fast"])
+        self.told: dict[tuple[str, int], list[Item]] = {}
+
+    def begin(self, suite: dict[str, Any], name: str = "job", **more: Any) -> Assignment:
+        assignment = Assignment(job_id=name, attempt=1, run_id=f"run-{name}", suite=suite, **more)
+        self.worker.begin(assignment)
+        self.told[name, 1] = []
+        return assignment
+
+    def poll(self) -> None:
+        """Hear what there is to tell, and acknowledge it next time."""
+        heard = {attempt: len(items) for attempt, items in self.told.items()}
+        for report in self.worker.poll(heard):
+            items = self.told[report.job_id, report.attempt]
+            assert [item.number for item in report.items] == list(
+                range(len(items) + 1, len(items) + 1 + len(report.items))
+            )
+            items += report.items
+
+    def until(self, is_so: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not is_so():
+            assert time.monotonic() < deadline, self.told
+            self.poll()
+            time.sleep(0.02)
+
+    def kinds(self, name: str = "job") -> list[str]:
+        return [item.kind for item in self.told[name, 1]]
+
+    def last(self, name: str = "job") -> Item | None:
+        items = self.told[name, 1]
+        return items[-1] if items and items[-1].kind == "ended" else None
+
+    def spool(self, name: str = "job") -> Spool:
+        return Spool(self.folder / f"{name}.1")
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything alive that measures here."""
+        return [one for one in psutil.process_iter() if _environment(one).get(MARK) == str(self.folder)]
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ() if process.status() != psutil.STATUS_ZOMBIE else {}
+    except psutil.Error:
+        return {}
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setenv("PYTHONPATH", str(PLUGIN))
+    monkeypatch.setenv(MARK, str(tmp_path / "spool"))
+    made = Bench(tmp_path / "spool")
+    yield made
+    made.worker.close()
+
+
+def test_an_attempt_is_measured_told_once_and_dropped(bench: Bench) -> None:
+    assignment = bench.begin(naps("10ms", "20ms"))
+    bench.worker.begin(assignment)  # the leader may say so twice
+    bench.until(bench.last)
+    assert bench.kinds()[0] == "began"
+    assert bench.kinds().count("record") == 2
+    assert bench.kinds().count("ended") == 1
+    last = bench.last()
+    assert last is not None
+    assert last.failure is None
+    assert bench.processes() == [], "its devices are free when it says that it has ended"
+    bench.poll()
+    assert bench.worker.poll({}) == []
+    assert list(bench.folder.iterdir()) == []
+
+
+def test_a_suite_that_is_refused_says_so(bench: Bench) -> None:
+    bench.begin({"name": "odd", "cases": [{"benchmark": "no-such-thing"}]})
+    bench.until(bench.last)
+    last = bench.last()
+    assert last is not None
+    assert last.failure is not None
+    assert last.failure.kind is FailureKind.REFUSED
+    assert "no-such-thing" in last.failure.message
+
+
+def test_a_case_sees_the_devices_that_it_was_given(bench: Bench) -> None:
+    bench.begin(LONG, "two", devices=(2, 0))
+    bench.begin(LONG, "none")
+    bench.until(lambda: bench.kinds("two") and bench.kinds("none"))
+    assert {_environment(one)["CUDA_VISIBLE_DEVICES"] for one in bench.processes()} == {"2,0", ""}
+
+
+def test_cancelling_ends_all_processes_and_keeps_what_was_measured(bench: Bench) -> None:
+    bench.begin(naps("10ms", "300s", steps=3000))
+    bench.until(lambda: "samples" in bench.kinds() and "record" in bench.kinds())
+    assert len(bench.processes()) > 1
+    bench.worker.cancel("job", 1)
+    bench.until(bench.last)
+    last = bench.last()
+    assert last is not None
+    assert last.failure is not None
+    assert last.failure.kind is FailureKind.LOST
+    assert bench.processes() == []
+
+
+def test_cancelling_what_has_hardly_started(bench: Bench) -> None:
+    bench.begin(LONG)
+    bench.worker.cancel("job", 1)
+    bench.until(bench.last)
+    assert "record" not in bench.kinds()
+
+
+def test_a_process_that_was_killed_is_spoken_for(bench: Bench) -> None:
+    bench.begin(LONG)
+    bench.until(lambda: "began" in bench.kinds())
+    runner = bench.spool().process
+    assert runner is not None
+    (bench.spool().folder / "output.txt").write_text("one\nthe last words\n")
+    os.kill(runner["pid"], signal.SIGKILL)
+    bench.until(bench.last)
+    last = bench.last()
+    assert last is not None
+    assert last.failure is not None
+    assert last.failure.kind is FailureKind.LOST
+    assert "ended by signal 9; its last words: one / the last words" in last.failure.message
+    bench.until(lambda: not bench.processes())
+
+
+@pytest.mark.parametrize("when", ["at once", "while it measures"])
+def test_a_new_worker_adopts_what_runs(bench: Bench, when: str) -> None:
+    bench.begin(naps("1s"))
+    if when == "while it measures":
+        bench.until(lambda: "began" in bench.kinds())
+    bench.worker = Worker(bench.folder, "here")
+    bench.until(bench.last)
+    last = bench.last()
+    assert last is not None
+    assert last.failure is None, "the worker's end is no reason to measure again"
+    assert bench.kinds().count("began") == bench.kinds().count("record") == 1
+    bench.poll()
+    assert bench.worker.poll({}) == []
+
+
+def test_a_new_worker_speaks_for_what_died_meanwhile(bench: Bench) -> None:
+    bench.begin(LONG)
+    bench.until(lambda: "began" in bench.kinds())
+    bench.worker.close()
+    bench.worker = Worker(bench.folder, "here")
+    bench.until(bench.last)
+    last = bench.last()
+    assert last is not None
+    assert last.failure is not None
+    assert last.failure.kind is FailureKind.LOST
+
+
+def test_without_a_word_from_the_leader_it_ends_by_itself(bench: Bench) -> None:
+    bench.begin(LONG, lease_seconds=1.0)
+    deadline = time.monotonic() + PATIENCE
+    while bench.spool().process is None or bench.processes():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    (report,) = bench.worker.poll({})
+    assert report.items[-1].kind == "ended"
+
+
+def test_half_a_line_is_no_item_and_is_mended(tmp_path: Path) -> None:
+    spool = Spool.make(tmp_path / "job.1", Assignment(job_id="job", attempt=1, run_id="run", suite={}))
+    spool.append("log", text="one")
+    with (tmp_path / "job.1" / "items.jsonl").open("ab") as file:
+        file.write(b'{"number": 2, "kind": "lo')
+    assert [item.text for item in Spool(tmp_path / "job.1").items()] == ["one"]
+    after = Spool(tmp_path / "job.1")
+    after.append("log", text="two")
+    assert [(item.number, item.text) for item in spool.items()] == [(1, "one"), (2, "two")]
+
+
+def test_one_process_speaks_at_a_time(tmp_path: Path) -> None:
+    spool = Spool.make(tmp_path / "job.1", Assignment(job_id="job", attempt=1, run_id="run", suite={}))
+    with spool.speaking() as is_mine:
+        assert is_mine
+        child = os.fork()
+        if child == 0:
+            with spool.speaking() as is_childs:
+                os._exit(int(is_childs))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -1,0 +1,138 @@
+"""The queue, a job and the machines: what is told, as a page and as JSON."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from paceline.service.jobs import FailureKind, JobFailure
+from support.scripted_followers import a_job
+
+GEMM = {"name": "small", "cases": [{"benchmark": "gemm", "size": 64}]}
+
+
+def job(visited: Any, name: str, **more: Any) -> None:
+    made = a_job(name, datetime.now(UTC), suite=GEMM, **more)
+    visited.leader.submit(made.model_copy(update={"name": name}))
+
+
+def test_an_idle_leader_says_so(visited: Any) -> None:
+    assert "2 machines are here and idle; nothing waits." in visited.page("/")
+
+
+def test_who_runs_what_and_who_waits_in_the_order_of_turns(visited: Any) -> None:
+    for name in ("first", "second"):
+        job(visited, name)
+    job(visited, "later")
+    job(visited, "urgent", priority=9)
+    visited.leader.step()
+    seen = visited.json("/")
+    assert seen["answer"] == "2 jobs run on 2 of 2 machines; 2 jobs wait."
+    assert {machine["id"]: machine["running"][0]["name"] for machine in seen["machines"]} == {
+        "one": "first",
+        "two": "second",
+    }
+    assert [waiting["name"] for waiting in seen["waiting"]] == ["urgent", "later"]
+    page = visited.page("/")
+    assert page.index(">urgent<") < page.index(">later<")
+
+
+def test_a_long_queue_is_shown_page_by_page(visited: Any) -> None:
+    for number in range(122):
+        job(visited, f"job-{number:03}")
+    first, last = visited.json("/"), visited.json("/?page=3")
+    assert (len(first["waiting"]), first["pages"], len(last["waiting"])) == (50, 3, 20)
+    assert last["waiting"][0]["place"] == 101
+    assert visited.json("/?page=99")["page"] == 3
+    assert visited.page("/").count('<td class="num muted">') == 50
+    assert visited.get("/?page=none").status_code == 400
+
+
+def test_only_the_changing_part_is_fetched_again(visited: Any) -> None:
+    part = visited.page("/?part=live")
+    assert part.lstrip().startswith('<div id="live"')
+    assert "<script" not in part and "<style" not in part
+
+
+def test_a_job_tells_what_happened(visited: Any) -> None:
+    job(visited, "mine", submitted_by="ada")
+    visited.leader.step()
+    where = visited.leader.job("mine").followers[0]
+    visited.engine.attempt("mine").begin(cases=2)
+    visited.engine.attempt("mine").record()
+    visited.leader.step()
+    running = visited.json("/jobs/mine")
+    assert running["answer"] == f"mine runs on {where}: 1 of 2 cases measured."
+    assert [case["state"] for case in running["cases"]] == ["ok", "waiting"]
+    assert f'href="/runs/{running["job"]["run_ids"][0]}"' in visited.page("/jobs/mine")
+    visited.engine.present.remove(where)
+    visited.leader.step()
+    visited.leader.step()
+    visited.engine.attempt("mine", 2).begin()
+    visited.engine.attempt("mine", 2).end(JobFailure(kind=FailureKind.CASES, message="1 of 1 cases did not succeed"))
+    visited.leader.step()
+    told = [one["text"] for one in visited.json("/jobs/mine")["history"]]
+    other = "two" if where == "one" else "one"
+    assert told == [
+        "Submitted by ada",
+        f"Placed on {where}",
+        "Began to measure",
+        f"Lost: follower {where} is gone; it waits again",
+        f"Attempt 2: placed on {other}",
+        "Began to measure",
+        "Failed: 1 of 1 cases did not succeed",
+    ]
+    assert 'id="live" data-over' in visited.page("/jobs/mine")
+
+
+def test_the_end_of_the_log_is_shown(visited: Any) -> None:
+    job(visited, "mine")
+    visited.leader.step()
+    attempt = visited.engine.attempt("mine")
+    for line in range(250):
+        attempt.tell("log", text=f"line {line}\n")
+    visited.leader.step()
+    log = visited.json("/jobs/mine")["log"].splitlines()
+    assert (log[0], log[-1], len(log)) == ("line 50", "line 249", 200)
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_job_is_cancelled_by_its_button(visited: Any, is_running: bool) -> None:
+    job(visited, "mine")
+    if is_running:
+        visited.leader.step()
+    else:
+        for name in ("a", "b"):
+            job(visited, name, priority=50)
+    sent = visited.send("/jobs/mine/cancel", visited.form("/jobs/mine"))
+    assert (sent.status_code, sent.headers["location"]) == (303, "/jobs/mine")
+    stopped = visited.leader.job("mine")
+    assert stopped.stop_asked or stopped.state == "cancelled"
+    assert visited.json("/jobs/mine")["history"][-1]["text"] in ("Stop asked by local", "Cancelled by local")
+    assert visited.store.queue.audited()[0].subject == "mine"
+
+
+def test_machines_tell_what_they_have_and_did(visited: Any) -> None:
+    job(visited, "mine")
+    visited.leader.step()
+    where = visited.leader.job("mine").followers[0]
+    visited.engine.attempt("mine").all_of_it()
+    visited.leader.step()
+    seen = visited.json(f"/machines/{where}")
+    assert seen["answer"] == f"{where} is idle."
+    assert [(given["name"], given["state"]) for given in seen["given"]] == [("mine", "succeeded")]
+    assert f'href="/runs/{seen["given"][0]["run_id"]}"' in visited.page(f"/machines/{where}")
+    visited.engine.present.remove(where)
+    visited.leader.step()
+    assert visited.json("/machines")["answer"] == "1 machine here, 1 gone."
+    assert visited.json(f"/machines/{where}")["answer"] == f"{where} is not here."
+
+
+@pytest.mark.parametrize("path", ["/jobs/none", "/runs/none", "/machines/none"])
+def test_what_does_not_exist_is_a_page_that_says_so(visited: Any, path: str) -> None:
+    answer = visited.get(path)
+    assert answer.status_code == 404
+    assert "Not found" in answer.text and "none" in answer.text
+    assert visited.client.get(f"{path}?format=json").json()["status"] == 404

@@ -1,0 +1,141 @@
+"""The form: its fields, what it refuses and where it says so, and the job that comes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paceline.core.errors import InputError
+from paceline.web import form as forms
+
+SUITE = "name: small\ncases:\n  - benchmark: gemm\n    size: [64, 128]\n"
+
+
+def checked(visited: Any, **fields: str) -> Any:
+    kind = fields.setdefault("kind", "benchmark")
+    answer = visited.send("/submit/check", visited.form(f"/submit?kind={kind}") | fields)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_a_benchmark_is_submitted_with_its_parameters(visited: Any) -> None:
+    job_id = visited.submit(kind="benchmark", **{"p.size": "64, 128", "p.precision": "fp32", "priority": "3"})
+    job = visited.leader.job(job_id)
+    assert job.suite == {"name": "gemm", "cases": [{"benchmark": "gemm", "size": ["64", "128"], "precision": "fp32"}]}
+    assert (job.priority, job.submitted_by) == (3, "local")
+
+
+def test_a_suite_that_ships_is_submitted_with_changes(visited: Any) -> None:
+    job = visited.leader.job(visited.submit(kind="suite", suite="quick", set="budget=1s", tags="nightly, x"))
+    assert (job.name, job.overrides, job.tags) == ("quick", {"budget": "1s"}, ("nightly", "x"))
+
+
+def test_a_suite_of_ones_own_is_submitted_once(visited: Any) -> None:
+    fields = visited.form("/submit?kind=yaml") | {"yaml": SUITE, "gpus": "0"}
+    places = [visited.send("/submit", fields).headers["location"] for _ in range(2)]
+    assert places[0] == places[1]
+    assert visited.json("/")["counts"]["queued"] + visited.json("/")["counts"]["placed"] == 1
+
+
+def test_parts_of_a_parameter_become_one(visited: Any) -> None:
+    fields = {"benchmark": "serve", "p.model": "mlp-small", "p.load.rate": "10", "p.load.duration": "1s"}
+    page = visited.page("/submit?kind=benchmark&name=serve")
+    assert 'name="p.load.rate"' in page and 'name="p.server.kind"' in page
+    found, errors = forms.read_parameters({"load.rate": "10", "load.duration": "1s"}, parameters_of("serve"))
+    assert (found, errors) == ({"load": {"rate": "10", "duration": "1s"}}, {})
+    assert "p.load.rate" not in checked(visited, **fields)["errors"]
+
+
+def parameters_of(name: str) -> Any:
+    from paceline.benchmarks import registry
+
+    return registry().get(name).Parameters
+
+
+def test_every_benchmark_has_a_form(visited: Any) -> None:
+    from paceline.benchmarks import registry
+
+    for name in registry().entries:
+        page = visited.page(f"/submit?kind=benchmark&name={name}")
+        for parameter in registry().get(name).Parameters.model_fields:
+            assert f'name="p.{parameter}' in page, (name, parameter)
+
+
+@pytest.mark.parametrize(
+    ("fields", "place", "words"),
+    [
+        ({"p.size": "large"}, "p.size", "'size' = 'large'"),
+        ({"p.size": "64, none"}, "p.size", "'none'"),
+        ({"p.precision": "fp23"}, "p.precision", "did you mean 'fp"),
+        ({"p.sise": "64"}, "p.sise", "did you mean 'size'"),
+        ({"p.m": "64"}, "benchmark", "m"),
+        ({"p.repeat": "0"}, "p.repeat", "greater than or equal to 1"),
+        ({"benchmark": "gem"}, "benchmark", "did you mean 'gemm'"),
+        ({"priority": "high"}, "priority", "whole number"),
+        ({"priority": "101"}, "priority", "100"),
+        ({"gpus": "-1"}, "gpus", "greater than or equal to 0"),
+        ({"tags": "<b>"}, "tags", "match"),
+        ({"kind": "suite", "suite": "quik"}, "suite", "did you mean 'quick'"),
+        ({"kind": "suite", "suite": "quick", "set": "budget"}, "set", "key=value"),
+        ({"kind": "suite", "suite": "quick", "set": "budgte=1s"}, "set", "did you mean 'budget'"),
+        ({"kind": "yaml", "yaml": "name: x\ncasse: []\n"}, "yaml", "did you mean 'cases'"),
+        ({"kind": "yaml", "yaml": "name: [x\n"}, "yaml", "line 2"),
+        ({"kind": "yaml", "yaml": "- 1\n"}, "yaml", "mapping"),
+        ({"kind": "yaml", "yaml": SUITE.replace("size", "sise")}, "yaml", "did you mean 'size'"),
+    ],
+)
+def test_a_mistake_is_told_at_its_field(visited: Any, fields: dict[str, str], place: str, words: str) -> None:
+    found = checked(visited, **fields)
+    assert not found["ok"]
+    assert words in found["errors"][place]
+    kind = fields.get("kind", "benchmark")
+    sent = visited.send("/submit", visited.form(f"/submit?kind={kind}") | fields)
+    if fields.get("benchmark") != "gem":  # a benchmark that does not exist has no form
+        assert sent.status_code == 422
+        assert fields[place].partition("\n")[0].replace("<b>", "&lt;b&gt;") in sent.text if place in fields else True
+    assert not visited.store.queue.counts()
+
+
+def test_what_it_comes_to_is_told_before_it_is_sent(visited: Any) -> None:
+    found = checked(visited, kind="yaml", yaml=SUITE)
+    assert (found["ok"], found["cases"]) == (True, 2)
+    assert found["message"].endswith("2 of the 2 machines here can run it.")
+    assert (
+        "0 of the 2 machines here can run it; the job will wait for another."
+        in (checked(visited, kind="yaml", yaml=SUITE, gpus="8")["message"])
+    )
+
+
+def test_code_from_the_network_is_refused(visited: Any) -> None:
+    harmful = "name: x\ncases:\n  - benchmark: train\n    model: os:system\n"
+    assert "network" in checked(visited, kind="yaml", yaml=harmful)["errors"]["yaml"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(f"{n}: &{n} [{', '.join([f'*{p}'] * 10)}]\n" for p, n in zip("abcdefg", "bcdefgh", strict=True)),  # noqa: E501
+        "a: &a {k: 1}\n" + "".join(f"{n}: &{n} {{<<: [{', '.join([f'*{p}'] * 10)}]}}\n" for p, n in zip("abcdefg", "bcdefgh", strict=True)),  # noqa: E501
+        "&a [*a]\n",
+        "[" * 5000 + "]" * 5000,
+    ],
+)  # fmt: skip
+def test_a_document_that_would_grow_beyond_measure_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"more than|too deeply"):
+        forms.read_text(text, "the suite")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("64", "64"),
+        ("64, 128", ["64", "128"]),
+        ("generated/fc:layers=2,width=64", "generated/fc:layers=2,width=64"),
+        ("uniform(1, 8)", "uniform(1, 8)"),
+        ("[1, 2]", [1, 2]),
+        ("{rate: 5}", {"rate": 5}),
+    ],
+)
+def test_values_read_as_people_write_them(text: str, value: object) -> None:
+    assert forms.read_value(text) == value
