@@ -154,10 +154,10 @@ def losses(store: Store, follower: str) -> int:
 def test_every_job_ends_once_whatever_happens_to_the_nodes(ray_cluster: RayCluster) -> None:
     cluster = ray_cluster
     cluster.lead()
-    cluster.follow("bravo", 3)
-    cluster.follow("charlie", 4)
     with open_store(cluster.sandbox.folder / "store.db") as store:
-        wait_for("three followers", lambda: len(store.queue.followers()) == 3)
+        for number, name in enumerate(["bravo", "charlie"], start=3):  # one by one, as Ray is slow to start
+            cluster.follow(name, number)
+            wait_for(name, lambda name=name: name in {row.id for row in store.queue.followers()})
         _submit_twelve(cluster)
 
         wait_for("a job on bravo", lambda: on(store, "bravo"))

@@ -74,11 +74,14 @@ def _lead(store: Store, engine: Engine, host: str, port: int, tls: Tls | None) -
     listening = serving.bind(host, port)
     leader = Leader(store, engine)
     app = create_app(leader, store, Door(is_local=is_loopback(host)), report=_page, pages=_pages(leader, store))
-    click.echo(f"Leading at {serving.address_of(listening, tls, host)}")
-    click.echo(f"Store:     {store.location.shown}")
-    if not is_loopback(host) and tls is None:
-        click.echo("paceline: tokens travel unencrypted: use --tls-cert and --tls-key, or a proxy with TLS", err=True)
-    serving.serve(leader, app, listening, tls)
+
+    def ready() -> None:
+        click.echo(f"Leading at {serving.address_of(listening, tls, host)}")
+        click.echo(f"Store:     {store.location.shown}")
+        if not is_loopback(host) and tls is None:
+            click.echo("paceline: tokens travel unencrypted: use --tls-cert and --tls-key, or a proxy", err=True)
+
+    serving.serve(leader, app, listening, tls, ready=ready)
     click.echo("Stopped; what is being measured goes on, and the next leader on this store takes it over.")
 
 
@@ -89,9 +92,10 @@ def _engine(name: str, folder: Path, labels: tuple[str, ...]) -> Engine:
     return LocalEngine(folder, labels)
 
 
-def _pages(leader: Leader, store: Store) -> Pages | None:
-    """The pages, where this installation has them."""
-    return None
+def _pages(leader: Leader, store: Store) -> Pages:
+    from paceline.web.pages import pages_of
+
+    return pages_of(leader, store, _page)
 
 
 def _page(records: RunRecords) -> str:

@@ -21,6 +21,8 @@ _ORDER = (
     *("compare", "recommend", "leaderboard", "baseline", "diagnose", "plan", "simulate"),
 )
 
+_LASTING = ("run", "leader", "follower", "simulate", "logs", "submit")  # verbs that may take hours
+
 
 class Verbs(click.Group):
     """Every module of this folder that is no helper is a verb; its first docstring line is the verb's help."""
@@ -33,6 +35,8 @@ class Verbs(click.Group):
         if cmd_name not in self.list_commands(ctx):
             guess = nearest(cmd_name, self.list_commands(ctx))
             ctx.fail(f"no such verb '{cmd_name}'" + (f": did you mean '{guess}'?" if guess else ""))
+        if cmd_name not in _LASTING:
+            gc.disable()  # its process is over before garbage could matter
         command: click.Command = importlib.import_module(f"paceline.cli.{cmd_name}").command
         return command
 
@@ -62,7 +66,6 @@ def paceline() -> None:
 def main() -> None:
     """Run the command line; bad input ends with one clear message and exit code 2."""
     _have_streams()
-    gc.set_threshold(100_000, 50, 50)  # a verb's objects live as long as the verb
     try:
         code = paceline.main(prog_name="paceline", standalone_mode=False)
     except PacelineError as error:

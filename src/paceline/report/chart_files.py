@@ -19,7 +19,7 @@ from paceline.core.run import RunRecords
 from paceline.report.charts import Chart, draw_png
 from paceline.report.columns import sections
 from paceline.report.csv import harmless
-from paceline.report.html import FULL, LISTED, section_charts
+from paceline.report.html import LISTED, detailed_rows, section_charts
 from paceline.report.insights import insight_charts, insights
 from paceline.report.samples_chart import distribution
 
@@ -88,7 +88,7 @@ def _of_page(summary: RunSummary, ceilings: KnownCeilings | None) -> list[Chart]
 
 
 def _of_samples(summary: RunSummary, primary: Mapping[str, str] | None) -> Iterator[tuple[Chart, str, Rows]]:
-    for row in summary.telling(FULL):
+    for row in detailed_rows(summary):
         source = sampled(row.record, headline_of(row.record, (primary or {}).get(row.case.benchmark)))
         chart = distribution(source) if source is not None else None
         if source is None or chart is None:

@@ -50,7 +50,8 @@ _BYTES = {"total", "available", "limit", "limit_used", "swap_total", "swap_used"
 _BYTES |= {"memory_total", "memory_used"}
 _CARDS = 4
 # A page of thousands of cases would be too large to open: so many stand in its tables, and so many are shown in full.
-LISTED, FULL = 1000, 300
+LISTED = 500
+_ALL_IN_FULL, _SOME_IN_FULL = 300, 100
 _SERVED = ("latency_p99", "latency_p50", "goodput", "throughput")  # what a single served case shows beside its headline
 
 
@@ -109,7 +110,7 @@ def render(
     summary = summarize_run(records, primary)
     script = Markup(page_templates().get_template("report.js").render())
     drawn = charts.available()
-    listed, detailed = summary.telling(LISTED), summary.telling(FULL)
+    listed, detailed = summary.telling(LISTED), detailed_rows(summary)
     run = records.run
     return (
         page_templates()
@@ -139,6 +140,11 @@ def render(
             percentiles=PERCENTILES,
         )
     )
+
+
+def detailed_rows(summary: RunSummary) -> tuple[Row, ...]:
+    """The cases that are shown in full."""
+    return summary.rows if len(summary.rows) <= _ALL_IN_FULL else summary.telling(_SOME_IN_FULL)
 
 
 def _table(section: Section, drawn: bool) -> Table:

@@ -20,6 +20,7 @@ from paceline.core.stats import Summary
 
 MEASUREMENT = ("metric", "scope", "at", "statistic", "summary", "derived_from", "work", "samples")
 
+_FIELDS = frozenset(Measurement.model_fields)
 _Model = TypeVar("_Model", bound=BaseModel)
 _FLOAT = "$float"  # JSON has no word for infinities and NaN
 
@@ -31,6 +32,8 @@ def dumps(value: Any) -> str:
 
 def loads(text: str | bytes) -> Any:
     """The value that `dumps` was given."""
+    if text in ("{}", "[]"):
+        return {} if text == "{}" else []
     marked = _FLOAT.encode() in text if isinstance(text, bytes) else _FLOAT in text
     return json.loads(text, object_hook=_restore if marked else None)
 
@@ -78,7 +81,7 @@ def measurement_rows(record_id: int, record: Record) -> list[dict[str, Any]]:
 def to_run(row: Mapping[str, Any], status: RunStatus, cases: Iterable[str]) -> Run:
     """The run of a row of `runs` and the documents of its cases, as text."""
     fields = {name: value for name, value in row.items() if name != "runner"}
-    return Run.model_validate(fields | {"status": status, "cases": [_read(Case, text) for text in cases]})
+    return Run.model_validate(fields | {"status": status, "cases": [_case(text) for text in cases]})
 
 
 def to_record(row: Mapping[str, Any], measurements: Sequence[Measurement]) -> Record:
@@ -86,25 +89,37 @@ def to_record(row: Mapping[str, Any], measurements: Sequence[Measurement]) -> Re
     fields = {name: value for name, value in row.items() if name not in ("id", "case_index")}
     fields |= {name: loads(fields[name]) for name in ("facts", "doubts", "conditions")}
     fields["cause"] = loads(fields["cause"]) if fields["cause"] is not None else None
-    fields["case"] = _read(Case, fields["case"])
+    fields["case"] = _case(fields["case"])
     return Record.model_validate(fields | {"measurements": measurements})
 
 
 def to_measurement(row: Sequence[Any]) -> Measurement:
-    """The measurement of the columns `MEASUREMENT`, whose documents are still text."""
+    """The measurement of the columns `MEASUREMENT`, whose documents are still text.
+
+    It was checked when it was written, and there may be a hundred thousand: it is put together without checking again.
+    """
     metric, scope, at, statistic, summary, derived_from, work, samples = row
-    return Measurement.model_validate(
-        {
-            "metric": _metric(metric),
-            "scope": scope,
-            "at": loads(at) if at != "{}" else {},
-            "statistic": statistic,
-            "summary": _read(Summary, summary),
-            "derived_from": derived_from,
-            "work": work,
-            "samples": unpack(samples),
-        }
-    )
+    measurement = Measurement.__new__(Measurement)
+    for name, value in (
+        (
+            "__dict__",
+            {
+                "metric": _metric(metric),
+                "scope": scope,
+                "at": loads(at) if at != "{}" else {},
+                "statistic": statistic,
+                "summary": _read(Summary, summary),
+                "samples": unpack(samples),
+                "derived_from": derived_from,
+                "work": work,
+            },
+        ),
+        ("__pydantic_fields_set__", set(_FIELDS)),
+        ("__pydantic_extra__", None),
+        ("__pydantic_private__", None),
+    ):
+        object.__setattr__(measurement, name, value)
+    return measurement
 
 
 def to_line(record: Record) -> str:
@@ -115,6 +130,12 @@ def to_line(record: Record) -> str:
 def from_line(line: str | bytes) -> Record:
     """The record of a line; ValueError when it is none."""
     return Record.model_validate(loads(line))
+
+
+@lru_cache(maxsize=32_768)
+def _case(text: str) -> Case:
+    """A case is kept with its run and with each of its records."""
+    return _read(Case, text)
 
 
 def _read(kind: type[_Model], text: str) -> _Model:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 import yaml
@@ -19,6 +21,8 @@ from paceline.report.text import humanize, one_line
 from paceline.runner.suite_file import read_yaml
 
 PREFIX = "p."  # before the name of a parameter, so that it cannot be taken for a field of the form itself
+LONGEST_TEXT = 100_000
+DEEPEST = 30
 MOST_NODES = 20_000  # of a document in YAML, each as often as it is used
 # Between values: not within brackets, nor where a setting of the same value follows, as in fc:layers=2,width=64.
 _COMMA = re.compile(r",(?!\s*\w+=)(?![^()\[\]{}]*[)\]}])")
@@ -110,15 +114,27 @@ def read_settings(text: str) -> dict[str, Any]:
 
 def read_text(text: str, where: str) -> Any:
     """A document in YAML; one that grows beyond measure when it is read is refused before."""
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        if node is not None and sum(1 for _ in _first(_nodes(node), MOST_NODES + 1)) > MOST_NODES:
+    if len(text) > LONGEST_TEXT:
+        raise InputError(f"{where} has {len(text):,} letters, and at most {LONGEST_TEXT:,} are taken")
+    with suppress(yaml.YAMLError):  # read_yaml says what is wrong, and in which line
+        node = yaml.compose(text, Loader=_Shallow)
+        if node is not None and next(islice(_nodes(node), MOST_NODES, None), None) is not None:
             raise InputError(f"{where} has more than {MOST_NODES:,} values")
-    except yaml.YAMLError:
-        pass  # read_yaml says what is wrong, and in which line
-    except RecursionError:
-        raise InputError(f"{where} is nested too deeply") from None
     return read_yaml(text, where)
+
+
+class _Shallow(yaml.SafeLoader):
+    """Refuses what is nested so deeply that reading it would never end."""
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise InputError(f"the text is nested more than {DEEPEST} deep")
+        made = super().compose_node(parent, index)
+        self._depth -= 1
+        return made
 
 
 def _nodes(node: yaml.Node) -> Iterator[yaml.Node]:
@@ -131,11 +147,6 @@ def _nodes(node: yaml.Node) -> Iterator[yaml.Node]:
             waiting += found.value
         elif isinstance(found, yaml.MappingNode):
             waiting += [part for pair in found.value for part in pair]
-
-
-def _first(found: Iterable[Any], count: int) -> Iterator[Any]:
-    for _, one in zip(range(count), found, strict=False):
-        yield one
 
 
 class _Complaints:

@@ -213,3 +213,16 @@ def test_what_a_machine_cannot_do_fails_only_where_it_is_required(require: bool)
     summary = summarize_run(run_of([cannot(0, require=require)]))
     assert (len(summary.failed), len(summary.impossible)) == (int(require), int(not require))
     assert summary.rows[0].remedy
+
+
+def test_of_very_many_cases_those_come_first_that_a_reader_would_look_at() -> None:
+    times = Measurement.of_samples(STEP_TIME, [0.1, 0.1, 0.1])
+    doubt = Doubt(kind="noisy", message="noisy", remedy="wait")
+    cause = Cause(kind=CauseKind.ERROR, message="no")
+    records = [record(case(index, "train", f"case {index}", model=f"m{index}"), [times]) for index in range(50)]
+    records[30] = record(case(30, "train", "case 30", model="m30"), [times], doubts=[doubt])
+    records[40] = record(case(40, "train", "case 40", model="m40"), outcome=Outcome.FAILED, cause=cause)
+    summary = summarize_run(run_of(records))
+    assert summary.telling(50) == summary.rows
+    assert [row.case.index for row in summary.telling(2)] == [30, 40]
+    assert len(summary.telling(10)) == 10

@@ -20,6 +20,7 @@ from support.cli import MARK, PLUGIN
 from support.scripted_followers import naps
 
 PATIENCE = 60.0  # seconds; only what hangs takes so long
+pytestmark = pytest.mark.slow
 LONG = naps("300s", steps=3000)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,22 @@ class Visited:
 
 @pytest.fixture
 def visited(tmp_path: Path) -> Iterator[Visited]:
+    """A leader of a test's own."""
+    with visited_in(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visited]:
+    """A leader for tests that change nothing."""
+    with visited_in(tmp_path_factory.mktemp("leader")) as made:
+        yield made
+
+
+@contextmanager
+def visited_in(folder: Path) -> Iterator[Visited]:
     engine = ScriptedEngine(["one", "two"])
-    with open_store(tmp_path / "store.db") as store:
+    with open_store(folder / "store.db") as store:
         leader = Leader(store, engine)
         app = create_app(
             leader, store, Door(is_local=True), report=report.render, pages=pages_of(leader, store, report.render)

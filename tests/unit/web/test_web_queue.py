@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from paceline.service.jobs import FailureKind, JobFailure
+from paceline.service.leader import Leader
+from paceline.web.pages.queue import FRESH, Turns
 from support.scripted_followers import a_job
 
 GEMM = {"name": "small", "cases": [{"benchmark": "gemm", "size": 64}]}
@@ -48,6 +50,24 @@ def test_a_long_queue_is_shown_page_by_page(visited: Any) -> None:
     assert visited.json("/?page=99")["page"] == 3
     assert visited.page("/").count('<td class="num muted">') == 50
     assert visited.get("/?page=none").status_code == 400
+
+
+def test_many_who_look_at_a_long_queue_share_one_look() -> None:
+    asked: list[int] = []
+    now = 0.0
+
+    class Counted:
+        def waiting(self, limit: int) -> list[int]:
+            asked.append(limit)
+            return list(range(limit))
+
+    turns = Turns(cast(Leader, Counted()), clock=lambda: now)
+    assert [len(turns.first(50, of=5000)) for _ in range(3)] == [50] * 3
+    assert len(turns.first(100, of=5000)) == 100
+    now = FRESH
+    turns.first(50, of=5000)
+    turns.first(50, of=10)
+    assert asked == [50, 100, 50, 50]
 
 
 def test_only_the_changing_part_is_fetched_again(visited: Any) -> None:

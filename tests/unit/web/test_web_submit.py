@@ -38,13 +38,13 @@ def test_a_suite_of_ones_own_is_submitted_once(visited: Any) -> None:
     assert visited.json("/")["counts"]["queued"] + visited.json("/")["counts"]["placed"] == 1
 
 
-def test_parts_of_a_parameter_become_one(visited: Any) -> None:
+def test_parts_of_a_parameter_become_one(shared: Any) -> None:
     fields = {"benchmark": "serve", "p.model": "mlp-small", "p.load.rate": "10", "p.load.duration": "1s"}
-    page = visited.page("/submit?kind=benchmark&name=serve")
+    page = shared.page("/submit?kind=benchmark&name=serve")
     assert 'name="p.load.rate"' in page and 'name="p.server.kind"' in page
     found, errors = forms.read_parameters({"load.rate": "10", "load.duration": "1s"}, parameters_of("serve"))
     assert (found, errors) == ({"load": {"rate": "10", "duration": "1s"}}, {})
-    assert "p.load.rate" not in checked(visited, **fields)["errors"]
+    assert "p.load.rate" not in checked(shared, **fields)["errors"]
 
 
 def parameters_of(name: str) -> Any:
@@ -53,13 +53,12 @@ def parameters_of(name: str) -> Any:
     return registry().get(name).Parameters
 
 
-def test_every_benchmark_has_a_form(visited: Any) -> None:
+def test_every_benchmark_has_a_form() -> None:
     from paceline.benchmarks import registry
 
-    for name in registry().entries:
-        page = visited.page(f"/submit?kind=benchmark&name={name}")
-        for parameter in registry().get(name).Parameters.model_fields:
-            assert f'name="p.{parameter}' in page, (name, parameter)
+    for benchmark in registry().entries.values():
+        names = {entry.name for group in forms.groups_of(benchmark.Parameters) for entry in group.entries}
+        assert {name.partition(".")[0] for name in names} >= set(benchmark.Parameters.model_fields)
 
 
 @pytest.mark.parametrize(
@@ -85,31 +84,31 @@ def test_every_benchmark_has_a_form(visited: Any) -> None:
         ({"kind": "yaml", "yaml": SUITE.replace("size", "sise")}, "yaml", "did you mean 'size'"),
     ],
 )
-def test_a_mistake_is_told_at_its_field(visited: Any, fields: dict[str, str], place: str, words: str) -> None:
-    found = checked(visited, **fields)
+def test_a_mistake_is_told_at_its_field(shared: Any, fields: dict[str, str], place: str, words: str) -> None:
+    found = checked(shared, **fields)
     assert not found["ok"]
     assert words in found["errors"][place]
     kind = fields.get("kind", "benchmark")
-    sent = visited.send("/submit", visited.form(f"/submit?kind={kind}") | fields)
+    sent = shared.send("/submit", shared.form(f"/submit?kind={kind}") | fields)
     if fields.get("benchmark") != "gem":  # a benchmark that does not exist has no form
         assert sent.status_code == 422
         assert fields[place].partition("\n")[0].replace("<b>", "&lt;b&gt;") in sent.text if place in fields else True
-    assert not visited.store.queue.counts()
+    assert not shared.store.queue.counts()
 
 
-def test_what_it_comes_to_is_told_before_it_is_sent(visited: Any) -> None:
-    found = checked(visited, kind="yaml", yaml=SUITE)
+def test_what_it_comes_to_is_told_before_it_is_sent(shared: Any) -> None:
+    found = checked(shared, kind="yaml", yaml=SUITE)
     assert (found["ok"], found["cases"]) == (True, 2)
     assert found["message"].endswith("2 of the 2 machines here can run it.")
     assert (
         "0 of the 2 machines here can run it; the job will wait for another."
-        in (checked(visited, kind="yaml", yaml=SUITE, gpus="8")["message"])
+        in (checked(shared, kind="yaml", yaml=SUITE, gpus="8")["message"])
     )
 
 
-def test_code_from_the_network_is_refused(visited: Any) -> None:
+def test_code_from_the_network_is_refused(shared: Any) -> None:
     harmful = "name: x\ncases:\n  - benchmark: train\n    model: os:system\n"
-    assert "network" in checked(visited, kind="yaml", yaml=harmful)["errors"]["yaml"]
+    assert "network" in checked(shared, kind="yaml", yaml=harmful)["errors"]["yaml"]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +121,7 @@ def test_code_from_the_network_is_refused(visited: Any) -> None:
     ],
 )  # fmt: skip
 def test_a_document_that_would_grow_beyond_measure_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match=r"more than|too deeply"):
+    with pytest.raises(InputError, match="more than"):
         forms.read_text(text, "the suite")
 
 

@@ -33,7 +33,7 @@ COOKIE = "paceline_token"  # for the pages, as a browser sends no header by itse
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _ADMIN = re.compile(rf"{PREFIX}/(tokens|audit)(/.*)?")
 _SUBMIT = re.compile(rf"{PREFIX}/(jobs|jobs/[^/]+/cancel|validate)")
-_NOT_AUDITED = f"{PREFIX}/validate"  # it changes nothing, and is asked with every letter typed
+_NOT_AUDITED = (f"{PREFIX}/validate", "/submit/check")  # they change nothing, and are asked with every letter typed
 _JSON = "application/json"
 _FORM = "application/x-www-form-urlencoded"
 
@@ -115,7 +115,7 @@ class Guard:
             if message["type"] == "http.response.start" and not is_begun:
                 is_begun = True
                 _harden(MutableHeaders(scope=message), asked.path)
-                if asked.is_write and asked.path != _NOT_AUDITED and not asked.is_refused:
+                if asked.is_write and asked.path not in _NOT_AUDITED and not asked.is_refused:
                     await self._note(asked, str(message["status"]))  # before anybody hears that it was done
             await send(message)
 

@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,8 +123,10 @@ def make_server(app: FastAPI, tls: Tls | None = None) -> uvicorn.Server:
     return Quiet(config)
 
 
-def serve(leader: Leader, app: FastAPI, opened: socket.socket, tls: Tls | None = None) -> None:
-    """Lead and answer until a signal says to stop; what is being measured goes on."""
+def serve(
+    leader: Leader, app: FastAPI, opened: socket.socket, tls: Tls | None = None, *, ready: Callable[[], None]
+) -> None:
+    """Lead and answer until a signal says to stop; what is being measured goes on. `ready` is called once it can."""
     server = make_server(app, tls)
 
     def stop(*_: object) -> None:
@@ -132,6 +134,7 @@ def serve(leader: Leader, app: FastAPI, opened: socket.socket, tls: Tls | None =
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
+    ready()
     leading = threading.Thread(target=leader.run, name="leader", daemon=True)
     leading.start()
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import secrets
 import signal
@@ -39,6 +40,7 @@ TOKEN = "ray-token"
 _PATIENCE = 1.5  # seconds that a follower has to answer
 _LOOK_SECONDS = 1.0  # between two looks at the list of nodes
 _START_SECONDS = 120.0  # that Ray has to come up
+_TRIES = 3  # to start Ray, which gives up after half a minute on a busy machine
 _OBJECTS = 100 << 20  # bytes of memory for Ray's objects, of which there are hardly any
 _LOOPBACK = "127.0.0.2"  # Ray takes 127.0.0.1 for a mistake and uses the public interface
 _NOT_OURS = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")  # that Ray sets for what it starts, and would be measured
@@ -88,19 +90,20 @@ class RayEngine:
     name = "ray"
 
     def __init__(self, options: EngineOptions) -> None:
-        ray = _ray()
-        self._ray = ray
         self._lock = threading.Lock()
         self._nodes: dict[str, _Node] = {}  # by name
-        self._looked_at = -_LOOK_SECONDS
+        self._looked_at = -math.inf
         self._head: psutil.Process | None = None
-        options.folder.mkdir(parents=True, exist_ok=True)
         self.address = options.address
         if not self.address:
-            options = replace(options, host=_LOOPBACK if options.host in ("127.0.0.1", "localhost") else options.host)
-            self.address = f"{options.host}:{options.port}"
+            host = _LOOPBACK if options.host in ("127.0.0.1", "localhost") else options.host
+            self.address = f"{host}:{options.port}"
+            options.folder.mkdir(parents=True, exist_ok=True)
+            # Before Ray is imported, as it reads them only then.
             os.environ.update(token_settings(make_token(options.folder / TOKEN)))
-            self._head = _head(options, self.address)
+            _ray()
+            self._head = _head(replace(options, host=host), self.address)
+        self._ray = ray = _ray()
         try:
             ray.init(
                 address=self.address,
@@ -239,14 +242,19 @@ def join(address: str, token: Path, name: str, labels: Sequence[str], own_addres
     if own_address or _is_loopback(address):
         command.append(f"--node-ip-address={own_address or address.rpartition(':')[0]}")
     signal.signal(signal.SIGTERM, _interrupt)
-    child = subprocess.Popen(command, env=environment, start_new_session=True)
-    try:
-        return child.wait()
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        if child.poll() is None:
-            _end(psutil.Process(child.pid))
+    for _ in range(_TRIES):
+        begun = time.monotonic()
+        child = subprocess.Popen(command, env=environment, start_new_session=True)
+        try:
+            code = child.wait()
+        except KeyboardInterrupt:
+            return 130
+        finally:
+            _end(child)
+        if code == 0 or time.monotonic() - begun > _START_SECONDS:
+            break  # it had joined, and the cluster is gone
+        _log.warning("Ray did not come up; on a busy machine that may take another try")
+    return code
 
 
 def _interrupt(*_: object) -> None:
@@ -303,20 +311,21 @@ def _head(options: EngineOptions, address: str) -> psutil.Process:
         LABELS: ",".join(options.labels),
         FOLDER: str(options.folder / "follower"),
     }
-    with log.open("wb") as output:
-        child = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-        )
-    process = psutil.Process(child.pid)
-    write_atomic(note, json.dumps({"pid": child.pid, "started": process.create_time(), "address": address}))
-    deadline = time.monotonic() + _START_SECONDS
-    while "Ray runtime started" not in log.read_text(errors="replace"):
-        if child.poll() is not None or time.monotonic() > deadline:
-            _end(process)
-            words = " / ".join(log.read_text(errors="replace").splitlines()[-3:])
-            raise InputError(f"Ray did not start at {address}: {words}; see {log}")
-        time.sleep(0.1)
-    return process
+    for _ in range(_TRIES):
+        with log.open("wb") as output:
+            child = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+        deadline = time.monotonic() + _START_SECONDS
+        while child.poll() is None and time.monotonic() < deadline:
+            if "Ray runtime started" in log.read_text(errors="replace"):
+                process = psutil.Process(child.pid)
+                write_atomic(note, json.dumps({"pid": child.pid, "started": process.create_time(), "address": address}))
+                return process
+            time.sleep(0.1)
+        _end(child)
+    words = " / ".join(log.read_text(errors="replace").splitlines()[-3:])
+    raise InputError(f"Ray did not start at {address}: {words}; see {log}")
 
 
 def _own_address(address: str) -> dict[str, str]:
@@ -328,14 +337,16 @@ def _is_loopback(address: str) -> bool:
     return address.startswith("127.")
 
 
-def _end(process: psutil.Process) -> None:
+def _end(process: psutil.Process | subprocess.Popen[bytes]) -> None:
     """End Ray's own processes of a node: the group of the one that started them."""
     with suppress(psutil.NoSuchProcess):
         process.terminate()  # it ends the others
-        with suppress(psutil.TimeoutExpired):
+        with suppress(psutil.TimeoutExpired, subprocess.TimeoutExpired):
             process.wait(10)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    with suppress(psutil.NoSuchProcess):
+        process.wait()
 
 
 def _restore_environment() -> None:

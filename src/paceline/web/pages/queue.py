@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import UTC, datetime
+import time
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from threading import Lock
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
@@ -19,6 +21,8 @@ from paceline.web.words import counted, needs_words
 WAITING = 50  # on one page
 MACHINES = 40
 OVER = 10
+LONG = 1000  # jobs that wait
+FRESH = 1.0  # seconds
 
 
 class Running(BaseModel):
@@ -92,7 +96,7 @@ class Queue(BaseModel):
     trouble: str
 
 
-def look(site: Site, page: int = 1) -> Queue:
+def look(site: Site, turns: Turns, page: int = 1) -> Queue:
     """The queue as it is now."""
     leader = site.leader
     counts = {state.value: 0 for state in JobState} | site.store.queue.counts()
@@ -112,7 +116,7 @@ def look(site: Site, page: int = 1) -> Queue:
         machine_count=len(followers),
         busy=busy,
         machines=sorted(machines, key=lambda machine: (not machine.running, machine.id))[:MACHINES],
-        waiting=_waiting(leader, page),
+        waiting=_waiting(leader, turns, page, counts[JobState.QUEUED]),
         page=page,
         pages=pages,
         over=sorted((_over(site, Job.model_validate(row.document)) for row in over), key=lambda one: one.ended_at)[
@@ -171,10 +175,32 @@ def hardware(state: FollowerState) -> str:
     return ", ".join([*gpus, f"{state.cpus:g} cores", f"{state.memory_gib:.0f} GiB"])
 
 
-def _waiting(leader: Leader, page: int) -> list[Waiting]:
+class Turns:
+    """The order of the queue; of a long one, which takes time to find, the same for all who look within a second."""
+
+    def __init__(self, leader: Leader, clock: Callable[[], float] = time.monotonic) -> None:
+        self._leader = leader
+        self._clock = clock
+        self._lock = Lock()
+        self._found: list[Task] = []
+        self._asked, self._at = 0, -FRESH
+
+    def first(self, count: int, of: int) -> list[Task]:
+        """The tasks whose turn comes first."""
+        if of < LONG:
+            return self._leader.waiting(count)
+        with self._lock:
+            if count > self._asked or self._clock() - self._at >= FRESH:
+                self._found, self._asked = self._leader.waiting(count), count
+                self._at = self._clock()
+            return self._found[:count]
+
+
+def _waiting(leader: Leader, turns: Turns, page: int, total: int) -> list[Waiting]:
     first = (page - 1) * WAITING
-    tasks = leader.waiting(page * WAITING)[first:]
-    return [_wait(leader.job(task.id), task, first + place) for place, task in enumerate(tasks, start=1)]
+    tasks = turns.first(page * WAITING, total)[first:]
+    jobs = [(leader.job(task.id), task, first + place) for place, task in enumerate(tasks, start=1)]
+    return [_wait(job, task, place) for job, task, place in jobs if job.state is JobState.QUEUED]
 
 
 def _wait(job: Job, task: Task, place: int) -> Waiting:
@@ -220,10 +246,11 @@ def _answer(counts: dict[str, int], busy: int, machines: int) -> str:
 
 def routes(router: APIRouter, site: Site) -> None:
     """`/`."""
+    turns = Turns(site.leader)
 
     @router.get("/")
     def queue(request: Request, page: int = Query(1, ge=1, le=1_000_000)) -> Response:
-        return site.answer(request, "queue.html", look(site, page), scripts=["live.js"], today=datetime.now(UTC))
+        return site.answer(request, "queue.html", look(site, turns, page), scripts=["live.js"])
 
 
 PAGE = Page("/", routes, title="Queue", order=10)

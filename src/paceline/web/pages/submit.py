@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, Literal, get_args
 
 from fastapi import APIRouter, Request, Response
@@ -98,7 +99,7 @@ def empty(site: Site, kind: Kind, name: str, values: dict[str, str], job_id: str
     return Submission(
         kind=kind,
         id=job_id,
-        suites=[Choice(name=one, summary=one_line(load_suite(one).description)) for one in sorted(shipped())],
+        suites=_suites(),
         benchmarks=[
             Choice(name=one, summary=found.summary, category=found.category) for one, found in sorted(entries.items())
         ],
@@ -110,6 +111,11 @@ def empty(site: Site, kind: Kind, name: str, values: dict[str, str], job_id: str
         gpus_here=sorted({name for state in followers for name in state.gpus}),
         labels_here=sorted({label for state in followers for label in state.labels}),
     )
+
+
+@cache
+def _suites() -> list[Choice]:
+    return [Choice(name=one, summary=one_line(load_suite(one).description)) for one in sorted(shipped())]
 
 
 def read(form: Form) -> Read:
