@@ -6,7 +6,7 @@ import http.client
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -153,13 +153,19 @@ def plain_page(records: RunRecords) -> str:
 
 @contextmanager
 def served_in(
-    folder: Path, *, limits: Limits | None = None, is_local: bool = True, pages: Pages | None = None
+    folder: Path,
+    *,
+    limits: Limits | None = None,
+    is_local: bool = True,
+    pages: Callable[[Leader, Store], Pages] | None = None,
 ) -> Iterator[Served]:
     """A leader on a store of its own; it takes a step only when a test says so."""
     engine = Puppet()
     with open_store(folder / "store.db") as store:
         leader = Leader(store, engine)
-        app = create_app(leader, store, Door(is_local, limits or Limits()), report=plain_page, pages=pages)
+        door = Door(is_local, limits or Limits())
+        shown = pages(leader, store) if pages is not None else None
+        app = create_app(leader, store, door, report=plain_page, pages=shown)
         listening = bind("127.0.0.1", 0)
         server = make_server(app)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

@@ -99,6 +99,7 @@ class ScriptedEngine:
     """Followers that keep what they were given, like workers with a spool, and can be silent or gone."""
 
     name = "scripted"
+    invitation = ""
 
     def __init__(self, followers: Iterable[str] = ("one",), gpus: int = 0) -> None:
         self.gpus = gpus

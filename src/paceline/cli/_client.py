@@ -22,7 +22,8 @@ from paceline.core.errors import InputError, PacelineError
 LEADER, TOKEN = "PACELINE_LEADER", "PACELINE_TOKEN"
 DEFAULT = "http://127.0.0.1:8765"
 PREFIX = "/api/v1"
-_PATIENCE = 20.0  # seconds until a leader that is not there is given up
+_PATIENCE = 20.0  # seconds until a leader that asks for a pause is given up
+_ABSENT = 3.0  # until one that does not answer at all is
 _SECONDS = 60.0  # for one answer
 _LARGEST = 1 << 28  # bytes of an answer
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
@@ -63,12 +64,16 @@ class Client:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.url = _checked(url)
-        self.patience = patience
+        self._patience, self._absent = patience, min(patience, _ABSENT)
         self._token = token
         self._sleep = sleep
         # A machine's own leader is never behind a proxy, and an answer never sends us, and our token, elsewhere.
         proxies = urllib.request.ProxyHandler({} if _is_here(self.url) else None)
         self._opener = urllib.request.build_opener(proxies, _NoRedirect)
+
+    def be_patient(self, seconds: float) -> None:
+        """Wait so long for a leader that is restarted."""
+        self._patience = self._absent = seconds
 
     def get(self, path: str, **query: Any) -> Any:
         """What is there."""
@@ -92,14 +97,14 @@ class Client:
         return str(found[0])
 
     def _asked(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
-        deadline = time.monotonic() + self.patience
+        begun = time.monotonic()
         pause = _FIRST_PAUSE
         while True:
             try:
                 return self._once(method, path, body)
             except _Again as again:
                 wait = max(pause, again.after)
-                if time.monotonic() + wait > deadline:
+                if time.monotonic() + wait - begun > (self._absent if again.is_absent else self._patience):
                     raise again.error from None
             self._sleep(wait)
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -129,8 +134,9 @@ class Client:
             try:
                 detail = json.loads(error.read(1 << 20))["error"]
                 message = str(detail["message"])
-            except (ValueError, KeyError, TypeError, OSError):
-                return NoLeader(f"what answers at {self.url} is no leader of Paceline: status {error.code}")
+            except (ValueError, KeyError, TypeError, OSError):  # a proxy, or a server that is too busy for more
+                stranger = NoLeader(f"what answers at {self.url} is no leader of Paceline: status {error.code}")
+                return _Again(stranger) if error.code in _AGAIN else stranger
         words = f"{message}; {detail['remedy']}" if detail.get("remedy") else message
         if error.code in _AGAIN:
             after = error.headers.get("Retry-After", "")
@@ -147,17 +153,19 @@ class Client:
             NoLeader(
                 f"no leader answers at {self.url} ({why}): start one with `paceline leader`, or say where it is with "
                 f"--leader or ${LEADER}"
-            )
+            ),
+            is_absent=True,
         )
 
 
 class _Again(Exception):
     """Worth another try; `error` is what it comes to otherwise."""
 
-    def __init__(self, error: PacelineError, after: float = 0.0) -> None:
+    def __init__(self, error: PacelineError, after: float = 0.0, *, is_absent: bool = False) -> None:
         super().__init__(str(error))
         self.error = error
         self.after = after
+        self.is_absent = is_absent
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

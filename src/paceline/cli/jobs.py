@@ -50,17 +50,14 @@ def _table(jobs: list[dict[str, Any]]) -> None:
 
     console = open_console()
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else box.ASCII2, show_edge=False, pad_edge=False)
-    for header in ("Job", "Suite", "State", "For", "By", "Where", "What"):
+    for header in ("Job", "Suite", "State", "For", "By", "What"):
         # An id or a state that is cut short says something else.
         widest = {"Job": max(len(job["id"]) for job in jobs), "State": max(len(_state(job)) for job in jobs)}
         table.add_column(header, no_wrap=True, overflow="ellipsis", min_width=widest.get(header))
     now = datetime.now(UTC)
     for job in jobs:
         style = {"failed": "red", "running": "bold", "cancelled": "yellow"}.get(job["state"], "")
-        cells = [
-            job["id"], job["name"], _state(job), _since(job, now), job["submitted_by"], ",".join(job["followers"]),
-            _what(job),
-        ]  # fmt: skip
+        cells = [job["id"], job["name"], _state(job), _since(job, now), job["submitted_by"], _what(job)]
         table.add_row(*(Text(one_line(cell), style if n == 2 else "") for n, cell in enumerate(cells)))
     console.print(table)
 
@@ -79,7 +76,8 @@ def _what(job: dict[str, Any]) -> str:
     """What it is doing, or what came of it."""
     if job["failure"]:
         return str(job["failure"]["message"])
+    if not job["followers"]:
+        return str(job["run_id"] or "") if job["state"] != "queued" else ""
     progress = job["progress"]
-    if job["state"] == "running" and progress["cases"]:
-        return f"{progress['cases_done']} of {progress['cases']}: {progress['title']}"
-    return f"run {job['run_id']}" if job["run_id"] and job["state"] != "queued" else ""
+    done = f": {progress['cases_done']} of {progress['cases']}, {progress['title']}" if progress["cases"] else ""
+    return f"on {', '.join(job['followers'])}{done}"

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from paceline.core.run import RunRecords
     from paceline.service.api.app import Pages
     from paceline.service.api.serving import Tls
+    from paceline.service.engines import EngineOptions
     from paceline.service.engines.base import Engine
     from paceline.service.leader import Leader
     from paceline.store import Store
 
-ENGINES = ("local",)
+ENGINES = ("local", "ray")
 _FILE_TOKEN = "token-file"  # what the token in --token-file is called
 
 
@@ -27,6 +28,10 @@ _FILE_TOKEN = "token-file"  # what the token in --token-file is called
 @click.option("--port", type=click.IntRange(0, 65_535), default=8765, show_default=True, help="0 takes a free one.")
 @click.option("--store", metavar="PATH|URL", help="Where jobs and results are kept: a SQLite file or postgresql://...")
 @click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="Who measures.")
+@click.option(
+    "--ray-host", metavar="IP", help="This machine's address on the private network; starts a Ray cluster there."
+)
+@click.option("--ray-cluster", metavar="HOST:PORT", help="The Ray cluster to use, if there is one.")
 @click.option("--label", "labels", multiple=True, metavar="NAME", help="What jobs may ask this machine to be.")
 @click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Certificate with its chain, as PEM.")
 @click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Its private key, as PEM.")
@@ -41,6 +46,8 @@ def command(
     port: int,
     store: str | None,
     engine: str,
+    ray_host: str | None,
+    ray_cluster: str | None,
     labels: tuple[str, ...],
     tls_cert: Path | None,
     tls_key: Path | None,
@@ -52,17 +59,21 @@ def command(
     measured goes on meanwhile.
     """
     from paceline.service.api import serving
+    from paceline.service.engines import EngineOptions
     from paceline.store import open_store
 
     serving.require_packages()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     tls = _tls(tls_cert, tls_key)
+    if engine != "ray" and (ray_host or ray_cluster):
+        raise InputError("--ray-host and --ray-cluster are for --engine ray: give that as well")
     with open_store(store) as opened:
         if token_file is not None:
             _take_token(opened, token_file)
         _refuse_open_door(opened, host)
         with serving.only_leader(opened) as folder:
-            _lead(opened, _engine(engine, folder, labels), host, port, tls)
+            options = EngineOptions(folder, labels, address=ray_cluster or "", host=ray_host or "127.0.0.1")
+            _lead(opened, _engine(engine, options), host, port, tls)
 
 
 def _lead(store: Store, engine: Engine, host: str, port: int, tls: Tls | None) -> None:
@@ -85,11 +96,13 @@ def _lead(store: Store, engine: Engine, host: str, port: int, tls: Tls | None) -
     click.echo("Stopped; what is being measured goes on, and the next leader on this store takes it over.")
 
 
-def _engine(name: str, folder: Path, labels: tuple[str, ...]) -> Engine:
-    from paceline.service.engines.local import LocalEngine
+def _engine(name: str, options: EngineOptions) -> Engine:
+    from paceline.service.engines import make
 
-    assert name == "local"
-    return LocalEngine(folder, labels)
+    engine = make(name, options)
+    if engine.invitation:
+        click.echo(f"Followers: {engine.invitation}")
+    return engine
 
 
 def _pages(leader: Leader, store: Store) -> Pages:

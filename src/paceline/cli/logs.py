@@ -22,7 +22,7 @@ def command(job: str, follow: bool, leader: str | None, token_file: Path | None)
     client = open_client(leader, token_file)
     job_id = client.job(job)
     if follow:
-        client.patience = _PATIENCE_FOLLOWING
+        client.be_patient(_PATIENCE_FOLLOWING)
     after, attempt = "0.0", 0
     while True:
         page = client.get(f"/jobs/{job_id}/logs", after=after)

@@ -64,7 +64,7 @@ def command(
     if not as_json:
         click.echo(f"Job {job_id} is {job['state']}: {job['name']}")
     if wait:
-        client.patience = _PATIENCE_WAITING
+        client.be_patient(_PATIENCE_WAITING)
         job = _waited(client, job_id, is_quiet=as_json)
     elif not as_json:
         click.echo(f"Follow it with: paceline logs {job_id} --follow")
@@ -100,7 +100,7 @@ def _suite(what: str) -> dict[str, Any] | str:
         return what
     from paceline.runner.suite_file import load_suite
 
-    return load_suite(what).model_dump(mode="json", include={"name", "description", "cases"})
+    return load_suite(what).model_dump(include={"name", "description", "cases"})
 
 
 def _waited(client: Client, job_id: str, *, is_quiet: bool) -> Any:

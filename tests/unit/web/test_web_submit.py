@@ -38,6 +38,25 @@ def test_a_suite_of_ones_own_is_submitted_once(visited: Any) -> None:
     assert visited.json("/")["counts"]["queued"] + visited.json("/")["counts"]["placed"] == 1
 
 
+def test_a_form_that_was_changed_after_it_was_sent_is_another_job(visited: Any) -> None:
+    fields = visited.form("/submit?kind=yaml")
+    places = [
+        visited.send("/submit", fields | {"yaml": SUITE.replace("64", size)}).headers["location"]
+        for size in ("32", "16")
+    ]
+    assert places[0] != places[1]
+
+
+def test_what_was_typed_stays_when_nothing_can_be_taken(visited: Any) -> None:
+    fields = visited.form("/submit?kind=yaml") | {"yaml": SUITE}
+    visited.leader.trouble = "the disk is full"
+    sent = visited.send("/submit", fields)
+    assert sent.status_code == 503
+    assert "the disk is full" in sent.text and "size: [64, 128]" in sent.text
+    assert "Nothing is accepted just now" in visited.page("/")
+    assert not visited.store.queue.counts()
+
+
 def test_parts_of_a_parameter_become_one(shared: Any) -> None:
     fields = {"benchmark": "serve", "p.model": "mlp-small", "p.load.rate": "10", "p.load.duration": "1s"}
     page = shared.page("/submit?kind=benchmark&name=serve")

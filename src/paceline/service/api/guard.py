@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Send
@@ -175,7 +175,8 @@ class Guard:
         if wait:
             return _too_many(wait, "requests without a token that holds")
         if asked.wants_page and self._door.sign_in:
-            return Refused(303, "unauthorized", "sign in first", headers={"Location": self._door.sign_in})
+            there = f"{self._door.sign_in}?next={quote(asked.path, safe='')}"
+            return Refused(303, "unauthorized", "sign in first", headers={"Location": there})
         has_token = _token(asked.headers) is not None
         return Refused(
             401,

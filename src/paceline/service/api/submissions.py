@@ -47,6 +47,7 @@ def document_of(suite: Mapping[str, Any] | str) -> dict[str, Any]:
 def cases_of(document: Mapping[str, Any], overrides: Mapping[str, Any], needs: MachineNeeds) -> list[Case]:
     """The cases of a suite where its needs are met; InputError if a job from the network may not ask for them."""
     admission.check_document(document, overrides)
+    admission.check_document(needs.model_dump(), where="the needs")
     suite = Suite.read(document, "the suite", origin="network")
     if len(suite.name) > _LONGEST_NAME:
         raise InputError(f"the suite's name has {len(suite.name)} letters; {_LONGEST_NAME} are taken")

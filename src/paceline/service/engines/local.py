@@ -14,6 +14,7 @@ class LocalEngine:
     """The leader's own machine as its one follower; each attempt is a process that outlives the leader."""
 
     name = "local"
+    invitation = ""
 
     def __init__(self, folder: Path, labels: Sequence[str] = ()) -> None:
         self._worker = Worker(folder, socket.gethostname() or "here", labels)

@@ -95,12 +95,15 @@ class RayEngine:
         self._looked_at = -math.inf
         self._head: psutil.Process | None = None
         self.address = options.address
+        self.invitation = ""
         if not self.address:
             host = _LOOPBACK if options.host in ("127.0.0.1", "localhost") else options.host
             self.address = f"{host}:{options.port}"
             options.folder.mkdir(parents=True, exist_ok=True)
             # Before Ray is imported, as it reads them only then.
-            os.environ.update(token_settings(make_token(options.folder / TOKEN)))
+            token = make_token(options.folder / TOKEN)
+            os.environ.update(token_settings(token))
+            self.invitation = f"paceline follower --leader {self.address} --token-file {token}"
             _ray()
             self._head = _head(replace(options, host=host), self.address)
         self._ray = ray = _ray()

@@ -54,9 +54,10 @@ class Spool:
         if self._written is None:
             self._written = _mended(path)
         item = Item.model_validate({"number": self._written + 1, "at": datetime.now(UTC), "kind": kind, **content})
+        absent = {name for name in Item.model_fields if getattr(item, name) is None}  # but not within a record
         written, self._written = self._written, None  # unknown again, should this fail half way
         with path.open("ab") as file:
-            file.write(f"{codec.dumps(item.model_dump(exclude_none=True))}\n".encode())
+            file.write(f"{codec.dumps(item.model_dump(exclude=absent))}\n".encode())
             file.flush()
             os.fsync(file.fileno())
         self._written = written + 1

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.responses import JSONResponse, RedirectResponse
 
 from paceline.benchmarks import registry
-from paceline.core.errors import InputError, unknown
+from paceline.core.errors import InputError, StoreError, unknown
 from paceline.report.text import one_line
 from paceline.runner.suite_file import load_suite, shipped
 from paceline.service.api import submissions
@@ -252,24 +252,32 @@ def routes(router: APIRouter, site: Site) -> None:
     def submit(request: Request, form: Filled) -> Response:
         visitor = site.check_form(request, form, Scope.SUBMIT)
         result, found = check(form, site.leader)
-        if not result.ok or found.suite is None:
-            kind: Any = form.get("kind")
-            values = {key: value for key, value in form.values.items() if key not in ("token", "id", "kind")}
-            submission = empty(site, kind if kind in get_args(Kind) else "suite", "", values, form.get("id"))
-            return show(request, _marked(submission, result), 422)
-        job_id = str(_sent("id", form.get("id")))
-        job = submissions.new_job(
-            job_id,
-            found.suite,
-            found.overrides,
-            found.needs,
-            priority=found.priority,
-            tags=found.tags,
-            by=visitor.name,
-        )
-        request.state.subject = job_id
-        site.leader.submit(job)
-        return RedirectResponse(f"/jobs/{job_id}", 303)
+        if result.ok and found.suite is not None:
+            try:
+                job = _submitted(site, found, str(_sent("id", form.get("id"))), visitor.name)
+            except StoreError as error:  # nothing was taken: what was typed must not be lost, too
+                result = Checked(ok=False, errors={"": str(error)})
+            else:
+                request.state.subject = job.id
+                return RedirectResponse(f"/jobs/{job.id}", 303)
+        kind: Any = form.get("kind")
+        values = {key: value for key, value in form.values.items() if key not in ("token", "id", "kind")}
+        submission = empty(site, kind if kind in get_args(Kind) else "suite", "", values, form.get("id"))
+        return show(request, _marked(submission, result), 503 if "" in result.errors else 422)
+
+
+def _submitted(site: Site, found: Read, job_id: str, by: str) -> Job:
+    """The job that the leader took; a form that was sent, changed and sent again is another one."""
+    assert found.suite is not None
+    if site.leader.trouble:
+        raise StoreError(site.leader.trouble)
+    job = submissions.new_job(
+        job_id, found.suite, found.overrides, found.needs, priority=found.priority, tags=found.tags, by=by
+    )
+    try:
+        return site.leader.submit(job)[0]
+    except InputError:
+        return site.leader.submit(job.model_copy(update={"id": secrets.token_hex(6)}))[0]
 
 
 def _marked(submission: Submission, checked: Checked) -> Submission:

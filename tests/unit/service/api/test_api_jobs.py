@@ -54,6 +54,8 @@ def test_a_suite_or_a_benchmark_that_ships_is_named(served: Served, name: str) -
         ({"tags": ["a b"]}, "tags"),
         ({"tags": [f"t{n}" for n in range(17)]}, "tags"),
         ({"needs": {"gpu": "h200", "colour": "red"}}, "needs.colour"),
+        ({"needs": {"labels": ["x" * 5000]}}, "letters"),
+        ({"needs": {"memory_gib": 2**70}}, "digits"),
         ({"colour": "red"}, "colour"),
     ],
 )

@@ -1,0 +1,42 @@
+"""What pages read every other second: the same as the whole, without what is heavy."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from paceline.store import Store
+from paceline.store.looking import Placement, glance, last_lines, metrics, placements, run_count
+from paceline.store.queue import EventRow, JobRow, LogRow
+from support.store_samples import a_failed_record, a_record, a_run
+
+AT = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
+
+
+def test_a_glance_at_a_run_is_the_run_without_its_samples(store: Store) -> None:
+    assert glance(store, "run-1") is None
+    store.begin(a_run())
+    store.add(a_failed_record(index=0))
+    store.add(a_record(index=0, attempt=2))
+    store.add(a_record(index=1))
+    seen, whole = glance(store, "run-1"), store.load("run-1")
+    assert seen is not None
+    assert seen.run == whole.run
+    assert [record.attempt for record in seen.records] == [2, 1]
+    for light, full in zip(seen.records, whole.records, strict=True):
+        told = {one.metric.name: one.value for one in light.measurements}
+        assert told == {one.metric.name: one.value for one in full.measurements if not one.scope}
+        assert not any(one.samples for one in light.measurements)
+    assert (run_count(store), metrics(store)) == (1, ["step_time", "throughput"])
+
+
+def test_the_last_lines_and_what_a_follower_was_given(store: Store) -> None:
+    with store.queue.writing("set up") as writing:
+        for name, follower in (("job-1", "one"), ("job-2", "two"), ("job-3", "one")):
+            placed = EventRow(AT, "placed", {"followers": [follower], "run_id": f"run-of-{name}"})
+            writing.submit(JobRow(name, "running", 0, AT, "", 0, {}), placed)
+        for attempt, number in ((1, 1), (1, 2), (2, 1)):
+            writing.log("job-1", LogRow(attempt, number, AT, f"{attempt}.{number}"))
+    assert [row.text for row in last_lines(store, "job-1", 2)] == ["1.2", "2.1"]
+    given = [Placement("job-3", AT, "run-of-job-3"), Placement("job-1", AT, "run-of-job-1")]
+    assert placements(store, "one", 10) == given
+    assert placements(store, "one", 1) == given[:1]
