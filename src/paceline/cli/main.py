@@ -35,8 +35,6 @@ class Verbs(click.Group):
         if cmd_name not in self.list_commands(ctx):
             guess = nearest(cmd_name, self.list_commands(ctx))
             ctx.fail(f"no such verb '{cmd_name}'" + (f": did you mean '{guess}'?" if guess else ""))
-        if cmd_name not in _LASTING:
-            gc.disable()  # its process is over before garbage could matter
         command: click.Command = importlib.import_module(f"paceline.cli.{cmd_name}").command
         return command
 
@@ -66,6 +64,8 @@ def paceline() -> None:
 def main() -> None:
     """Run the command line; bad input ends with one clear message and exit code 2."""
     _have_streams()
+    if not any(verb in sys.argv[1:2] for verb in _LASTING):
+        gc.disable()  # the process is over before garbage could matter
     try:
         code = paceline.main(prog_name="paceline", standalone_mode=False)
     except PacelineError as error:
