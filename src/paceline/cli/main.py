@@ -21,7 +21,7 @@ _ORDER = (
     *("compare", "recommend", "leaderboard", "baseline", "diagnose", "plan", "simulate"),
 )
 
-_LASTING = ("run", "leader", "follower", "simulate", "logs", "submit")  # verbs that may take hours
+_BRIEF = ("results", "report", "compare", "recommend", "leaderboard", "baseline", "diagnose")  # many objects, seconds
 
 
 class Verbs(click.Group):
@@ -64,7 +64,7 @@ def paceline() -> None:
 def main() -> None:
     """Run the command line; bad input ends with one clear message and exit code 2."""
     _have_streams()
-    if not any(verb in sys.argv[1:2] for verb in _LASTING):
+    if sys.argv[1:2] and sys.argv[1] in _BRIEF:
         gc.disable()  # the process is over before garbage could matter
     try:
         code = paceline.main(prog_name="paceline", standalone_mode=False)
