@@ -95,7 +95,7 @@ ADMITTED: Mapping[str, Callable[[object], str]] = {
 
 # Why, where the type alone does not say it.
 REASONS: Mapping[str, str] = {
-    "collective.hosts": "names hosts, which the leader chooses: say how many with nodes",
+    "collective.hosts": "names hosts, which the leader chooses",
     "rdma.peer": "names a host, and a job may not choose whom a machine talks to",
     "tcp.hosts": "names hosts, and a job may not choose whom a machine talks to",
     "tcp.peer": "names a host, and a job may not choose whom a machine talks to",

@@ -65,7 +65,7 @@ def test_it_is_refused(benchmark: str, parameters: dict[str, Any], named: str, w
     assert words in found[named]
 
 
-@pytest.mark.parametrize("secret", [{"token_env": "AWS_SECRET"}, {"token_file": "/root/.token"}])
+@pytest.mark.parametrize("secret", [{"token_env": "AWS_SECRET"}, {"token_file": "/etc/token"}])
 def test_secrets_of_the_machine_are_refused(monkeypatch: pytest.MonkeyPatch, secret: dict[str, str]) -> None:
     monkeypatch.setenv("PACELINE_ALLOWED_URLS", "http://10.0.0.1:80")
     server = {"kind": "url", "url": "http://10.0.0.1:80/v2", "model": "org/name"}

@@ -48,6 +48,11 @@ def cases_of(document: Mapping[str, Any], overrides: Mapping[str, Any], needs: M
     """The cases of a suite where its needs are met; InputError if a job from the network may not ask for them."""
     admission.check_document(document, overrides)
     admission.check_document(needs.model_dump(), where="the needs")
+    if needs.nodes > 1:  # the scheduler could place it, but its followers would not measure together
+        raise InputError(
+            f"'nodes' = {needs.nodes}: a leader measures each job on one machine so far; "
+            "for several, start `paceline run --hosts` on one of them"
+        )
     suite = Suite.read(document, "the suite", origin="network")
     if len(suite.name) > _LONGEST_NAME:
         raise InputError(f"the suite's name has {len(suite.name)} letters; {_LONGEST_NAME} are taken")

@@ -36,7 +36,7 @@ cases:
     precision: [fp32, bf16]
     size: 2048
 """
-_NEEDS = ("gpu", "gpus", "memory_gib", "labels", "nodes", "whole_node")
+_NEEDS = ("gpu", "gpus", "memory_gib", "labels", "whole_node")
 
 
 class Choice(BaseModel):
