@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,17 +11,8 @@ from support.cli import Sandbox, sandbox_in
 from support.contrast import CONTRAST
 
 pytest.importorskip("fastapi", reason="install it with: pip install 'paceline[cluster]'")
-sync_api = pytest.importorskip("playwright.sync_api", reason="install it with: pip install 'paceline[dev]'")
 pytestmark = pytest.mark.alone
 
-OPTIONS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 PATIENCE = 120_000  # milliseconds; only what hangs takes so long
 NAPS = "name: naps\ncases:\n  - benchmark: nap\n    duration: [0.2s, 0.3s, 0.4s]\n"
 LONG = "name: long\ncases:\n  - benchmark: nap\n    duration: 600s\n"
@@ -41,17 +31,6 @@ def started(sandbox: Sandbox) -> str:
     process = sandbox.start("leader", "--port", "0")
     assert process.stdout is not None
     return process.stdout.readline().split()[-1]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("chromium is not installed; get it with: apt-get install chromium")
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=program, args=OPTIONS)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +17,7 @@ from paceline.report import recommend as report
 from support.records import hostile_run, sample_run
 from support.serving_records import capacity_run, rates_run
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="install it with: pip install 'paceline[dev]'")
 pytestmark = pytest.mark.alone
-OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 PRICES = Prices({}, (read_price("0.5 USD/h", {}),))
 
 CROSSING = """() => [...document.querySelectorAll("svg.chart")].flatMap((chart) => {
@@ -54,17 +50,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         found[name] = folder / f"{name}.html"
         found[name].write_text(answer_page.html(page), encoding="utf-8")
     return found
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("chromium is not installed; get it with: apt-get install chromium")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=OPTIONS)
-        yield started
-        started.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

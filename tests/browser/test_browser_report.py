@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,32 +9,12 @@ from typing import Any
 import pytest
 
 from paceline.report import html
+from support.contrast import CONTRAST
 from support.insight_records import gpu_ceilings, grid_run, roofline_run, scaling_run
 from support.micro_records import micro_run
 from support.profiled import traced_run
 from support.records import hostile_run, sample_run
 from support.serving_records import capacity_run, rates_run
-
-sync_api = pytest.importorskip("playwright.sync_api", reason="install it with: pip install 'paceline[dev]'")
-OPTIONS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("chromium is not installed; get it with: apt-get install chromium")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=OPTIONS)
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
@@ -111,34 +90,6 @@ def test_the_table_sorts_by_keyboard(page: Any) -> None:
     page.locator("#results thead button").nth(1).focus()
     page.keyboard.press("Enter")
     assert page.locator("#results thead th").nth(1).get_attribute("aria-sort") == "ascending"
-
-
-CONTRAST = """() => {
-  const light = (text) => {
-    const [r, g, b] = text.match(/[\\d.]+/g).slice(0, 3).map((part) => {
-      const value = Number(part) / 255;
-      return value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
-    });
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const behind = (node) => {
-    for (let at = node; at; at = at.parentElement) {
-      const colour = getComputedStyle(at).backgroundColor;
-      if (!colour.endsWith(", 0)")) return colour;
-    }
-    return "rgb(255, 255, 255)";
-  };
-  document.querySelectorAll("details").forEach((part) => { part.open = true; });
-  return [...document.querySelectorAll("body *")]
-    .filter((node) => [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim()))
-    .filter((node) => node.getClientRects().length)
-    .map((node) => {
-      const style = getComputedStyle(node);
-      const [a, b] = [light(node instanceof SVGElement ? style.fill : style.color), light(behind(node))];
-      return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), node.tagName + ": " + node.textContent.slice(0, 40)];
-    })
-    .filter(([contrast]) => contrast < 4.5);
-}"""
 
 
 def test_all_text_has_enough_contrast(page: Any) -> None:
