@@ -11,6 +11,7 @@ import pytest
 from paceline.analysis.compare import Side, compare
 from paceline.report import answer_page
 from paceline.report import compare as pages
+from support.browsing import watched
 from support.compare_records import before_and_after, renamed, side
 from support.records import hostile_run
 
@@ -23,20 +24,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("compare") / "compare.html"
     path.write_text(answer_page.html(pages.page(compare(sides), full=True)), encoding="utf-8")
     return path
-
-
-def watched(opened: Any, path: Path) -> Iterator[Any]:
-    """The page; nothing but itself was fetched, and nothing was complained about."""
-    requests: list[str] = []
-    complaints: list[str] = []
-    opened.on("request", lambda request: requests.append(request.url))
-    opened.on("console", lambda message: complaints.append(message.text))
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-    opened.goto(path.as_uri())
-    yield opened
-    opened.close()
-    assert {request.partition("#")[0] for request in requests} == {path.as_uri()}
-    assert complaints == []
 
 
 @pytest.fixture(params=["light", "dark"])

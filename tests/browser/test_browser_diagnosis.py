@@ -13,6 +13,7 @@ from paceline.analysis.diagnose.rules import default_rules
 from paceline.analysis.diagnose.superbench import read_nodes
 from paceline.analysis.diagnose.table import assemble
 from paceline.report import diagnosis_html
+from support.browsing import watched
 
 pytestmark = pytest.mark.alone
 DATA = Path(__file__).parents[1] / "data" / "superbench" / "results-summary.jsonl"
@@ -30,16 +31,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page(request: pytest.FixtureRequest, browser: Any, page_file: Path) -> Iterator[Any]:
     scheme, width = request.param
     opened = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    asked: list[str] = []
-    complaints: list[str] = []
-    opened.on("request", lambda one: asked.append(one.url))
-    opened.on("console", lambda message: complaints.append(message.text))
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-    opened.goto(page_file.as_uri())
-    yield opened
-    opened.close()
-    assert {url.partition("#")[0] for url in asked} == {page_file.as_uri()}
-    assert complaints == []
+    yield from watched(opened, page_file)
 
 
 def test_the_answer_then_the_chart_then_the_table(page: Any) -> None:

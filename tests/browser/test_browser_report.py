@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from paceline.report import html
+from support.browsing import watched
 from support.contrast import CONTRAST
 from support.insight_records import gpu_ceilings, grid_run, roofline_run, scaling_run
 from support.micro_records import micro_run
@@ -26,20 +27,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page(request: pytest.FixtureRequest, browser: Any, report: Path) -> Iterator[Any]:
     opened = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=request.param)
     yield from watched(opened, report)
-
-
-def watched(opened: Any, path: Path) -> Iterator[Any]:
-    """The page; nothing but itself was fetched, and nothing was complained about."""
-    requests: list[str] = []
-    complaints: list[str] = []
-    opened.on("request", lambda request: requests.append(request.url))
-    opened.on("console", lambda message: complaints.append(message.text))
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-    opened.goto(path.as_uri())
-    yield opened
-    opened.close()
-    assert {request.partition("#")[0] for request in requests} == {path.as_uri()}
-    assert complaints == []
 
 
 def column(page: Any, index: int) -> list[str]:
