@@ -11,7 +11,7 @@ import click
 from pydantic.fields import FieldInfo
 
 from paceline.core.errors import InputError
-from paceline.core.suite import CaseKeys, model_of
+from paceline.core.suite import CaseKeys, parts_of
 
 PREFIX = "parameter__"
 DOT = "__part__"  # click takes only identifiers
@@ -71,12 +71,8 @@ def read_value(texts: Iterable[str]) -> Any:
 def _flags(name: str, field: FieldInfo, *, required: bool) -> list[click.Option]:
     """The option of a field, and those of its parts where it has parts: `--load` and `--load.rate`."""
     found = [_flag(name, field, required=required)]
-    inner = model_of(field.annotation)
-    if inner is not None:
-        more: Mapping[str, FieldInfo] = getattr(inner, "more_fields", dict)()
-        parts = {**inner.model_fields, **more}
-        found += [_flag(f"{name}.{part}", one, required=False) for part, one in parts.items()]
-    return found
+    parts = parts_of(field.annotation, {}) or {}
+    return found + [_flag(f"{name}.{part}", one, required=False) for part, one in parts.items()]
 
 
 def _flag(name: str, field: FieldInfo, *, required: bool) -> click.Option:

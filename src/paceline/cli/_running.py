@@ -22,9 +22,9 @@ from paceline.core.errors import InputError, PacelineError, StoreError
 from paceline.core.record import Outcome
 from paceline.core.run import Run, RunRecords, RunStatus
 from paceline.core.suite import Here, Suite, expand
+from paceline.machine.remote import SSH, RemoteShell
 from paceline.runner.hosts import HostRanks, read_hosts
 from paceline.runner.joined import JoinedRanks, World
-from paceline.runner.remote import SSH, RemoteShell
 from paceline.runner.run import Listener, SuiteRun, execute_here
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from paceline.core.errors import InputError, nearest
 from paceline.core.quantity import Duration, Fraction
@@ -34,6 +35,11 @@ class Parameters(BaseModel):
             return cls.model_validate(dict(values))
         except ValidationError as error:
             raise InputError(f"{where}: {explain(error, cls)}") from None
+
+    @classmethod
+    def more_fields(cls, values: Mapping[str, Any]) -> Mapping[str, FieldInfo]:
+        """Fields beyond its own that it takes when it has these values; none, unless it says otherwise."""
+        return {}
 
 
 class MeasuringParameters(Parameters):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic.fields import FieldInfo
 
 from paceline.core.benchmark import Benchmark
 from paceline.core.case import Case, Origin
@@ -282,9 +283,9 @@ def _choices(value: object, annotation: Any, where: str) -> list[Any]:
             return value
         return value if value and all(isinstance(item, list) for item in value) else [value]
     if isinstance(value, Mapping):
-        inner = model_of(annotation)
-        if inner is not None:
-            return list(_matrix(value, inner.model_fields, where))
+        parts = parts_of(annotation, value)
+        if parts is not None:
+            return list(_matrix(value, parts, where))
     return [value]
 
 
@@ -292,6 +293,15 @@ def _takes_list(annotation: Any) -> bool:
     if get_origin(annotation) in (list, tuple, set):
         return True
     return any(_takes_list(part) for part in get_args(annotation) if part is not annotation)
+
+
+def parts_of(annotation: Any, values: Mapping[str, Any]) -> dict[str, FieldInfo] | None:
+    """The fields of a parameter that has parts, where these have the values; None for one without parts."""
+    inner = model_of(annotation)
+    if inner is None:
+        return None
+    more = inner.more_fields(values) if issubclass(inner, Parameters) else {}
+    return {**inner.model_fields, **more}
 
 
 def model_of(annotation: Any) -> type[BaseModel] | None:

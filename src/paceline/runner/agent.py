@@ -6,75 +6,31 @@ It ends, with everything it started, when its orders end: the user's command clo
 from __future__ import annotations
 
 import os
-import queue
-import select
 import socket
 import sys
-import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from paceline.core.case import Case
-from paceline.core.errors import InputError, PacelineError
-from paceline.runner import wire
+from paceline.core.errors import InputError
+from paceline.machine.orders import Orders
 from paceline.runner.execute import CaseExecution, free_port
 from paceline.runner.network import bound_to, is_loopback, own_address
 from paceline.runner.run import imports_of
 from paceline.runner.server import WarmServer
 from paceline.version import VERSION
 
-SILENCE_SECONDS = 120.0  # the command says something every few seconds
-LEAVE_SECONDS = 5.0
 REACH_SECONDS = 10.0
 
 Words = dict[str, Any]
 
 
-class Orders:
-    """Reads orders as they come, because the one to stop comes while another is being obeyed."""
-
-    def __init__(self, source: int) -> None:
-        self.stop = threading.Event()
-        self._source = source
-        self._waiting: queue.SimpleQueue[Words | None] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def next(self) -> Words | None:
-        """The next order; None when there will be no more."""
-        return self._waiting.get()
-
-    def _read(self) -> None:
-        rest = b""
-        while select.select([self._source], [], [], SILENCE_SECONDS)[0]:
-            data = os.read(self._source, 1 << 16)
-            if not data:
-                break
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                self._take(wire.decode(line))
-        self.stop.set()
-        self._waiting.put(None)
-        time.sleep(LEAVE_SECONDS)
-        os._exit(1)  # something does not let go; what the warm server forked ends with it
-
-    def _take(self, order: Words | None) -> None:
-        if order is None or order["do"] == "live":
-            return
-        if order["do"] == "stop":
-            self.stop.set()
-            return
-        self.stop.clear()
-        self._waiting.put(order)
-
-
 class Agent:
     """Obeys, one order after the other."""
 
-    def __init__(self, orders: Orders, answers: int, server: WarmServer) -> None:
+    def __init__(self, orders: Orders, server: WarmServer) -> None:
         self._orders = orders
-        self._answers = answers
         self._server = server
         self._door: socket.socket | None = None  # where the other hosts try whether they reach this one
         self._network: dict[str, str] = {}
@@ -90,17 +46,7 @@ class Agent:
             "port": lambda _order: {"port": free_port()},
             "run": self._run,
         }
-        while (order := self._orders.next()) is not None:
-            try:
-                answer = obey[order["do"]](order)
-            except PacelineError as error:
-                answer = {"refused": str(error)}
-            self._say(answer)
-
-    def _say(self, message: Words) -> None:
-        data = wire.encode(message)
-        while data:
-            data = data[os.write(self._answers, data) :]
+        self._orders.obey(obey)
 
     def _hello(self, order: Words) -> Words:
         from paceline.machine import gpu_count
@@ -156,7 +102,7 @@ class Agent:
 
         def tell(progress: Words) -> None:
             if 0 in ranks:
-                self._say({"progress": progress})
+                self._orders.say({"progress": progress})
 
         execution = CaseExecution(
             self._server,
@@ -171,11 +117,9 @@ class Agent:
 
 def main() -> None:
     """Serve on the streams that the remote shell connects."""
-    # What libraries print must not stand between the answers.
-    answers = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    orders = Orders.of_streams()
     with WarmServer() as server, suppress(BrokenPipeError):
-        Agent(Orders(sys.stdin.fileno()), answers, server).serve()
+        Agent(orders, server).serve()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,16 +14,15 @@ from typing import Any
 from paceline.core.case import Case
 from paceline.core.errors import InputError
 from paceline.core.record import Cause, CauseKind, Outcome
+from paceline.machine.agents import START_SECONDS, Agents, HostTrouble
+from paceline.machine.remote import LOCAL, RemoteAgent, RemoteShell
 from paceline.runner.execute import AFTERMATH_SECONDS, LINGER_SECONDS, CaseEnd, Failure
 from paceline.runner.network import own_address
-from paceline.runner.remote import CLOSE_SECONDS, LOCAL, Inbox, RemoteAgent, RemoteShell
 from paceline.runner.server import WarmServer
-from paceline.version import VERSION
 
-START_SECONDS = 60.0
+AGENT = "paceline.runner.agent"
 ANSWER_SECONDS = 30.0
 LATE_SECONDS = LINGER_SECONDS + 10.0  # a host ends its ranks by itself; one that is this late is lost
-BEAT_SECONDS = 10.0
 
 # What steers collectives and threads on every host as it does here.
 _FORWARDED = ("NCCL_", "GLOO_", "TORCH_", "OMP_")
@@ -74,14 +72,6 @@ def read_hosts(text: str) -> list[Host]:
     return hosts
 
 
-class HostTrouble(InputError):
-    """A host cannot be reached, or not be used."""
-
-    def __init__(self, message: str, place: _Place) -> None:
-        super().__init__(message)
-        self.place = place
-
-
 @dataclass
 class _Place:
     """A host with its ranks."""
@@ -96,15 +86,13 @@ class HostRanks:
     """Runs cases on all hosts together, or on the first alone."""
 
     def __init__(self, hosts: Sequence[Host], shell: RemoteShell, master: str | None) -> None:
-        self._shell = shell
-        self._inbox: Inbox = queue.SimpleQueue()
-        self._beat_at = time.monotonic()
+        self._agents = Agents(shell, AGENT)
         self._places: list[_Place] = []
         self.gpus = 0  # of the first host
         self._master = master or _master_address(hosts)
         try:
             for host in hosts:
-                self._places.append(_Place(host, self._start(host)))
+                self._places.append(_Place(host, self._agents.enter(host.name)))
             self._greet(self._places)
             self._number()
             self._meet()
@@ -153,7 +141,8 @@ class HostRanks:
         try:
             port = self._port(places)
         except HostTrouble as trouble:
-            return CaseEnd(failure=_failure(trouble.place, case, str(trouble)))
+            place = next(place for place in places if place.agent is trouble.agent)
+            return CaseEnd(failure=_failure(place, case, str(trouble)))
         for place in places:
             ranks = self._environments(place, port) if case.ranks > 1 else {0: {}}
             place.agent.send({"do": "run", "case": case.model_dump(mode="json"), "ranks": ranks})
@@ -164,29 +153,14 @@ class HostRanks:
 
     def close(self) -> None:
         """End everything on every host."""
-        for place in self._places:
-            place.agent.ask_to_leave()
-        deadline = time.monotonic() + CLOSE_SECONDS
-        for place in self._places:
-            place.agent.close(deadline)
-
-    def _start(self, host: Host) -> RemoteAgent:
-        return RemoteAgent(host.name, self._shell.command(host.name), self._inbox)
+        self._agents.close()
 
     def _greet(self, places: Sequence[_Place]) -> None:
         """Hear from each agent that it is there and the same as this one."""
-        order = {
-            "do": "hello",
-            "folder": str(Path.cwd()),
-            "path": [str(Path(p).absolute()) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p],
-            "environment": {name: value for name, value in os.environ.items() if name.startswith(_FORWARDED)},
-        }
-        answers = self._ask(places, order, START_SECONDS)
+        environment = {name: value for name, value in os.environ.items() if name.startswith(_FORWARDED)}
+        found = self._agents.greet([place.agent for place in places], {"environment": environment})
         for place in places:
-            hello = answers[place.agent]["hello"]
-            if hello["version"] != VERSION:
-                message = f"{place.host.name} has paceline {hello['version']}, but this is {VERSION}"
-                raise HostTrouble(f"{message}: install the same version on all hosts", place)
+            hello = found[place.agent]
             place.slots = place.host.slots or max(1, hello["gpus"])
             if place is self._places[0]:
                 self.gpus = hello["gpus"]
@@ -217,8 +191,8 @@ class HostRanks:
         """Enter hosts again that were lost."""
         lost = [place for place in places if place.agent.ended]
         for place in lost:
-            place.agent.close(time.monotonic())
-            place.agent = self._start(place.host)
+            self._agents.forget(place.agent)
+            place.agent = self._agents.enter(place.host.name)
         if lost:
             self._greet(lost)
         if lost and len(places) > 1:
@@ -241,12 +215,12 @@ class HostRanks:
 
     def _watch(self, case: Case, places: Sequence[_Place], on_progress: Callable[[Words], None]) -> CaseEnd:
         """Until each host has told its end; one that fails ends the case on all."""
-        self._recall(places)
+        self._agents.recall([place.agent for place in places])
         end, failures = CaseEnd(), list[Failure]()
         running = {place.agent: place for place in places}
         deadline, stop_at = time.monotonic() + case.timeout + LATE_SECONDS, float("inf")
         while running:
-            heard = self._listen(min(deadline, stop_at))
+            heard = self._agents.listen(min(deadline, stop_at))
             if heard is None and time.monotonic() >= deadline:
                 for agent, place in running.items():
                     agent.ended = True
@@ -283,63 +257,7 @@ class HostRanks:
         return end
 
     def _ask(self, places: Sequence[_Place], order: Words, seconds: float) -> dict[RemoteAgent, Words]:
-        """What each of the hosts answers; one message names all that do not."""
-        self._recall(places)
-        for place in places:
-            place.agent.send(order)
-        deadline = time.monotonic() + seconds
-        answers: dict[RemoteAgent, Words] = {}
-        trouble: dict[RemoteAgent, str] = {}
-        waiting = {place.agent: place for place in places}
-        while waiting:
-            heard = self._listen(deadline)
-            if heard is None:
-                for agent in waiting:
-                    agent.ended = True
-                    trouble[agent] = f"{agent.name} did not answer within {seconds:g} s{_said(agent)}"
-                break
-            agent, message = heard
-            if waiting.pop(agent, None) is None:
-                continue
-            if message is None:
-                trouble[agent] = self._why_ended(agent)
-            elif "refused" in message:
-                trouble[agent] = f"{agent.name} {message['refused']}"
-            else:
-                answers[agent] = message
-        if trouble:
-            place = next(place for place in places if place.agent in trouble)
-            raise HostTrouble("\n".join(trouble.values()), place)
-        return answers
-
-    def _recall(self, places: Sequence[_Place]) -> None:
-        """Say again which hosts have ended, for it may have been heard while others were listened to."""
-        for place in places:
-            if place.agent.ended:
-                self._inbox.put((place.agent, None))
-
-    def _listen(self, deadline: float) -> tuple[RemoteAgent, Words | None] | None:
-        """What a host says next; None when it is time to act. The others hear that this command is still there."""
-        while (now := time.monotonic()) < deadline:
-            if now >= self._beat_at + BEAT_SECONDS:
-                self._beat_at = now
-                for place in self._places:
-                    place.agent.send({"do": "live"})
-            try:
-                agent, message = self._inbox.get(timeout=min(deadline - now, BEAT_SECONDS))
-            except queue.Empty:
-                continue
-            agent.ended |= message is None
-            return agent, message
-        return None
-
-    def _why_ended(self, agent: RemoteAgent) -> str:
-        if agent.has_said("No module named") and agent.has_said("paceline"):
-            return (
-                f"{agent.name} has no paceline {VERSION} for {self._shell.python}: install it there, or name the "
-                f"interpreter that has it with --remote-python{_said(agent)}"
-            )
-        return f"{agent.name} cannot be used: {agent.how_it_ended()}{_said(agent)}"
+        return self._agents.ask([place.agent for place in places], order, seconds)
 
 
 def _master_address(hosts: Sequence[Host]) -> str:
@@ -354,11 +272,6 @@ def _master_address(hosts: Sequence[Host]) -> str:
         raise InputError(
             f"which address {hosts[1].name} reaches this host by is not known ({error}); give --master-address"
         ) from None
-
-
-def _said(agent: RemoteAgent) -> str:
-    words = agent.last_words()
-    return f"; it said:\n{words}" if words else "; it said nothing"
 
 
 def _failure(place: _Place, case: Case, message: str, detail: str = "") -> Failure:

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from paceline.core.errors import InputError
 from paceline.core.parameters import MeasuringParameters, explain
 from paceline.core.quantity import show_count
-from paceline.core.suite import CaseKeys, model_of
+from paceline.core.suite import CaseKeys, parts_of
 from paceline.report.text import humanize, one_line
 from paceline.runner.suite_file import read_yaml
 
@@ -55,10 +55,8 @@ def groups_of(parameters: type[BaseModel]) -> list[Group]:
     """The fields of a benchmark: its own, those of its parameters that have parts, and how it is measured."""
     own, nested, measuring = [], [], []
     for name, field in parameters.model_fields.items():
-        inner = model_of(field.annotation)
-        if inner is not None:
-            more: Mapping[str, FieldInfo] = getattr(inner, "more_fields", dict)()
-            parts = {**inner.model_fields, **more}
+        parts = parts_of(field.annotation, {})
+        if parts is not None:
             nested.append(
                 Group(title=humanize(name), entries=[_entry(f"{name}.{part}", one) for part, one in parts.items()])
             )
@@ -182,8 +180,7 @@ def _wrong(name: str, value: Any, model: type[BaseModel]) -> dict[str, str]:
 def _takes_list(model: type[BaseModel], name: str, part: str) -> bool:
     field = model.model_fields[name]
     if part:
-        inner = model_of(field.annotation)
-        found = inner.model_fields.get(part) if inner else None
+        found = (parts_of(field.annotation, {}) or {}).get(part)
         if found is None:
             return True  # a part that only some alternatives have: the whole suite tells
         field = found

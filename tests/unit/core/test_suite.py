@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict
+from pydantic.fields import FieldInfo
 
 from paceline.core.benchmark import Benchmark, Context
 from paceline.core.case import Case
@@ -24,6 +26,18 @@ class Load(BaseModel):
     arrival: Literal["poisson", "constant"] = "poisson"
 
 
+class Kind(Parameters):
+    """What further fields it has depends on its name."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = "plain"
+
+    @classmethod
+    def more_fields(cls, values: Mapping[str, Any]) -> Mapping[str, FieldInfo]:
+        return GemmParameters.model_fields if values.get("name") == "gemm" else {}
+
+
 class GemmParameters(Parameters):
     precision: Literal["fp32", "fp16", "bf16"] = "fp32"
     size: int = 64
@@ -32,6 +46,7 @@ class GemmParameters(Parameters):
     axes: tuple[int, ...] | None = None
     load: Load = Load()
     spare: Load | None = None
+    kind: Kind = Kind()
     steps: int | None = None
 
 
@@ -127,6 +142,13 @@ def test_a_parameter_that_is_a_list_itself_does_not_expand() -> None:
     (found,) = cases({"benchmark": "gemm", "shape": [2, 3, 4], "axes": [0, 1]})
     assert found.parameters["shape"] == [2, 3, 4]
     assert found.parameters["axes"] == [0, 1]
+
+
+def test_a_field_that_depends_on_others_may_be_a_list_too() -> None:
+    (found,) = cases({"benchmark": "gemm", "kind": {"name": "gemm", "axes": [0, 1]}})
+    assert found.parameters["kind"] == {"name": "gemm", "axes": [0, 1]}
+    expanded = cases({"benchmark": "gemm", "kind": {"name": "plain", "axes": [0, 1]}})
+    assert [case.parameters["kind"]["axes"] for case in expanded] == [0, 1]
 
 
 def test_a_list_of_lists_expands_a_parameter_that_is_a_list_itself() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from paceline.core.errors import InputError
-from paceline.runner.hosts import Host, read_hosts
-from paceline.runner.remote import RemoteShell
+from paceline.machine.remote import RemoteShell
+from paceline.runner.hosts import AGENT, Host, read_hosts
 
-AGENT = ["-P", "-m", "paceline.runner.agent"]
+WORDS = ["-P", "-m", AGENT]
 
 
 def test_hosts_in_one_word() -> None:
@@ -34,23 +34,23 @@ def test_what_is_no_list_of_hosts_is_refused(text: str) -> None:
 
 def test_ssh_is_given_one_word_that_a_shell_reads_back() -> None:
     python = "/opt/my python/$(bin)/python"
-    command = RemoteShell("ssh -p 22 {host}", python).command("me@a")
+    command = RemoteShell("ssh -p 22 {host}", python).command("me@a", AGENT)
     assert command[:-1] == ["ssh", "-p", "22", "me@a"]
-    assert shlex.split(command[-1]) == [python, *AGENT]
+    assert shlex.split(command[-1]) == [python, *WORDS]
     echoed = subprocess.run(["sh", "-c", f"printf '%s\\n' {command[-1]}"], capture_output=True, text=True, check=True)
-    assert echoed.stdout.splitlines() == [python, *AGENT]
+    assert echoed.stdout.splitlines() == [python, *WORDS]
 
 
 def test_other_ways_are_given_the_words_as_they_are() -> None:
-    command = RemoteShell("ip netns exec {host}", "/opt/my python").command("a")
-    assert command == ["ip", "netns", "exec", "a", "/opt/my python", *AGENT]
+    command = RemoteShell("ip netns exec {host}", "/opt/my python").command("a", AGENT)
+    assert command == ["ip", "netns", "exec", "a", "/opt/my python", *WORDS]
 
 
 def test_this_machine_is_entered_without_a_remote_shell() -> None:
-    assert RemoteShell(python="/python").command("localhost") == ["/python", *AGENT]
+    assert RemoteShell(python="/python").command("localhost", AGENT) == ["/python", *WORDS]
 
 
 @pytest.mark.parametrize("template", ["ssh", "", "ssh '{host}"])
 def test_a_remote_shell_must_say_where_the_host_goes(template: str) -> None:
-    with pytest.raises(InputError, match="--remote-shell"):
+    with pytest.raises(InputError, match="the remote shell"):
         RemoteShell(template)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
+from paceline.benchmarks.serving.load.clients import read_names
 from paceline.benchmarks.serving.load.parameters import LoadParameters
 from paceline.benchmarks.serving.servers import registry
 from paceline.benchmarks.serving.servers.base import ServerSettings, Wire
@@ -16,6 +19,7 @@ from paceline.benchmarks.serving.workloads.parameters import RequestParameters
 from paceline.core.errors import InputError
 from paceline.core.parameters import Parameters
 from paceline.core.quantity import Duration, Fraction
+from paceline.machine.remote import SSH, RemoteShell
 
 
 class ServerChoice(Parameters):
@@ -40,10 +44,45 @@ class ServerChoice(Parameters):
         return server.Settings.read(self.model_dump(), f"server '{self.kind}'")
 
     @classmethod
-    def more_fields(cls) -> dict[str, FieldInfo]:
-        """What the server that nobody has to name takes; others take theirs as `--server '{kind: ..., ...}'`."""
-        own = registry().entries[cls.model_fields["kind"].default].Settings.model_fields
-        return {name: field for name, field in own.items() if name not in cls.model_fields}
+    def more_fields(cls, values: Mapping[str, Any]) -> Mapping[str, FieldInfo]:
+        """The settings of the server that is named, or of several, or of the one that nobody has to name."""
+        named = values.get("kind", cls.model_fields["kind"].default)
+        found: dict[str, FieldInfo] = {}
+        for kind in named if isinstance(named, list) else [named]:
+            server = registry().entries.get(str(kind))
+            found |= server.Settings.model_fields if server is not None else {}
+        return {name: field for name, field in found.items() if name not in cls.model_fields}
+
+
+class ClientParameters(Parameters):
+    """Who sends the requests."""
+
+    hosts: tuple[str, ...] = ()
+    """Hosts that send instead of this machine, like [a, me@b], entered by ssh; localhost is this machine"""
+    remote_shell: str | None = None
+    """How to get to a {host} instead of by ssh"""
+    remote_python: str | None = None
+    """The interpreter on the hosts; unset is this one's path"""
+
+    @field_validator("hosts", mode="before")
+    @classmethod
+    def _one_word(cls, value: object) -> object:
+        return value.split(",") if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _are_hosts(self) -> Self:
+        if not self.hosts and (self.remote_shell or self.remote_python):
+            raise ValueError("remote_shell and remote_python go with hosts")
+        try:
+            read_names(self.hosts)
+            self.shell()
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    def shell(self) -> RemoteShell:
+        """How a command gets to the hosts."""
+        return RemoteShell(self.remote_shell or SSH, self.remote_python or sys.executable)
 
 
 class ServeParameters(Parameters):
@@ -75,6 +114,8 @@ class ServeParameters(Parameters):
     """Time to spend on warming up"""
     workers: int | None = Field(default=None, ge=1, le=256)
     """Processes that send, at most, each on a core of its own; unset takes one for every eight cores, at least one"""
+    clients: ClientParameters = ClientParameters()
+    """Who sends instead of this machine, like {hosts: [a, b]}; the server must listen where they reach it"""
     check_answers: bool = True
     """Compare answers with what the model itself gives"""
     instance: str | None = None
@@ -129,6 +170,7 @@ class ServeParameters(Parameters):
             words += [self.load.arrival, *(f"{v:g}/s" if k == "rate" else _word(k, v) for k, v in given.items())]
         else:
             words.append("search")
+        words += [f"from={','.join(self.clients.hosts)}"] if self.clients.hosts else []
         if self.slo is not None:
             words += [f"{bound.label}≤{bound.limit * 1000:g}ms" for bound in self.slo.bounds]
         return " ".join(words)

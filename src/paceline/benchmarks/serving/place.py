@@ -28,6 +28,11 @@ class Place:
         taken = min(taken, len(cores) - 1)
         return cls(tuple(cores[:-taken]), tuple(cores[-taken:]))
 
+    @classmethod
+    def without_load(cls) -> Place:
+        """All cores for serving: the load comes from other machines."""
+        return cls(tuple(sorted(os.sched_getaffinity(0))), ())
+
     def is_shared(self, processes: Iterable[int]) -> bool:
         """Whether one of the server's processes may run where the load comes from."""
         for pid in processes:

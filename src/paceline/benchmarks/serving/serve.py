@@ -10,9 +10,10 @@ import numpy as np
 
 from paceline.benchmarks.serving import findings, metrics
 from paceline.benchmarks.serving.load import quality
+from paceline.benchmarks.serving.load.clients import is_for_others
 from paceline.benchmarks.serving.load.parameters import LoadParameters
 from paceline.benchmarks.serving.load.trace import Trace
-from paceline.benchmarks.serving.parameters import ServeParameters
+from paceline.benchmarks.serving.parameters import ClientParameters, ServeParameters
 from paceline.benchmarks.serving.search import Found, Trial, find_capacity, requests_for
 from paceline.benchmarks.serving.servers import registry
 from paceline.benchmarks.serving.servers.base import Need, Server, ServerFailed
@@ -25,6 +26,7 @@ from paceline.core.errors import CaseError, InputError
 from paceline.core.record import Doubt, Measurement, Result
 from paceline.core.stats import summarize
 from paceline.machine.prices import price_of
+from paceline.machine.remote import LOCAL
 from paceline.models.user import find_model, is_reference
 
 SETTLING = 0.1  # part of a trial's requests that only fill the queues
@@ -70,6 +72,9 @@ class Serve(Benchmark[ServeParameters]):
         if largest is not None and most is not None and largest > most:
             raise InputError(f"requests of {largest} samples do not fit into max_batch = {most}: raise it")
         _check_files(parameters, is_local)
+        _check_clients(parameters.clients, server.listens_at(settings), is_local)
+        if parameters.load is not None and parameters.load.network_by == "tc":
+            _check_cable(parameters, server)
 
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
@@ -128,6 +133,27 @@ def _check_files(parameters: ServeParameters, is_local: bool) -> None:
             raise InputError(f"{name} = {path}: there is no such {'folder' if is_folder else 'file'}")
 
 
+def _check_clients(clients: ClientParameters, address: str, is_local: bool) -> None:
+    if not clients.hosts:
+        return
+    if not is_local:
+        raise InputError("clients.hosts enters other hosts, which a job from the network may not do; leave it out")
+    if set(clients.hosts) != {LOCAL} and not is_for_others(address):
+        raise InputError(
+            f"the server would listen at {address}, where clients.hosts do not reach it: set server.host to the one "
+            "address of this machine that they reach (embedded and url alone can be asked from other hosts)"
+        )
+
+
+def _check_cable(parameters: ServeParameters, server: type[Server]) -> None:
+    if "host" not in server.Settings.model_fields:
+        raise InputError(
+            f"network_by = tc needs a server that is told where to listen, not '{server.name}'; use client"
+        )
+    if parameters.clients.hosts:
+        raise InputError("network_by = tc puts the server where clients.hosts do not reach it; use one of the two")
+
+
 def _fixed(session: Session, load: LoadParameters) -> Result:
     """One load as it was asked for."""
     with watched(session.server.processes, session.context.target) as use:
@@ -138,6 +164,7 @@ def _fixed(session: Session, load: LoadParameters) -> Result:
     result = Result(measurements=[*findings.traffic(trace, slo), *findings.details(trace)])
     result.doubts = [*quality.doubts(trace, load.loop, session.ceiling), *_failures(trace)]
     result.facts["loop"] = load.loop
+    result.facts |= _by_host(session, trace)
     if load.loop == "closed":
         result.facts["closed_loop"] = "each user waits for its answer: a stall of the server hides requests"
     if slo is not None:
@@ -180,6 +207,7 @@ def _searched(session: Session) -> Result:
         "confirmed_at": f"{safe:.4g} requests/s with {len(trace)} requests",
         "search": f"{len(found.trials)} trials, {sum(trial.requests for trial in found.trials)} requests",
         "loop": "open",
+        **_by_host(session, trace),
     }
     _add_use(result, parameters, use, trace)
     return result
@@ -208,7 +236,7 @@ def _search(session: Session, slo: Slo, points: dict[float, list[Measurement]]) 
         slo.share,
         limit,
         first=FIRST_PART * session.first_rate,
-        ceiling=max(1.0, quality.SAFE_PART * session.ceiling.rate * len(session.place.load)),
+        ceiling=max(1.0, quality.SAFE_PART * session.most_rate),
         tolerance=parameters.search_tolerance,
         longest=TRIAL_PART * parameters.search_budget,
         go_on=lambda: time.monotonic() < deadline,
@@ -276,6 +304,10 @@ def _add_use(result: Result, parameters: ServeParameters, use: Use, trace: Trace
     result.measurements += found
     result.doubts += use.doubts()
     result.facts["conditions"] = use.conditions()
+
+
+def _by_host(session: Session, trace: Trace) -> dict[str, Any]:
+    return {"clients": session.clients.facts(trace)} if session.clients is not None else {}
 
 
 def _own_statistics(session: Session) -> dict[str, Any]:

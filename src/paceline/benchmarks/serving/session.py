@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,8 +13,11 @@ import numpy as np
 
 from paceline.benchmarks.serving import findings, metrics
 from paceline.benchmarks.serving.answers import Answers
+from paceline.benchmarks.serving.load.cable import Cable, connected
 from paceline.benchmarks.serving.load.calibrate import Ceiling, calibrate
+from paceline.benchmarks.serving.load.clients import ClientHosts
 from paceline.benchmarks.serving.load.generator import drive
+from paceline.benchmarks.serving.load.network import link_of
 from paceline.benchmarks.serving.load.parameters import LoadParameters
 from paceline.benchmarks.serving.load.prepared import Prepared
 from paceline.benchmarks.serving.load.trace import Trace
@@ -45,10 +48,16 @@ class Session:
     place: Place
     ceiling: Ceiling
     answers: Answers | None
+    clients: ClientHosts | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     cold_start: list[Measurement] = field(default_factory=list)
     first_rate: float = 1.0  # requests/s that a few users who wait for their answers got
     _sends: int = 0
+
+    @property
+    def most_rate(self) -> float:
+        """Requests per second that the load generator was seen to send, on all cores that it has."""
+        return self.clients.most if self.clients is not None else self.ceiling.rate * len(self.place.load)
 
     def send(self, load: LoadParameters, phase: str, *, is_measured: bool = False) -> Trace:
         """One load; ServerFailed if the server died under it."""
@@ -61,6 +70,7 @@ class Session:
             seed=self.parameters.seed + self._sends,  # or every load of a search would be the same one
             workers=self.parameters.workers,
             cpus=self.place.load,
+            hosts=self.clients,
             timeout=self.parameters.timeout_per_request,
             streaming=self.streaming,
             keep=KEPT_ANSWERS if self.answers is not None else 0,
@@ -70,6 +80,8 @@ class Session:
         if trace.ok.any() and is_measured:
             latencies = tuple(float(one) for one in trace.latency[trace.ok])
             self.context.report(Progress(phase, metrics.LATENCY.name, metrics.LATENCY.unit, latencies))
+        if self.clients is not None:
+            self.clients.require_all(trace)
         if not self.server.is_alive():
             answered = int(trace.ok.sum())
             raise ServerFailed(
@@ -99,20 +111,40 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[Session]:
     def say(phase: str) -> None:
         context.report(Progress(phase=phase))
 
-    with TemporaryDirectory(prefix="paceline-serve-") as folder:
-        server = kind(parameters.server.settings(), need, Path(folder), say)
+    with (
+        TemporaryDirectory(prefix="paceline-serve-") as folder,
+        _clients(parameters, place, say) as clients,
+        _cable(parameters.load) as cable,
+    ):
+        if clients is not None and not clients.is_on_this_machine:
+            place = Place.without_load()
+        settings = parameters.server.settings()
+        if cable is not None:
+            settings = settings.model_copy(update={"host": cable.address})
+        server = kind(settings, need, Path(folder), say)
         try:
             say("preparing the model")
             server.prepare()
             say("calibrating the load generator")
-            ceiling = calibrate((place.load[0], place.server[0]))
+            ceiling = _ceiling(clients, place)
             say("starting the server")
-            with on_cores(place.server):
+            with on_cores(place.server), cable.other_end() if cable is not None else nullcontext():
                 started = server.start()
             endpoint = server.endpoint(parameters.chosen_wire)
+            if clients is not None:
+                clients.require_reach(endpoint)
             made = made_requests(parameters, server, endpoint, allow_import=need.allow_import)
             session = Session(
-                parameters, context, server, endpoint, made.prepared, made.streaming, place, ceiling, made.answers
+                parameters,
+                context,
+                server,
+                endpoint,
+                made.prepared,
+                made.streaming,
+                place,
+                ceiling,
+                made.answers,
+                clients,
             )
             session.facts |= _facts(session, made.source)
             _warm_up(session, started.ready)
@@ -123,6 +155,34 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[Session]:
             raise
         finally:
             server.stop()
+
+
+@contextmanager
+def _clients(parameters: ServeParameters, place: Place, say: Callable[[str], None]) -> Iterator[ClientHosts | None]:
+    """The hosts that were named; None where this machine sends."""
+    if not parameters.clients.hosts:
+        yield None
+        return
+    say("entering the client hosts")
+    with ClientHosts.reached(parameters.clients.hosts, parameters.clients.shell(), place) as clients:
+        yield clients
+
+
+@contextmanager
+def _cable(load: LoadParameters | None) -> Iterator[Cable | None]:
+    """The network that the kernel emulates; None where nobody or the client does."""
+    if load is None or load.network is None or load.network_by != "tc":
+        yield None
+        return
+    with connected(link_of(load.network)) as cable:
+        yield cable
+
+
+def _ceiling(clients: ClientHosts | None, place: Place) -> Ceiling:
+    if clients is None:
+        return calibrate((place.load[0], place.server[0]))
+    clients.calibrate()
+    return clients.weakest
 
 
 def _warm_up(session: Session, ready: float) -> None:
@@ -160,14 +220,16 @@ def _until_steady(trace: Trace) -> float | None:
 
 def _facts(session: Session, source: str) -> dict[str, Any]:
     place, ceiling = session.place, session.ceiling
+    weakest = " of the weakest host" if session.clients is not None else ""
     return {
         "server": session.server.describe(),
         "wire": session.endpoint.wire,
         "requests": source,
         "different_requests": len(session.requests),
         **({"server_cores": list(place.server)} if session.server.processes() else {}),
-        "load_cores": list(place.load),
-        "client_ceiling": f"{ceiling.rate:.0f} requests/s from one worker against a server that does nothing",
+        **({"load_cores": list(place.load)} if place.load else {}),
+        **({"client_hosts": list(session.parameters.clients.hosts)} if session.clients is not None else {}),
+        "client_ceiling": f"{ceiling.rate:.0f} requests/s from one worker{weakest} against a server that does nothing",
         "latency_counts_from": "the intended time of each request",
     }
 

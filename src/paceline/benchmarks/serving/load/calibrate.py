@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -52,6 +53,12 @@ class Ceiling:
         """Whether the slowest probe was kept to so well that nothing else can have been in the way."""
         return bool(self.probes) and self.probes[0].lateness_p99 < _DISTURBED and self.rate > 0
 
+    @classmethod
+    def of_words(cls, words: Mapping[str, Any]) -> Ceiling:
+        """As it was written to a file or said by another host."""
+        probes = tuple(Probe(**probe) for probe in words["probes"])
+        return cls(float(words["rate"]), float(words["requests_per_cpu_second"]), probes)
+
 
 def calibrate(cpus: Sequence[int] | None = None, *, is_fresh: bool = False) -> Ceiling:
     """The ceiling of one worker on the first of these cores, with the null server on the last; known until reboot."""
@@ -86,17 +93,21 @@ def _probe(endpoint: Endpoint, rate: float, cpus: list[int] | None) -> Probe:
     return Probe(rate, quality.delivered(trace), float(p50), float(p99))
 
 
+def boot() -> str:
+    """Tells this machine since its last start from all others; nothing where that is not known."""
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return ""
+
+
 def _key(cores: Sequence[int]) -> str:
     """Everything that a remembered ceiling depends on."""
-    try:
-        boot = _BOOT.read_text().strip()
-    except OSError:
-        boot = ""
     try:
         uvloop = metadata.version("uvloop")
     except metadata.PackageNotFoundError:
         uvloop = "none"
-    return f"{boot} python {sys.version.split()[0]} uvloop {uvloop} cores {cores[0]} {cores[-1]}"
+    return f"{boot()} python {sys.version.split()[0]} uvloop {uvloop} cores {cores[0]} {cores[-1]}"
 
 
 def _file() -> Path:
@@ -105,12 +116,7 @@ def _file() -> Path:
 
 def _remembered(key: str) -> Ceiling | None:
     try:
-        found = json.loads(_file().read_text())[key]
-        return Ceiling(
-            float(found["rate"]),
-            float(found["requests_per_cpu_second"]),
-            tuple(Probe(**probe) for probe in found["probes"]),
-        )
+        return Ceiling.of_words(json.loads(_file().read_text())[key])
     except (OSError, ValueError, LookupError, TypeError):
         return None  # never measured, or written by another version
 

@@ -8,18 +8,22 @@ import resource
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline.benchmarks.serving.load import processes
 from paceline.benchmarks.serving.load.arrivals import Schedule
 from paceline.benchmarks.serving.load.parameters import LoadParameters
-from paceline.benchmarks.serving.load.plan import Plan
+from paceline.benchmarks.serving.load.plan import Plan, workers_of_hosts
 from paceline.benchmarks.serving.load.prepared import Prepared, grpc_metadata, http_bytes
 from paceline.benchmarks.serving.load.trace import CLIENT_POST, CLIENT_PRE, Trace
 from paceline.benchmarks.serving.load.worker import Task
 from paceline.benchmarks.serving.servers.base import Endpoint
 from paceline.core.errors import InputError, MissingDependency
+
+if TYPE_CHECKING:
+    from paceline.benchmarks.serving.load.clients import ClientHosts
 
 _OTHER_FILES = 64  # descriptors that a worker needs beside its connections
 _PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -35,6 +39,7 @@ def drive(
     weights: Sequence[float] | None = None,
     workers: int | None = None,
     cpus: Sequence[int] | None = None,
+    hosts: ClientHosts | None = None,
     timeout: float = 30.0,
     connections: int | None = None,
     streaming: bool = False,
@@ -48,8 +53,9 @@ def drive(
     In an open loop `intended` are the times of the schedule; in a closed loop they are when a user was ready to send.
 
     - weights: how often each of `requests` is drawn; unset is evenly
-    - workers: how many processes; unset is as many as the rate needs, one per core at most
-    - cpus: cores to pin them to, in turn
+    - workers: how many processes, on each of the hosts; unset is as many as the rate needs, one per core at most
+    - cpus: cores to pin them to, in turn; hosts have their own
+    - hosts: who sends instead of this machine; together they send the same schedule as one machine would
     - timeout: how many seconds an answer is waited for
     - connections: how many there may be at a time; unset is what the system grants
     - streaming: answers are streams of events; the trace tells when each piece came
@@ -63,7 +69,8 @@ def drive(
     if is_grpc and importlib.util.find_spec("grpc") is None:
         raise MissingDependency("grpcio", "install it with: pip install 'paceline[serving]'")
     plan = Plan.of(load, requests, seed, weights)
-    number = workers or plan.workers(len(cpus or os.sched_getaffinity(0)))
+    shared = workers_of_hosts(hosts.cores, plan.workers(sum(hosts.cores)), workers) if hosts is not None else []
+    number = sum(shared) or workers or plan.workers(len(cpus or os.sched_getaffinity(0)))
     common = Task(
         parent=os.getpid(),
         transport="grpc" if is_grpc else "http",
@@ -79,10 +86,13 @@ def drive(
         keep=keep,
     )
     tasks = plan.divided(common, number)
-    if cpus:
+    if cpus and hosts is None:
         tasks = [replace(task, cpu=cpus[i % len(cpus)]) for i, task in enumerate(tasks)]
     samples = np.array([one.samples for one in requests], np.int32)
-    seen = processes.run(tasks, samples, plan.longest(timeout), go_on)
+    if hosts is not None:
+        seen = hosts.run(tasks, shared, samples, plan.longest(timeout), go_on)
+    else:
+        seen = processes.run(tasks, samples, plan.longest(timeout), go_on)
     for loss in seen.losses:
         say(loss)
     for kind, body in seen.answers if on_answer else ():

@@ -129,12 +129,12 @@ class NullProtocol(asyncio.Protocol):
 
 
 @contextmanager
-def running(behaviour: Behaviour | None = None, cpu: int | None = None) -> Iterator[Endpoint]:
-    """A null server on the loopback device, on a core of its own if one is named; it ends with this process."""
+def running(behaviour: Behaviour | None = None, cpu: int | None = None, host: str = "127.0.0.1") -> Iterator[Endpoint]:
+    """A null server for this machine or at an address of it, on a core if one is named; it ends with this process."""
     from paceline.benchmarks.serving.servers.base import Endpoint
 
     behaviour = behaviour or Behaviour()
-    command = [sys.executable, "-P", "-m", "paceline.benchmarks.serving.load.null_server"]
+    command = [sys.executable, "-P", "-m", "paceline.benchmarks.serving.load.null_server", "--host", host]
     for one in fields(Behaviour):
         command += [f"--{one.name.replace('_', '-')}", str(float(getattr(behaviour, one.name)))]
     if cpu is not None:
@@ -145,14 +145,14 @@ def running(behaviour: Behaviour | None = None, cpu: int | None = None) -> Itera
             port = process.stdout.readline().strip()
             if not port.isdecimal():
                 raise OSError(f"the null server did not start (exit code {process.wait()})")
-            yield Endpoint(wire="kserve-json", host="127.0.0.1", port=int(port), path=PATH, model="null")
+            yield Endpoint(wire="kserve-json", host=host, port=int(port), path=PATH, model="null")
         finally:
             process.kill()
 
 
-async def _serve(behaviour: Behaviour) -> None:
+async def _serve(behaviour: Behaviour, host: str) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: NullProtocol(behaviour), "127.0.0.1", 0, backlog=4096)
+    server = await loop.create_server(lambda: NullProtocol(behaviour), host, 0, backlog=4096)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
     ended = loop.create_future()
@@ -167,8 +167,9 @@ def main() -> None:
     for one in fields(Behaviour):
         parser.add_argument(f"--{one.name.replace('_', '-')}", type=float, default=0.0)
     parser.add_argument("--cpu", type=int, help="the core to stay on")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at")
     chosen = vars(parser.parse_args())
-    cpu = chosen.pop("cpu")
+    cpu, host = chosen.pop("cpu"), chosen.pop("host")
     if cpu is not None:
         os.sched_setaffinity(0, {cpu})
     kinds = {name: type(value) for name, value in asdict(Behaviour()).items()}
@@ -178,7 +179,7 @@ def main() -> None:
     except ImportError:
         loop = asyncio.new_event_loop()
     with suppress(KeyboardInterrupt):
-        loop.run_until_complete(_serve(behaviour))
+        loop.run_until_complete(_serve(behaviour, host))
 
 
 if __name__ == "__main__":

@@ -102,11 +102,13 @@ class LoadParameters(Parameters):
     """multi-stream: samples of a request (unset is 8)"""
     network: Preset | Link | None = None
     """lan, wifi or 4g, or {delay, jitter, up, down}: emulated between the users and the server"""
+    network_by: Literal["client", "tc"] | None = None
+    """Who emulates it: the client (unset), a link for each request; or tc, one cable for all, as root on Linux"""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         kind = KINDS[self.arrival]
-        own = {"arrival", "network", *kind.needs, *kind.allows}
+        own = {"arrival", "network", "network_by", *kind.needs, *kind.allows}
         given = {name for name in type(self).model_fields if getattr(self, name) is not None}
         for name in type(self).model_fields:
             if name in given - own:
@@ -116,6 +118,8 @@ class LoadParameters(Parameters):
                 raise ValueError(f"arrival = {self.arrival} needs {name}")
         if self.arrival != "trace" and self.duration is not None and self.requests is not None:
             raise ValueError("duration and requests say the same thing; give one of them")
+        if self.network_by is not None and self.network is None:
+            raise ValueError("network_by says who emulates a network; name it as network, like wifi")
         if self.arrival == "spike" and not 0 <= (self.spike_at or 0.0) < self.seconds:
             raise ValueError(f"spike_at = {self.spike_at:g} s is not within the duration of {self.seconds:g} s")
         return self

@@ -64,7 +64,7 @@ class Plan:
                 duration=load.seconds,
                 think_time=load.think_time or 0.0,
             )
-        if load.network:
+        if load.network and load.network_by != "tc":
             plan = plan.over(link_of(load.network), requests, for_network)
         return plan.with_work(requests)
 
@@ -124,6 +124,18 @@ class Plan:
             )
             for worker, rows in enumerate(shares(len(self.kinds), number))
         ]
+
+
+def workers_of_hosts(cores: Sequence[int], needed: int, each: int | None = None) -> list[int]:
+    """How many workers each host has: as many as are needed, evenly, at least one, no more than it has cores."""
+    wanted = each or max(1, math.ceil(needed / len(cores)))
+    return [min(wanted, own) for own in cores]
+
+
+def dealt(number: int, workers: Sequence[int]) -> list[list[int]]:
+    """Which of so many tasks each host does: one to each in turn, and no more than it has workers."""
+    turns = [host for turn in range(max(workers)) for host, own in enumerate(workers) if own > turn]
+    return [[task for task, owner in enumerate(turns[:number]) if owner == host] for host in range(len(workers))]
 
 
 def _kinds(

@@ -23,9 +23,9 @@ from paceline.core.errors import CaseError
 
 COMMAND = [sys.executable, "-P", "-m", "paceline.benchmarks.serving.load._worker"]
 START_SECONDS = 60.0  # within which a worker must be ready; only a broken machine takes so long
-_HEAD_START = 0.05  # s from the word to the start: every worker has heard it by then
-_LOOK_EVERY = 0.05
-_END_SECONDS = 10.0  # to hand over what was seen
+HEAD_START = 0.05  # s from the word to the start: every worker has heard it by then
+LOOK_EVERY = 0.05
+END_SECONDS = 10.0  # to hand over what was seen
 _STDERR = "stderr"
 
 
@@ -56,12 +56,22 @@ class _Worker:
         return next((line.strip() for line in reversed(lines) if line.strip()), f"exit code {self.process.returncode}")
 
 
+def soon() -> int:
+    """A start that all on this machine hear of in time, in nanoseconds of the monotonic clock."""
+    return time.monotonic_ns() + int(HEAD_START * 1e9)
+
+
 def run(
-    tasks: Sequence[Task], samples: NDArray[np.int32], longest: float, go_on: Callable[[], bool] = lambda: True
+    tasks: Sequence[Task],
+    samples: NDArray[np.int32],
+    longest: float,
+    go_on: Callable[[], bool] = lambda: True,
+    begin: Callable[[], int] = soon,
 ) -> Seen:
     """Do all tasks at the same time; after `longest` seconds nobody is waited for any more.
 
-    When `go_on` says no, all end at once, with what they have seen by then.
+    When all are ready, `begin` says when to start. When `go_on` says no, all end at once, with what they have seen by
+    then.
     """
     with tempfile.TemporaryDirectory(prefix="paceline-load-") as folder, ExitStack() as stack:
         workers = []
@@ -72,7 +82,7 @@ def run(
         until = time.monotonic() + START_SECONDS
         for worker in workers:
             _wait_until_ready(worker, until)
-        start = time.monotonic_ns() + int(_HEAD_START * 1e9)
+        start = begin()
         for worker in workers:
             with suppress(BrokenPipeError):  # it died in between, which is noticed below
                 assert worker.process.stdin is not None
@@ -86,7 +96,7 @@ def run(
                 part, some = _result(worker, path, samples)
                 answers += some
             else:
-                part = _lost(worker, (worker.ended_at or 0.0) - start / 1e9, samples)
+                part = lost(worker.task, worker.number, (worker.ended_at or 0.0) - start / 1e9, samples)
                 losses.append(f"worker {worker.number} of the load generator was lost: {worker.last_words}")
             parts.append(part)
         return Seen(Trace.merged(parts), answers, losses)
@@ -132,10 +142,10 @@ def _wait_until_ended(workers: Sequence[_Worker], end: float, go_on: Callable[[]
                 worker.process.wait()
                 worker.ended_at = time.monotonic()
         if not is_told and not go_on():
-            is_told, end = True, min(end, time.monotonic() + _END_SECONDS)
+            is_told, end = True, min(end, time.monotonic() + END_SECONDS)
             for worker in running:
                 worker.process.terminate()
-        time.sleep(_LOOK_EVERY)
+        time.sleep(LOOK_EVERY)
 
 
 def _result(worker: _Worker, path: Path, samples: NDArray[np.int32]) -> tuple[Trace, list[tuple[int, bytes]]]:
@@ -154,20 +164,19 @@ def _result(worker: _Worker, path: Path, samples: NDArray[np.int32]) -> tuple[Tr
         samples=samples[found["kind"]],
         stages={name.removeprefix("stage_"): found[name] for name in found if name.startswith("stage_")},
         batch=found["batch"] if len(found["batch"]) else None,
-        tokens=_split(found["token_times"], found["token_counts"]) if worker.task.streaming else None,
+        tokens=split(found["token_times"], found["token_counts"]) if worker.task.streaming else None,
         cpu_seconds=float(found["cpu_seconds"]),
     )
-    bodies = _split(found["answer_bytes"], found["answer_lengths"])
+    bodies = split(found["answer_bytes"], found["answer_lengths"])
     kinds = found["answer_kinds"].tolist()
     return trace, [(kind, body.tobytes()) for kind, body in zip(kinds, bodies, strict=True)]
 
 
-def _lost(worker: _Worker, died: float, samples: NDArray[np.int32]) -> Trace:
+def lost(task: Task, number: int, died: float, samples: NDArray[np.int32]) -> Trace:
     """What can be said of the requests of a worker that took its knowledge with it."""
-    intended = worker.task.intended
-    number = len(intended)
-    kinds = worker.task.kinds[:number]
-    nothing = np.full(number, np.nan)
+    intended = task.intended
+    kinds = task.kinds[: len(intended)]
+    nothing = np.full(len(intended), np.nan)
     return Trace(
         intended=intended,
         sent=nothing,
@@ -175,11 +184,12 @@ def _lost(worker: _Worker, died: float, samples: NDArray[np.int32]) -> Trace:
         done=nothing,
         status=np.where(intended < died, BROKEN, UNSENT).astype(np.int32),
         kind=kinds,
-        worker=np.full(number, worker.number, np.int32),
+        worker=np.full(len(intended), number, np.int32),
         samples=samples[kinds],
         dispatched=nothing,
     )
 
 
-def _split(values: NDArray[Any], lengths: NDArray[np.int64]) -> list[NDArray[Any]]:
+def split(values: NDArray[Any], lengths: NDArray[np.int64]) -> list[NDArray[Any]]:
+    """Rows of different lengths that were written one behind the other."""
     return np.split(values, np.cumsum(lengths)[:-1]) if len(lengths) else []

@@ -42,6 +42,7 @@ class Trace:
     tokens: list[Times] | None = None  # language models: when each piece of the stream came
     cpu_seconds: float = 0.0  # of the load generator's processes
     dispatched: Times | None = None  # when its turn came; `sent` is later by what opening a connection took
+    host: NDArray[np.int32] | None = None  # which of the client hosts sent it, where there are several
 
     def __len__(self) -> int:
         return len(self.intended)
@@ -68,15 +69,28 @@ class Trace:
 
     def after(self, count: int) -> Trace:
         """Without the first requests, which met empty queues."""
+        return self.taken(np.arange(count, len(self)))
 
-        def rest(name: str) -> Any:
+    def of_host(self, number: int) -> Trace:
+        """What one of the client hosts sent."""
+        assert self.host is not None
+        return self.taken(np.flatnonzero(self.host == number))
+
+    def taken(self, rows: NDArray[np.intp]) -> Trace:
+        """These requests alone."""
+
+        def part(name: str) -> Any:
             values = getattr(self, name)
-            return None if values is None else values[count:]
+            return None if values is None else values[rows]
 
         names = ("intended", "sent", "first", "done", "status", "kind", "worker", "samples")
-        more = ("batch", "tokens", "dispatched")
-        stages = {name: values[count:] for name, values in self.stages.items()}
-        return replace(self, stages=stages, **{name: rest(name) for name in (*names, *more)})
+        more = ("batch", "dispatched", "host")
+        return replace(
+            self,
+            stages={name: values[rows] for name, values in self.stages.items()},
+            tokens=None if self.tokens is None else [self.tokens[row] for row in rows],
+            **{name: part(name) for name in (*names, *more)},
+        )
 
     @classmethod
     def merged(cls, parts: Iterable[Trace]) -> Trace:
@@ -109,4 +123,5 @@ class Trace:
             tokens=[tokens[i] for i in order] if any(part.tokens is not None for part in parts) else None,
             cpu_seconds=sum(part.cpu_seconds for part in parts),
             dispatched=np.concatenate(dispatched)[order] if any(p.dispatched is not None for p in parts) else None,
+            host=joined("host").astype(np.int32) if all(part.host is not None for part in parts) else None,
         )

@@ -99,6 +99,11 @@ class Server(ABC):
         return None
 
     @classmethod
+    def listens_at(cls, settings: ServerSettings) -> str:
+        """The address or name of the host that answers; most servers are started for this machine alone."""
+        return "127.0.0.1"
+
+    @classmethod
     def missing(cls) -> str | None:
         """Why it cannot start here and what to do about it, in one sentence; None if it can. Must be quick."""
         return None

@@ -107,6 +107,11 @@ class Embedded(Server):
         """A request is never split, so that it must fit into a batch."""
         return settings.max_batch if isinstance(settings, EmbeddedSettings) else None
 
+    @classmethod
+    def listens_at(cls, settings: ServerSettings) -> str:
+        assert isinstance(settings, EmbeddedSettings)
+        return settings.host
+
     def prepare(self) -> None:
         engine = self.settings.engine
         package = _PACKAGES.get(engine, "torch")

@@ -89,6 +89,11 @@ class Url(Server):
         self._started = False
 
     @classmethod
+    def listens_at(cls, settings: ServerSettings) -> str:
+        assert isinstance(settings, UrlSettings)
+        return urlsplit(settings.url).hostname or ""
+
+    @classmethod
     def check(cls, settings: ServerSettings, need: Need) -> None:
         assert isinstance(settings, UrlSettings)
         if settings.token_env is not None and settings.token_file is not None:

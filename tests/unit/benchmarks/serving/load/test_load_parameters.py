@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.benchmarks.serving.load.network import PRESETS, link_of
+from paceline.benchmarks.serving.load.cable import shaped
+from paceline.benchmarks.serving.load.network import PRESETS, Link, link_of
 from paceline.benchmarks.serving.load.parameters import KINDS, LoadParameters
 from paceline.core.errors import InputError
 
@@ -74,6 +75,7 @@ def test_scenarios_of_mlperf_mean_what_they_mean_there() -> None:
             "not within",
         ),
         ({"arrival": "poisson", "rate": 5, "network": "5g"}, "network"),
+        ({"arrival": "poisson", "rate": 5, "network_by": "tc"}, "name it as network"),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_the_reason(values: dict[str, Any], words: str) -> None:
@@ -83,7 +85,7 @@ def test_what_does_not_go_together_is_refused_with_the_reason(values: dict[str, 
 
 def test_every_knob_is_documented_and_belongs_to_some_arrival() -> None:
     used = {name for kind in KINDS.values() for name in (*kind.needs, *kind.allows)}
-    assert set(LoadParameters.model_fields) == used | {"arrival", "network"}
+    assert set(LoadParameters.model_fields) == used | {"arrival", "network", "network_by"}
     assert all(field.description for field in LoadParameters.model_fields.values())
 
 
@@ -112,3 +114,11 @@ def test_jitter_is_added_to_the_delay_and_never_taken_from_it() -> None:
     down = PRESETS["4g"].way_down(4000, np.random.default_rng(1))
     assert down.min() >= PRESETS["4g"].delay
     assert np.mean(down) == pytest.approx(PRESETS["4g"].delay + PRESETS["4g"].jitter, rel=0.1)
+
+
+def test_tc_is_told_each_direction_of_a_link() -> None:
+    link = link_of("4g")
+    words = "netem limit 100000 delay 35000us 10000us rate"
+    assert " ".join(shaped(link, link.up)) == f"{words} 8000000bit"
+    assert " ".join(shaped(link, link.down)) == f"{words} 32000000bit"
+    assert " ".join(shaped(Link(delay="1ms"), None)) == "netem limit 100000 delay 1000us"

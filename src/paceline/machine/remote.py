@@ -1,4 +1,4 @@
-"""One host of `--hosts`: the agent that a remote shell starts there, what it is told, and what it says."""
+"""One other host: the agent that a remote shell starts there, what it is told, and what it says."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import InputError
-from paceline.runner import wire
+from paceline.machine import wire
 
 # Never asks for a password, for several hosts would ask at once; notices a host that has gone.
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3 {host}"
 LOCAL = "localhost"  # entered without a remote shell
-CLOSE_SECONDS = 10.0
 KEPT_LINES = 12
 
 
@@ -37,13 +36,13 @@ class RemoteShell:
         try:
             words = shlex.split(self.template)
         except ValueError as error:
-            raise InputError(f"--remote-shell {self.template!r} cannot be read: {error}") from None
+            raise InputError(f"the remote shell {self.template!r} cannot be read: {error}") from None
         if not any("{host}" in word for word in words):
-            raise InputError(f"--remote-shell {self.template!r} does not say where the host goes: write {{host}}")
+            raise InputError(f"the remote shell {self.template!r} does not say where the host goes: write {{host}}")
 
-    def command(self, host: str) -> list[str]:
-        """What starts the agent there."""
-        agent = [self.python, "-P", "-m", "paceline.runner.agent"]
+    def command(self, host: str, module: str) -> list[str]:
+        """What starts the agent there: a module of Paceline's."""
+        agent = [self.python, "-P", "-m", module]
         if host == LOCAL:
             return agent
         way = [word.replace("{host}", host) for word in shlex.split(self.template)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.runner import wire
+from paceline.machine import wire
 
 
 def test_a_message_is_one_line_and_comes_back() -> None:
