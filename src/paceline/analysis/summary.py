@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from paceline.analysis.figures import Figure, Point, Sweep, figure_of, sweeps_of
 from paceline.core.case import Case
@@ -41,10 +42,27 @@ class Row:
 
     record: Record
     label: str  # unique in the run
-    headline: Figure | None
-    secondary: tuple[Figure, ...]  # of the whole case or of one rank, never of one point
-    sweeps: tuple[Sweep, ...]
-    remedy: str  # what to do if it did not succeed
+    lead: Measurement | None  # what its headline is
+
+    @cached_property
+    def headline(self) -> Figure | None:
+        """The figure that leads."""
+        return figure_of(self.lead) if self.lead else None
+
+    @cached_property
+    def secondary(self) -> tuple[Figure, ...]:
+        """What else was measured of the whole case or of one rank, never of one point."""
+        return tuple(figure_of(m) for m in self.record.measurements if m is not self.lead and not m.at)
+
+    @cached_property
+    def sweeps(self) -> tuple[Sweep, ...]:
+        """What was measured at points."""
+        return sweeps_of(self.record)
+
+    @property
+    def remedy(self) -> str:
+        """What to do if it did not succeed."""
+        return _remedy(self.cause) if self.cause and not self.ok else ""
 
     @property
     def case(self) -> Case:
@@ -209,7 +227,7 @@ def summarize_run(records: RunRecords, primary: Mapping[str, str] | None = None)
     seen = {record.case.index for record in ordered}
     labels = unique_labels([record.case for record in ordered])
     rows = tuple(
-        _row(record, label, (primary or {}).get(record.case.benchmark))
+        Row(record, label, headline_of(record, (primary or {}).get(record.case.benchmark)))
         for record, label in zip(ordered, labels, strict=True)
     )
     return RunSummary(
@@ -267,18 +285,6 @@ def _plain_label(case: Case) -> str:
     return f"{case.benchmark} {title}"
 
 
-def _row(record: Record, label: str, primary: str | None) -> Row:
-    headline = headline_of(record, primary)
-    return Row(
-        record=record,
-        label=label,
-        headline=figure_of(headline) if headline else None,
-        secondary=tuple(figure_of(m) for m in record.measurements if m is not headline and not m.at),
-        sweeps=sweeps_of(record),
-        remedy=_remedy(record.cause) if record.cause and record.outcome is not Outcome.OK else "",
-    )
-
-
 def _remedy(cause: Cause) -> str:
     """What to do; an error without a traceback was foreseen, and its message says that itself."""
     return "" if cause.kind is CauseKind.ERROR and not cause.detail else REMEDIES[cause.kind]
@@ -299,16 +305,16 @@ def _headline_value(row: Row) -> float:
 def _groups(rows: Iterable[Row]) -> tuple[Group, ...]:
     found: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        if row.ok and row.headline is not None and math.isfinite(row.headline.value):
+        if row.ok and row.lead is not None and math.isfinite(row.lead.value):
             # That one model is faster than another is no news; that one way to run it is, is.
             work = [str(row.case.parameters.get(key, "")) for key in _WORK]
-            found.setdefault((row.case.benchmark, row.headline.name, row.headline.unit, *work), []).append(row)
+            found.setdefault((row.case.benchmark, row.lead.metric.name, row.lead.metric.unit, *work), []).append(row)
     groups = []
     for members in found.values():
-        head = members[0].headline
+        head = members[0].lead
         assert head is not None
         lower = head.metric.better is Better.LOWER
-        ordered = sorted(members, key=lambda row: row.headline.value if row.headline else 0.0, reverse=not lower)
+        ordered = sorted(members, key=lambda row: row.lead.value if row.lead else 0.0, reverse=not lower)
         groups.append(Group(metric=head.metric, benchmark=members[0].case.benchmark, rows=tuple(ordered)))
     return tuple(groups)
 

@@ -23,7 +23,7 @@ from paceline.machine.profile import (
     software_of,
     with_datasheets,
 )
-from paceline.report.console import open_console
+from paceline.report.terminal import open_console
 from paceline.report.text import one_line, show_relative, show_value, when
 from paceline.runner.joined import World
 from paceline.runner.suite_file import load_suite

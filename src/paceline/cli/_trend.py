@@ -50,7 +50,7 @@ def tell(history: History, kind: str | None, output: str | None) -> None:
     """Show the history, or write it in the format that was asked for."""
     from paceline.cli._answers import give
     from paceline.report import trend
-    from paceline.report.console import open_console
+    from paceline.report.terminal import open_console
 
     if kind == "png":
         _draw(history, output)

@@ -58,7 +58,7 @@ def _show(made: Baseline, by_run: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from paceline.report.console import open_console
+    from paceline.report.terminal import open_console
     from paceline.report.text import one_line, plain, show_relative, show_value
 
     console = open_console()

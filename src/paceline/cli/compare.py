@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -80,9 +77,10 @@ def _compared(
     from paceline.cli._sources import read_sources
     from paceline.cli.report import primary_metrics
     from paceline.core.errors import InputError
+    from paceline.core.garbage import no_garbage
 
     primary = primary_metrics()
-    with _without_collecting():
+    with no_garbage():
         found = [Side(source.name, source.runs) for source in read_sources(sides, store)]
         if len(found) > 1:
             return compare(found, primary=primary, metrics=metrics, also=named, every=every)
@@ -90,15 +88,3 @@ def _compared(
     if len(runs) == 1 and is_in_turns(runs[0]):
         return compare_turns(runs[0], primary=primary, metrics=metrics, also=named, every=every)
     raise InputError(f"'{sides[0]}' alone is no comparison: name another run, tag or file to compare it with")
-
-
-@contextmanager
-def _without_collecting() -> Iterator[None]:
-    """While records are made by the thousand and none is thrown away, looking for garbage takes half of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

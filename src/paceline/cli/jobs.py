@@ -45,7 +45,7 @@ def _table(jobs: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from paceline.report.console import open_console
+    from paceline.report.terminal import open_console
     from paceline.report.text import one_line
 
     console = open_console()
@@ -77,7 +77,8 @@ def _what(job: dict[str, Any]) -> str:
     if job["failure"]:
         return str(job["failure"]["message"])
     if not job["followers"]:
-        return str(job["run_id"] or "") if job["state"] != "queued" else ""
+        return str(job["run_id"] or "") if job["state"] != "queued" else str(job["waits_for"])
     progress = job["progress"]
-    done = f": {progress['cases_done']} of {progress['cases']}, {progress['title']}" if progress["cases"] else ""
-    return f"on {', '.join(job['followers'])}{done}"
+    done = f"{progress['cases_done']} of {progress['cases']}" if progress["cases"] else ""
+    told = ", ".join(words for words in (done, progress["title"]) if words)
+    return f"on {', '.join(job['followers'])}" + (f": {told}" if told else "")

@@ -11,6 +11,8 @@ import click
 from paceline.core.errors import InputError
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from paceline.core.run import RunRecords
     from paceline.service.api.app import Pages
     from paceline.service.api.serving import Tls
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from paceline.service.leader import Leader
     from paceline.store import Store
 
-ENGINES = ("local", "ray")
+ENGINES = ("local", "ray", "slurm")
 _FILE_TOKEN = "token-file"  # what the token in --token-file is called
 
 
@@ -32,9 +34,19 @@ _FILE_TOKEN = "token-file"  # what the token in --token-file is called
     "--ray-host", metavar="IP", help="This machine's address on the private network; starts a Ray cluster there."
 )
 @click.option("--ray-cluster", metavar="HOST:PORT", help="The Ray cluster to use, if there is one.")
+@click.option("--slurm-partition", metavar="NAME[,...]", help="Whose nodes measure; Slurm's default partition.")
+@click.option(
+    "--slurm-folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="PATH",
+    help="A folder that all nodes of Slurm see; by default below $XDG_DATA_HOME.",
+)
 @click.option("--label", "labels", multiple=True, metavar="NAME", help="What jobs may ask this machine to be.")
 @click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Certificate with its chain, as PEM.")
 @click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Its private key, as PEM.")
+@click.option(
+    "--patience", metavar="TIME", default="24h", show_default=True, help="A job waits so long for a machine it can use."
+)
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path),
@@ -48,9 +60,12 @@ def command(
     engine: str,
     ray_host: str | None,
     ray_cluster: str | None,
+    slurm_partition: str | None,
+    slurm_folder: Path | None,
     labels: tuple[str, ...],
     tls_cert: Path | None,
     tls_key: Path | None,
+    patience: str,
     token_file: Path | None,
 ) -> None:
     """Take jobs from `paceline submit` and have them measured.
@@ -67,23 +82,35 @@ def command(
     tls = _tls(tls_cert, tls_key)
     if engine != "ray" and (ray_host or ray_cluster):
         raise InputError("--ray-host and --ray-cluster are for --engine ray: give that as well")
+    if engine != "slurm" and (slurm_partition or slurm_folder):
+        raise InputError("--slurm-partition and --slurm-folder are for --engine slurm: give that as well")
+    if engine == "slurm" and labels:
+        raise InputError("--label is for this machine: nodes of Slurm are labelled by their partitions and features")
+    waiting = _patience(patience)
     with open_store(store) as opened:
         if token_file is not None:
             _take_token(opened, token_file)
         _refuse_open_door(opened, host)
         with serving.only_leader(opened) as folder:
-            options = EngineOptions(folder, labels, address=ray_cluster or "", host=ray_host or "127.0.0.1")
-            _lead(opened, _engine(engine, options), host, port, tls)
+            options = EngineOptions(
+                folder,
+                labels,
+                address=ray_cluster or "",
+                host=ray_host or "127.0.0.1",
+                partition=slurm_partition or "",
+                shared=slurm_folder,
+            )
+            _lead(opened, _engine(engine, options), host, port, tls, waiting)
 
 
-def _lead(store: Store, engine: Engine, host: str, port: int, tls: Tls | None) -> None:
+def _lead(store: Store, engine: Engine, host: str, port: int, tls: Tls | None, patience: timedelta) -> None:
     from paceline.service.api import serving
     from paceline.service.api.app import create_app
     from paceline.service.api.guard import Door, is_loopback
     from paceline.service.leader import Leader
 
     listening = serving.bind(host, port)
-    leader = Leader(store, engine)
+    leader = Leader(store, engine, patience=patience)
     app = create_app(leader, store, Door(is_local=is_loopback(host)), report=_page, pages=_pages(leader, store))
 
     def ready() -> None:
@@ -94,6 +121,17 @@ def _lead(store: Store, engine: Engine, host: str, port: int, tls: Tls | None) -
 
     serving.serve(leader, app, listening, tls, ready=ready)
     click.echo("Stopped; what is being measured goes on, and the next leader on this store takes it over.")
+
+
+def _patience(text: str) -> timedelta:
+    from datetime import timedelta
+
+    from paceline.core.quantity import parse_duration
+
+    try:
+        return timedelta(seconds=parse_duration(text))
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"--patience {text}: {error}") from None
 
 
 def _engine(name: str, options: EngineOptions) -> Engine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import atexit
 import gc
 import importlib
 import io
@@ -66,6 +67,7 @@ def main() -> None:
     _have_streams()
     if sys.argv[1:2] and sys.argv[1] in _BRIEF:
         gc.disable()  # the process is over before garbage could matter
+        atexit.register(gc.freeze)  # or else the interpreter looks through all objects once more before it ends
     try:
         code = paceline.main(prog_name="paceline", standalone_mode=False)
     except PacelineError as error:

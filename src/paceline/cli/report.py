@@ -53,7 +53,8 @@ def command(run: str, charts: str | None, output: str | None, store: str | None,
     if charts is not None and (flags or output):
         raise click.UsageError("--charts goes alone: it writes several files into its own folder")
     kind = _kind(flags, output)
-    records = _load(run, store)
+    on_terminal = kind is None and charts is None
+    records = _load(run, store, samples=not on_terminal)
     if charts is not None:
         _write_charts(records, charts)
         return
@@ -101,11 +102,11 @@ def _kind(chosen: list[str], output: str | None) -> str | None:
     return kind
 
 
-def _load(run: str, store: str | None) -> RunRecords:
+def _load(run: str, store: str | None, *, samples: bool) -> RunRecords:
     from paceline.store import open_store
 
     with open_store(store) as opened:
-        records: RunRecords = opened.load(opened.find_run(run))
+        records: RunRecords = opened.load(opened.find_run(run), samples=samples)
     return records
 
 

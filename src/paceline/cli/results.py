@@ -102,7 +102,7 @@ def _table(rows: list[RunRow]) -> None:
     from rich.text import Text
 
     from paceline.core.quantity import show_duration
-    from paceline.report.console import open_console
+    from paceline.report.terminal import open_console
     from paceline.report.text import one_line, when
 
     console = open_console()

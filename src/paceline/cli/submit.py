@@ -128,6 +128,8 @@ def _shown(job: dict[str, Any]) -> str:
         words.append(f"on {', '.join(job['followers'])}")
     if job["state"] == "running" and progress["cases"]:
         words.append(f"({progress['cases_done']} of {progress['cases']}: {progress['title'] or '...'})")
+    if job["waits_for"]:
+        words.append(f"({job['waits_for']})")
     if job["failure"]:
         words.append(f"({job['failure']['message']})")
     if job["state"] in _FINAL and job["run_id"]:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Origin = Literal["local", "network"]
+_KEYED = json.JSONEncoder(sort_keys=True, default=str)
 
 
 class Case(BaseModel):
@@ -33,4 +34,4 @@ class Case(BaseModel):
     def key(self) -> str:
         """The same for the same work, in this run and in any other."""
         what = [self.benchmark, self.parameters, self.target, self.ranks]
-        return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        return hashlib.sha256(_KEYED.encode(what).encode()).hexdigest()[:16]

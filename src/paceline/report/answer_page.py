@@ -14,10 +14,8 @@ from rich.text import Text
 
 from paceline.report import charts
 from paceline.report.charts import Chart
-from paceline.report.console import open_console
-from paceline.report.html import Drawing, page_templates
-from paceline.report.markdown import escape
-from paceline.report.text import clean, one_line, plain
+from paceline.report.terminal import open_console
+from paceline.report.text import clean, escape, one_line, plain
 from paceline.version import VERSION
 
 
@@ -88,6 +86,8 @@ def markdown(page: Page) -> str:
 
 def html(page: Page) -> str:
     """The page as one file that needs nothing else."""
+    from paceline.report.html import Drawing, page_templates  # a terminal needs no templates, and they take a while
+
     drawn = charts.available()
     drawings = {
         (place, at): Drawing(Markup(charts.draw_svg(section.chart, f"chart-{place}-{at}")), section.chart.notes)

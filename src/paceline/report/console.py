@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal, TextIO
+from typing import Literal
 
 from rich import box
 from rich.console import Console
@@ -20,9 +19,9 @@ from paceline.core.run import RunRecords
 from paceline.report.columns import Column, Section, sections
 from paceline.report.insight import Insight
 from paceline.report.insights import insights
+from paceline.report.terminal import open_console
 from paceline.report.text import answer, clean, one_line, plain
 
-WIDTH = 100
 _FULL = {
     "samples",
     "offered",
@@ -35,12 +34,6 @@ _FULL = {
     "cost",
 }  # columns that only wider reports have
 _SHORT = {"Device memory": "Memory", "Host memory": "Memory", "Doubts": "?", "Step time": "Step"}
-
-
-def open_console(file: TextIO | None = None) -> Console:
-    """A console that fits its terminal; a pipe gets a fixed width, so that no table is squeezed."""
-    file = file or sys.stdout
-    return Console(file=file, highlight=False, width=None if file.isatty() else WIDTH)
 
 
 def render(

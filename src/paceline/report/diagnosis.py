@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline.analysis.diagnose.judge import Diagnosis, Finding, State, Verdict
-from paceline.report.console import open_console
+from paceline.report.terminal import open_console
 from paceline.report.text import clean, one_line, plain, show_value
 
 NAMED = 4  # nodes that a sentence can hold

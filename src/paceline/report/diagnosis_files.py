@@ -10,8 +10,7 @@ from typing import Any
 from paceline.analysis.diagnose.judge import Diagnosis, Finding, State, Verdict
 from paceline.core.errors import MissingDependency
 from paceline.report.diagnosis import answer, compared_with, lines_of
-from paceline.report.markdown import escape
-from paceline.report.text import one_line
+from paceline.report.text import escape, one_line
 
 MOST_CELLS = 200_000  # of values in a workbook; more take minutes to write and to open
 

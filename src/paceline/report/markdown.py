@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -14,9 +12,7 @@ from paceline.core.run import RunRecords
 from paceline.report.columns import Section, sections
 from paceline.report.insights import insights
 from paceline.report.sweeps import SweepTable, cold_start_table, stage_table, sweep_tables
-from paceline.report.text import answer, clean, host_name, one_line, when
-
-_SPECIAL = re.compile(r"([\\`*_{}\[\]|~#])")
+from paceline.report.text import answer, clean, escape, host_name, when
 
 
 def render(
@@ -53,11 +49,6 @@ def render(
     made = f"Run `{_code(run.id)}` {where}"
     parts.append(made + (f": `{_code(shlex.join(run.command))}`" if run.command else ""))
     return "\n\n".join(parts) + "\n"
-
-
-def escape(text: str) -> str:
-    """Text that Markdown shows as it is."""
-    return _SPECIAL.sub(r"\\\1", html.escape(one_line(text), quote=False))
 
 
 def _code(text: str) -> str:

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline.analysis.simulation import Study
-from paceline.report.console import open_console
 from paceline.report.simulation import SimulationTable, answer, assumptions, show_setting, tables
+from paceline.report.terminal import open_console
 from paceline.report.text import plain
 
 

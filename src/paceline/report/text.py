@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import math
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -21,6 +23,7 @@ _SIZES = ((1024.0**3, "GiB"), (1024.0**2, "MiB"), (1024.0, "KiB"), (1.0, "B"))
 _WORDS = {
     word.lower(): word for word in ("CPU", "CUDA", "ECC", "FLOPS", "GPU", "GPUs", "MFU", "MHz", "MIG", "NUMA", "SM")
 }
+_SPECIAL = re.compile(r"([\\`*_{}\[\]|~#])")  # in Markdown
 _PLAIN = str.maketrans({"±": "+-", "µ": "u", "–": "-", "—": "-", "…": "...", "·": ";", "×": "x"})
 
 
@@ -223,3 +226,8 @@ def _share(row: Row) -> str:
 def host_name(environment: Mapping[str, object]) -> str:
     """The name of the machine that measured."""
     return str(environment.get("host") or "unknown")
+
+
+def escape(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return _SPECIAL.sub(r"\\\1", html.escape(one_line(text), quote=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date
+from datetime import date, datetime
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -14,13 +14,19 @@ from pydantic import BaseModel
 
 from paceline.core.case import Case
 from paceline.core.metric import Metric
-from paceline.core.record import Measurement, Record
+from paceline.core.record import Cause, Doubt, Measurement, Outcome, Record, Statistic
 from paceline.core.run import Run, RunStatus
 from paceline.core.stats import Summary
 
-MEASUREMENT = ("metric", "scope", "at", "statistic", "summary", "derived_from", "work", "samples")
+RECORD = (
+    *("run_id", "case", "attempt", "outcome", "cause"),
+    *("started_at", "seconds", "facts", "doubts", "conditions"),
+)
+MEASUREMENT = ("metric", "scope", "at", "statistic", "summary", "derived_from", "work")
 
-_FIELDS = frozenset(Measurement.model_fields)
+_RECORD_FIELDS = set(Record.model_fields)
+_MEASUREMENT_FIELDS = set(Measurement.model_fields)
+_put = object.__setattr__
 _Model = TypeVar("_Model", bound=BaseModel)
 _FLOAT = "$float"  # JSON has no word for infinities and NaN
 
@@ -45,7 +51,8 @@ def pack(samples: Sequence[float]) -> bytes:
 
 def unpack(data: bytes) -> list[float]:
     """The samples that `pack` was given."""
-    return list(np.frombuffer(data, dtype="<f8").tolist())
+    found: list[float] = np.frombuffer(data, dtype="<f8").tolist()
+    return found
 
 
 def run_row(run: Run, runner: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,42 +91,64 @@ def to_run(row: Mapping[str, Any], status: RunStatus, cases: Iterable[str]) -> R
     return Run.model_validate(fields | {"status": status, "cases": [_case(text) for text in cases]})
 
 
-def to_record(row: Mapping[str, Any], measurements: Sequence[Measurement]) -> Record:
-    """The record of a row of `records`, whose documents are still text, and its measurements."""
-    fields = {name: value for name, value in row.items() if name not in ("id", "case_index")}
-    fields |= {name: loads(fields[name]) for name in ("facts", "doubts", "conditions")}
-    fields["cause"] = loads(fields["cause"]) if fields["cause"] is not None else None
-    fields["case"] = _case(fields["case"])
-    return Record.model_validate(fields | {"measurements": measurements})
+def to_record(
+    measurements: list[Measurement],
+    run_id: str,
+    case: str,
+    attempt: int,
+    outcome: str,
+    cause: str | None,
+    started_at: datetime,
+    seconds: float,
+    facts: str,
+    doubts: str,
+    conditions: str,
+) -> Record:
+    """The record of its measurements and the columns `RECORD`, whose documents are still text."""
+    return _made(
+        Record,
+        _RECORD_FIELDS,
+        {
+            "run_id": run_id,
+            "case": _case(case),
+            "attempt": attempt,
+            "outcome": Outcome(outcome),
+            "cause": _read(Cause, cause) if cause is not None else None,
+            "started_at": started_at,
+            "seconds": seconds,
+            "measurements": measurements,
+            "facts": loads(facts),
+            "doubts": [Doubt.model_validate(doubt) for doubt in loads(doubts)],
+            "conditions": loads(conditions),
+        },
+    )
 
 
-def to_measurement(row: Sequence[Any]) -> Measurement:
-    """The measurement of the columns `MEASUREMENT`, whose documents are still text.
-
-    It was checked when it was written, and there may be a hundred thousand: it is put together without checking again.
-    """
-    metric, scope, at, statistic, summary, derived_from, work, samples = row
-    measurement = Measurement.__new__(Measurement)
-    for name, value in (
-        (
-            "__dict__",
-            {
-                "metric": _metric(metric),
-                "scope": scope,
-                "at": loads(at) if at != "{}" else {},
-                "statistic": statistic,
-                "summary": _read(Summary, summary),
-                "samples": unpack(samples),
-                "derived_from": derived_from,
-                "work": work,
-            },
-        ),
-        ("__pydantic_fields_set__", set(_FIELDS)),
-        ("__pydantic_extra__", None),
-        ("__pydantic_private__", None),
-    ):
-        object.__setattr__(measurement, name, value)
-    return measurement
+def to_measurement(
+    metric: str,
+    scope: str,
+    at: str,
+    statistic: Statistic,
+    summary: str,
+    derived_from: str,
+    work: float | None,
+    samples: bytes = b"",
+) -> Measurement:
+    """The measurement of the columns `MEASUREMENT`, whose documents are still text, and of its samples."""
+    return _made(
+        Measurement,
+        _MEASUREMENT_FIELDS,
+        {
+            "metric": _metric(metric),
+            "scope": scope,
+            "at": loads(at),
+            "statistic": statistic,
+            "summary": _read(Summary, summary),
+            "samples": unpack(samples) if samples else [],
+            "derived_from": derived_from,
+            "work": work,
+        },
+    )
 
 
 def to_line(record: Record) -> str:
@@ -136,6 +165,20 @@ def from_line(line: str | bytes) -> Record:
 def _case(text: str) -> Case:
     """A case is kept with its run and with each of its records."""
     return _read(Case, text)
+
+
+def _made(kind: type[_Model], names: set[str], fields: dict[str, Any]) -> _Model:
+    """A model of fields whose columns have types and whose documents were read: nothing is left to check.
+
+    There may be a hundred thousand, so it is put together as `model_construct` does it, and without looking at each
+    field. All fields are set and none can be added, so that all models may share the set of their names.
+    """
+    made = kind.__new__(kind)
+    _put(made, "__dict__", fields)
+    _put(made, "__pydantic_fields_set__", names)
+    _put(made, "__pydantic_extra__", None)
+    _put(made, "__pydantic_private__", None)
+    return made
 
 
 def _read(kind: type[_Model], text: str) -> _Model:

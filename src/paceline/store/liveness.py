@@ -7,14 +7,14 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-import psutil
-
 # The start time is derived from the wall clock, which may be corrected while the process runs.
 CLOCK_TOLERANCE = 5.0
 
 
 def this_runner() -> dict[str, Any]:
     """What identifies this process on this host, also after its number was given to another."""
+    import psutil
+
     return {"host": socket.gethostname(), "pid": os.getpid(), "started": psutil.Process().create_time()}
 
 
@@ -22,6 +22,8 @@ def is_alive(runner: Mapping[str, Any]) -> bool:
     """Whether the runner's process exists; one on another host is taken to be alive, as nobody here can know."""
     if runner["host"] != socket.gethostname():
         return True
+    import psutil  # takes as long as reading a small run, and most runs have ended
+
     try:
         process = psutil.Process(runner["pid"])
         if process.status() == psutil.STATUS_ZOMBIE:

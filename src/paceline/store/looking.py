@@ -13,9 +13,10 @@ from paceline.core.record import Measurement, Record
 from paceline.core.run import RunRecords
 from paceline.store import history
 from paceline.store.headlines import _OF_MEASUREMENT, _OF_RECORD, _fields, _run
+from paceline.store.loading import is_last, status_of
 from paceline.store.queue import LogRow
 from paceline.store.schema import cases, job_events, job_logs, measurements, records, runs
-from paceline.store.store import Store, _is_last, _status
+from paceline.store.store import Store
 
 _PLACEMENTS = 5_000  # the latest, among which those of a follower are looked for
 
@@ -43,14 +44,14 @@ def glance(store: Store, run_id: str) -> RunRecords | None:
             measured = Measurement.model_validate(_fields(found._mapping, _OF_MEASUREMENT))
             of_record[found.record_id].append(measured)
         mine = select(records.c.id, *(records.c[name] for name in _OF_RECORD)).where(
-            records.c.run_id == run_id, _is_last()
+            records.c.run_id == run_id, is_last()
         )
         told = [
             Record.model_validate(_fields(found._mapping, _OF_RECORD) | {"measurements": of_record[found.id]})
             for found in connection.execute(mine.order_by(records.c.case_index))
         ]
         planned = select(cases.c.document).where(cases.c.run_id == run_id).order_by(cases.c.case_index)
-        run = _run(row._asdict(), _status(row))
+        run = _run(row._asdict(), status_of(row))
         run.cases = [Case.model_validate(document) for document in connection.scalars(planned)]
         return RunRecords(run=run, records=told)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -11,20 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import (
-    JSON,
-    ColumnElement,
-    Connection,
-    Engine,
-    Row,
-    Text,
-    cast,
-    delete,
-    func,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 
 from paceline.core.case import Case
@@ -35,6 +21,7 @@ from paceline.core.run import Run, RunRecords, RunStatus
 from paceline.store import codec, history, liveness, spool
 from paceline.store.failures import reason, remedy, store_error
 from paceline.store.listing import RunRow
+from paceline.store.loading import is_last, load_records, load_run, status_of
 from paceline.store.location import Location
 from paceline.store.queue import Queue
 from paceline.store.schema import cases, measurements, partials, records, runs
@@ -140,15 +127,13 @@ class Store:
         except SQLAlchemyError as error:
             raise store_error(f"import '{path}'", self.location, error) from error
 
-    def load(self, run_id: str) -> RunRecords:
-        """The run with the last attempt at each of its cases."""
-        with self._read(f"load run '{run_id}'") as connection, _no_garbage():
-            row = connection.execute(select(runs).where(runs.c.id == run_id)).one_or_none()
-            if row is None:
+    def load(self, run_id: str, *, samples: bool = True) -> RunRecords:
+        """The run with the last attempt at each of its cases; without `samples` where summaries say enough."""
+        with self._read(f"load run '{run_id}'") as connection:
+            found = load_run(connection, run_id, samples=samples)
+            if found is None:
                 raise unknown("run", run_id, connection.scalars(select(runs.c.id)))
-            planned = select(cast(cases.c.document, Text)).where(cases.c.run_id == run_id).order_by(cases.c.case_index)
-            run = codec.to_run(row._asdict(), _status(row), connection.scalars(planned).all())
-            return RunRecords(run=run, records=_records(connection, (records.c.run_id == run_id) & _is_last()))
+            return found
 
     def has(self, run_id: str) -> bool:
         """Whether there is a run of this id."""
@@ -158,7 +143,7 @@ class Store:
     def attempts(self, run_id: str, case_index: int) -> list[Record]:
         """Every attempt at one case, the first one first."""
         with self._read(f"load case {case_index} of run '{run_id}'") as connection:
-            return _records(connection, (records.c.run_id == run_id) & (records.c.case_index == case_index))
+            return load_records(connection, (records.c.run_id == run_id) & (records.c.case_index == case_index))
 
     def find_run(self, text: str) -> str:
         """The id of the run that a person means by `last`, an id, or the unambiguous beginning of one."""
@@ -191,7 +176,7 @@ class Store:
         """The latest runs, the newest first."""
         newest = select(runs).order_by(runs.c.started_at.desc(), runs.c.id.desc()).limit(limit).subquery()
         planned = select(func.count()).select_from(cases).where(cases.c.run_id == newest.c.id)
-        done = select(func.count()).select_from(records).where(records.c.run_id == newest.c.id, _is_last())
+        done = select(func.count()).select_from(records).where(records.c.run_id == newest.c.id, is_last())
         counted = select(
             newest,
             planned.scalar_subquery().label("cases"),
@@ -203,7 +188,7 @@ class Store:
                 RunRow(
                     id=row.id,
                     name=row.name,
-                    status=_status(row),
+                    status=status_of(row),
                     started_at=row.started_at,
                     ended_at=row.ended_at,
                     cases=row.cases,
@@ -217,7 +202,7 @@ class Store:
     def history(self, metric: str, *, tag: str = "", limit: int | None = None) -> list[RunRecords]:
         """The newest runs that measured a metric, the oldest first, with that metric alone and without samples."""
         with self._read(f"read the history of '{metric}'") as connection:
-            found = history.read(connection, metric, last=_is_last(), tag=tag, limit=limit)
+            found = history.read(connection, metric, last=is_last(), tag=tag, limit=limit)
             if not found and not tag:
                 raise unknown("metric", metric, history.known_metrics(connection))
         return found
@@ -341,18 +326,6 @@ def _begin(connection: Connection, run: Run) -> None:
         connection.execute(insert(cases), [codec.case_row(run.id, case) for case in run.cases])
 
 
-@contextmanager
-def _no_garbage() -> Iterator[None]:
-    """Everything that is made meanwhile is kept: looking for garbage among it would take longer than making it."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 def _is_the_records_fault(error: SQLAlchemyError) -> bool:
     """Whether the same record would be refused again, however healthy the database is."""
     if isinstance(error, DBAPIError):
@@ -360,42 +333,8 @@ def _is_the_records_fault(error: SQLAlchemyError) -> bool:
     return isinstance(error, StatementError)
 
 
-def _status(row: Row[Any]) -> RunStatus:
-    status: RunStatus = row.status
-    return "interrupted" if status == "running" and not liveness.is_alive(row.runner) else status
-
-
 def _is_interrupted(cause: dict[str, Any] | None) -> bool:
     return cause is not None and cause["kind"] == CauseKind.INTERRUPTED.value
-
-
-def _is_last() -> ColumnElement[bool]:
-    other = records.alias("other")
-    last = select(func.max(other.c.attempt)).where(
-        other.c.run_id == records.c.run_id, other.c.case_index == records.c.case_index
-    )
-    return records.c.attempt == last.correlate(records).scalar_subquery()
-
-
-def _records(connection: Connection, which: ColumnElement[bool]) -> list[Record]:
-    of_record: dict[int, list[Measurement]] = defaultdict(list)
-    wanted = select(records.c.id).where(which)
-    measured = (
-        select(measurements.c.record_id, *(_as_text(measurements.c[name]) for name in codec.MEASUREMENT))
-        .where(measurements.c.record_id.in_(wanted))
-        .order_by(measurements.c.record_id, measurements.c.position)
-    )
-    cursor = connection.execute(measured).cursor  # there are very many, and no column of theirs needs converting
-    assert cursor is not None
-    for record_id, *row in cursor.fetchall():
-        of_record[record_id].append(codec.to_measurement(row))
-    found = select(*map(_as_text, records.c)).where(which).order_by(records.c.case_index, records.c.attempt)
-    return [codec.to_record(row._asdict(), of_record[row.id]) for row in connection.execute(found)]
-
-
-def _as_text(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """A document's text, which the codec reads faster than the database's own type for it does; others as they are."""
-    return cast(column, Text).label(column.key) if isinstance(column.type, JSON) else column
 
 
 def _interrupted_record(rows: Sequence[Row[Any]]) -> Record:

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from paceline.report import console
+from paceline.report import console, terminal
 from support.records import HOSTILE, case, hostile_run, literal_run, record, run_of, sample_run
 
 LITERAL = """\
@@ -76,4 +76,4 @@ def test_an_old_terminal_loses_no_report() -> None:
 
 
 def test_a_pipe_has_a_width_of_its_own() -> None:
-    assert console.open_console(io.StringIO()).width == console.WIDTH
+    assert terminal.open_console(io.StringIO()).width == terminal.WIDTH

@@ -36,6 +36,27 @@ def test_a_run_with_its_records_comes_back_as_it_was(store: Store) -> None:
     assert loaded.missing == []
 
 
+def test_a_run_comes_back_without_samples_where_nobody_asks_for_them(store: Store) -> None:
+    record = a_record(index=0)
+    store.begin(a_run())
+    store.add(record)
+    (loaded,) = store.load("run-1", samples=False).records
+    assert any(measured.samples for measured in record.measurements)
+    bare = [measured.model_copy(update={"samples": []}) for measured in record.measurements]
+    assert loaded == record.model_copy(update={"measurements": bare})
+    assert loaded.model_dump() == record.model_copy(update={"measurements": bare}).model_dump()
+
+
+def test_a_field_that_was_changed_after_loading_changes_nothing_else(store: Store) -> None:
+    store.begin(a_run())
+    store.add(a_record(index=0))
+    store.add(a_failed_record(index=1))
+    first, second = store.load("run-1").records
+    first.seconds, first.measurements[0].scope = -1.0, "rank 9"
+    assert second == a_failed_record(index=1)
+    assert store.load("run-1").records == [a_record(index=0), a_failed_record(index=1)]
+
+
 def test_times_come_back_in_utc_to_the_microsecond(store: Store) -> None:
     elsewhere = START.astimezone(timezone(timedelta(hours=5, minutes=45)))
     store.begin(a_run(started_at=elsewhere))

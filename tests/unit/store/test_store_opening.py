@@ -259,6 +259,7 @@ def protect(directory: Path) -> None:
 # Root may write everywhere, so it becomes somebody else, after the imports that this somebody may not read.
 AS_A_USER = f"""
 import os, sys
+import psutil
 import sqlalchemy.dialects.sqlite
 import paceline.store.opening
 from paceline.store import open_store

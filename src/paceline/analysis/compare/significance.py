@@ -236,12 +236,12 @@ def independent(series: Sequence[Sequence[float]]) -> Floats:
     """
     counts = np.full(len(series), np.inf)
     lengths = np.fromiter(map(len, series), dtype=np.int64, count=len(series))
-    for length in np.unique(lengths[lengths >= FEWEST]):
+    for length in sorted({length for length in lengths.tolist() if length >= FEWEST}):
         rows = np.flatnonzero(lengths == length)
         samples = np.array([series[int(row)] for row in rows], dtype=np.float64)
         # A huge outlier neither hides nor fakes correlation if it is drawn in.
         ordered = np.sort(samples, axis=1)
-        edge = max(1, int(length) // 20)
+        edge = max(1, length // 20)
         drawn = np.clip(samples, ordered[:, [edge]], ordered[:, [-1 - edge]])
         centred = drawn - drawn.mean(axis=1, keepdims=True)
         with np.errstate(all="ignore"):

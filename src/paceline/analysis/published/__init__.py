@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from paceline.analysis.published.flashlight import flashlight_tables
+from paceline.analysis.published.inferbench import inferbench_tables
 from paceline.analysis.published.libai import libai_tables
 from paceline.analysis.published.table import PublishedTable
 from paceline.core.run import RunRecords
 
 __all__ = ["PublishedTable", "published_tables"]
 
-_OF_SUITE = {"flashlight": flashlight_tables, "libai": libai_tables}
+_OF_SUITE = {"flashlight": flashlight_tables, "libai": libai_tables, "serving-batches": inferbench_tables}
 
 
 def published_tables(records: RunRecords) -> tuple[PublishedTable, ...]:

@@ -1,0 +1,81 @@
+"""InferBench's table of ResNet-50 behind a server on V100 and T4 GPUs, with ours beside it."""
+
+from __future__ import annotations
+
+from paceline.analysis.published.table import PublishedTable, published_rows, shown_number, shown_rate
+from paceline.core.record import Outcome, Record
+from paceline.core.run import RunRecords
+
+TITLE = "Beside InferBench's published figures"
+SOURCE = (
+    "InferBench's public result table: ResNet-50 in TensorFlow Serving; throughput in samples/s with the 95th "
+    "percentile of latency where it is published. A ratio is our throughput over theirs at the same batch; the server, "
+    "the number format and how requests arrive are not the same. Energy is that of the GPU."
+)
+COMPARED = "resnet50"
+THEIRS = ("Tesla T4", "Tesla V100")
+PLATFORMS = "The published platforms"
+
+
+def inferbench_tables(records: RunRecords) -> tuple[PublishedTable, ...]:
+    """A table of each model on a GPU, by batch, then the platforms; none where nothing was measured on one."""
+    ours = [record for record in records.records if _belongs(record)]
+    if not ours:
+        return ()
+    headers = ("Model", "Batch", "Samples/s", "p50", "p95", "p99", "GPU busy", "J per sample")
+    lines = [_line(record) for record in sorted(ours, key=_order)]
+    served = PublishedTable(TITLE, SOURCE, (*headers, *THEIRS), named=2, lines=tuple(lines))
+    return served, _platforms()
+
+
+def _belongs(record: Record) -> bool:
+    is_on_gpu = record.case.target.startswith("cuda")
+    return record.case.benchmark == "serve" and record.outcome is Outcome.OK and is_on_gpu
+
+
+def _order(record: Record) -> tuple[str, int]:
+    return record.case.parameters["model"], _batch(record)
+
+
+def _batch(record: Record) -> int:
+    return int((record.case.parameters.get("requests") or {}).get("samples", 1))
+
+
+def _line(record: Record) -> tuple[str, ...]:
+    model, batch = record.case.parameters["model"], _batch(record)
+    precision = record.case.parameters.get("precision", "")
+    rate = record.measurement("sample_throughput")
+    energy = record.measurement("energy_per_request")
+    busy = record.measurement("gpu_utilisation")
+    cells = [
+        f"{model} {precision}".strip(),
+        str(batch),
+        shown_rate(rate) if rate else "",
+        *(_milliseconds(record, f"latency_{name}") for name in ("p50", "p95", "p99")),
+        f"{busy.value:.0f} %" if busy else "",
+        f"{energy.value / batch:.3g}" if energy else "",
+    ]
+    return (*cells, *(_theirs(model, batch, platform, rate.value if rate else None) for platform in THEIRS))
+
+
+def _milliseconds(record: Record, name: str) -> str:
+    found = record.measurement(name)
+    return f"{found.value * 1e3:.3g} ms" if found else ""
+
+
+def _theirs(model: str, batch: int, platform: str, rate: float | None) -> str:
+    """What they published of this model at this batch, and how often ours is theirs."""
+    rows = [row for row in published_rows("inferbench_resnet50") if row["platform"] == platform]
+    row = next((row for row in rows if model == COMPARED and int(row["batch"]) == batch), None)
+    if row is None:
+        return ""
+    value = float(row["throughput"])
+    notes = [f"p95 {row['p95_ms']} ms"] if row["p95_ms"] else []
+    notes += [f"{rate / value:.3g}x"] if rate else []
+    return shown_number(value) + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _platforms() -> PublishedTable:
+    headers = ("Platform", "Architecture", "Memory, GB", "fp32, TFLOP/s", "fp16, TFLOP/s", "Memory, GB/s")
+    lines = tuple(tuple(row.values()) for row in published_rows("inferbench_platforms"))
+    return PublishedTable(title=PLATFORMS, source="", headers=headers, named=2, lines=lines)

@@ -1,0 +1,16 @@
+"""The console that reports are shown on."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from rich.console import Console
+
+WIDTH = 100
+
+
+def open_console(file: TextIO | None = None) -> Console:
+    """A console that fits its terminal; a pipe gets a fixed width, so that no table is squeezed."""
+    file = file or sys.stdout
+    return Console(file=file, highlight=False, width=None if file.isatty() else WIDTH)

@@ -1,0 +1,61 @@
+"""Serving on a GPU beside what was published: the ratio where batch and model are the same, nothing where not."""
+
+from __future__ import annotations
+
+from paceline.analysis.published import published_tables
+from paceline.analysis.published.table import PublishedTable, published_rows
+from paceline.benchmarks.serving import metrics
+from paceline.core.metric import Metric
+from paceline.core.record import Measurement, Outcome, Record
+from support.records import case, record, run_of
+
+
+def served(model: str, batch: int, rate: float, *, target: str = "cuda:0", **more: Outcome) -> Record:
+    parameters = {"model": model, "precision": "bf16", "requests": {"samples": batch}}
+    found = [
+        of(metrics.SAMPLE_THROUGHPUT, rate),
+        of(metrics.ENERGY, 0.5 * batch),
+        of(metrics.GPU, 61.0),
+        *(of(metric, 0.0123) for metric in metrics.PERCENTILES.values()),
+    ]
+    return record(case(0, "serve", f"{model} {batch}", target=target, **parameters), found, **more)
+
+
+def of(metric: Metric, value: float) -> Measurement:
+    return Measurement.of_value(metric, value)
+
+
+def tables_of(*records: Record) -> tuple[PublishedTable, ...]:
+    return published_tables(run_of(list(records), name="serving-batches"))
+
+
+def test_the_published_rows_of_both_gpus_are_there() -> None:
+    rows = published_rows("inferbench_resnet50")
+    assert [int(row["batch"]) for row in rows if row["platform"] == "Tesla T4"] == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert {row["platform"] for row in published_rows("inferbench_platforms")} >= {"Tesla T4", "Tesla V100"}
+
+
+def test_a_batch_that_was_published_has_its_ratio() -> None:
+    table, platforms = tables_of(served("resnet50", 16, 4380.0))
+    line = dict(zip(table.headers, table.lines[0], strict=True))
+    assert line["Model"] == "resnet50 bf16"
+    assert line["Samples/s"].startswith("4,380")
+    assert (line["p99"], line["GPU busy"], line["J per sample"]) == ("12.3 ms", "61 %", "0.5")
+    assert line["Tesla V100"] == "438 (p95 38.3 ms, 10x)"
+    assert line["Tesla T4"] == "243.6 (p95 69.5 ms, 18x)"
+    assert "V100" in platforms.lines[0][0]
+
+
+def test_what_was_not_published_stays_empty_and_batches_are_in_order() -> None:
+    table, _ = tables_of(served("resnet50", 128, 9.0), served("bert-base", 16, 9.0), served("resnet50", 2, 9.0))
+    assert [line[:2] for line in table.lines] == [
+        ("bert-base bf16", "16"),
+        ("resnet50 bf16", "2"),
+        ("resnet50 bf16", "128"),
+    ]
+    assert table.lines[0][-2:] == ("", "")
+    assert table.lines[1][-1] == ""
+
+
+def test_a_processor_is_not_put_beside_a_gpu() -> None:
+    assert tables_of(served("resnet50", 16, 9.0, target="cpu")) == ()
