@@ -17,6 +17,7 @@ import paceline
 from paceline import benchmarks, models
 from paceline.cli.main import paceline as command_line
 from paceline.core import quantity
+from paceline.core.errors import InputError
 from paceline.core.suite import CaseKeys, Here, expand
 from paceline.models.base import ModelSpec
 from paceline.runner.suite_file import load_suite, shipped
@@ -141,7 +142,10 @@ def cli_page() -> str:
 
 
 def _case_count(name: str, gpus: int) -> int:
-    return len(expand(load_suite(name), benchmarks.registry().get, Here(gpus=gpus)))
+    try:
+        return len(expand(load_suite(name), benchmarks.registry().get, Here(gpus=gpus)))
+    except InputError:  # a suite for GPUs leaves nothing without one
+        return 0
 
 
 def _fields_table(fields: dict[str, FieldInfo], title: str = "Parameter") -> str:

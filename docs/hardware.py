@@ -1,12 +1,13 @@
-"""Writes the page of one machine's figures from runs in a store: hardware.py STORE RUN... --commit C --title T -o F."""
+"""Writes the page of one machine's figures from runs: hardware.py STORE@COMMIT:RUN,RUN ... --title T -o F."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import hardware_micro
+from hardware_beside import beside_sections, is_beside
 from hardware_marks import legend, marks
 
 from paceline.core.quantity import show_size
@@ -20,55 +21,68 @@ PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8_hybrid", "fp8_e4m3")
 def main() -> None:
     """Read the runs and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("store")
-    parser.add_argument("runs", nargs="+")
-    parser.add_argument("--commit", required=True, help="of the code that measured")
+    parser.add_argument("sources", nargs="+", help="STORE@COMMIT:RUN,RUN; the commit is that of the code that measured")
     parser.add_argument("--title", required=True)
     parser.add_argument("--note", action="append", default=[], help="a paragraph for the top of the page")
     parser.add_argument("-o", "--output", type=Path, required=True)
     arguments = parser.parse_args()
-    with open_store(arguments.store) as store:
-        runs = [store.load(store.find_run(name)) for name in arguments.runs]
-    text = page(runs, title=arguments.title, commit=arguments.commit, notes=arguments.note)
+    found = [pair for source in arguments.sources for pair in _read(source)]
+    runs, commits = [run for run, _ in found], [commit for _, commit in found]
+    text = page(runs, title=arguments.title, commits=commits, notes=arguments.note)
     arguments.output.write_text(text, encoding="utf-8")
+
+
+def _read(source: str) -> Iterator[tuple[RunRecords, str]]:
+    location, _, rest = source.rpartition("@")
+    commit, _, names = rest.partition(":")
+    if not (location and commit and names):
+        raise SystemExit(f"'{source}' is not STORE@COMMIT:RUN,RUN")
+    with open_store(location) as store:
+        for name in names.split(","):
+            yield store.load(store.find_run(name)), commit
 
 
 LEGEND = "Models: throughput with the half-width of its 95 % interval, peak device memory below."
 
 
-def page(runs: Sequence[RunRecords], *, title: str, commit: str, notes: Sequence[str] = ()) -> str:
-    """The whole page, in Markdown."""
+def page(runs: Sequence[RunRecords], *, title: str, commits: Sequence[str], notes: Sequence[str] = ()) -> str:
+    """The whole page, in Markdown; each run was measured by the code of its commit."""
     records = [record for run in runs for record in run.records]
     micro = hardware_micro.micro_sections(runs)
-    models = _models(records)
+    models = _models([record for run in runs if not is_beside(run) for record in run.records])
     legends = [hardware_micro.LEGEND if micro else "", LEGEND if models else "", legend(records)]
     parts = [
         f"# {title}",
         *notes,
-        _environment(runs[0], commit),
+        _environment(runs[0], commits),
         *(text for text in legends if text),
         *micro,
         *models,
+        *beside_sections(runs),
         *_failures(records),
         "## Runs",
-        "\n".join(_run_line(run) for run in runs),
+        "\n".join(_run_line(run, commit) for run, commit in zip(runs, commits, strict=True)),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _environment(run: RunRecords, commit: str) -> str:
+def _environment(run: RunRecords, commits: Sequence[str]) -> str:
     seen = run.run.environment
     gpu = (seen.get("gpus") or [{}])[0]
     driver, software = seen.get("driver") or {}, seen.get("software") or {}
     packages = software.get("packages") or {}
     facts = {
-        "measured": f"{run.run.started_at:%Y-%m-%d}, commit `{commit}`, Paceline {run.run.version}",
+        "measured": f"{run.run.started_at:%Y-%m-%d}, commit {_words(commits)}, Paceline {run.run.version}",
         "device": gpu.get("name"),
         "driver": f"{driver.get('version')}, CUDA {driver.get('cuda')}",
         "torch": f"{packages.get('torch')} for CUDA {software.get('torch_cuda')}, Python {software.get('python')}",
         "host": f"{(seen.get('cpu') or {}).get('model')}, {seen.get('virtualization') or 'no virtual machine'}",
     }
     return "\n".join(["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in facts.items())])
+
+
+def _words(commits: Sequence[str]) -> str:
+    return ", ".join(f"`{commit}`" for commit in dict.fromkeys(commits))
 
 
 def _models(records: Sequence[Record]) -> list[str]:
@@ -135,11 +149,12 @@ def _failures(records: Sequence[Record]) -> list[str]:
     return parts
 
 
-def _run_line(run: RunRecords) -> str:
+def _run_line(run: RunRecords, commit: str) -> str:
     seconds = sum(record.seconds for record in run.records)
     command = " ".join(run.run.command)
     ended = "" if run.run.status == "finished" else f", {run.run.status}"
-    return f"- `{command}`: {len(run.records)} of {len(run.run.cases)} cases in {seconds / 60:.1f} minutes{ended}"
+    cases = f"{len(run.records)} of {len(run.run.cases)} cases"
+    return f"- `{command}`, commit `{commit}`: {cases} in {seconds / 60:.1f} minutes{ended}"
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ Clock = Callable[[], float]
 # A device that ends a step this soon after the host had issued it (or in this part of the step) had nothing queued.
 STARVED_SECONDS = 1e-4
 STARVED_SHARE = 0.03
+# The same of a step that is waited for, where learning that the device is through takes this long by itself.
+STARVED_WAIT = 3e-5
 
 
 def monotonic() -> float:
@@ -51,12 +53,15 @@ class Timeline(Protocol):
 
 
 class HostTimeline:
-    """Times each step on the host's clock, after waiting for the device if there is one."""
+    """Times each step on the host's clock, after waiting for the device if there is one.
+
+    A device that is through as soon as the host has issued the last of a step had been waiting for more to do.
+    """
 
     lead_in = 0
-    starved = 0  # a step that is waited for tells nothing about who was waiting
 
     def __init__(self, clock: Clock = monotonic, synchronize: Callable[[], None] | None = None) -> None:
+        self.starved = 0
         self._clock = clock
         self._synchronize = synchronize
         self._begun = 0.0
@@ -75,9 +80,11 @@ class HostTimeline:
         self._begun = self._clock()
 
     def end(self) -> list[float]:
+        issued = ended = self._clock()
         if self._synchronize is not None:
             self._synchronize()
-        ended = self._clock()
+            ended = self._clock()
+            self.starved += ended - issued < max(STARVED_WAIT, STARVED_SHARE * (ended - self._begun))
         self.phases.append(_between(self._begun, self._marks))
         return [ended - self._begun]
 

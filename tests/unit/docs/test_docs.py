@@ -91,27 +91,30 @@ def test_the_benchmark_of_contributing_is_measured(sandbox: Sandbox, plugin: dic
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("benchmark", ["train", "inference"])
-def test_the_model_of_contributing_is_measured(sandbox: Sandbox, plugin: dict[str, str], benchmark: str) -> None:
-    run = sandbox.run("run", benchmark, "--model", "my-mlp", "--batch-size", "4", *SHORT, env=plugin)
+def test_the_model_of_contributing_is_measured(sandbox: Sandbox, plugin: dict[str, str]) -> None:
+    suite = sandbox.suite({"benchmark": "train"}, {"benchmark": "inference"})
+    run = sandbox.run("run", suite, "--model", "my-mlp", "--batch-size", "4", *SHORT, env=plugin)
     assert run.returncode == 0, run.stdout + run.stderr
-    (record,) = ended(events(run.stdout))
-    throughput = record.measurement("throughput")
-    assert throughput is not None
-    assert throughput.metric.unit == "vectors/s"
+    records = ended(events(run.stdout))
+    assert [record.case.benchmark for record in records] == ["train", "inference"]
     shown = sandbox.run("show", "my-mlp", env=plugin)
-    assert f"{record.facts['parameter_count']:,} parameters" in shown.stdout
+    for record in records:
+        throughput = record.measurement("throughput")
+        assert throughput is not None
+        assert throughput.metric.unit == "vectors/s"
+        assert f"{record.facts['parameter_count']:,} parameters" in shown.stdout
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("benchmark", ["train", "inference"])
-def test_the_own_model_of_the_guide_is_measured(sandbox: Sandbox, benchmark: str) -> None:
+def test_the_own_model_of_the_guide_is_measured(sandbox: Sandbox) -> None:
     ((name, text),) = markdown.files(GUIDE / "models.md").items()
     sandbox.write(name, text)
-    run = sandbox.run("run", benchmark, "--model", "my_models:classifier", "--scale", "tiny", *SHORT)
+    suite = sandbox.suite({"benchmark": "train"}, {"benchmark": "inference"})
+    run = sandbox.run("run", suite, "--model", "my_models:classifier", "--scale", "tiny", *SHORT)
     assert run.returncode == 0, run.stdout + run.stderr
-    (record,) = ended(events(run.stdout))
-    assert record.measurement("achieved_flops") is not None
+    records = ended(events(run.stdout))
+    assert [record.case.benchmark for record in records] == ["train", "inference"]
+    assert all(record.measurement("achieved_flops") is not None for record in records)
 
 
 def test_the_reference_is_fresh() -> None:

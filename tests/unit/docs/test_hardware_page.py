@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
+from paceline.benchmarks.model.metrics import PHASES
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
 from paceline.core.run import RunRecords
 from paceline.store import open_store
 from support.docs_markdown import ROOT
 from support.micro_records import SIZES, cannot, copy, gemm, latency, micro, micro_run, rate, times
-from support.records import literal_run, record, run_of
+from support.records import STEP_TIME, case, literal_run, record, run_of, throughput
 
 WITHOUT_INTERVAL = {"", "case", "at", "of peak", "doubts", "meaning", "size", "function", "pass", "from", "to"}
 
@@ -30,7 +31,7 @@ def hardware(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def page(hardware: ModuleType, *runs: RunRecords) -> str:
-    text: str = hardware.page(runs, title="A machine", commit="abc1234")
+    text: str = hardware.page(runs, title="A machine", commits=["abc1234"] * len(runs))
     return text
 
 
@@ -175,6 +176,32 @@ def test_models_have_their_tables_and_no_words_of_micro_benchmarks(hardware: Mod
     assert "Micro benchmarks" not in text
 
 
+def test_a_run_beside_published_figures_has_its_own_part_with_phases_and_gains(hardware: ModuleType) -> None:
+    run = run_of([trained("fp32", 100.0, 0), trained("bf16", 250.0, 1)], name="flashlight")
+    text = page(hardware, run)
+    figures = section(text, "The suite flashlight")
+    (line,) = [line for line in figures.splitlines() if "bf16" in line and line.startswith("|")]
+    assert "250" in line
+    assert "± " in line
+    assert "80.0%" in line
+    assert "Over fp32: vit-base 2.50 (bf16)." in figures
+    assert "### Beside Flashlight's published figures" in text
+    assert "## train" not in text
+
+
+def trained(precision: str, rate: float, index: int) -> Record:
+    """A step of which the forward pass takes a fifth."""
+    about = case(index, "train", f"vit-base {precision}", target="cuda:0", model="vit-base", precision=precision)
+    times = Measurement.of_samples(STEP_TIME, [64 / rate] * 20)
+    phases = [of_phase("forward", 0.2 * 64 / rate), of_phase("backward", 0.8 * 64 / rate)]
+    found = [Measurement.of_rate(throughput("images/s"), 64, times), times, *phases]
+    return record(about, found, facts={"batch_size": 64, "device": "NVIDIA H200"})
+
+
+def of_phase(name: str, seconds: float) -> Measurement:
+    return Measurement.of_value(PHASES[name], seconds)
+
+
 @pytest.mark.slow
 def test_a_page_is_made_from_a_store(tmp_path: Path) -> None:
     run = micro_run()
@@ -184,11 +211,12 @@ def test_a_page_is_made_from_a_store(tmp_path: Path) -> None:
             store.add(one)
         store.finish(run.run.id, "finished")
     made = tmp_path / "page.md"
-    told: list[Any] = ["--commit", "abc1234", "--title", "A machine", "--note", "First words.", "-o", made]
-    command = [sys.executable, ROOT / "docs" / "hardware.py", tmp_path / "results.db", "last", *told]
+    told: list[Any] = ["--title", "A machine", "--note", "First words.", "-o", made]
+    command = [sys.executable, ROOT / "docs" / "hardware.py", f"{tmp_path / 'results.db'}@abc1234:last", *told]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     text = made.read_text(encoding="utf-8")
     assert text.startswith("# A machine\n\nFirst words.\n")
     assert "### collective" in text
+    assert "commit `abc1234`" in text
     assert f"{len(run.records)} of {len(run.records)} cases" in text

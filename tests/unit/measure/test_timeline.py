@@ -48,7 +48,22 @@ def test_the_order_is_work_then_synchronisation_then_clock() -> None:
 
     timeline = HostTimeline(clock, lambda: order.append("synchronize"))
     take(timeline, lambda: order.append("step"))
-    assert order == ["clock", "step", "synchronize", "clock"]
+    assert order == ["clock", "step", "clock", "synchronize", "clock"]
+
+
+@pytest.mark.parametrize(("issuing", "working", "starved"), [(0.01, 0.001, 6), (0.001, 0.01, 0), (1e-5, 1e-4, 0)])
+def test_a_step_that_is_waited_for_tells_who_was_waited_for(
+    device: ScriptedDevice, issuing: float, working: float, starved: int
+) -> None:
+    def step() -> None:  # in ten parts, each issued, then worked off
+        for _ in range(10):
+            device.clock.advance(issuing / 10)
+            device.issue(working / 10)
+
+    timeline = device.host_timeline()
+    for _ in range(6):
+        take(timeline, step)
+    assert timeline.starved == starved
 
 
 def test_what_happens_between_end_and_begin_is_in_no_sample(clock: ScriptedClock, device: ScriptedDevice) -> None:

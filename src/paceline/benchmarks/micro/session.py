@@ -119,6 +119,7 @@ class MicroSession:
             how=how,
             work=work,
             rate_unit=rate_unit,
+            is_latency=each,
         )
 
     def time_reported(
@@ -180,6 +181,7 @@ class MicroSession:
         how: str,
         work: float | None,
         rate_unit: str,
+        is_latency: bool = False,
     ) -> Point:
         agree = self.ranks.agree if self.ranks.world_size > 1 else None
         label = _label(at)
@@ -202,6 +204,8 @@ class MicroSession:
         self.ranks.meet()
         timeline = new_timeline()
         timed = loop.measure(step, timeline, self.parameters, agree=agree, report=report)
+        if is_latency:  # issuing a call is part of what its caller waits for
+            timed = replace(timed, starved=0)
         point = Point(
             metric=metric,
             at=at,
