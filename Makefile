@@ -4,12 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-# Files of tests side by side; each starts processes of its own, so that more would only wait for each other.
-BESIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
+# Files of tests side by side, the long ones first (tests/conftest.py).
+BESIDE := --dist loadfile --no-loadscope-reorder
+
+# Tests that start processes wait half of the time, for a disk, a download or a timeout: two for each processor.
+CROWD := $(shell $(PYTHON) -c 'import os; print(min(6, 2 * (os.cpu_count() or 1)))')
 
 # What starts processes depends on when the machine lets them run: a test that fails is tried again, and the summary
 # names it (RERUN), so that it can be mended.
 AGAIN := --reruns 2 -rR --durations 15
+
+STARTING := tests/integration tests/fault tests/browser
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all lint bench docs clean
@@ -31,10 +36,13 @@ $(VENV)/.dev: $(VENV)/.run
 run: $(VENV)/.run ## measure this machine with the suite 'quick' and write paceline-report.html
 	$(BIN)/paceline run quick --report paceline-report.html
 
+# Hundreds of processes import the package: it is compiled once, also where the environment says not to keep that.
+test: export PYTHONDONTWRITEBYTECODE =
 test: lint ## everything that must hold: lint, types, import contract, tests
-	$(BIN)/python -m pytest tests/unit tests/property $(BESIDE) $(AGAIN)
-	$(BIN)/python -m pytest tests/integration -m 'not alone and not all_servers' $(BESIDE) $(AGAIN)
-	$(BIN)/python -m pytest tests/integration tests/fault tests/browser -m 'alone' $(AGAIN)
+	$(BIN)/python -m compileall -q src tests/support
+	$(BIN)/python -m pytest tests/unit tests/property --numprocesses auto --maxprocesses 8 $(BESIDE) $(AGAIN)
+	$(BIN)/python -m pytest $(STARTING) -m 'not alone and not all_servers' --numprocesses $(CROWD) $(BESIDE) $(AGAIN)
+	$(BIN)/python -m pytest $(STARTING) -m 'alone' $(AGAIN)
 
 test-all: test ## also with every serving software that can be installed here
 	$(BIN)/python -m pytest tests/integration -m all_servers

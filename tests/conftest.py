@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,14 +11,39 @@ import pytest
 from support.cli import Sandbox, sandbox_in
 from support.postgres import PostgresServer, postgres_server
 
-ALONE = ("fault", "browser")  # folders whose tests all depend on when things happen
+# Tests that run beside each other share the processors. Threads of several torches on one of them wait for each other
+# in loops that take its time, so that a step takes twice to three times as much of it.
+_BESIDE = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+if _BESIDE > 1:
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // _BESIDE)))
+
+# Files that take longest, the longest first: what starts last should be short, or the others wait for it alone.
+LONGEST = (
+    "test_kill",
+    "test_parallel_parity",
+    "test_serve",
+    "test_servers_openai",
+    "test_servers_mlserver",
+    "test_flashlight",
+    "test_node_check",
+    "test_joined_failures",
+    "test_hosts",
+    "test_network_and_disk",
+    "test_leader_kill",
+    "test_megatron_core",
+    "test_libai",
+    "test_zoo",
+    "test_docs",
+    "test_loop",
+    "test_export",
+    "test_flops",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of some folders run alone without each saying so."""
-    for item in items:
-        if item.path.parent.name in ALONE:
-            item.add_marker(pytest.mark.alone)
+    """Long files come first; the order of all others, and of the tests in a file, stays."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from paceline.analysis.diagnose.table import assemble
 from paceline.report import diagnosis_html
 from support.browsing import watched
 
-pytestmark = pytest.mark.alone
 DATA = Path(__file__).parents[1] / "data" / "superbench" / "results-summary.jsonl"
 
 

@@ -17,7 +17,6 @@ from paceline.report import recommend as report
 from support.records import hostile_run, sample_run
 from support.serving_records import capacity_run, rates_run
 
-pytestmark = pytest.mark.alone
 PRICES = Prices({}, (read_price("0.5 USD/h", {}),))
 
 CROSSING = """() => [...document.querySelectorAll("svg.chart")].flatMap((chart) => {

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from paceline.core.record import CauseKind, Outcome
 from support.cli import Sandbox
 from support.watching import Watched
+
+pytestmark = pytest.mark.alone  # a case must have begun before its deadline of two seconds
 
 NAP = {"benchmark": "nap", "duration": "300ms", "steps": 30}
 ALONE = ("--no-report", "--json")

@@ -124,6 +124,7 @@ def begun_run(sandbox: Sandbox) -> str | None:
     return None
 
 
+@pytest.mark.timeout(1500)  # it starts about a hundred processes, and others run beside it
 def test_fifty_kills_lose_nothing_and_every_run_can_be_resumed(tmp_path: Path) -> None:
     def worker(number: int) -> int:
         rng = random.Random(f"kills, worker {number}")

@@ -11,8 +11,6 @@ import pytest
 
 from support.cli import Sandbox
 
-pytestmark = pytest.mark.alone
-
 HEAVY = {"torch", "torchvision", "transformers", "ray", "sqlalchemy", "alembic", "psycopg", "scipy", "altair"}
 CPU_SHARE = 6
 

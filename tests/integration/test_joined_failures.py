@@ -14,7 +14,7 @@ import pytest
 from paceline.core.record import CauseKind
 from support.cli import GENEROUS, Sandbox, case_processes
 
-TRAINING_SECONDS = 5.0
+TRAINING_SECONDS = 2.0
 
 
 def start(sandbox: Sandbox, rank: int, port: int, *words: str) -> subprocess.Popen[str]:

@@ -61,7 +61,7 @@ WRONG = {
 FAILING = {
     "raise": (CauseKind.ERROR, "ValueError: the last rank has a fault of its own"),
     "memory": (CauseKind.HOST_MEMORY, "the last rank wants more than there is"),
-    "hang": (CauseKind.TIMEOUT, "not done after 15 s"),
+    "hang": (CauseKind.TIMEOUT, "not done after 8 s"),
 }
 PLACES = [(model, place) for model, layouts in LAYOUTS.items() for place in range(len(layouts))]
 
@@ -84,7 +84,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Reco
     cases |= {fault: faulty | layout | {"fault": fault} for fault, layout in WRONG.items()}
     plain = mesh(2, 1, 2, micro_batch=2)
     cases |= {fault: faulty | plain | {"fault": fault, "timeout": "60s"} for fault in FAILING}
-    cases["hang"]["timeout"] = "15s"
+    cases["hang"]["timeout"] = "8s"
     with sandbox_in(tmp_path_factory.mktemp("parallel") / "sandbox") as sandbox:
         done = sandbox.run("run", sandbox.suite(*cases.values()), "--no-report", timeout=580)
         assert done.returncode == 1, done.stdout + done.stderr  # some are made to fail

@@ -10,8 +10,8 @@ from typing import Any
 from paceline.core.case import Case
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
-from paceline.service.engines.base import Assignment, CaseSamples, FollowerGone, FollowerState, Item, Report
-from paceline.service.jobs import FailureKind, Job, JobFailure, MachineNeeds
+from paceline.service.engines.base import Assignment, CaseSamples, FollowerGone, FollowerState, Item, Meeting, Report
+from paceline.service.jobs import STOPPED, FailureKind, Job, JobFailure, MachineNeeds
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -55,6 +55,7 @@ class Measured:
     assignment: Assignment
     items: list[Item] = field(default_factory=list)
     is_stopping: bool = False
+    meeting: Meeting | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -89,6 +90,11 @@ class Measured:
     def die(self) -> None:
         self.end(JobFailure(kind=FailureKind.LOST, message="the process that measured is gone"))
 
+    def stop(self) -> None:
+        """What it does that was told to."""
+        assert self.is_stopping
+        self.end(JobFailure(kind=FailureKind.LOST, message=STOPPED))
+
     def all_of_it(self) -> None:
         self.begin()
         self.record()
@@ -105,18 +111,30 @@ class ScriptedEngine:
         self.gpus = gpus
         self.present = list(followers)
         self.silent: set[str] = set()
+        self.draining: set[str] = set()  # take nothing new
         self.attempts: dict[str, dict[tuple[str, int], Measured]] = {}
         self.begun: list[tuple[str, str, int]] = []
         self.asked: list[dict[tuple[str, int], int]] = []
         self.before_begin: list[Any] = []  # called with each assignment
 
     def attempt(self, job_id: str, number: int = 1) -> Measured:
-        return next(held[job_id, number] for held in self.attempts.values() if (job_id, number) in held)
+        """The attempt on its first follower."""
+        found = (held[job_id, number] for held in self.attempts.values() if (job_id, number) in held)
+        return next(measured for measured in found if measured.assignment.place == 0)
 
     def followers(self) -> Sequence[FollowerState]:
         gpus, memory = ("H200",) * self.gpus, (141,) * self.gpus
         return [
-            FollowerState(id=one, host=one, seen_at=START, gpus=gpus, gpu_memory_gib=memory) for one in self.present
+            FollowerState(
+                id=one,
+                host=one,
+                address=one,
+                seen_at=START,
+                gpus=gpus,
+                gpu_memory_gib=memory,
+                draining=one in self.draining,
+            )
+            for one in self.present
         ]
 
     def begin(self, follower: str, assignment: Assignment) -> None:
@@ -138,7 +156,8 @@ class ScriptedEngine:
             if not items and measured.has_ended:
                 del held[job_id, number]
                 continue
-            reports.append(Report(job_id=job_id, attempt=number, items=tuple(items)))
+            place, meeting = measured.assignment.place, measured.meeting
+            reports.append(Report(job_id=job_id, attempt=number, items=tuple(items), place=place, meeting=meeting))
         return reports
 
     def cancel(self, follower: str, job_id: str, attempt: int) -> None:

@@ -26,21 +26,25 @@ AuthType=auth/none
 CredType=cred/none
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-SelectType=select/linear
+{select}
 SwitchType=switch/none
 MpiDefault=none
 JobAcctGatherType=jobacct_gather/none
 ReturnToService=2
 SlurmdParameters=config_overrides
 KillWait=5
+SchedulerParameters=batch_sched_delay=0
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool.%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.%n.pid
-NodeName={first} NodeAddr={addresses[0]} CPUs=2
+NodeName={first} NodeAddr={addresses[0]} CPUs=2{gpus}
 NodeName={second} NodeAddr={addresses[1]} CPUs=2
 PartitionName=all Nodes=ALL Default=YES State=UP
 """
+_WHOLE_NODES = "SelectType=select/linear"
+_PARTS_OF_NODES = "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core_Memory\nGresTypes=gpu"
+_GPUS = ("/dev/null", "/dev/zero")  # that are none, but for Slurm
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,11 @@ class Slurm:
 
 
 @contextmanager
-def slurm_on(hosts: TwoHosts, folder: Path) -> Iterator[Slurm]:
-    """Daemons of our own, which end with the test; skips loudly without Slurm."""
+def slurm_on(hosts: TwoHosts, folder: Path, *, has_gpus: bool = False) -> Iterator[Slurm]:
+    """Daemons of our own, which end with the test; skips loudly without Slurm.
+
+    Jobs have whole nodes, or else parts of them, and the first node has two GPUs that Slurm hands out.
+    """
     programs = {name: shutil.which(name, path=_SBIN) for name in ("slurmctld", "slurmd", "srun", "unshare")}
     if missing := [name for name, path in programs.items() if path is None]:
         pytest.skip(f"{' and '.join(missing)} not here: apt-get install slurmctld slurmd slurm-client util-linux")
@@ -76,6 +83,11 @@ def slurm_on(hosts: TwoHosts, folder: Path) -> Iterator[Slurm]:
     (folder / "state").mkdir()
     configuration = folder / "slurm.conf"
     words = {"first": hosts.first, "second": hosts.second, "addresses": ADDRESSES, "folder": folder}
+    words |= {"select": _WHOLE_NODES, "gpus": ""}
+    if has_gpus:
+        words |= {"select": _PARTS_OF_NODES, "gpus": f" RealMemory=64 Gres=gpu:h200:{len(_GPUS)} Feature=nvlink"}
+        lines = [f"NodeName={hosts.first} Name=gpu Type=h200 File={file}\n" for file in _GPUS]
+        (folder / "gres.conf").write_text("".join(lines), encoding="utf-8")
     configuration.write_text(_CONFIGURATION.format(**words), encoding="utf-8")
     # Found out by itself only where control groups are mounted, which the namespace is not; nothing uses them.
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n", encoding="utf-8")

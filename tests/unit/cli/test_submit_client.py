@@ -202,7 +202,7 @@ def test_the_beginning_of_an_id_is_enough() -> None:
 
 @pytest.mark.parametrize(("state", "code"), [("succeeded", 0), ("failed", 1), ("cancelled", 1)])
 def test_waiting_ends_as_the_job_does(state: str, code: int) -> None:
-    ended = JOB | {"state": state, "followers": [], "progress": {}, "failure": None, "run_id": "run-1"}
+    ended = JOB | {"state": state, "followers": [], "progress": {}, "failure": None, "run_id": "run-1", "waits_for": ""}
     with server((201, {}, JOB), (503, {"Retry-After": "0"}, _error("restarting")), (200, {}, ended)) as (url, _):
         done = CliRunner().invoke(submit_verb.command, ["gemm", "--wait", "--leader", url])
     assert (done.exit_code, f"{state} - run run-1" in done.output) == (code, True), done.output

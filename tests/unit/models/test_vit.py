@@ -52,6 +52,7 @@ def spread(module: nn.Module) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_weights")
 def test_the_base_size_agrees_with_torchvision() -> None:
     reference = models.vit_b_16(weights=None).eval()
     spread(reference)

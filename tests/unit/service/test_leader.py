@@ -1,71 +1,20 @@
-"""The leader with followers that do what a test says: nothing is lost or counted twice, nobody waits for ever."""
+"""The leader with followers that do what a test says: jobs go where they can, and nobody waits for ever."""
 
 from __future__ import annotations
 
 import random
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from paceline.core.errors import InputError, StoreError
-from paceline.service.engines.base import Assignment, Report
-from paceline.service.jobs import LEASE, FailureKind, Job, JobFailure, JobState
+from paceline.core.errors import InputError
+from paceline.service.engines.base import Assignment
+from paceline.service.jobs import LEASE, FailureKind, JobState
 from paceline.service.leader import Leader
-from paceline.store import open_store
 from paceline.store.store import Store
-from support.scripted_followers import Clock, Measured, ScriptedEngine, a_job, gpu_job
-
-BEYOND_LEASE = LEASE.total_seconds() + 1
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with open_store(tmp_path / "store.db") as opened:
-        yield opened
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-def history(store: Store, job_id: str = "job") -> list[str]:
-    return [event.kind for event in store.queue.events(job_id)]
-
-
-def kept(store: Store, job_id: str = "job") -> Job:
-    row = store.queue.job(job_id)
-    assert row is not None
-    return Job.model_validate(row.document)
-
-
-def statuses(store: Store, job_id: str = "job") -> list[str]:
-    found = {row.id: row.status for row in store.runs(limit=None)}
-    return [found.get(run_id, "none") for run_id in kept(store, job_id).run_ids]
-
-
-@contextmanager
-def full_disk(store: Store, monkeypatch: pytest.MonkeyPatch, *, after: int = 0) -> Iterator[None]:
-    """So many writes go well, and every later one fails."""
-    real, left = store.writing, [after]
-
-    @contextmanager
-    def writing(doing: str) -> Iterator[Any]:
-        if left[0] <= 0:
-            raise StoreError(f"could not {doing} in the store: database or disk is full")
-        left[0] -= 1
-        with real(doing) as connection:
-            yield connection
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "writing", writing)
-        yield
+from support.kept_jobs import BEYOND_LEASE, history, kept, statuses, until
+from support.scripted_followers import Clock, ScriptedEngine, a_job, gpu_job
 
 
 def test_a_job_goes_through_its_states_and_its_result_is_in_the_store(store: Store, clock: Clock) -> None:
@@ -108,70 +57,6 @@ def test_the_same_id_is_one_job(store: Store, clock: Clock) -> None:
     with pytest.raises(InputError, match="another suite"):
         leader.submit(a_job(suite={"name": "other", "cases": []}))
     assert history(store) == ["submitted"]
-
-
-MOMENTS = ("placed", "begun", "began", "recorded", "ended", "taken")
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_new_leader_goes_on_from_any_moment(store: Store, clock: Clock, moment: str) -> None:
-    engine = ScriptedEngine()
-    leader = Leader(store, engine, clock)
-    leader.submit(a_job())
-    engine.silent = {"one"} if moment == "placed" else set()
-    leader.step()
-    measured = engine.attempts.get("one", {}).get(("job", 1))
-    for reached, act in (("began", Measured.begin), ("recorded", Measured.record), ("ended", Measured.end)):
-        if measured is not None and MOMENTS.index(moment) >= MOMENTS.index(reached):
-            act(measured)
-            if moment in ("recorded", "taken"):
-                leader.step()
-    engine.silent = set()
-
-    leader = Leader(store, engine, clock)
-    for _ in range(3):
-        leader.step()
-        measured = engine.attempts.get("one", {}).get(("job", 1))
-        if measured is not None and not measured.has_ended:
-            done = [item.kind for item in measured.items]
-            for kind, act in (("began", Measured.begin), ("record", Measured.record), ("ended", Measured.end)):
-                if kind not in done:
-                    act(measured)
-    job = kept(store)
-    assert (job.state, job.attempt) == (JobState.SUCCEEDED, 1)
-    assert history(store) == ["submitted", "placed", "began", "ended"]
-    assert len(store.load(job.run_ids[0]).records) == 1
-    assert statuses(store) == ["finished"]
-
-
-def test_a_leader_that_dies_at_any_write_loses_and_doubles_nothing(
-    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs = [f"job-{writes}" for writes in range(12)]
-    engine = ScriptedEngine()
-    for writes, name in enumerate(jobs):
-        leader = Leader(store, engine, clock)
-        leader.submit(a_job(name))
-        with full_disk(store, monkeypatch, after=writes):
-            for _ in range(5):
-                try:
-                    leader.step()
-                except StoreError:
-                    break  # as if it had been killed there
-                for measured in [one for held in engine.attempts.values() for one in held.values()]:
-                    if not measured.items:
-                        measured.all_of_it()
-    leader = Leader(store, engine, clock)
-    for _ in range(50):
-        leader.step()
-        for measured in [one for held in engine.attempts.values() for one in held.values()]:
-            if not measured.items:
-                measured.all_of_it()
-    for name in jobs:
-        assert history(store, name) == ["submitted", "placed", "began", "ended"]
-        assert kept(store, name).state is JobState.SUCCEEDED
-        assert statuses(store, name) == ["finished"]
-        assert len(store.load(kept(store, name).run_ids[0]).records) == 1
 
 
 def test_what_a_lost_follower_measured_stays_and_the_job_goes_elsewhere(store: Store, clock: Clock) -> None:
@@ -231,46 +116,6 @@ def test_a_silent_follower_is_given_up_and_gets_nothing_before_it_answers_and_ha
     assert statuses(store) == ["interrupted", "finished"]
 
 
-def test_late_reports_are_kept_and_end_nothing(store: Store, clock: Clock) -> None:
-    engine = ScriptedEngine(["one", "two"])
-    leader = Leader(store, engine, clock)
-    leader.submit(a_job())
-    leader.step()
-    first = kept(store).followers[0]
-    late = engine.attempt("job")
-    engine.silent = {first}
-    clock.pass_(BEYOND_LEASE)
-    leader.step()
-    assert kept(store).attempt == 2
-    engine.attempt("job", 2).begin()
-    late.all_of_it()
-    engine.silent = set()
-    leader.step()
-    job = kept(store)
-    assert (job.state, job.attempt) == (JobState.RUNNING, 2)
-    assert statuses(store) == ["interrupted", "running"]
-    assert len(store.load(job.run_ids[0]).records) == 1
-    engine.attempt("job", 2).record()
-    engine.attempt("job", 2).end()
-    leader.step()
-    assert kept(store).state is JobState.SUCCEEDED
-    assert statuses(store) == ["interrupted", "finished"]
-
-
-def test_samples_of_a_case_in_flight_become_a_record_when_the_attempt_is_lost(store: Store, clock: Clock) -> None:
-    engine = ScriptedEngine()
-    leader = Leader(store, engine, clock)
-    leader.submit(a_job())
-    leader.step()
-    engine.attempt("job").begin()
-    engine.attempt("job").samples(0.5, 0.25)
-    engine.attempt("job").die()
-    leader.step()
-    (record,) = store.load(kept(store).run_ids[0]).records
-    assert not record.is_final
-    assert kept(store).attempt == 2
-
-
 def test_a_leader_that_was_held_up_itself_blames_nobody(store: Store, clock: Clock) -> None:
     engine = ScriptedEngine()
     leader = Leader(store, engine, clock)
@@ -306,18 +151,6 @@ def test_a_job_that_is_lost_as_often_as_it_may_be_fails(store: Store, clock: Clo
     assert job.failure is not None
     assert job.failure.kind is FailureKind.LOST
     assert {attempt for _, _, attempt in engine.begun} == {1, 2, 3}
-
-
-def test_cases_that_fail_make_a_whole_run_of_a_failed_job(store: Store, clock: Clock) -> None:
-    engine = ScriptedEngine()
-    leader = Leader(store, engine, clock)
-    leader.submit(a_job())
-    leader.step()
-    engine.attempt("job").begin()
-    engine.attempt("job").end(JobFailure(kind=FailureKind.CASES, message="1 of 1 cases did not succeed"))
-    leader.step()
-    assert kept(store).state is JobState.FAILED
-    assert statuses(store) == ["finished"]
 
 
 @pytest.mark.parametrize("when", ["queued", "placed", "running", "lost"])
@@ -359,48 +192,6 @@ def test_a_job_that_is_told_to_stop_by_an_earlier_leader_is_stopped_by_the_next(
     assert engine.attempt("job").is_stopping
 
 
-def test_a_full_disk_stops_acceptance_and_nothing_that_runs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = ScriptedEngine()
-    leader = Leader(store, engine)
-    thread = threading.Thread(target=leader.run)
-    leader.submit(a_job())
-    thread.start()
-    try:
-        _until(lambda: bool(engine.begun))
-        with full_disk(store, monkeypatch):
-            engine.attempt("job").all_of_it()
-            _until(lambda: bool(leader.trouble))
-            assert "disk is full" in leader.trouble
-            with pytest.raises(StoreError, match="disk is full"):
-                leader.submit(a_job("refused"))
-            asked = len(engine.asked)
-            _until(lambda: len(engine.asked) > asked + 2)
-            assert ("job", 1) in engine.asked[-1], "its follower must hear that the leader is there"
-        _until(lambda: not leader.trouble)
-        leader.submit(a_job("taken"))
-        _until(lambda: ("one", "taken", 1) in engine.begun)
-        assert kept(store).state is JobState.SUCCEEDED
-        assert statuses(store) == ["finished"]
-        assert store.queue.job("refused") is None
-    finally:
-        leader.close()
-        thread.join(10)
-    assert not thread.is_alive()
-
-
-def test_a_job_that_was_taken_just_before_the_disk_was_full_is_placed_later(
-    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = ScriptedEngine()
-    leader = Leader(store, engine, clock)
-    leader.step()
-    with full_disk(store, monkeypatch, after=1):
-        assert leader.submit(a_job())[1]
-    assert kept(store).state is JobState.QUEUED
-    leader.step()
-    assert engine.begun == [("one", "job", 1)]
-
-
 def test_a_defect_of_an_engine_does_not_end_the_leader(store: Store) -> None:
     engine = ScriptedEngine()
     leader = Leader(store, engine)
@@ -408,29 +199,13 @@ def test_a_defect_of_an_engine_does_not_end_the_leader(store: Store) -> None:
     thread = threading.Thread(target=leader.run)
     thread.start()
     try:
-        _until(lambda: "IndexError" in leader.trouble)
+        until(lambda: "IndexError" in leader.trouble)
         engine.followers = real  # type: ignore[method-assign]
         leader.submit(a_job())
-        _until(lambda: bool(engine.begun))
+        until(lambda: bool(engine.begun))
     finally:
         leader.close()
         thread.join(10)
-
-
-def test_a_report_on_a_job_that_nobody_knows_is_left_where_it_is(
-    store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    engine = ScriptedEngine()
-    leader = Leader(store, engine, clock)
-    leader.submit(a_job())
-    stranger = Report(job_id="stranger", attempt=1)
-    not_yet = Report(job_id="job", attempt=7)
-    engine.poll = lambda follower, acknowledged: [stranger, not_yet]  # type: ignore[method-assign]
-    for _ in range(3):
-        leader.step()
-    told = [record.getMessage() for record in caplog.records if "does not know" in record.getMessage()]
-    assert [word for message in told for word in ("stranger", "job job") if word in message] == ["stranger", "job job"]
-    assert all(("stranger", 1) not in asked for asked in engine.asked)
 
 
 def test_memory_holds_only_what_is_under_way(store: Store, clock: Clock) -> None:
@@ -451,8 +226,9 @@ def test_memory_holds_only_what_is_under_way(store: Store, clock: Clock) -> None
     assert all(kept(store, f"job-{number}").state is JobState.SUCCEEDED for number in range(20))
     memory = {
         name: value
-        for name, value in vars(leader).items()
-        if isinstance(value, dict) and name not in ("_followers", "_heard_at") and value
+        for part in (leader, leader._jobs, leader._attempts)
+        for name, value in vars(part).items()
+        if isinstance(value, dict | set) and name not in ("_followers", "_heard_at", "_known") and value
     }
     assert memory == {}
 
@@ -501,8 +277,26 @@ def test_two_jobs_never_share_a_device(store: Store, clock: Clock) -> None:
             assert ended <= began, f"two jobs were measured on {place} at once"
 
 
-def _until(is_so: Any, patience: float = 30.0) -> None:
-    deadline = time.monotonic() + patience
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def test_a_follower_that_takes_nothing_new_finishes_what_it_has_and_comes_back_later(
+    store: Store, clock: Clock
+) -> None:
+    engine = ScriptedEngine(["one"])
+    leader = Leader(store, engine, clock)
+    leader.submit(a_job())
+    leader.step()
+    engine.attempt("job").begin()
+    leader.step()
+    engine.draining = {"one"}
+    leader.step()
+    assert kept(store).state is JobState.RUNNING
+    engine.attempt("job").record()
+    engine.attempt("job").end()
+    leader.step()
+    assert kept(store).state is JobState.SUCCEEDED
+    leader.step()
+    leader.submit(a_job("next"))
+    leader.step()
+    assert kept(store, "next").state is JobState.QUEUED
+    engine.draining = set()
+    leader.step()
+    assert kept(store, "next").state is JobState.PLACED
