@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from bench import leader_load, live_leader, overlap
 from bench.load import load_ratios
 from bench.ratio import Ratio
 from bench.scheduler import scheduler_ratios
@@ -27,20 +28,27 @@ CASES = 4  # the first one pays for the imports
 TIMES = 5
 
 
-def main() -> int:
-    """Print the table; the exit code says only whether it could be measured."""
+LONG = {"live-leader": live_leader.main, "leader-load": leader_load.main, "overlap": overlap.main}
+
+
+@click.command()
+@click.argument("name", type=click.Choice(list(LONG)), required=False)
+def main(name: str | None) -> None:
+    """Print the table, or what takes minutes, by its NAME; the exit code says only whether it could be measured."""
     try:
+        if name is not None:
+            LONG[name]()
+            return
         records = overhead_records()
         ratios = [harness(records), start(records), help_text(), *load_ratios(), *serving_ratios()]
         ratios += scheduler_ratios()
     except (OSError, subprocess.SubprocessError, LookupError, ValueError, PacelineError) as error:
         click.echo(f"bench: could not measure: {error}{_last_words(error)}", err=True)
-        return 1
+        sys.exit(1)
     click.echo(f"{'':34} {'ratio':>8}  {'target':<8}  {'':3}  made of")
     for ratio in ratios:
         met = "yes" if ratio.is_met else "no"
         click.echo(f"{ratio.name:34} {ratio.value:8.4g}  {ratio.target:<8}  {met:3}  {ratio.made_of}")
-    return 0
 
 
 def harness(records: list[dict[str, Any]]) -> Ratio:
@@ -102,4 +110,4 @@ def _last_words(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

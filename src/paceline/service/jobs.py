@@ -24,6 +24,7 @@ from paceline.core.errors import PacelineError
 
 LEASE = timedelta(seconds=30)  # how long a follower may be silent before its job is given to another
 MOST_ATTEMPTS = 3
+STOPPED = "it was told to stop"  # what a follower says of an attempt that it did not end by itself
 
 
 class JobState(StrEnum):

@@ -10,14 +10,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from heapq import nsmallest
 
 from paceline.core.errors import InputError, StoreError
-from paceline.service.engines.base import Engine, FollowerGone, FollowerState, Item, Progress, Report
+from paceline.core.quantity import show_duration
+from paceline.service import gangs
+from paceline.service.asking import Asking, Order
+from paceline.service.attempts import Attempts
+from paceline.service.engines.base import Engine, FollowerState, Item, Progress, Report
+from paceline.service.foreseeing import Foresight
 from paceline.service.jobs import (
     LEASE,
     Began,
@@ -26,37 +29,26 @@ from paceline.service.jobs import (
     FailureKind,
     Job,
     JobEvent,
+    JobFailure,
     JobState,
     Lost,
     Placed,
+    Refused,
     Renewed,
-    change,
 )
-from paceline.service.keeping import assignment_of, keep_item, row_of, save
-from paceline.service.placing import CPU, follower_of, task_of
+from paceline.service.keeping import KeptJobs, assignment_of
+from paceline.service.placing import follower_of, is_unheard_of, why_it_waits
 from paceline.service.scheduler import turns
 from paceline.service.scheduler.cluster import Cluster
-from paceline.service.scheduler.predict import History
-from paceline.service.scheduler.state import Placement, Task
-from paceline.store.queue import Conflict, EventRow, FollowerRow
+from paceline.service.scheduler.state import Needs, Placement, Task
+from paceline.store.queue import FollowerRow
 from paceline.store.store import Store
 
 PAUSE = 0.2  # seconds between two looks at the followers
-_SPEAKERS = 16  # followers that are spoken to at once
+PATIENCE = timedelta(hours=24)  # that a job waits for a machine such as was never seen
 _RENEW_PART = 3  # a lease is renewed in the store when a third of it is over, not at every look
 
-Attempt = tuple[str, int]  # job, number of the attempt
-
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Order:
-    """What a follower is to be told of an attempt: to begin it, or to stop."""
-
-    follower: str
-    attempt: Attempt
-    job: Job | None  # None to stop
 
 
 class Leader:
@@ -68,18 +60,22 @@ class Leader:
         engine: Engine,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         lease: timedelta = LEASE,
+        patience: timedelta = PATIENCE,
     ) -> None:
         self._store = store
         self._engine = engine
         self._now = now
         self._lease = lease
+        self._patience = patience
+        self._leads_since = now()
         self._lock = threading.RLock()
         self._woken = threading.Event()
         self._closing = False
         self._is_leading = threading.Lock()
-        self._speakers = ThreadPoolExecutor(_SPEAKERS, thread_name_prefix="follower")
-        self._history = History()
-        self._strangers: set[str] = set()  # jobs that followers tell of and this store does not know
+        self._asking = Asking(engine)
+        self._jobs = KeptJobs(store, now, lease)
+        self._foresight = Foresight()
+        self._foresight.load(store)
         self.trouble = ""  # why nothing is accepted just now
         self._start_over()
 
@@ -88,17 +84,13 @@ class Leader:
     def submit(self, job: Job) -> tuple[Job, bool]:
         """Take a job; the same id again gives the one that was taken, and False."""
         with self._lock:
-            event = EventRow(job.submitted_at, "submitted", {"by": job.submitted_by})
-            with self._store.queue.writing(f"take job '{job.id}'") as writing:
-                is_new = writing.submit(row_of(job), event)
-            if not is_new:
+            if not self._jobs.submit(job):
                 standing = self.job(job.id)
                 if (standing.suite, standing.overrides) != (job.suite, job.overrides):
                     raise InputError(
                         f"job '{job.id}' exists already with another suite; give this one an id of its own"
                     )
                 return standing, False
-            self._jobs[job.id] = job
             with self._or_start_over():  # the job is kept, whatever happens to its place
                 if self._is_fresh:
                     self._enqueue(job)
@@ -111,7 +103,7 @@ class Leader:
             job = self.job(job_id)
             if job.state.is_final or job.stop_asked:
                 return job
-            job = self._change(job, Cancelled(at=self._now(), by=by))
+            job = self._jobs.change(job, Cancelled(at=self._now(), by=by))
             task = self._tasks.pop(job_id, None) if job.state.is_final else None
             if task is not None:
                 with self._or_start_over():
@@ -123,13 +115,7 @@ class Leader:
     def job(self, job_id: str) -> Job:
         """A job as it is now."""
         with self._lock:
-            known = self._jobs.get(job_id)
-        if known is not None:
-            return known
-        row = self._store.queue.job(job_id)
-        if row is None:
-            raise InputError(f"there is no job '{job_id}': `paceline jobs` lists them")
-        return Job.model_validate(row.document)
+            return self._jobs.find(job_id)
 
     def progress(self, job_id: str) -> Progress:
         """What a running job is doing."""
@@ -158,6 +144,18 @@ class Leader:
 
         with self._lock:
             return nsmallest(limit, self._cluster.waiting, key=turn)
+
+    def why_it_waits(self, job_id: str) -> str:
+        """Why a job that waits cannot run on the machines that are here; empty if it only waits for its turn."""
+        with self._lock:
+            task = self._tasks.get(job_id)
+            job = self._jobs.unfinished.get(job_id)
+            if task is None or job is None or job.state is not JobState.QUEUED or self._cluster.can_run(task.needs):
+                return ""
+            if task.needs not in self._unmet:
+                here = [self._followers[name] for name in self._cluster.followers if name in self._followers]
+                self._unmet[task.needs] = why_it_waits(job, here, self._known.values())
+            return self._unmet[task.needs]
 
     def drained(self) -> dict[str, str]:
         """Followers that start nothing long, each with the job that they are kept free for."""
@@ -191,7 +189,7 @@ class Leader:
         self._closing = True
         self._woken.set()
         with self._is_leading:  # nobody is spoken to any more
-            self._speakers.shutdown(wait=False, cancel_futures=True)
+            self._asking.close()
             self._engine.close()
 
     def step(self) -> None:
@@ -204,22 +202,22 @@ class Leader:
             if not self._is_fresh:
                 self._start_over()
             self._see(present)
-            asked = {follower: self._expected(follower) for follower in self._followers}
-        answers = list(self._speakers.map(lambda one: self._heard(*one), asked.items()))
+            asked = {follower: self._attempts.expected(follower) for follower in self._followers}
+        answers = self._asking.ask(asked)
         with self._lock:
             if not self._is_fresh:  # since a change that somebody asked for meanwhile was not kept
                 return
-            for follower, reports in zip(asked, answers, strict=True):
-                if reports is not None:
-                    self._heard_at[follower] = self._now()
-                    self._forget(asked[follower], reports)
-                    for report in reports:
-                        self._take(follower, report)
+            for follower, reports in answers.items():
+                self._heard_at[follower] = self._now()
+                self._attempts.forget(follower, asked[follower], reports)
+                for report in reports:
+                    self._take(follower, report)
             self._give_up_silent()
             self._welcome()
-            orders = [order for job in self._active() if (order := self._look_after(job))]
-            orders += [Order(follower, attempt, None) for attempt, follower in self._strays.items()]
-        list(self._speakers.map(self._tell, orders))
+            self._give_up_stuck()
+            orders = [order for job in self._jobs.active() for order in self._look_after(job)]
+            orders += [Order(follower, attempt, None) for follower, attempt in self._attempts.strays]
+        self._asking.tell(orders)
 
     @contextmanager
     def _or_start_over(self) -> Iterator[None]:
@@ -233,34 +231,24 @@ class Leader:
     def _hold_on(self) -> None:
         """Let what is measured go on while the store takes nothing: followers hear of us, and keep what they tell."""
         with self._lock:
-            asked: dict[str, dict[Attempt, int]] = {follower: {} for follower in self._followers}
-            for attempt, follower in self._told_by.items():
-                if follower in asked:
-                    asked[follower][attempt] = self._acknowledged.get(attempt, 0)
-        list(self._speakers.map(lambda one: self._heard(*one), asked.items()))
+            asked = {follower: self._attempts.known(follower) for follower in self._followers}
+        self._asking.ask(asked)
 
     def _start_over(self) -> None:
-        """Remember only what the store says, with everything that is under way as if it had just been heard of."""
-        unfinished = [state.value for state in JobState if not state.is_final]
-        jobs = [Job.model_validate(row.document) for row in self._store.queue.jobs(unfinished, limit=None)]
-        with self._store.queue.writing("take up the jobs") as writing:
-            for place, job in enumerate(jobs):
-                if job.state.is_active:
-                    event = Renewed(at=self._now())
-                    jobs[place] = change(job, event, lease=self._lease)
-                    save(writing, jobs[place], event)
-                    writing.reopen_run(job.run_ids[-1])
+        """Remember only what the store says."""
+        self._jobs.load()
         self._is_fresh = True
-        self._jobs: dict[str, Job] = {job.id: job for job in reversed(jobs)}  # those that are not over
+        self._started_at = self._now()
         self._tasks: dict[str, Task] = {}
-        self._acknowledged: dict[Attempt, int] = {}
-        self._told_by: dict[Attempt, str] = {}
-        self._strays: dict[Attempt, str] = {}  # attempts that were given up and are measured all the same
+        self._attempts = Attempts(self._jobs)
         self._progress: dict[str, Progress] = {}
         self._followers: dict[str, FollowerState] = {}  # those that the engine sees
         self._heard_at: dict[str, datetime] = {}
+        rows = self._store.queue.followers()
+        self._known = {row.id: FollowerState.model_validate(row.document) for row in rows}  # also those that have gone
+        self._unmet: dict[Needs, str] = {}  # why such tasks wait, while the followers are the same
         self._cluster = Cluster()  # of followers that answer
-        for job in list(self._jobs.values()):
+        for job in list(self._jobs.unfinished.values()):
             if job.state is JobState.QUEUED:
                 self._enqueue(job)
 
@@ -269,13 +257,14 @@ class Leader:
     def _see(self, present: Iterable[FollowerState]) -> None:
         """Give up those that are gone; one that is new is spoken to before it gets anything."""
         self._followers = {state.id: state for state in present}
-        gone = set(self._cluster.followers) - set(self._followers)
-        self._part_with({follower: f"follower {follower} is gone" for follower in gone})
+        inside = self._cluster.followers
+        reasons = {one: f"follower {one} is gone" for one in inside.keys() - self._followers.keys()}
+        idle = {one for one in inside if not inside[one].running} - reasons.keys()
+        reasons |= {one: f"follower {one} takes nothing new" for one in idle if self._followers[one].draining}
+        self._part_with(reasons)
         for follower in set(self._heard_at) - set(self._followers):
             del self._heard_at[follower]
-        for attempt in [attempt for attempt, teller in self._told_by.items() if teller not in self._followers]:
-            if not self._is_current(attempt):
-                self._let_go(attempt)
+        self._attempts.tidy(self._followers)
 
     def _give_up_silent(self) -> None:
         """After they were asked: a leader that was held up itself must not blame those who wait for it."""
@@ -290,18 +279,28 @@ class Leader:
         again: list[str] = []
         for follower, reason in reasons.items():
             _log.warning("%s", reason)
+            self._unmet.clear()
+            self._part_gangs(follower, reason, starts, staying=set(self._cluster.followers) - set(reasons))
             tasks, begun = turns.lost(self._cluster, follower, self._seconds())
             for task in tasks:
                 if starts.pop(task.id, None) is not None:
                     again.append(task.id)
                 else:
-                    lost[task.id] = reason
+                    lost[task.id] = self._attempts.trouble(self._jobs.unfinished[task.id]) or reason
             starts |= {placement.task.id: placement for placement in begun}
         self._start(starts.values())
         for job_id in again:
-            self._enqueue(self._jobs[job_id])
+            self._enqueue(self._jobs.unfinished[job_id])
         for job_id, reason in lost.items():
-            self._lose(self._jobs[job_id], reason)
+            self._lose(self._jobs.unfinished[job_id], reason)
+
+    def _part_gangs(self, follower: str, reason: str, starts: Mapping[str, Placement], staying: set[str]) -> None:
+        """Gangs of a follower that goes end on the others as well; those are not free before they have stopped."""
+        going = self._cluster.followers[follower]
+        for job_id in list(going.running):
+            if job_id not in starts and any(one.id in staying for one in self._cluster.running[job_id]):
+                self._cluster.shrink(job_id, going)
+                self._attempts.blame((job_id, self._jobs.unfinished[job_id].attempt), reason)
 
     def _welcome(self) -> None:
         """Let in whoever answers, with what it was given by an earlier leader.
@@ -309,9 +308,11 @@ class Leader:
         Not before it has stopped what was given up, nor before the others of its gang are there: until then its
         devices are not free.
         """
-        inside, busy = self._cluster.followers, set(self._strays.values())
-        ready = {one for one in self._followers if one not in inside and one not in busy and self._is_heard(one)}
-        returning = [job for job in self._active() if job.id not in self._cluster.running]
+        inside, busy = self._cluster.followers, self._attempts.busy
+        returning = [job for job in self._jobs.active() if job.id not in self._cluster.running]
+        awaited = {one for job in returning for one in job.followers}
+        ready = {one for one, state in self._followers.items() if one in awaited or not state.draining}
+        ready = {one for one in ready if one not in inside and one not in busy and self._is_heard(one)}
         while alone := self._waiting_for_others(returning, ready):
             ready -= alone
         for follower in sorted(ready):
@@ -319,6 +320,8 @@ class Leader:
             with self._store.queue.writing(f"note follower '{follower}'") as writing:
                 writing.see_follower(FollowerRow(follower, state.seen_at, state.model_dump(mode="json")))
             self._cluster.join(follower_of(state))
+            self._known[follower] = state
+            self._unmet.clear()
         for job in returning:
             if ready.intersection(job.followers):
                 self._tasks[job.id] = task = self._task(job)
@@ -336,63 +339,16 @@ class Leader:
 
     # What followers are asked and tell
 
-    def _expected(self, follower: str) -> dict[Attempt, int]:
-        """What a follower may have to tell of, and up to where it was heard."""
-        self._told_by |= {(job.id, job.attempt): follower for job in self._active() if follower == job.followers[0]}
-        return {attempt: self._heard_of(attempt) for attempt, teller in self._told_by.items() if teller == follower}
-
-    def _heard(self, follower: str, acknowledged: dict[Attempt, int]) -> list[Report] | None:
-        try:
-            return list(self._engine.poll(follower, acknowledged))
-        except (FollowerGone, OSError) as error:
-            _log.warning("follower %s: %s", follower, error)
-            return None
-
-    def _tell(self, order: Order) -> None:
-        try:
-            if order.job is None:
-                self._engine.cancel(order.follower, *order.attempt)
-            else:
-                self._engine.begin(order.follower, assignment_of(order.job, self._lease))
-        except (FollowerGone, OSError) as error:
-            _log.warning("follower %s: %s", order.follower, error)
-
-    def _forget(self, asked: Iterable[Attempt], reports: Iterable[Report]) -> None:
-        """What is over and is no longer told of will never be told of again."""
-        told = {(report.job_id, report.attempt) for report in reports}
-        for attempt in set(asked) - told:
-            if not self._is_current(attempt):
-                self._let_go(attempt)
-
-    def _let_go(self, attempt: Attempt) -> None:
-        self._told_by.pop(attempt, None)
-        self._acknowledged.pop(attempt, None)
-        self._strays.pop(attempt, None)
-
-    def _heard_of(self, attempt: Attempt) -> int:
-        if attempt not in self._acknowledged:
-            self._acknowledged[attempt] = self._store.queue.acknowledged(*attempt)
-        return self._acknowledged[attempt]
-
     def _take(self, follower: str, report: Report) -> None:
         """Keep what a follower told, and do what follows from it."""
-        attempt = (report.job_id, report.attempt)
-        job = self._job_of(follower, report)
-        if job is None:
+        heard = self._attempts.hear(follower, report)
+        if heard is None:
             return
-        self._told_by[attempt] = follower
-        items = [item for item in report.items if item.number > self._heard_of(attempt)]
-        if not self._is_current(attempt):
-            self._keep(job, report.attempt, items, [], is_current=False)
-            if any(item.kind == "ended" for item in report.items):
-                self._strays.pop(attempt, None)
-            else:
-                self._strays[attempt] = follower
-            return
-        job = self._keep(job, report.attempt, items, self._events(job, items), is_current=True)
-        for item in items:
-            if item.record is not None:
-                self._history.add(item.record.case, self._kind(follower), item.record.seconds)
+        job, items = heard
+        if items and items[-1].kind == "ended" and set(self._attempts.going(job, self._is_there)) - {follower}:
+            items.pop()  # the others of its gang have not ended, so that their devices are not free
+        job = self._jobs.keep(job, report.attempt, items, self._events(job, items))
+        self._foresee(job, follower, items, report.progress)
         if job.state.is_active:
             self._progress[job.id] = report.progress
         else:
@@ -400,17 +356,15 @@ class Leader:
         if job.state is JobState.QUEUED:
             self._enqueue(job)
 
-    def _job_of(self, follower: str, report: Report) -> Job | None:
-        try:
-            job = self.job(report.job_id)
-            if 1 <= report.attempt <= len(job.run_ids):
-                return job
-        except InputError:
-            pass
-        if report.job_id not in self._strangers:  # nothing is acknowledged: it may be another store's
-            self._strangers.add(report.job_id)
-            _log.warning("follower %s tells of job %s, which this store does not know", follower, report.job_id)
-        return None
+    def _foresee(self, job: Job, follower: str, items: Iterable[Item], progress: Progress) -> None:
+        """Learn from the cases that have ended, and correct when the job is expected to end."""
+        known = self._known.get(follower)
+        gpus = known.gpus if known is not None else ()
+        is_news = self._foresight.hear(job, gpus, items) or job.id not in self._progress
+        if is_news and job.state is JobState.RUNNING and job.id in self._cluster.running:
+            rest = self._foresight.rest(job, gpus, progress.cases_done)
+            if rest is not None:
+                self._cluster.retime(job.id, self._seconds() + rest)
 
     def _events(self, job: Job, items: Iterable[Item]) -> list[JobEvent]:
         """What happened to a job, seen from what its follower told just now."""
@@ -422,66 +376,61 @@ class Leader:
             if item.kind == "began" and job.state is JobState.PLACED:
                 events.append(Began(at=now))
             elif item.kind == "ended" and item.failure is not None and item.failure.kind is FailureKind.LOST:
-                events.append(Lost(at=now, reason=item.failure.message))
+                events.append(Lost(at=now, reason=self._attempts.trouble(job) or item.failure.message))
             elif item.kind == "ended":
                 events.append(Ended(at=now, failure=item.failure))
         return events
 
-    def _keep(self, job: Job, attempt: int, items: list[Item], events: Iterable[JobEvent], *, is_current: bool) -> Job:
-        """The job after these events, kept in one go with what was told: no item counts twice, or for nothing."""
-        run_id = job.run_ids[attempt - 1]
-        last = items[-1] if items else None
-        with self._store.queue.writing(f"take a report on job '{job.id}'") as writing:
-            for item in items:
-                keep_item(writing, job, attempt, item)
-            if last is not None and not writing.acknowledge(job.id, attempt, last.number):
-                raise Conflict(f"a report on job '{job.id}' was taken by somebody else: is there a second leader?")
-            if last is not None and not is_current:
-                writing.close_run(run_id, is_whole=False)  # at once, as there may be no later word
-            elif last is not None and last.kind == "ended":
-                failure = last.failure
-                writing.close_run(run_id, is_whole=failure is None or failure.kind is FailureKind.CASES)
-            for event in events:
-                job = change(job, event, lease=self._lease)
-                save(writing, job, event)
-        if last is not None:
-            self._acknowledged[job.id, attempt] = last.number
-        if is_current:
-            self._remember(job)
-        return job
-
     # What becomes of jobs
 
-    def _look_after(self, job: Job) -> Order | None:
-        """What its follower is to be told, perhaps again; one that is silent for too long is given up."""
-        follower = job.followers[0]
-        if job.lease_until is not None and job.lease_until < self._now():
+    def _look_after(self, job: Job) -> list[Order]:
+        """What its followers are to be told, perhaps again; one that is silent for too long is given up."""
+        is_expired = job.lease_until is not None and job.lease_until < self._now()
+        follower = next((one for one in job.followers if not self._is_there(one)), job.followers[0])
+        silence = f"follower {follower} was not heard of for {self._lease.total_seconds():g} s"
+        if len(job.followers) > 1:
+            if is_expired and not self._is_there(follower):
+                self._attempts.blame((job.id, job.attempt), silence)
+            verdict = gangs.look_after(job, self._attempts, self._followers, self._is_there, self._lease)
+            if verdict.lost:
+                self._free(job)
+                self._lose(job, verdict.lost)
+            return list(verdict.orders)
+        if is_expired:
             self._free(job)
-            self._lose(job, f"follower {follower} was not heard of for {self._lease.total_seconds():g} s")
+            self._lose(job, silence)
         elif follower in self._followers and (job.stop_asked or job.state is JobState.PLACED):
-            return Order(follower, (job.id, job.attempt), None if job.stop_asked else job)
-        return None
+            assignment = None if job.stop_asked else assignment_of(job, self._lease)
+            return [Order(follower, (job.id, job.attempt), assignment)]
+        return []
+
+    def _is_there(self, follower: str) -> bool:
+        """Whether a follower is, or may yet be, heard of."""
+        seen = follower in self._followers and self._now() - self._started_at <= self._lease
+        return self._is_heard(follower) or (seen and follower not in self._heard_at)
+
+    def _give_up_stuck(self) -> None:
+        """End what has waited long enough for a machine such as was never seen."""
+        since = self._now() - self._patience
+        if since < self._leads_since:  # before that nobody could come
+            return
+        for task in self._cluster.stuck():
+            job = self._jobs.unfinished[task.id]
+            if job.state_at <= since and is_unheard_of(job, self._known.values()):
+                waited = show_duration(self._patience.total_seconds())
+                message = f"{self.why_it_waits(job.id)}; none that could was seen for {waited}"
+                failure = JobFailure(kind=FailureKind.UNPLACEABLE, message=message)
+                self._jobs.change(job, Refused(at=self._now(), failure=failure))
+                self._start(turns.cancelled(self._cluster, self._tasks.pop(job.id), self._seconds()))
 
     def _lose(self, job: Job, reason: str) -> None:
         """An attempt came to nothing: what it measured stays, and the job waits again if it may."""
-        event = Lost(at=self._now(), reason=reason)
-        changed = change(job, event)
-        with self._store.queue.writing(f"change job '{job.id}'") as writing:
-            writing.close_run(job.run_ids[-1], is_whole=False)
-            save(writing, changed, event)
-        self._remember(changed)
+        changed = self._jobs.lose(job, reason)
         self._tasks.pop(job.id, None)
         self._progress.pop(job.id, None)
+        self._foresight.ends(job.id)
         if changed.state is JobState.QUEUED:
             self._enqueue(changed)
-
-    def _is_current(self, attempt: Attempt) -> bool:
-        """Whether an attempt is the one that decides about its job."""
-        job = self._jobs.get(attempt[0])
-        return job is not None and job.state.is_active and job.attempt == attempt[1]
-
-    def _active(self) -> list[Job]:
-        return [job for job in self._jobs.values() if job.state.is_active]
 
     def _enqueue(self, job: Job) -> None:
         self._tasks[job.id] = task = self._task(job)
@@ -490,37 +439,20 @@ class Leader:
     def _start(self, placements: Iterable[Placement]) -> None:
         """Keep where jobs go; the followers are told at the next look, again and again until they have heard."""
         for placement in placements:
-            job, now = self._jobs[placement.task.id], self._now()
+            job, now = self._jobs.unfinished[placement.task.id], self._now()
             followers = tuple(follower.id for follower in placement.followers)
             run_id = f"{now:%Y%m%d-%H%M%S}-{job.id}-{job.attempt + 1}"
-            self._change(job, Placed(at=now, followers=followers, devices=placement.devices, run_id=run_id))
+            self._jobs.change(job, Placed(at=now, followers=followers, devices=placement.devices, run_id=run_id))
 
     def _free(self, job: Job) -> None:
         self._tasks.pop(job.id, None)
         self._progress.pop(job.id, None)
+        self._foresight.ends(job.id)
         if job.id in self._cluster.running:
             self._start(turns.ended(self._cluster, job.id, self._seconds()))
 
-    def _change(self, job: Job, event: JobEvent) -> Job:
-        """The job after the event, kept before anybody acts on it."""
-        changed = change(job, event, lease=self._lease)
-        with self._store.queue.writing(f"change job '{job.id}'") as writing:
-            save(writing, changed, event)
-        self._remember(changed)
-        return changed
-
-    def _remember(self, job: Job) -> None:
-        if job.state.is_final:
-            self._jobs.pop(job.id, None)
-        else:
-            self._jobs[job.id] = job
-
     def _task(self, job: Job) -> Task:
-        return task_of(job, self._history, job.needs.gpu or CPU)
-
-    def _kind(self, follower: str) -> str:
-        state = self._followers.get(follower)
-        return state.gpus[0] if state is not None and state.gpus else CPU
+        return self._foresight.task(job, self._known.values())
 
     def _seconds(self) -> float:
         return self._now().timestamp()

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, lru_cache
@@ -21,6 +21,7 @@ from markupsafe import Markup
 from pydantic import BaseModel
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
 
+from paceline.benchmarks import PrimaryMetrics
 from paceline.core.errors import InputError, StoreError
 from paceline.core.run import RunRecords
 from paceline.report.html import page_templates
@@ -293,8 +294,7 @@ def _is_within(here: str, path: str) -> bool:
     return here == path or here.startswith(f"{path}/")
 
 
-def primary_metrics() -> dict[str, str]:
-    """Which metric leads each benchmark's row, as the benchmark itself says."""
-    from paceline.benchmarks import registry
-
-    return {name: benchmark.primary for name, benchmark in registry().entries.items()}
+@cache
+def primary_metrics() -> Mapping[str, str]:
+    """Which metric leads each benchmark's row."""
+    return PrimaryMetrics()

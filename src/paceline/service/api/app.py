@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from fastapi import APIRouter, FastAPI
 
+from paceline.benchmarks import registry
 from paceline.core.run import RunRecords
 from paceline.service.api import admin, catalogue, errors, jobs, runs
 from paceline.service.api.guard import PREFIX, Door, Guard
@@ -50,6 +51,7 @@ def create_app(
         redirect_slashes=False,
         responses=errors.declared(400, 401, 403, 408, 413, 415, 422, 429, 503),
     )
+    registry()  # reading every benchmark takes a second, which nobody who submits should wait for
     served = Served(leader, store, Tokens(store), report)
     app.state.served = served
     errors.install(app)

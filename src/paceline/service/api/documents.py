@@ -77,6 +77,7 @@ class JobSummary(BaseModel):
     failure: JobFailure | None
     progress: Progress
     expected_end: datetime | None
+    waits_for: str = Field(description="Why the machines that are here cannot run it; empty if it waits for its turn")
 
 
 class HistoryEntry(BaseModel):
@@ -276,11 +277,12 @@ class Health(BaseModel):
     status: Literal["ok"]
 
 
-def summary_of(job: Job, progress: Progress, expected_end: datetime | None) -> dict[str, Any]:
+def summary_of(job: Job, progress: Progress, expected_end: datetime | None, waits_for: str) -> dict[str, Any]:
     """What a list shows of a job."""
     fields = set(JobSummary.model_fields) & set(Job.model_fields)
     return {name: getattr(job, name) for name in fields} | {
         "run_id": job.run_id,
         "progress": progress,
         "expected_end": expected_end,
+        "waits_for": waits_for,
     }

@@ -32,11 +32,11 @@ class Served:
             raise not_found("job", job_id)
         return self.leader.job(job_id)
 
-    def live(self, job: Job) -> tuple[Progress, datetime | None]:
-        """What a job is doing, and when it is expected to end."""
+    def live(self, job: Job) -> tuple[Progress, datetime | None, str]:
+        """What a job is doing, when it is expected to end, and why no machine that is here can run it."""
         if not job.state.is_active:
-            return Progress(), None
-        return self.leader.progress(job.id), self.leader.expected_end(job.id)
+            return Progress(), None, self.leader.why_it_waits(job.id)
+        return self.leader.progress(job.id), self.leader.expected_end(job.id), ""
 
 
 def caller_name(request: Request) -> str:

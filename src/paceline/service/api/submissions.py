@@ -11,10 +11,11 @@ from typing import Any
 from paceline.benchmarks import registry
 from paceline.core.case import Case
 from paceline.core.errors import InputError, unknown
-from paceline.core.suite import Here, Suite, expand
+from paceline.core.suite import Suite, expand
 from paceline.runner.suite_file import read_yaml, shipped
 from paceline.service import admission
 from paceline.service.jobs import Job, MachineNeeds
+from paceline.service.placing import where
 
 _KEY = re.compile(r"(?:^|: |unknown key )'([A-Za-z_][\w.]*)'(?=:| =| is| names| must)|^'?(model) ")
 _GUESS = re.compile(r"did you mean '([^']+)'")
@@ -48,16 +49,14 @@ def cases_of(document: Mapping[str, Any], overrides: Mapping[str, Any], needs: M
     """The cases of a suite where its needs are met; InputError if a job from the network may not ask for them."""
     admission.check_document(document, overrides)
     admission.check_document(needs.model_dump(), where="the needs")
-    if needs.nodes > 1:  # the scheduler could place it, but its followers would not measure together
-        raise InputError(
-            f"'nodes' = {needs.nodes}: a leader measures each job on one machine so far; "
-            "for several, start `paceline run --hosts` on one of them"
-        )
     suite = Suite.read(document, "the suite", origin="network")
     if len(suite.name) > _LONGEST_NAME:
         raise InputError(f"the suite's name has {len(suite.name)} letters; {_LONGEST_NAME} are taken")
-    here = Here(gpus=needs.gpus or (1 if needs.gpu else 0))
-    cases = expand(suite, registry().get, here, overrides, admission.MOST_CASES)
+    cases = expand(suite, registry().get, where(needs), overrides, admission.MOST_CASES)
+    if needs.nodes > 1 and all(case.ranks == 1 for case in cases):
+        raise InputError(
+            f"'nodes' = {needs.nodes}: none of the cases is measured by several machines together: leave it out"
+        )
     admission.refuse(cases, registry().get)
     return cases
 

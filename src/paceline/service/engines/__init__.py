@@ -1,4 +1,4 @@
-"""Where followers live, one file each: processes of the leader, nodes of a Ray cluster."""
+"""Where followers live, one file each: processes of the leader, nodes of a Ray or Slurm cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from paceline.core.errors import unknown
 from paceline.service.engines.base import Engine
 
-NAMES = ("local", "ray")
+NAMES = ("local", "ray", "slurm")
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class EngineOptions:
     address: str = ""  # of a Ray cluster that exists, as HOST:PORT; empty starts one on this machine
     host: str = "127.0.0.1"  # address of the private interface that a new Ray cluster uses
     port: int = 6379  # that its followers connect to
+    partition: str = ""  # of Slurm, several with commas between them; empty is its default
+    shared: Path | None = None  # that all nodes of Slurm see; None is within the leader's own
 
 
 def make(name: str, options: EngineOptions) -> Engine:
@@ -32,4 +34,8 @@ def make(name: str, options: EngineOptions) -> Engine:
         from paceline.service.engines.ray import RayEngine
 
         return RayEngine(options)
+    if name == "slurm":
+        from paceline.service.engines.slurm import SlurmEngine
+
+        return SlurmEngine(options)
     raise unknown("engine", name, NAMES)

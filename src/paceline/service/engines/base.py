@@ -16,6 +16,8 @@ from paceline.core.record import Record
 from paceline.core.run import Run
 from paceline.service.jobs import JobFailure
 
+Attempt = tuple[str, int]  # job, number of the attempt
+
 
 class FollowerState(BaseModel):
     """What a follower is and has, as the scheduler and people see it."""
@@ -30,12 +32,27 @@ class FollowerState(BaseModel):
     memory_gib: float = 0.0
     labels: tuple[str, ...] = ()
     machine: dict[str, Any] = Field(default_factory=dict)  # the environment of a record
+    address: str = ""  # where the others of a gang reach it; without one it is in no gang
     seen_at: datetime
     draining: bool = False  # finishes what it has and takes nothing new
 
 
+class Meeting(BaseModel):
+    """Where a follower of a gang waits for the first one, and the word by which it knows it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    address: str
+    port: int
+    secret: str
+
+
 class Assignment(BaseModel):
-    """One attempt at a job, for one follower (the first of a gang leads it)."""
+    """One attempt at a job, for one follower.
+
+    The followers of a gang are alike. All but the first begin, and say where they wait; the first begins when all of
+    them do, has every case of several ranks measured by all, and tells the results. The others tell only their end.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,7 +63,11 @@ class Assignment(BaseModel):
     overrides: dict[str, Any] = Field(default_factory=dict)
     tags: tuple[str, ...] = ()
     devices: tuple[int, ...] = ()  # GPUs it may use; empty is none
-    peers: tuple[str, ...] = ()  # hosts of the other followers of a gang
+    name: str = ""  # of this follower
+    peers: tuple[str, ...] = ()  # the other followers of a gang
+    place: int = 0  # among the followers of a gang; 0 is the first
+    address: str = ""  # this follower's own, where its peers reach it
+    meetings: tuple[Meeting, ...] = ()  # for the first of a gang: where its peers wait, in their order
     lease_seconds: float = 30.0  # unheard for so long, the follower gives up
 
 
@@ -98,6 +119,8 @@ class Report(BaseModel):
     attempt: int
     items: tuple[Item, ...] = ()
     progress: Progress = Progress()
+    place: int = 0  # of the assignment
+    meeting: Meeting | None = None  # where the first of the gang is waited for
 
 
 class FollowerGone(Exception):
@@ -116,7 +139,7 @@ class Engine(Protocol):
     def begin(self, follower: str, assignment: Assignment) -> None:
         """Hand over an attempt. The same attempt again changes nothing. FollowerGone if nobody takes it."""
 
-    def poll(self, follower: str, acknowledged: dict[tuple[str, int], int]) -> Sequence[Report]:
+    def poll(self, follower: str, acknowledged: dict[Attempt, int]) -> Sequence[Report]:
         """Renew the leases of the attempts named here, whose items up to these numbers are in the store.
 
         Gives what else there is to tell, also of attempts that are not named: those are forgotten by the leader or

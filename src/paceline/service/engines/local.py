@@ -6,8 +6,8 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.service.engines.base import Assignment, FollowerGone, FollowerState, Report
-from paceline.service.follower.worker import Attempt, Worker
+from paceline.service.engines.base import Assignment, Attempt, FollowerGone, FollowerState, Report
+from paceline.service.follower.worker import Worker
 
 
 class LocalEngine:
@@ -17,7 +17,7 @@ class LocalEngine:
     invitation = ""
 
     def __init__(self, folder: Path, labels: Sequence[str] = ()) -> None:
-        self._worker = Worker(folder, socket.gethostname() or "here", labels)
+        self._worker = Worker(folder, socket.gethostname() or "here", labels, address="127.0.0.1")
 
     def followers(self) -> Sequence[FollowerState]:
         """This machine."""

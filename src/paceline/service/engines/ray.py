@@ -30,8 +30,8 @@ import psutil
 from paceline.core.errors import InputError, MissingDependency
 from paceline.core.files import data_directory, write_atomic
 from paceline.service.engines import EngineOptions
-from paceline.service.engines.base import Assignment, FollowerGone, FollowerState, Report
-from paceline.service.follower.worker import Attempt, Worker
+from paceline.service.engines.base import Assignment, Attempt, FollowerGone, FollowerState, Report
+from paceline.service.follower.worker import Worker
 
 RESOURCE = "paceline"
 NAMESPACE = "paceline"
@@ -41,6 +41,7 @@ _PATIENCE = 1.5  # seconds that a follower has to answer
 _LOOK_SECONDS = 1.0  # between two looks at the list of nodes
 _START_SECONDS = 120.0  # that Ray has to come up
 _TRIES = 3  # to start Ray, which gives up after half a minute on a busy machine
+_PORTS = 50  # of a node, one after the other from that of the cluster on, so that a firewall can name them
 _OBJECTS = 100 << 20  # bytes of memory for Ray's objects, of which there are hardly any
 _LOOPBACK = "127.0.0.2"  # Ray takes 127.0.0.1 for a mistake and uses the public interface
 _NOT_OURS = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")  # that Ray sets for what it starts, and would be measured
@@ -54,7 +55,8 @@ class RayFollower:
     def __init__(self, name: str) -> None:
         _restore_environment()
         folder = Path(os.environ.get(FOLDER) or data_directory() / "followers" / name)
-        self._worker = Worker(folder, name, tuple(filter(None, os.environ.get(LABELS, "").split(","))))
+        labels = tuple(filter(None, os.environ.get(LABELS, "").split(",")))
+        self._worker = Worker(folder, name, labels, address=_ray().util.get_node_ip_address())
 
     def describe(self) -> FollowerState:
         """What this node has."""
@@ -241,12 +243,14 @@ def join(address: str, token: Path, name: str, labels: Sequence[str], own_addres
     """Make this machine a follower of the cluster there, until that ends or the user stops it; Ray's exit code."""
     _ray()
     environment = os.environ | token_settings(token) | {LABELS: ",".join(labels)}
-    command = [*_ray_start(name), f"--address={address}"]
+    host, _, port = address.rpartition(":")
+    where = [f"--address={address}"]
     if own_address or _is_loopback(address):
-        command.append(f"--node-ip-address={own_address or address.rpartition(':')[0]}")
+        where.append(f"--node-ip-address={own_address or host}")
     signal.signal(signal.SIGTERM, _interrupt)
     for _ in range(_TRIES):
         begun = time.monotonic()
+        command = [*_ray_start(name, int(port)), *where]
         child = subprocess.Popen(command, env=environment, start_new_session=True)
         try:
             code = child.wait()
@@ -287,17 +291,38 @@ def _ray() -> Any:
     return ray
 
 
-def _ray_start(name: str) -> list[str]:
+def _ray_start(name: str, port: int) -> list[str]:
     """The beginning of the command that makes this machine a node; it stays in the foreground."""
+    node_manager, object_manager, *workers = _node_ports(port)
     return [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
         f"--node-name={name}",
         f"--resources={json.dumps({RESOURCE: 1})}",
         f"--object-store-memory={_OBJECTS}",
+        "--num-cpus=1",  # Ray keeps a process with a port for each, and the follower's needs none
+        f"--node-manager-port={node_manager}",
+        f"--object-manager-port={object_manager}",
+        f"--worker-port-list={','.join(map(str, workers))}",
         "--dashboard-agent-listen-port=0",  # nobody asks there, and two nodes may share a machine
-        "--min-worker-port=0",
-        "--max-worker-port=0",
     ]
+
+
+def _node_ports(port: int) -> list[int]:
+    """Those of the first block after the cluster's port that no other node of this machine has, as far as free."""
+    for first in range(port + 1, 2**16 - _PORTS, _PORTS):
+        if _is_free(first):
+            return [first, *filter(_is_free, range(first + 1, first + _PORTS))]
+    raise InputError(f"Ray needs {_PORTS} free ports above {port}, and there are none: give the cluster a lower port")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what was closed a minute ago is free
+        try:
+            tried.bind(("", port))
+        except OSError:
+            return False
+        return True
 
 
 def _head(options: EngineOptions, address: str) -> psutil.Process:
@@ -308,13 +333,14 @@ def _head(options: EngineOptions, address: str) -> psutil.Process:
         process = psutil.Process(standing["pid"])
         if standing["address"] == address and process.create_time() == standing["started"]:
             return process
-    command = [*_ray_start(socket.gethostname() or "leader"), "--head", "--include-dashboard=false"]
-    command += [f"--node-ip-address={options.host}", f"--port={options.port}"]
+    name = socket.gethostname() or "leader"
+    where = ["--head", "--include-dashboard=false", f"--node-ip-address={options.host}", f"--port={options.port}"]
     environment = os.environ | {
         LABELS: ",".join(options.labels),
         FOLDER: str(options.folder / "follower"),
     }
     for _ in range(_TRIES):
+        command = [*_ray_start(name, options.port), *where]
         with log.open("wb") as output:
             child = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True

@@ -20,11 +20,11 @@ from paceline.core.errors import InputError
 from paceline.core.record import Record
 from paceline.core.run import Run
 from paceline.core.suite import Here, Suite, expand
-from paceline.runner.run import Listener, SuiteRun
+from paceline.runner.run import Execute, Listener, SuiteRun, execute_here
 from paceline.service import admission
 from paceline.service.engines.base import Assignment, CaseSamples, Progress
 from paceline.service.follower.spool import Spool
-from paceline.service.jobs import FailureKind, JobFailure
+from paceline.service.jobs import STOPPED, FailureKind, JobFailure
 from paceline.store import liveness
 
 _WATCH_SECONDS = 1.0
@@ -56,8 +56,9 @@ class _Telling(Listener):
         self._show(cases=len(todo))
 
     def case_started(self, case: Case) -> None:
-        self._show(case_index=case.index, title=case.title, case_started_at=datetime.now(UTC))
-        self._say(f"{case.benchmark} {case.title} on {case.target}")
+        title = f"{case.benchmark} {case.title}".strip()
+        self._show(case_index=case.index, title=title, case_started_at=datetime.now(UTC))
+        self._say(f"{title} on {case.target}")
 
     def case_ended(self, record: Record) -> None:
         self._show(cases_done=self._progress.cases_done + 1)
@@ -77,17 +78,32 @@ class _Telling(Listener):
 
 def measure(spool: Spool, assignment: Assignment) -> None:
     """All of an attempt, from its beginning to what is told last."""
-    telling = _Telling(spool)
+    from paceline.service.follower import gang
+
+    failure = None
     try:
-        run = _new_run(assignment)
-        spool.append("began", run=run)
-        SuiteRun(run=run, todo=run.cases, sink=telling, listener=telling).go()
-        failure = _failure(telling.records)
+        if assignment.place > 0:
+            gang.follow(spool, assignment)
+        elif assignment.peers:
+            with gang.Gang.met(assignment) as together:
+                failure = _run(spool, assignment, together.execute)
+        else:
+            failure = _run(spool, assignment, execute_here)
+    except gang.GangBroken as error:
+        failure = JobFailure(kind=FailureKind.LOST, message=str(error))
     except InputError as error:
         failure = JobFailure(kind=FailureKind.REFUSED, message=str(error))
     except KeyboardInterrupt:
-        failure = JobFailure(kind=FailureKind.LOST, message="it was told to stop")
+        failure = JobFailure(kind=FailureKind.LOST, message=STOPPED)
     spool.append("ended", failure=failure)
+
+
+def _run(spool: Spool, assignment: Assignment, execute: Execute) -> JobFailure | None:
+    telling = _Telling(spool)
+    run = _new_run(assignment)
+    spool.append("began", run=run)
+    SuiteRun(run=run, todo=run.cases, sink=telling, listener=telling, execute=execute).go()
+    return _failure(telling.records)
 
 
 def _new_run(assignment: Assignment) -> Run:
@@ -96,7 +112,9 @@ def _new_run(assignment: Assignment) -> Run:
     from paceline.version import VERSION
 
     suite = Suite.read(assignment.suite, "the job", origin="network")
-    cases = expand(suite, registry().get, Here(gpus=len(assignment.devices)), assignment.overrides)
+    gpus, nodes = len(assignment.devices), 1 + len(assignment.peers)
+    here = Here(gpus=gpus, world=nodes * max(1, gpus) if nodes > 1 else 1, nodes=nodes)
+    cases = expand(suite, registry().get, here, assignment.overrides)
     admission.refuse(cases, registry().get)  # again: here the suite may expand to other cases than where it was taken
     return Run(
         id=assignment.run_id,

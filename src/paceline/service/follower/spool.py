@@ -14,11 +14,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from paceline.core.files import write_atomic
-from paceline.service.engines.base import Assignment, Item, Progress
+from paceline.service.engines.base import Assignment, Item, Meeting, Progress
 from paceline.store import codec
 
 _ITEMS, _ASSIGNMENT, _PROGRESS, _LEASE, _PROCESS = "items.jsonl", "assignment.json", "progress.json", "lease", "process"
-_SPEAKER = "speaker"
+_SPEAKER, _MEETING = "speaker", "meeting.json"
 
 
 class Spool:
@@ -30,6 +30,7 @@ class Spool:
         self._told: list[Item] = []
         self._read_to = 0
         self._has_ended = False
+        self._place: int | None = None
 
     @classmethod
     def make(cls, folder: Path, assignment: Assignment) -> Spool:
@@ -47,6 +48,14 @@ class Spool:
             return Assignment.model_validate_json((self.folder / _ASSIGNMENT).read_text(encoding="utf-8"))
         except (OSError, ValidationError):
             return None
+
+    @property
+    def place(self) -> int:
+        """Of this follower in its gang."""
+        if self._place is None:
+            assignment = self.assignment
+            self._place = assignment.place if assignment is not None else 0
+        return self._place
 
     def append(self, kind: str, **content: Any) -> None:
         """Tell one thing more; it is on the disk when this returns. One process at a time may do so."""
@@ -109,6 +118,18 @@ class Spool:
     @progress.setter
     def progress(self, progress: Progress) -> None:
         write_atomic(self.folder / _PROGRESS, progress.model_dump_json())
+
+    @property
+    def meeting(self) -> Meeting | None:
+        """Where the first of a gang is waited for."""
+        try:
+            return Meeting.model_validate_json((self.folder / _MEETING).read_text(encoding="utf-8"))
+        except (OSError, ValidationError):
+            return None
+
+    @meeting.setter
+    def meeting(self, meeting: Meeting) -> None:
+        write_atomic(self.folder / _MEETING, meeting.model_dump_json())
 
     def renew(self) -> None:
         """The leader was heard of."""

@@ -20,7 +20,7 @@ import psutil
 
 from paceline.machine import describe
 from paceline.machine.environment import Environment
-from paceline.service.engines.base import Assignment, FollowerState, Report
+from paceline.service.engines.base import Assignment, Attempt, FollowerState, Report
 from paceline.service.follower.spool import Spool
 from paceline.service.jobs import FailureKind, JobFailure
 from paceline.store import liveness
@@ -30,14 +30,13 @@ _GRACE_SECONDS = 10.0  # between asking a process to stop and ending it
 _LAST_LINES = 20
 _MOST_ITEMS = 500  # that are told at once
 
-Attempt = tuple[str, int]  # job, number of the attempt
-
 
 class Worker:
     """One machine's worker; its folder holds what was not acknowledged yet, also after a restart."""
 
-    def __init__(self, folder: Path, name: str, labels: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, name: str, labels: Sequence[str] = (), address: str = "") -> None:
         self.name = name
+        self._address = address
         self._folder = folder
         self._labels = tuple(labels)
         self._lock = threading.RLock()
@@ -59,6 +58,7 @@ class Worker:
             cpus=machine.cpu.usable or float(os.cpu_count() or 1),
             memory_gib=round((machine.memory.limit or machine.memory.total or 0) / _GIB, 1),
             labels=self._labels,
+            address=self._address,
             machine=machine.model_dump(mode="json"),
             seen_at=datetime.now(UTC),
         )
@@ -97,7 +97,9 @@ class Worker:
             self._drop(attempt)
             return None
         job_id, number = attempt
-        return Report(job_id=job_id, attempt=number, items=tuple(items), progress=spool.progress)
+        if spool.place == 0:
+            return Report(job_id=job_id, attempt=number, items=tuple(items), progress=spool.progress)
+        return Report(job_id=job_id, attempt=number, items=tuple(items), place=spool.place, meeting=spool.meeting)
 
     def cancel(self, job_id: str, number: int) -> None:
         """Ask an attempt to stop; whoever does not is ended a little later."""

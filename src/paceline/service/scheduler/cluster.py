@@ -49,6 +49,11 @@ class Cluster:
         """Queues with tasks that followers of this shape could run."""
         return self._waiting[id(shape)]
 
+    def stuck(self) -> list[Task]:
+        """Tasks that wait for followers such as are not here."""
+        queues = [queue for needs, queue in self._queues.items() if len(queue) and not self.can_run(needs)]
+        return [task for queue in queues for task in queue]
+
     def can_run(self, needs: Needs) -> bool:
         """Whether the followers that are here could ever run such a task, all else ended."""
         matches = self.queue_of(needs).matches.values()
@@ -132,6 +137,13 @@ class Cluster:
             follower.release(task_id)
             self._open(follower)
         return followers
+
+    def shrink(self, task_id: str, follower: Follower) -> None:
+        """One of the followers of a running task is about to go; the others stay taken until the task ends."""
+        self._close(follower)
+        follower.release(task_id)
+        self._open(follower)
+        self.running[task_id] = tuple(one for one in self.running[task_id] if one is not follower)
 
     def retime(self, task_id: str, ends_at: float) -> None:
         """A running task is now expected to end at another time."""

@@ -65,7 +65,7 @@ def look(site: Site, job_id: str) -> JobView:
     first = max(0, min(done - CASES // 2, len(lines) - CASES))
     expected = site.leader.expected_end(job_id) if job.state.is_active else None
     return JobView(
-        answer=_answer(job, done, len(lines)),
+        answer=_answer(job, done, len(lines), site.leader.why_it_waits(job_id)),
         job=job,
         needs=needs_words(job.needs),
         expected_end=expected,
@@ -107,12 +107,13 @@ def _cases(records: RunRecords | None, progress: Progress, *, is_active: bool) -
     return lines
 
 
-def _answer(job: Job, done: int, total: int) -> str:
+def _answer(job: Job, done: int, total: int, waits_for: str) -> str:
     name = one_line(job.name)
     of_cases = f": {done} of {total} {'case' if total == 1 else 'cases'} measured" if total else ""
     match job.state:
         case JobState.QUEUED:
-            return f"{name} waits for its turn{', again' if job.attempt else ''}."
+            again = ", again" if job.attempt else ""
+            return f"{name} waits{again}: {one_line(waits_for)}." if waits_for else f"{name} waits for its turn{again}."
         case JobState.PLACED:
             return f"{name} starts on {listed(job.followers)}."
         case JobState.RUNNING:

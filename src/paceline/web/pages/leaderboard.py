@@ -7,12 +7,14 @@ from markupsafe import Markup
 from pydantic import BaseModel
 
 from paceline.analysis.cost import Prices
-from paceline.analysis.leaderboard import boards
+from paceline.analysis.leaderboard import Board, boards
 from paceline.machine.prices import price_table
 from paceline.report import answer_page
 from paceline.report import leaderboard as report
-from paceline.store.headlines import headlines
+from paceline.store import Store
+from paceline.store.headlines import edition, headlines
 from paceline.web.embed import embedded
+from paceline.web.kept import Kept
 from paceline.web.pages import Page
 from paceline.web.site import Site, primary_metrics, templates, wants_json
 
@@ -28,13 +30,12 @@ class Asked(BaseModel):
 
 def routes(router: APIRouter, site: Site) -> None:
     """`/leaderboard?case=TEXT&metric=NAME`."""
+    kept = Kept[list[Board]](lambda: edition(site.store))
 
     @router.get("/leaderboard")
     def show(request: Request, case: str = "", metric: str = "", top: int = Query(10, ge=1, le=1000)) -> Response:
         asked = Asked(case=case, metric=metric, top=top)
-        runs = headlines(site.store)
-        prices = Prices(price_table(), ())
-        found = boards(runs, prices, primary=primary_metrics(), metric=metric or None, text=case)
+        found = kept.get((case, metric), lambda: _boards(site.store, case, metric))
         if wants_json(request):
             return Response(report.to_json(found, top), media_type="application/json")
         if not found:
@@ -42,6 +43,11 @@ def routes(router: APIRouter, site: Site) -> None:
             return site.answer(request, "leaderboard.html", asked)
         above = Markup(templates().get_template("leaderboard_ask.html").render(view=asked))
         return embedded(site, request, answer_page.html(report.page(found, top)), above=above)
+
+
+def _boards(store: Store, case: str, metric: str) -> list[Board]:
+    prices = Prices(price_table(), ())
+    return boards(headlines(store), prices, primary=primary_metrics(), metric=metric or None, text=case)
 
 
 PAGE = Page("/leaderboard", routes, title="Leaderboard", order=60)

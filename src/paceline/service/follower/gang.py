@@ -1,0 +1,143 @@
+"""Measuring on several followers at once: the first leads through the others' agents, and these wait for it.
+
+The first has them as hosts, as `paceline run --hosts` would; what takes it there is a connection instead of ssh.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import shlex
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from paceline.benchmarks import registry
+from paceline.core.case import Case
+from paceline.core.errors import InputError, PacelineError
+from paceline.core.record import CauseKind
+from paceline.machine.agents import HostTrouble
+from paceline.machine.orders import Orders
+from paceline.machine.remote import RemoteShell
+from paceline.runner.agent import Agent
+from paceline.runner.execute import CaseEnd
+from paceline.runner.hosts import Host, HostRanks
+from paceline.runner.server import WarmServer
+from paceline.service import admission
+from paceline.service.engines.base import Assignment, Meeting
+from paceline.service.follower.relay import watch_closely
+from paceline.service.follower.spool import Spool
+from paceline.version import VERSION
+
+SECRET_SECONDS = 5.0  # that somebody who connects has to say the secret
+_LOOK_SECONDS = 0.5
+
+Words = dict[str, Any]
+
+
+class GangBroken(PacelineError):
+    """One of the gang is lost; another attempt may do better."""
+
+
+class Gang:
+    """All followers of an attempt, seen from the first."""
+
+    def __init__(self, ranks: HostRanks) -> None:
+        self._ranks = ranks
+
+    @classmethod
+    @contextmanager
+    def met(cls, assignment: Assignment) -> Iterator[Gang]:
+        """All of them, ready to measure; what runs on them ends with this."""
+        way = [sys.executable, "-P", "-m", "paceline.service.follower.relay"]
+        shell = RemoteShell(f"{shlex.join(way)} {{host}}", sys.executable)
+        hosts = [Host(name, slots_of(assignment)) for name in (assignment.name, *assignment.peers)]
+        try:
+            with HostRanks.reached(hosts, shell, assignment.address) as ranks:
+                yield cls(ranks)
+        except HostTrouble as trouble:
+            raise GangBroken(str(trouble)) from None
+
+    def execute(self, server: WarmServer, case: Case, on_progress: Callable[[Words], None]) -> CaseEnd:
+        """A case on all of them, or on the first alone; GangBroken if one of them is lost."""
+        end = self._ranks.execute(server, case, on_progress)
+        if end.failure is not None and end.failure.cause.kind is CauseKind.INTERRUPTED:
+            raise GangBroken(end.failure.cause.message)
+        return end
+
+
+def slots_of(assignment: Assignment) -> int:
+    """Ranks on each follower: one for each GPU, or one."""
+    return max(1, len(assignment.devices))
+
+
+class _Peer(Agent):
+    """The agent of a peer: it measures what a job may ask for, in its own folder and its own environment."""
+
+    def _hello(self, order: Words) -> Words:
+        from paceline.machine import gpu_count
+
+        return {"hello": {"version": VERSION, "gpus": gpu_count()}}
+
+    def _run(self, order: Words) -> Words:
+        case = Case.model_validate(order["case"])
+        if case.origin != "network" or case.trace:
+            raise InputError(f"was given {case.benchmark} {case.title}, which did not come from the network")
+        admission.refuse([case], registry().get)
+        return super()._run(order)
+
+
+def follow(spool: Spool, assignment: Assignment) -> None:
+    """Wait for the first of the gang, and measure with it until it is through."""
+    try:
+        listening = _listen(assignment.address)
+    except OSError as error:
+        raise GangBroken(f"it cannot listen at {assignment.address}: {error}") from None
+    with listening:
+        meeting = Meeting(address=assignment.address, port=listening.getsockname()[1], secret=secrets.token_urlsafe(32))
+        spool.meeting = meeting
+        connection = _accept(listening, meeting.secret)
+    with connection, WarmServer() as server:
+        _Peer(Orders(connection.fileno(), connection.fileno()), server).serve()
+
+
+def _listen(address: str) -> socket.socket:
+    family, kind, _, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind)
+    try:
+        listening.bind(where)
+        listening.listen()
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _accept(listening: socket.socket, secret: str) -> socket.socket:
+    """The connection of the one who knows the secret; whoever ends this meanwhile does so by a signal."""
+    listening.settimeout(_LOOK_SECONDS)
+    while True:
+        try:
+            connection, _ = listening.accept()
+        except TimeoutError:
+            continue
+        try:
+            connection.settimeout(SECRET_SECONDS)
+            is_known = hmac.compare_digest(_line(connection, len(secret)), secret.encode())
+        except OSError:
+            is_known = False
+        if is_known:
+            connection.settimeout(None)
+            watch_closely(connection)
+            return connection
+        connection.close()
+
+
+def _line(connection: socket.socket, length: int) -> bytes:
+    """As many bytes, and the end of the line; what follows belongs to somebody else."""
+    data = b""
+    while len(data) <= length and (more := connection.recv(length + 1 - len(data))):
+        data += more
+    return data.rstrip(b"\n")
