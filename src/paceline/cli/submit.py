@@ -32,7 +32,7 @@ _NEEDS = ("gpu", *_NUMBERS, "label", "whole-node")
     "--machines",
     metavar="NEEDS",
     default="",
-    help="What the machine must have: gpu=h200,gpus=8,memory=80,label=x,whole-node.",
+    help="What the machine must have: gpu=h200,gpus=8,memory=80,label=x,nodes=2,whole-node.",
 )
 @click.option("--tag", "tags", multiple=True, metavar="NAME", help="Name the run, alone or with others of its kind.")
 @click.option("--wait", is_flag=True, help="Until it has ended; exit with 1 unless it succeeded.")
@@ -88,7 +88,7 @@ def read_needs(text: str) -> dict[str, Any]:
         elif key == "label" and value:
             needs.setdefault("labels", []).append(value)
         elif key in _NEEDS:
-            raise InputError(f"--machines {part}: write it like gpu=h200,gpus=8,memory=80,label=x,whole-node")
+            raise InputError(f"--machines {part}: write it like gpu=h200,gpus=8,memory=80,label=x,nodes=2,whole-node")
         else:
             raise InputError(f"--machines {part}: {unknown('need', key, _NEEDS)}")
     return needs
