@@ -41,6 +41,16 @@ def test_who_runs_what_and_who_waits_in_the_order_of_turns(visited: Any) -> None
     assert page.index(">urgent<") < page.index(">later<")
 
 
+def test_a_job_that_no_machine_can_run_says_what_it_waits_for(visited: Any) -> None:
+    job(visited, "small")
+    job(visited, "large", needs={"gpu": "h200", "gpus": 64})
+    visited.leader.step()
+    (waiting,) = visited.json("/")["waiting"]
+    assert waiting["name"] == "large"
+    assert waiting["waits_for"]
+    assert waiting["waits_for"] in visited.page("/")
+
+
 def test_a_long_queue_is_shown_page_by_page(visited: Any) -> None:
     for number in range(122):
         job(visited, f"job-{number:03}")

@@ -67,6 +67,7 @@ class Waiting(BaseModel):
     needs: str
     expected_seconds: float
     attempt: int
+    waits_for: str  # what no machine here has; empty if it only waits for its turn
 
 
 class Over(BaseModel):
@@ -200,10 +201,14 @@ def _waiting(leader: Leader, turns: Turns, page: int, total: int) -> list[Waitin
     first = (page - 1) * WAITING
     tasks = turns.first(page * WAITING, total)[first:]
     jobs = [(leader.job(task.id), task, first + place) for place, task in enumerate(tasks, start=1)]
-    return [_wait(job, task, place) for job, task, place in jobs if job.state is JobState.QUEUED]
+    return [
+        _wait(job, task, place, leader.why_it_waits(job.id))
+        for job, task, place in jobs
+        if job.state is JobState.QUEUED
+    ]
 
 
-def _wait(job: Job, task: Task, place: int) -> Waiting:
+def _wait(job: Job, task: Task, place: int, waits_for: str) -> Waiting:
     return Waiting(
         place=place,
         id=job.id,
@@ -214,6 +219,7 @@ def _wait(job: Job, task: Task, place: int) -> Waiting:
         needs=needs_words(job.needs),
         expected_seconds=task.seconds,
         attempt=job.attempt + 1,
+        waits_for=waits_for,
     )
 
 
