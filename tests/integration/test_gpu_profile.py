@@ -38,6 +38,8 @@ def test_kernels_tell_where_the_time_went(sandbox: Sandbox) -> None:
         # Kernels of a GPU take as long in a trace as else; only what the host does takes longer.
         assert spent["step_seconds"] * (1 - spent["shares"]["idle"]) < 1.2 * record.measurement("step_time").value
     convolutions, language, waiting, graph = (record.facts["trace"]["spent"] for record in records)
-    assert convolutions["groups"]["convolutions"] > 0.2
+    # Shares are of the whole step: while it is traced the host issues this one more slowly than the device computes.
+    busy = 1 - convolutions["shares"]["idle"]
+    assert convolutions["groups"]["convolutions"] > 0.2 * busy, convolutions
     assert next(iter(language["groups"])) in ("matrix products", "attention")
     assert waiting["shares"]["idle"] > graph["shares"]["idle"]  # a small batch waits for launches, a graph for none

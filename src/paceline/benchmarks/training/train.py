@@ -26,6 +26,7 @@ from paceline.models.user import find_model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from torch.optim import SGD
 
 IN_FLIGHT = 2
 TRACED_STEPS = 5  # whose losses are kept: enough to see that it trains and to compare two computations
@@ -118,7 +119,7 @@ class Trainer:
                 both.parameters(), lr=1e-4, fused=True, capturable=parameters.graph
             )
         else:
-            self._optimizer = torch.optim.SGD(both.parameters(), lr=1e-3, momentum=0.9, fused=True)
+            self._optimizer = fused_sgd(list(both.parameters()))
         self._scaler = torch.amp.GradScaler(session.device.kind, enabled=parameters.precision == "fp16")
         if ranks.world_size > 1:
             ids = [session.device.torch()] if session.device.kind == "cuda" else None
@@ -169,6 +170,20 @@ class Trainer:
     def work(self) -> StepWork:
         """What one step of this rank does."""
         return self.session.work(self._size, training=True)
+
+
+def fused_sgd(weights: list[nn.Parameter]) -> SGD:
+    """SGD with momentum that begins at zero.
+
+    Left to itself, torch makes the buffers at the first step without filling them; where fp16 overflows in that step,
+    nothing is written to them, and the next step adds whatever lay in that memory.
+    """
+    import torch
+
+    optimizer = torch.optim.SGD(weights, lr=1e-3, momentum=0.9, fused=True)
+    for weight in weights:
+        optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+    return optimizer
 
 
 def _with_loss(session: Session, *, compiled: bool) -> nn.Module:
