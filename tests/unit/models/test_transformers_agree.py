@@ -186,3 +186,12 @@ def test_the_gpu_agrees_with_the_cpu(name: str, vocabulary: int) -> None:
         workload.loss(there, batch.to(device)).cpu(), workload.loss(here, batch), rtol=1e-4, atol=1e-4
     )
     assert workload.module.eval()(*batch.to(device).inputs).shape[-1] == vocabulary
+
+
+def test_a_layer_of_bert_leaves_numbers_in_the_format_they_came_in() -> None:
+    """Under autocast a norm yields fp32, which would double what goes from layer to layer."""
+    layer = build_bert(BERT).module.blocks[0]  # type: ignore[index, union-attr]
+    x = torch.randn(2, 8, BERT.hidden)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(x.bfloat16()).dtype is torch.bfloat16
+        assert layer(x).dtype is torch.float32

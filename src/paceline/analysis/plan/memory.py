@@ -3,23 +3,22 @@
 For one stage of a 1F1B pipeline with compiled layers. P are the parameters of a rank, b the samples of a micro-batch,
 s the tokens of a sample (r of them scored), h the hidden size, t the tensor-parallel ranks, V the padded vocabulary.
 
-                       GPT-2, 16 bits     BERT, 16 bits      fp32
-    parameters         4 P                4 P                4 P         in fp32, which the optimizer updates
-    casts              2 P                2 P                0           the copy in 16 bits that computes
-    gradients          4 P                4 P                4 P
-    optimizer          8 P                8 P                8 P         two moments in fp32
-    kept by a layer    s b h (8 + 24/t)   s b h (12 + 24/t)  s b h (16 + 48/t)
-    input of a layer   2 s b h            4 s b h            4 s b h     all that is kept with checkpointing
-    vocabulary         4 r b V/t          4 r b V/t          8 r b V/t   10, 10 and 12 with tensor parallelism
-    working            s b h (4 + 16/t)   s b h (4 + 16/t)   s b h (4 + 32/t)
+                       16 bits            fp32
+    parameters         4 P                4 P                in fp32, which the optimizer updates
+    casts              2 P                0                  the copy in 16 bits that computes
+    gradients          4 P                4 P
+    optimizer          8 P                8 P                two moments in fp32
+    kept by a layer    s b h (8 + 24/t)   s b h (16 + 48/t)
+    input of a layer   2 s b h            4 s b h            all that is kept with checkpointing
+    vocabulary         4 r b V/t          8 r b V/t          10 and 12 with tensor parallelism
+    working            s b h (4 + 16/t)   s b h (4 + 32/t)
 
 A layer keeps what its backward pass reads. Whole on every tensor-parallel rank are the inputs of two norms and of two
-products: 2 bytes a number each, but 4 for the input of BERT's norms, whose sums stay in fp32. Split over the ranks are
-queries, keys and values (6), the output of attention (2), and both sides of the GELU (8 each). Attention that never
-writes its square of scores keeps no more. The vocabulary's part, on the last stage and for one micro-batch, is the
-logits and their gradient (2 each); where tensor parallelism keeps the loss from being compiled, log-probabilities and
-gradient are fp32 (4 each). Working memory is the gradients of one layer's activations, and with checkpointing also
-that layer's activations, computed again.
+products, 2 bytes a number each. Split over the ranks are queries, keys and values (6), the output of attention (2), and
+both sides of the GELU (8 each). Attention that never writes its square of scores keeps no more. The vocabulary's part,
+on the last stage and for one micro-batch, is the logits and their gradient (2 each); where tensor parallelism keeps the
+loss from being compiled, log-probabilities and gradient are fp32 (4 each). Working memory is the gradients of one
+layer's activations, and with checkpointing also that layer's activations, computed again.
 """
 
 from __future__ import annotations
@@ -53,8 +52,7 @@ _GRADIENTS = 4
 _OPTIMIZER = 8
 _WORKING_WHOLE = 4
 _WIDTHS = {
-    "gpt2": _Widths(casts=2, whole=8, split=24, layer_input=2, vocabulary=4, vocabulary_split=10, working_split=16),
-    "bert": _Widths(casts=2, whole=12, split=24, layer_input=4, vocabulary=4, vocabulary_split=10, working_split=16),
+    "16 bits": _Widths(casts=2, whole=8, split=24, layer_input=2, vocabulary=4, vocabulary_split=10, working_split=16),
     "fp32": _Widths(casts=0, whole=16, split=48, layer_input=4, vocabulary=8, vocabulary_split=12, working_split=32),
 }
 
@@ -102,7 +100,7 @@ def rank_memory(model: Transformer, layout: Layout) -> RankMemory:
 
 def stage_memory(model: Transformer, layout: Layout, stage: int) -> RankMemory:
     """Of a rank on the pipeline stage of this index."""
-    widths = _WIDTHS["fp32" if layout.precision == "fp32" else model.family]
+    widths = _WIDTHS["fp32" if layout.precision == "fp32" else "16 bits"]
     parameters = stage_parameters(model, layout, stage)
     numbers = layout.micro_batch * model.sequence * model.hidden
     layer = numbers * (widths.whole + widths.split / layout.tensor)

@@ -20,6 +20,20 @@ _EXIT = ("final_norm", "head_transform", "head_norm", "head_bias")
 TIED = "token_embedding"
 
 
+class Recomputed(nn.Module):
+    """A layer that keeps its input alone, and is computed again in the backward pass.
+
+    Compiled as one, the second computation leaves out what no gradient needs: in a pre-norm layer the last product.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.layer, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+
 class Stage(nn.Module):
     """Some layers of a model; the first stage embeds tokens, the last one returns the loss of a micro-batch."""
 
@@ -30,13 +44,11 @@ class Stage(nn.Module):
         *,
         first: bool,
         last: bool,
-        checkpointing: bool,
         autocast: Callable[[], AbstractContextManager[object]],
         wire: torch.dtype | None,
     ) -> None:
         super().__init__()
         self.first, self.last = first, last
-        self.checkpointing = checkpointing
         self.model: Any = workload.module
         self._loss = workload.loss
         self._autocast = autocast
@@ -52,10 +64,14 @@ class Stage(nn.Module):
         with self._autocast():
             x = self.enter(self._as_wired(self.model.embed(*inputs))) if self.first else inputs[0]
             for block in self.model.blocks:
-                x = checkpoint(block, x, use_reentrant=False) if self.checkpointing else block(x)
+                x = block(x)
             if not self.last:
                 return self._as_wired(x)
             return self.score(self.leave(x), labels, positions)
+
+    def recompute_layers(self) -> None:
+        """Trade time for memory; once the layers are as they shall be."""
+        self.model.blocks = nn.ModuleList(Recomputed(block) for block in self.model.blocks)
 
     def _as_wired(self, x: Tensor) -> Tensor:
         return x if self._wire is None else x.to(self._wire)

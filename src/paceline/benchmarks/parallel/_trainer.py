@@ -18,7 +18,7 @@ from paceline.benchmarks.parallel._optimizer import LossScale, MeshOptimizer
 from paceline.benchmarks.parallel._parameters import LEARNING_RATE, ParallelParameters
 from paceline.benchmarks.parallel._pipeline import Pipeline, stages_of_rank
 from paceline.benchmarks.parallel._shape import build, split_layers, stage_ranges
-from paceline.benchmarks.parallel._stage import Stage
+from paceline.benchmarks.parallel._stage import Recomputed, Stage
 from paceline.core.errors import Unsupported
 from paceline.measure.device import Device
 from paceline.models.base import Batch
@@ -132,7 +132,6 @@ class ParallelTrainer:
             stage_ranges(self.layers)[index],
             first=index == 0,
             last=index == parameters.stages - 1,
-            checkpointing=layout.checkpointing,
             autocast=partial(formats.autocast, layout.precision, self.device),
             wire=formats.low_dtype(layout.precision),
         )
@@ -148,18 +147,24 @@ class ParallelTrainer:
             from paceline.benchmarks.parallel._tensor import split_stage
 
             split_stage(stage, self.mesh.along("tensor"), sequence=parameters.sequence_parallel)
+        if layout.checkpointing:
+            stage.recompute_layers()
         if compiled:
-            _compile_parts(stage, with_head=layout.tensor == 1)
+            _compile_parts(stage, whole=layout.tensor == 1)
         if layout.data > 1:
             _share_data(stage, self.mesh.along("data"), parameters)
         return stage
 
 
-def _compile_parts(stage: Stage, *, with_head: bool) -> None:
-    """Compile each layer by itself: one small graph serves them all."""
+def _compile_parts(stage: Stage, *, whole: bool) -> None:
+    """Compile each layer by itself: one small graph serves them all.
+
+    Not whole, for layers split over ranks, is without the loss and with the recomputing left outside.
+    """
     for block in stage.model.blocks:
-        block.compile()
-    if stage.last and with_head:
+        layer = block.layer if isinstance(block, Recomputed) and not whole else block
+        layer.compile()
+    if stage.last and whole:
         stage.score = torch.compile(stage.score)
 
 

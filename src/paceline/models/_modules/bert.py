@@ -22,8 +22,10 @@ class BertBlock(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(hidden, eps=EPSILON)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.attention_norm(x + self.attention(x))
-        return self.feed_forward_norm(x + self.feed_forward(x))  # type: ignore[no-any-return]
+        # Autocast makes norms yield fp32: what goes on to the next layer stays in the format that it came in.
+        given = x.dtype
+        x = self.attention_norm(x + self.attention(x)).to(given)
+        return self.feed_forward_norm(x + self.feed_forward(x)).to(given)  # type: ignore[no-any-return]
 
 
 class Bert(nn.Module):
