@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paceline.models._modules.bert import Bert
+from paceline.models._modules.bert import Bert, BertBlock
 from paceline.models._modules.gpt2 import Gpt2
 from paceline.models._modules.transformer import padded_logits
 from paceline.models.bert import BertShape, build_bert
@@ -190,7 +190,7 @@ def test_the_gpu_agrees_with_the_cpu(name: str, vocabulary: int) -> None:
 
 def test_a_layer_of_bert_leaves_numbers_in_the_format_they_came_in() -> None:
     """Under autocast a norm yields fp32, which would double what goes from layer to layer."""
-    layer = build_bert(BERT).module.blocks[0]  # type: ignore[index, union-attr]
+    layer = BertBlock(BERT.hidden, HEADS)
     x = torch.randn(2, 8, BERT.hidden)
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(x.bfloat16()).dtype is torch.bfloat16
