@@ -40,6 +40,10 @@ def test_formats_compiling_and_checkpointing_change_no_loss(sandbox: Sandbox, mo
     for record in others:
         tolerance = 1e-4 if record.case.parameters["precision"] == "fp32" else 2e-2
         assert losses(record) == pytest.approx(losses(plain), abs=tolerance)
+    for record in others:
+        # The steps after the first five were replayed, and went on from where those had come to.
+        assert record.facts["graph"] is (record.case.parameters["compile"] == "on")
+        assert record.facts["last_loss"] < losses(record)[-1]
     parts = [plain.measurement(f"{name}_memory") for name in ("parameter", "gradient", "optimizer", "activation")]
     peak = plain.measurement("peak_device_memory")
     assert peak is not None

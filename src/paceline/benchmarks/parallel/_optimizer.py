@@ -44,7 +44,17 @@ class LossScale:
 class MeshOptimizer:
     """AdamW over this rank's part of the model."""
 
-    def __init__(self, stages: Mapping[int, Stage], stage_count: int, mesh: Mesh, rate: float, scale: LossScale):
+    def __init__(
+        self,
+        stages: Mapping[int, Stage],
+        stage_count: int,
+        mesh: Mesh,
+        rate: float,
+        scale: LossScale,
+        *,
+        capturable: bool = False,
+    ) -> None:
+        self._capturable = capturable  # by a CUDA graph
         self._mesh = mesh
         self._rate = rate
         self._scale = scale
@@ -104,7 +114,12 @@ class MeshOptimizer:
             {"params": [one for one in self._own if one.dim() <= 1], "weight_decay": 0.0},  # norms and biases
         ]
         self._adamw = torch.optim.AdamW(
-            [group for group in groups if group["params"]], lr=self._rate, betas=BETAS, eps=EPSILON, fused=True
+            [group for group in groups if group["params"]],
+            lr=self._rate,
+            betas=BETAS,
+            eps=EPSILON,
+            fused=True,
+            capturable=self._capturable,
         )
         return self._adamw
 

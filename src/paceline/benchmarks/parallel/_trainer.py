@@ -29,7 +29,9 @@ EMBEDDED = {"gpt2": 1, "bert": 2}  # of a batch's inputs, how many enter the emb
 class ParallelTrainer:
     """This rank's part of the training."""
 
-    def __init__(self, parameters: ParallelParameters, device: Device, mesh: Mesh, *, compiled: bool) -> None:
+    def __init__(
+        self, parameters: ParallelParameters, device: Device, mesh: Mesh, *, compiled: bool, capturable: bool = False
+    ) -> None:
         self.parameters = parameters
         self.device = device
         self.mesh = mesh
@@ -41,7 +43,9 @@ class ParallelTrainer:
         mine = stages_of_rank(parameters.schedule_kind, layout.pipeline, mesh.pipeline_rank)
         self.stages = {index: self._stage(index, compiled=compiled) for index in mine}
         self.scale = LossScale(device.torch(), dynamic=layout.precision == "fp16")
-        self.optimizer = MeshOptimizer(self.stages, parameters.stages, mesh, LEARNING_RATE[layout.model], self.scale)
+        self.optimizer = MeshOptimizer(
+            self.stages, parameters.stages, mesh, LEARNING_RATE[layout.model], self.scale, capturable=capturable
+        )
         self.pipeline = self._pipeline() if layout.pipeline > 1 else None
         self.norm: Tensor | None = None  # of the last step's gradient
 

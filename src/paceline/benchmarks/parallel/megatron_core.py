@@ -67,10 +67,10 @@ class MegatronCore(Parallel):
             training.facts["not_fused_because"] = why_not
         return training
 
-    def trainer(self, parameters: ParallelParameters, device: Device, mesh: Mesh, *, compiled: bool) -> Trainer:
+    def trainer(self, training: Training, mesh: Mesh) -> Trainer:
         from paceline.benchmarks.parallel._megatron_trainer import MegatronTrainer
 
-        return MegatronTrainer(parameters, device, mesh, compiled=compiled)
+        return MegatronTrainer(training.parameters, training.device, mesh, compiled=training.compiled)
 
     def facts(self, trainer: Trainer) -> dict[str, Any]:
         layout = trainer.parameters.layout
@@ -103,6 +103,10 @@ def refuse(parameters: ParallelParameters) -> None:
         raise Unsupported("megatron-core trains in fp8 by Transformer Engine only; use bf16, fp16 or fp32 here")
     if parameters.compile == "on":
         raise Unsupported("megatron-core's layers are not compiled by torch.compile; use --compile auto or off")
+    if parameters.graph == "on":
+        raise Unsupported(
+            "megatron-core's step asks the host, so that no CUDA graph can hold it; use --graph auto or off"
+        )
     if parameters.schedule_name not in ("", "1f1b"):
         raise Unsupported(
             f"megatron-core is run with its schedule 1f1b, not {parameters.schedule}; use --schedule 1f1b"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.benchmarks.emulated import emulated
+from paceline.benchmarks.graph import capture
 from paceline.benchmarks.model import precision as formats
 from paceline.benchmarks.model.losses import loss_doubts, scale_doubts
 from paceline.benchmarks.model.measuring import measure_steps, time_once
@@ -140,23 +141,29 @@ class Parallel(Benchmark[ParallelParameters]):
 
             context.report(Progress(phase="preparing"))
             mesh = Mesh.of(parameters.layout, ranks.rank, device.kind)
-            trainer = self.trainer(parameters, device, mesh, compiled=training.compiled)
+            trainer = self.trainer(training, mesh)
             training.facts |= self.facts(trainer)
             context.report(Progress(phase="compiling" if training.compiled else "first step"))
             watched = _Watched(trainer, ranks)
             first_seconds = time_once(training, watched.step)
+            device.reset_peak_memory()
             for _ in range(TRACED_STEPS - 1):
                 watched.step()
             scale_before = float(trainer.scale.value)
+            peak = device.peak_memory()
+            if training.is_graph:
+                watched.capture()
             result = measure_steps(
                 training,
-                trainer.step,
+                watched.take,
                 _work(training),
                 first_seconds,
                 in_flight=IN_FLIGHT,
                 ranks=ranks,
                 context=context,
             )
+            if training.is_graph and peak is not None:
+                result.measurements.append(Measurement.of_value(DEVICE_MEMORY, peak[0]))
             result.measurements += [*_memory(trainer, result), *_bubble(trainer, ranks)]
             result.measurements += _communication(trainer, ranks)
             last_loss, _ = watched.step()
@@ -172,7 +179,7 @@ class Parallel(Benchmark[ParallelParameters]):
             }
             result.doubts += loss_doubts(watched.losses)
             result.doubts += scale_doubts(scale_before, float(trainer.scale.value))
-            add_trace(result, trainer.step, device, in_flight=IN_FLIGHT, ranks=ranks, context=context)
+            add_trace(result, watched.take, device, in_flight=IN_FLIGHT, ranks=ranks, context=context)
         return result
 
     def prepare(self, parameters: ParallelParameters, device: Device) -> Training:
@@ -183,11 +190,13 @@ class Parallel(Benchmark[ParallelParameters]):
         """What the record must say of the training."""
         return _facts(trainer)
 
-    def trainer(self, parameters: ParallelParameters, device: Device, mesh: Mesh, *, compiled: bool) -> Trainer:
+    def trainer(self, training: Training, mesh: Mesh) -> Trainer:
         """What takes the steps."""
         from paceline.benchmarks.parallel._trainer import ParallelTrainer
 
-        return ParallelTrainer(parameters, device, mesh, compiled=compiled)
+        return ParallelTrainer(
+            training.parameters, training.device, mesh, compiled=training.compiled, capturable=training.is_graph
+        )
 
 
 class _Watched:
@@ -196,12 +205,22 @@ class _Watched:
     def __init__(self, trainer: Trainer, ranks: Ranks) -> None:
         self._trainer = trainer
         self._ranks = ranks
+        self._loss: Tensor | None = None  # of the last step; a graph writes it where it lies
+        self.take: Callable[[], object] = self._take
         self.losses: list[float] = []
         self.norms: list[float] = []
 
+    def _take(self) -> None:
+        self._loss = self._trainer.step()
+
+    def capture(self) -> None:
+        """From now on, replay the step as a CUDA graph."""
+        self.take = capture(self._take)
+
     def step(self) -> tuple[float, float]:
         """Take a step; the loss of the whole batch and the norm of its gradient, the same on every rank."""
-        loss = self._trainer.step()
+        self.take()
+        loss = self._loss
         # Those with the last stage know the loss of their part of the batch.
         known = [one for one in self._ranks.gather(None if loss is None else float(loss)) if one is not None]
         assert self._trainer.norm is not None
@@ -226,11 +245,25 @@ def _prepare(parameters: ParallelParameters, device: Device) -> Training:
     if splits and compiled:
         compiled, why_not = False, f"{schedule} takes the backward pass apart"
     training = Training(device, parameters, compiled, doubts=emulated(layout.precision, device))
+    training.is_graph = _whether_to_capture(parameters, device, compiled=compiled)
+    training.facts["graph"] = training.is_graph
+    if training.is_graph:
+        training.facts["memory_of"] = "the same step without the graph, which cannot tell"
     if why_not:
         training.facts["not_compiled_because"] = why_not
     if splits and layout.checkpointing:
         training.facts["recomputed"] = f"several times: {schedule} takes the backward pass apart, and each part pays"
     return training
+
+
+def _whether_to_capture(parameters: ParallelParameters, device: Device, *, compiled: bool) -> bool:
+    """Whether to replay the step as a CUDA graph: the host of one GPU is then out of the way."""
+    world = parameters.layout.world_size
+    possible = device.kind == "cuda" and world == 1
+    if parameters.graph == "on" and not possible:
+        why = f"{world} ranks talk with each other" if device.kind == "cuda" else "a CPU has none"
+        raise Unsupported(f"graph = on replays CUDA graphs on one GPU, but {why}: use --graph auto or off")
+    return parameters.graph == "on" or (parameters.graph == "auto" and possible and compiled)
 
 
 def _facts(trainer: Trainer) -> dict[str, Any]:

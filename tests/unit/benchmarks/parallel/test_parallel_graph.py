@@ -1,0 +1,46 @@
+"""Where a parallel training is replayed as a CUDA graph, and where that is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from paceline.benchmarks.parallel._parameters import ParallelParameters
+from paceline.benchmarks.parallel.megatron_core import refuse
+from paceline.benchmarks.parallel.parallel import _whether_to_capture
+from paceline.core.errors import Unsupported
+from paceline.measure.device import Device
+
+
+@dataclass
+class OfKind:
+    kind: str
+
+
+def captures(kind: str, *, compiled: bool = True, **parameters: Any) -> bool:
+    return _whether_to_capture(ParallelParameters(**parameters), cast("Device", OfKind(kind)), compiled=compiled)
+
+
+def test_one_gpu_with_compiled_layers_replays_a_graph() -> None:
+    assert captures("cuda")
+    assert not captures("cuda", compiled=False)
+    assert not captures("cuda", data=2)
+    assert not captures("cuda", graph="off")
+    assert not captures("cpu")
+    assert captures("cuda", compiled=False, graph="on")
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "why"), [("cpu", {}, "a CPU has none"), ("cuda", {"pipeline": 2}, "2 ranks talk")]
+)
+def test_a_graph_that_cannot_be_is_refused(kind: str, parameters: dict[str, Any], why: str) -> None:
+    with pytest.raises(Unsupported, match=f"{why}.*: use --graph auto or off"):
+        captures(kind, graph="on", **parameters)
+
+
+def test_megatron_core_has_no_graph() -> None:
+    refuse(ParallelParameters())
+    with pytest.raises(Unsupported, match="use --graph auto or off"):
+        refuse(ParallelParameters(graph="on"))
