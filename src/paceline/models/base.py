@@ -69,6 +69,7 @@ class Workload:
     loss_compiles: bool = True  # False where the loss must go to the host, as a matcher does
     loss_flops: float = 0.0  # forward FLOPs per sample of a loss that has weights itself
     extra_flops: float = 0.0  # forward FLOPs per sample that the counter of operators cannot see
+    answer: Callable[[Any], Any] | None = None  # what a server tells its users of the output; None is all of it
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ def build_gpt2(shape: Gpt2Shape) -> Workload:
         make_batch=partial(_make_batch, shape),
         loss=_next_token_loss,
         tokens_per_sample=sequence,
+        answer=_next_token,
     )
 
 
@@ -57,6 +58,12 @@ def _next_token_loss(logits: Tensor, batch: Batch) -> Tensor:
     import torch.nn.functional as F
 
     return F.cross_entropy(logits.flatten(0, 1), batch.targets[0].flatten())
+
+
+def _next_token(logits: Tensor) -> tuple[Tensor, Tensor]:
+    from paceline.models._modules.transformer import likeliest
+
+    return likeliest(logits[:, -1:])
 
 
 def _build(shape: Gpt2Shape, scale: Scale) -> Workload:

@@ -23,18 +23,22 @@ if TYPE_CHECKING:
 class Served(nn.Module):
     """Floats go in and come out as fp32 whatever the model computes in: what travels does not depend on the precision.
 
-    Outputs are flattened, in the order in which the model gives them: one tensor, or a tuple of several.
+    Outputs are flattened, in the order in which the model gives them: one tensor, or a tuple of several. Of a language
+    model they are what it answers, the likeliest tokens: the logits over its vocabulary would be megabytes.
     """
 
-    def __init__(self, module: nn.Module, dtype: torch.dtype | None = None) -> None:
+    def __init__(self, workload: Workload, dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        self.module = module if dtype is None else module.to(dtype)
+        self.module = workload.module if dtype is None else workload.module.to(dtype)
+        self.answer = workload.answer
         self.dtype = dtype
 
     def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
         if self.dtype is not None:
             inputs = tuple(one.to(self.dtype) if one.is_floating_point() else one for one in inputs)
-        outputs = [one.float() if one.is_floating_point() else one for one in flat(self.module(*inputs))]
+        output = self.module(*inputs)
+        answer = output if self.answer is None else self.answer(output)
+        outputs = [one.float() if one.is_floating_point() else one for one in flat(answer)]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
@@ -66,7 +70,7 @@ def build(
     with torch.no_grad():
         if has_batch_norm(workload.module):
             settle_batch_norm(workload.module, inputs)
-    served = Served(workload.module, low_dtype(precision))
+    served = Served(workload, low_dtype(precision))
     return served.eval().requires_grad_(False).to(device), tuple(one.to(device) for one in inputs)
 
 
@@ -101,7 +105,7 @@ def describe(spec: ModelSpec, scale: Scale) -> tuple[tuple[TensorSpec, ...], tup
 def _specs(
     spec: ModelSpec, workload: Workload, device: torch.device
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    served = Served(workload.module).eval()
+    served = Served(workload).eval()
     inputs = rows(workload, 3, seed=0)
     with torch.no_grad():
         two, three = (flat(served(*(one[:count].to(device) for one in inputs))) for count in (2, 3))

@@ -18,6 +18,7 @@ from paceline.core.errors import SilentCorruption
 from paceline.models.base import Scale
 
 CHECKED = 4  # of the different requests: the first that are answered
+MANY_CHOICES = 16  # of which half differ by no rounding
 
 
 class Answers:
@@ -56,6 +57,9 @@ class Answers:
                 raise SilentCorruption(
                     f"request {kind}: output '{name}' has the shape {found.shape}, the model gives {expected.shape}"
                 )
+            if self._is_choice(place):
+                _check_choices(kind, name, found, expected)
+                continue
             largest = float(np.max(np.abs(expected), initial=0.0)) or 1.0
             off = float(np.max(np.abs(np.subtract(found, expected, dtype=np.float64)), initial=0.0)) / largest
             self.deviation = max(self.deviation, off)
@@ -76,6 +80,10 @@ class Answers:
                 f"request {kind}: the answer has {len(answered)} outputs, the model gives {len(expected)}"
             )
         return [(name, answered[name], one) for name, one in zip(self._in_order(answered), expected, strict=True)]
+
+    def _is_choice(self, place: int) -> bool:
+        """Whether an output of the model is of whole numbers."""
+        return self._processing is None and self._artifact.outputs[place].dtype.kind in "iu"
 
     def _in_order(self, answered: Mapping[str, Array]) -> list[str]:
         """The names of the outputs in the model's own order; a server that names them otherwise keeps that order."""
@@ -108,6 +116,16 @@ class Answers:
                 return [one.double().numpy() for one in flat(outputs)]
 
         return answer
+
+
+def _check_choices(kind: int, name: str, found: Array, expected: NDArray[np.float64]) -> None:
+    """Where two are as good but for rounding, either may be chosen; most must be the model's, if there are many."""
+    share = float(np.mean(found == expected)) if expected.size else 1.0
+    if expected.size >= MANY_CHOICES and share < 0.5:
+        raise SilentCorruption(
+            f"request {kind}: {100 * share:.0f} % of the {expected.size} choices in output '{name}' are the model's own; "
+            "rounding changes some, never most"
+        )
 
 
 def _likeliest_pairs(

@@ -68,6 +68,12 @@ def padded_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, padding: 
     return F.linear(hidden, F.pad(weight, (0, 0, 0, padding)), F.pad(bias, (0, padding), value=IMPOSSIBLE))
 
 
+def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The logarithm of the likeliest token's probability, and which it is; of logits over the vocabulary."""
+    scores, tokens = logits.float().max(-1)
+    return scores - logits.float().logsumexp(-1), tokens
+
+
 def initialise(module: nn.Module, deviation: float = 0.02) -> None:
     """Small normal weights and zero biases, as both families are trained from; meant for `Module.apply`."""
     if isinstance(module, nn.Linear):

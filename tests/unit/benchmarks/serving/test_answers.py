@@ -63,3 +63,30 @@ def test_the_first_kinds_that_are_answered_are_those_that_are_checked(
     answers(REQUESTS - 3, b"nobody looks at this")
     assert answers.checked == before
     assert before >= CHECKED
+
+
+@pytest.mark.parametrize("model", ["bert-base", "gpt2-small"])
+def test_a_language_model_answers_with_tokens_and_how_likely_they_are(model: str) -> None:
+    import torch
+
+    module, inputs, outputs = load_eager(model, scale="tiny", precision="fp32", seed=5)
+    artifact = export(model, scale="tiny", format="eager", seed=5)
+    request = {name: one[None] for name, one in sample_inputs(artifact, 1, seed=5)[0].items()}
+    tensors = [torch.from_numpy(request[one.name]) for one in inputs]
+    with torch.no_grad():
+        scores, tokens = module(*tensors)
+        logits = module.module(*tensors)  # type: ignore[operator]
+    asked = logits if model == "bert-base" else logits[:, -1:]
+    torch.testing.assert_close(scores, asked.log_softmax(-1).max(-1).values)
+    assert tokens.equal(asked.argmax(-1))
+    assert [one.datatype for one in outputs] == ["FP32", "INT64"]
+
+    answers = Answers(artifact, [request], "kserve-json", allow_import=False)
+    answers(0, body({"output_0": scores.numpy(), "output_1": tokens.numpy()}))
+    answers(
+        0, body({"output_0": scores.numpy(), "output_1": tokens.numpy() + 1})
+    )  # as likely but for rounding, perhaps
+    with pytest.raises(SilentCorruption, match="request 0: output 0"):
+        answers(0, body({"output_0": scores.numpy() * 2, "output_1": tokens.numpy()}))
+    with pytest.raises(SilentCorruption, match="shape"):
+        answers(0, body({"output_0": scores.numpy(), "output_1": tokens.numpy()[:, :0]}))
