@@ -123,8 +123,8 @@ def _check_choices(kind: int, name: str, found: Array, expected: NDArray[np.floa
     share = float(np.mean(found == expected)) if expected.size else 1.0
     if expected.size >= MANY_CHOICES and share < 0.5:
         raise SilentCorruption(
-            f"request {kind}: {100 * share:.0f} % of the {expected.size} choices in output '{name}' are the model's own; "
-            "rounding changes some, never most"
+            f"request {kind}: {100 * share:.0f} % of the {expected.size} choices in output '{name}' are the model's "
+            "own; rounding changes some, never most"
         )
 
 

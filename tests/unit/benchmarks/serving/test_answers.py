@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from paceline.benchmarks.serving.answers import CHECKED, Answers
+from paceline.benchmarks.serving.answers import CHECKED, Answers, _check_choices
 from paceline.benchmarks.serving.export import export, load_eager, sample_inputs
 from paceline.benchmarks.serving.tensors import Array
 from paceline.core.errors import SilentCorruption
@@ -83,10 +83,18 @@ def test_a_language_model_answers_with_tokens_and_how_likely_they_are(model: str
 
     answers = Answers(artifact, [request], "kserve-json", allow_import=False)
     answers(0, body({"output_0": scores.numpy(), "output_1": tokens.numpy()}))
-    answers(
-        0, body({"output_0": scores.numpy(), "output_1": tokens.numpy() + 1})
-    )  # as likely but for rounding, perhaps
     with pytest.raises(SilentCorruption, match="request 0: output 0"):
         answers(0, body({"output_0": scores.numpy() * 2, "output_1": tokens.numpy()}))
     with pytest.raises(SilentCorruption, match="shape"):
         answers(0, body({"output_0": scores.numpy(), "output_1": tokens.numpy()[:, :0]}))
+
+
+@pytest.mark.parametrize(("choices", "changed", "is_right"), [(80, 8, True), (80, 60, False), (1, 1, True)])
+def test_rounding_changes_some_choices_and_never_most(choices: int, changed: int, is_right: bool) -> None:
+    chosen = np.arange(choices)
+    found = np.where(chosen < changed, chosen + 1, chosen)
+    if is_right:
+        _check_choices(0, "tokens", found, chosen.astype(np.float64))
+    else:
+        with pytest.raises(SilentCorruption, match="25 % of the 80 choices in output 'tokens'"):
+            _check_choices(0, "tokens", found, chosen.astype(np.float64))
