@@ -24,6 +24,7 @@ from support.workers import Workers
 PATIENCE = 600.0  # seconds; only what hangs takes so long
 TINY = {"model": "resnet18", "scale": "tiny", "batch_size": 2, "steps": 2, "warm_up": "100ms"}
 TRAIN = {"name": "train", "cases": [{"benchmark": "train", **TINY}]}
+EXCHANGE = {"name": "exchange", "cases": [{"benchmark": "collective", "sizes": "4KiB", "budget": "500ms"}]}
 pytestmark = pytest.mark.slow
 
 
@@ -96,19 +97,23 @@ def test_both_followers_are_ranks_of_one_case(cluster: Cluster) -> None:
     assert history(cluster.store) == ["submitted", "placed", "began", "ended"]
     assert statuses(cluster.store) == ["finished"]
     assert [attempt for _, attempt in cluster.workers.begun] == [("job", 1), ("job", 1)]
+    lines = cluster.store.queue.logs("job")
+    assert {row.follower for row in lines if row.text.startswith("  ok after")} == {"one", "two"}
+    assert [row.number for row in lines] == list(range(1, len(lines) + 1))
 
 
-def test_one_that_is_killed_ends_the_attempt_on_both_and_the_next_one_is_whole(cluster: Cluster) -> None:
-    cluster.submit(TRAIN)
-    cluster.until_running()
-    second = kept(cluster.store).followers[1]
-    cluster.workers.signal(second, signal.SIGKILL)
+@pytest.mark.parametrize("place", [0, 1])
+def test_one_that_is_killed_ends_the_attempt_on_both_and_the_next_one_is_whole(cluster: Cluster, place: int) -> None:
+    cluster.submit(EXCHANGE)
+    cluster.until(lambda: any(": rank 1 of 2" in row.text for row in cluster.store.queue.logs("job")))
+    victim = kept(cluster.store).followers[place]
+    cluster.workers.signal(victim, signal.SIGKILL)
     cluster.until_over()
     job = kept(cluster.store)
     assert (job.state, job.attempt) == (JobState.SUCCEEDED, 2), job.failure
     assert history(cluster.store) == ["submitted", "placed", "began", "lost", "placed", "began", "ended"]
     lost = next(event for event in cluster.store.queue.events("job") if event.kind == "lost")
-    assert lost.document["reason"].startswith(f"follower {second}: the process that measured ended by signal 9")
+    assert lost.document["reason"].startswith(f"follower {victim}: the process that measured ended by signal 9")
     assert statuses(cluster.store) == ["interrupted", "finished"]
     assert len(cluster.store.load(job.run_ids[1]).records) == 1
     assert sorted(cluster.workers.begun) == [(one, ("job", n)) for one in ("one", "two") for n in (1, 2)]
@@ -125,6 +130,10 @@ def test_a_rank_that_fails_is_the_cause_and_nothing_is_tried_again(cluster: Clus
     (record,) = cluster.store.load(job.run_ids[0]).records
     assert record.cause is not None
     assert record.cause.rank == 1
+    placed = next(event for event in cluster.store.queue.events("job") if event.kind == "placed")
+    second = placed.document["followers"][1]
+    told = [row.text for row in cluster.store.queue.logs("job") if row.follower == second]
+    assert any("rank one has a fault of its own" in line for line in told), "who failed tells it as well"
 
 
 def test_cancelling_stops_both(cluster: Cluster) -> None:

@@ -80,7 +80,14 @@ def test_a_job_from_the_command_line_runs_and_shows_its_report(sandbox: Sandbox)
         assert listed[0]["run_id"] in page
         failed = sandbox.run("submit", "raises", "--wait", env=here)
         assert failed.returncode == 1
-        assert "failed (1 of 1 cases did not succeed" in failed.stdout
+        assert "failed (cases: 1 of 1 cases did not succeed" in failed.stdout
+        late = sandbox.suite({"benchmark": "nap", "duration": "300s", "timeout": "1s"}, name="late.yaml")
+        failed = sandbox.run("submit", late, "--wait", env=here)
+        assert (failed.returncode, "failed (timeout: " in failed.stdout) == (1, True)
+        assert "What helps: give the suite's entries a longer `timeout`" in failed.stdout
+        table = sandbox.run("jobs", env=here).stdout
+        assert "timeout: 1 of 1 cases did not succeed" in table
+        assert "\ntimeout: give the suite's entries a longer `timeout`" in table
         refused = sandbox.run("submit", "nap", "--set", "duratoin=1s", env=here)
         assert (refused.returncode, "did you mean 'duration'" in refused.stderr) == (2, True)
     assert process.returncode == 0

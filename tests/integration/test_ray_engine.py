@@ -1,4 +1,4 @@
-"""A leader of a Ray cluster with three nodes: one dies, one is cut off and returns, and the leader itself is killed."""
+"""A leader of a Ray cluster with three nodes: nodes die, one is cut off and returns, and the leader is killed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from paceline.service.jobs import FailureKind, Job, JobState
 from paceline.store import open_store
 from paceline.store.store import Store
 from support.cli import PLUGIN, Sandbox
+from support.kept_jobs import history, kept, statuses
 from support.scripted_followers import naps
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'paceline[cluster]'")
@@ -32,6 +34,13 @@ pytestmark = [pytest.mark.alone, pytest.mark.slow]
 PATIENCE = 150.0  # seconds for any one thing to happen; only what hangs takes so long
 NODE = "PACELINE_TEST_NODE"
 HOST = "127.0.0.2"  # of the head; the others count on from there
+PAIR = {"bravo": 3, "charlie": 4}  # the last numbers of their addresses; they are alike, so that they make a gang
+LABEL = "pair"
+TWO = {"nodes": 2, "labels": [LABEL]}
+EXCHANGE = {
+    "name": "exchange",
+    "cases": [{"benchmark": "collective", "sizes": "4KiB", "budget": "1s", "warm_up": "1s"}],
+}
 
 
 @dataclass
@@ -42,7 +51,7 @@ class RayCluster:
     port: int
     temporary: Path
     leader: subprocess.Popen[str] | None = None
-    followers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    followers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def environment(self, node: str) -> dict[str, str]:
         tests = Path(__file__).parent.parent
@@ -58,36 +67,50 @@ class RayCluster:
             text=True,
             start_new_session=True,
         )
-        assert self.answer() == "leading"
+        self.hear("leading")
 
-    def answer(self) -> str:
+    def hear(self, word: str) -> None:
+        """Read on until the leader says this; Ray may say things in between."""
         assert self.leader is not None
         assert self.leader.stdout is not None
-        return self.leader.stdout.readline().strip()
+        said = iter(self.leader.stdout.readline, "")
+        assert any(line.strip() == word for line in said), f"the leader ended before it said {word}"
 
     def submit(self, name: str, suite: dict[str, Any], **more: Any) -> None:
         assert self.leader is not None
         assert self.leader.stdin is not None
         self.leader.stdin.write(f"{json.dumps({'name': name, 'suite': suite, **more})}\n")
         self.leader.stdin.flush()
-        assert self.answer() == name
+        self.hear(name)
 
-    def follow(self, name: str, number: int) -> None:
+    def gather(self, store: Store) -> None:
+        """Have the leader and the pair be there, whatever an earlier test did to them; one by one, as Ray is slow."""
+        if self.leader is None or self.leader.poll() is not None:
+            self.lead()
+        for name in PAIR:
+            if name not in self.followers or self.followers[name].poll() is not None:
+                self.follow(name)
+            wait_for(name, lambda name=name: self.knows(store, name))
+
+    def knows(self, store: Store, name: str) -> bool:
+        """Whether a follower was let in since it was started last."""
+        begun = datetime.fromtimestamp(psutil.Process(self.followers[name].pid).create_time(), UTC)
+        return any(row.id == name and row.seen_at > begun for row in store.queue.followers())
+
+    def follow(self, name: str) -> None:
         options = ["--leader", f"{HOST}:{self.port}", "--token-file", str(self.sandbox.folder / "ray-token")]
-        own = f"127.0.0.{number}"
+        own = f"127.0.0.{PAIR[name]}"
         with (self.sandbox.folder / f"{name}.log").open("wb") as output:
-            self.followers.append(
-                subprocess.Popen(
-                    [
-                        *(sys.executable, "-m", "paceline", "follower", *options),
-                        *("--name", name, "--label", name, "--own-address", own),
-                    ],
-                    env=self.environment(name),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                )
+            self.followers[name] = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "paceline", "follower", *options),
+                    *("--name", name, "--label", LABEL, "--own-address", own),
+                ],
+                env=self.environment(name),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
             )
 
     def processes(self, node: str, what: str = "") -> list[psutil.Process]:
@@ -106,19 +129,32 @@ class RayCluster:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
+    def kill(self, node: str) -> None:
+        """As if its machine lost its power."""
+        self.signal(node, signal.SIGKILL)
+        self.followers[node].wait()
 
-@pytest.fixture
-def ray_cluster(sandbox: Sandbox) -> Iterator[RayCluster]:
+
+@pytest.fixture(scope="module")
+def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     temporary = Path(tempfile.mkdtemp(prefix="paceline-ray-", dir="/tmp"))  # a socket's path may not be long
+    sandbox = Sandbox(tmp_path_factory.mktemp("ray"))
     made = RayCluster(sandbox, _free_port(), temporary)
     try:
         yield made
     finally:
         sandbox.clean()
-        for child in [made.leader, *made.followers]:
+        for child in [made.leader, *made.followers.values()]:
             if child is not None:
                 child.wait(30)
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@pytest.fixture
+def store(ray_cluster: RayCluster) -> Iterator[Store]:
+    with open_store(ray_cluster.sandbox.folder / "store.db") as opened:
+        ray_cluster.gather(opened)
+        yield opened
 
 
 def _free_port() -> int:
@@ -141,61 +177,103 @@ def all_jobs(store: Store, *states: JobState) -> list[Job]:
     return [Job.model_validate(row.document) for row in store.queue.jobs(states, limit=None)]
 
 
+def unfinished(store: Store) -> list[Job]:
+    return all_jobs(store, *(state for state in JobState if not state.is_final))
+
+
 def on(store: Store, follower: str) -> list[Job]:
     return [job for job in all_jobs(store, JobState.RUNNING) if job.followers == (follower,)]
 
 
-def losses(store: Store, follower: str) -> int:
-    """How often a job was lost with this follower."""
-    events = [event for job in all_jobs(store) for event in store.queue.events(job.id) if event.kind == "lost"]
-    return sum(f"follower {follower}" in event.document["reason"] for event in events)
+def losses(store: Store, follower: str, jobs: Collection[str]) -> list[str]:
+    """Why these jobs were lost, as far as it was this follower's doing."""
+    events = [event for job in jobs for event in store.queue.events(job) if event.kind == "lost"]
+    return [event.document["reason"] for event in events if f"follower {follower}" in event.document["reason"]]
 
 
-def test_every_job_ends_once_whatever_happens_to_the_nodes(ray_cluster: RayCluster) -> None:
+def test_a_gang_measures_on_two_nodes_and_each_tells_its_part(ray_cluster: RayCluster, store: Store) -> None:
+    ray_cluster.submit("gang", EXCHANGE, needs=TWO)
+    wait_for("the end of the gang", lambda: not unfinished(store))
+    job = kept(store, "gang")
+    assert job.state is JobState.SUCCEEDED, job.failure
+    assert history(store, "gang") == ["submitted", "placed", "began", "ended"]
+    assert statuses(store, "gang") == ["finished"]
+    (record,) = store.load(job.run_ids[0]).records
+    assert (record.facts["nodes"], sorted(record.facts["hosts"])) == (2, sorted(PAIR))
+    assert record.facts["backend"] == "gloo"
+    placed = next(event for event in store.queue.events("gang") if event.kind == "placed").document["followers"]
+    for follower in placed:
+        lines = [row.text for row in store.queue.logs("gang") if row.follower == follower]
+        assert any("collective" in line for line in lines)
+        assert any(line.startswith("  ok after") for line in lines)
+
+
+def test_a_gang_that_loses_its_first_node_tells_so_and_is_whole_once_that_is_back(
+    ray_cluster: RayCluster, store: Store
+) -> None:
+    name = "torn"
+    ray_cluster.submit(name, EXCHANGE, needs=TWO)
+    # The second says so when all have met.
+    wait_for("both at work", lambda: any(": rank 1 of 2" in row.text for row in store.queue.logs(name)))
+    victim = kept(store, name).followers[0]
+    ray_cluster.kill(victim)
+    wait_for("the loss", lambda: "lost" in history(store, name))
+    assert losses(store, victim, [name]), store.queue.events(name)[-1].document
+    assert kept(store, name).state is JobState.QUEUED, "one machine is no gang"
+
+    ray_cluster.gather(store)
+    wait_for("the end of the gang", lambda: not unfinished(store))
+    job = kept(store, name)
+    assert (job.state, job.attempt) == (JobState.SUCCEEDED, 2), job.failure
+    assert history(store, name) == ["submitted", "placed", "began", "lost", "placed", "began", "ended"]
+    assert statuses(store, name) == ["interrupted", "finished"]
+    assert len(store.load(job.run_ids[1]).records) == 1
+    assert {row.follower for row in store.queue.logs(name) if row.attempt == job.attempt} == set(PAIR)
+
+
+def test_every_job_ends_once_whatever_happens_to_the_nodes(ray_cluster: RayCluster, store: Store) -> None:
     cluster = ray_cluster
+    names = _submit_twelve(cluster)
+
+    wait_for("a job on bravo", lambda: on(store, "bravo"))
+    cluster.kill("bravo")
+    wait_for("the loss of bravo", lambda: losses(store, "bravo", names))
+
+    wait_for("a job on charlie", lambda: on(store, "charlie"))
+    cluster.signal("charlie", signal.SIGSTOP, "RayFollower")
+    wait_for("the loss of charlie", lambda: losses(store, "charlie", names))
+    cluster.signal("charlie", signal.SIGCONT, "RayFollower")
+
+    assert cluster.leader is not None
+    cluster.leader.kill()
+    cluster.leader.wait()
     cluster.lead()
-    with open_store(cluster.sandbox.folder / "store.db") as store:
-        for number, name in enumerate(["bravo", "charlie"], start=3):  # one by one, as Ray is slow to start
-            cluster.follow(name, number)
-            wait_for(name, lambda name=name: name in {row.id for row in store.queue.followers()})
-        _submit_twelve(cluster)
+    cluster.submit("after", naps("100ms"), needs={"labels": [LABEL]})
 
-        wait_for("a job on bravo", lambda: on(store, "bravo"))
-        cluster.signal("bravo", signal.SIGKILL)
-        wait_for("the loss of bravo", lambda: losses(store, "bravo"))
-
-        wait_for("a job on charlie", lambda: on(store, "charlie"))
-        cluster.signal("charlie", signal.SIGSTOP, "RayFollower")
-        wait_for("the loss of charlie", lambda: losses(store, "charlie"))
-        cluster.signal("charlie", signal.SIGCONT, "RayFollower")
-
-        assert cluster.leader is not None
-        cluster.leader.kill()
-        cluster.leader.wait()
-        cluster.lead()
-        cluster.submit("after", naps("100ms"), needs={"labels": ["charlie"]})
-
-        unfinished = (JobState.QUEUED, JobState.PLACED, JobState.RUNNING)
-        wait_for("the end of all jobs", lambda: not all_jobs(store, *unfinished))
-        _count(store)
+    wait_for("the end of all jobs", lambda: not unfinished(store))
+    _count(store, [*names, "after"])
     assert cluster.leader.stdin is not None
     cluster.leader.stdin.close()
     assert cluster.leader.wait(PATIENCE) == 0
 
 
-def _submit_twelve(cluster: RayCluster) -> None:
+def _submit_twelve(cluster: RayCluster) -> list[str]:
+    wanted: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
     for number in range(3):
-        cluster.submit(f"short-{number}", naps("100ms"))
-        cluster.submit(f"several-{number}", naps("100ms", "200ms", "300ms"))
-        cluster.submit(f"long-{number}", naps("6s", "1s", steps=60))
-    cluster.submit("fails", {"name": "fails", "cases": [{"benchmark": "raises"}, {"benchmark": "nap"}]})
-    cluster.submit("refused", {"name": "refused", "cases": [{"benchmark": "no-such-thing"}]})
-    cluster.submit("at-home", naps("100ms"), needs={"labels": ["home"]})
+        wanted[f"short-{number}"] = naps("100ms"), {}
+        wanted[f"several-{number}"] = naps("100ms", "200ms", "300ms"), {}
+        wanted[f"long-{number}"] = naps("6s", "1s", steps=60), {}
+    wanted["fails"] = {"name": "fails", "cases": [{"benchmark": "raises"}, {"benchmark": "nap"}]}, {}
+    wanted["refused"] = {"name": "refused", "cases": [{"benchmark": "no-such-thing"}]}, {}
+    wanted["at-home"] = naps("100ms"), {"needs": {"labels": ["home"]}}
+    for name, (suite, more) in wanted.items():
+        cluster.submit(name, suite, **more)
+    return list(wanted)
 
 
-def _count(store: Store) -> None:
+def _count(store: Store, names: Collection[str]) -> None:
     """Every job ended once, every result is there once, and the history tells what happened."""
-    jobs = {job.id: job for job in all_jobs(store)}
+    jobs = {name: kept(store, name) for name in names}
     runs = {row.id: store.load(row.id) for row in store.runs(limit=None)}
     events = {name: store.queue.events(name) for name in jobs}
     print(

@@ -13,6 +13,8 @@ from paceline.cli._client import leader_options, open_client
 
 STATES = ("queued", "placed", "running", "succeeded", "failed", "cancelled")
 _PAGE = 500
+_NAMES = 20  # letters of a name that are shown
+_BETWEEN = 3  # letters between two columns
 
 
 @click.command()
@@ -35,6 +37,8 @@ def command(states: tuple[str, ...], limit: int, as_json: bool, leader: str | No
         click.echo(json.dumps(jobs, indent=2))
     elif jobs:
         _table(jobs)
+        for kind, remedy in sorted(_remedies(jobs)):
+            click.echo(f"{kind}: {remedy}")
         click.echo(", ".join(f"{count} {state}" for state, count in sorted(page["counts"].items())))
     else:
         click.echo("There are no such jobs; submit one with 'paceline submit quick'.")
@@ -50,16 +54,28 @@ def _table(jobs: list[dict[str, Any]]) -> None:
 
     console = open_console()
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else box.ASCII2, show_edge=False, pad_edge=False)
-    for header in ("Job", "Suite", "State", "For", "By", "What"):
-        # An id or a state that is cut short says something else.
-        widest = {"Job": max(len(job["id"]) for job in jobs), "State": max(len(_state(job)) for job in jobs)}
-        table.add_column(header, no_wrap=True, overflow="ellipsis", min_width=widest.get(header))
     now = datetime.now(UTC)
-    for job in jobs:
+    rows = [[job["id"], job["name"], _state(job), _since(job, now), job["submitted_by"], _what(job)] for job in jobs]
+    headers = ("Job", "Suite", "State", "For", "By", "What")
+    widths = [max(len(header), *(len(row[place]) for row in rows)) for place, header in enumerate(headers)]
+    widths = [
+        min(width, _NAMES) if header in ("Suite", "By") else width
+        for header, width in zip(headers, widths, strict=True)
+    ]
+    # What is too wide is cut off its last column: an id, a state or a time that is cut short says something else.
+    widths[-1] = max(len(headers[-1]), console.width - sum(widths[:-1]) - _BETWEEN * (len(headers) - 1))
+    for header, width in zip(headers, widths, strict=True):
+        table.add_column(header, no_wrap=True, overflow="ellipsis", max_width=width)
+    for job, row in zip(jobs, rows, strict=True):
         style = {"failed": "red", "running": "bold", "cancelled": "yellow"}.get(job["state"], "")
-        cells = [job["id"], job["name"], _state(job), _since(job, now), job["submitted_by"], _what(job)]
-        table.add_row(*(Text(one_line(cell), style if n == 2 else "") for n, cell in enumerate(cells)))
+        table.add_row(*(Text(one_line(cell), style if n == 2 else "") for n, cell in enumerate(row)))
     console.print(table)
+
+
+def _remedies(jobs: list[dict[str, Any]]) -> set[tuple[str, str]]:
+    """What helps against each kind of failure among these jobs."""
+    failures = [job["failure"] for job in jobs if job["failure"]]
+    return {(failure["kind"], failure["remedy"]) for failure in failures}
 
 
 def _state(job: dict[str, Any]) -> str:
@@ -75,7 +91,7 @@ def _since(job: dict[str, Any], now: datetime) -> str:
 def _what(job: dict[str, Any]) -> str:
     """What it is doing, or what came of it."""
     if job["failure"]:
-        return str(job["failure"]["message"])
+        return f"{job['failure']['kind']}: {job['failure']['message']}"
     if not job["followers"]:
         return str(job["run_id"] or "") if job["state"] != "queued" else str(job["waits_for"])
     progress = job["progress"]

@@ -18,9 +18,13 @@ _PATIENCE_FOLLOWING = 600.0  # a leader may be restarted while somebody watches
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
 @leader_options
 def command(job: str, follow: bool, leader: str | None, token_file: Path | None) -> None:
-    """Show the log of JOB: an id, the beginning of one, or 'last'."""
+    """Show the log of JOB: an id, the beginning of one, or 'last'.
+
+    Lines of a job on several machines begin with the machine that wrote them.
+    """
     client = open_client(leader, token_file)
     job_id = client.job(job)
+    is_gang = client.get(f"/jobs/{job_id}")["needs"]["nodes"] > 1
     if follow:
         client.be_patient(_PATIENCE_FOLLOWING)
     after, attempt = "0.0", 0
@@ -30,10 +34,15 @@ def command(job: str, follow: bool, leader: str | None, token_file: Path | None)
             if attempt and line["attempt"] != attempt:
                 click.echo(f"-- attempt {line['attempt']} --")
             attempt = line["attempt"]
-            click.echo(line["text"], nl=False)
+            click.echo(said_by(line["follower"], line["text"]) if is_gang else line["text"], nl=False)
         is_all = page["next"] == after
         after = page["next"]
         if page["is_over"] or (is_all and not follow):
             return
         if is_all:
             time.sleep(_POLL)
+
+
+def said_by(follower: str, text: str) -> str:
+    """Each line with the name of who wrote it."""
+    return "".join(f"{follower} | {line}" for line in text.splitlines(keepends=True))

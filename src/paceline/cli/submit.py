@@ -66,6 +66,8 @@ def command(
     if wait:
         client.be_patient(_PATIENCE_WAITING)
         job = _waited(client, job_id, is_quiet=as_json)
+        if job["failure"] and not as_json:
+            click.echo(f"What helps: {job['failure']['remedy']}")
     elif not as_json:
         click.echo(f"Follow it with: paceline logs {job_id} --follow")
     if as_json:
@@ -131,7 +133,7 @@ def _shown(job: dict[str, Any]) -> str:
     if job["waits_for"]:
         words.append(f"({job['waits_for']})")
     if job["failure"]:
-        words.append(f"({job['failure']['message']})")
+        words.append(f"({job['failure']['kind']}: {job['failure']['message']})")
     if job["state"] in _FINAL and job["run_id"]:
         words.append(f"- run {job['run_id']}")
     return " ".join(words)

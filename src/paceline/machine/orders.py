@@ -59,10 +59,17 @@ class Orders:
                 answer = {"refused": str(error)}
             self.say(answer)
 
+    def leave(self) -> None:
+        """Something does not let go although the orders have ended; what was started here ends with it."""
+        os._exit(1)
+
     def _read(self) -> None:
         rest = bytearray()
         while select.select([self._source], [], [], SILENCE_SECONDS)[0]:
-            data = os.read(self._source, 1 << 16)
+            try:
+                data = os.read(self._source, 1 << 16)
+            except OSError:  # a connection that is reset is one that has ended
+                break
             if not data:
                 break
             rest += data
@@ -73,7 +80,7 @@ class Orders:
         self.stop.set()
         self._waiting.put(None)
         time.sleep(LEAVE_SECONDS)
-        os._exit(1)  # something does not let go; what was started here ends with it
+        self.leave()
 
     def _take(self, order: Words | None) -> None:
         if order is None or order["do"] == "live":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -36,9 +36,10 @@ class Asking:
         told = dict(zip(asked, answers, strict=True))
         return {follower: reports for follower, reports in told.items() if reports is not None}
 
-    def tell(self, orders: Iterable[Order]) -> None:
-        """Give orders; one that is not heard has to be given again."""
-        list(self._speakers.map(self._tell, orders))
+    def tell(self, orders: Sequence[Order]) -> dict[tuple[str, Attempt], str]:
+        """Give orders; one that is not taken has to be given again. Why each of those was not."""
+        reasons = self._speakers.map(self._tell, orders)
+        return {(order.follower, order.attempt): why for order, why in zip(orders, reasons, strict=True) if why}
 
     def close(self) -> None:
         """Speak to nobody any more."""
@@ -51,7 +52,7 @@ class Asking:
             _log.warning("follower %s: %s", follower, error)
             return None
 
-    def _tell(self, order: Order) -> None:
+    def _tell(self, order: Order) -> str:
         try:
             if order.assignment is None:
                 self._engine.cancel(order.follower, *order.attempt)
@@ -59,3 +60,5 @@ class Asking:
                 self._engine.begin(order.follower, order.assignment)
         except (FollowerGone, OSError) as error:
             _log.warning("follower %s: %s", order.follower, error)
+            return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+        return ""

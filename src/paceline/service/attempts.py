@@ -5,14 +5,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from paceline.core.errors import InputError
 from paceline.service.engines.base import Attempt, Item, Meeting, Report
-from paceline.service.jobs import STOPPED, Job, JobFailure
+from paceline.service.jobs import (
+    STOPPED,
+    Began,
+    Ended,
+    FailureKind,
+    Job,
+    JobEvent,
+    JobFailure,
+    JobState,
+    Lost,
+    Renewed,
+)
 from paceline.service.keeping import KeptJobs
 
 Teller = tuple[str, Attempt]  # a follower and what it tells of
 
+_AGAIN = (FailureKind.LOST, FailureKind.BROKEN)  # another attempt may do better
+_RENEW_PART = 3  # a lease is renewed in the store when a third of it is over, not at every look
 _LOOKS = 5  # within which the death of a process is told that happened before it was told to stop
 
 _log = logging.getLogger(__name__)
@@ -28,17 +42,28 @@ class Standing:
     failure: JobFailure | None
 
 
+@dataclass(frozen=True)
+class Trouble:
+    """Why the attempt of a gang comes to nothing."""
+
+    reason: str
+    is_hearsay: bool  # what one of the gang says of another
+    cause: FailureKind
+
+
 class Attempts:
     """The attempts that followers have, whether they are wanted or not."""
 
-    def __init__(self, jobs: KeptJobs) -> None:
+    def __init__(self, jobs: KeptJobs, lease: timedelta) -> None:
         self._jobs = jobs
+        self._lease = lease
         self._tellers: set[Teller] = set()  # who may have to tell of which attempt
         self._strays: set[Teller] = set()  # who measures an attempt that was given up
         self._members: dict[Teller, int] = {}  # those beside the first of a gang, and up to where they were heard
         self._standings: dict[Teller, Standing] = {}  # of gangs whose attempt is the current one
-        self._trouble: dict[Attempt, tuple[int, str]] = {}  # what went wrong first, and at which place of the gang
+        self._trouble: dict[Attempt, Trouble] = {}  # what went wrong first
         self._asked: dict[Teller, int] = {}  # how often followers of such gangs were told to stop
+        self.untaken: dict[Teller, str] = {}  # why those did not take an order who were given one last
         self._strangers: set[str] = set()  # jobs that followers tell of and this store does not know
 
     # What followers are asked and tell
@@ -70,11 +95,28 @@ class Attempts:
         if not self._jobs.is_current(attempt):
             self._hear_late(job, teller, report, last)
             return None
+        if report.place > 0:
+            self._hear_member(job, teller, report)
         if len(job.followers) > 1:
             self._note(job, teller, report, last)
         if report.place > 0:
             return None
         return job, [item for item in report.items if item.number > self._jobs.heard_of(attempt)]
+
+    def events(self, job: Job, items: Iterable[Item], now: datetime) -> list[JobEvent]:
+        """What happened to a job, seen from what its follower told just now."""
+        events: list[JobEvent] = []
+        if job.lease_until is None or job.lease_until - now < self._lease * (_RENEW_PART - 1) / _RENEW_PART:
+            events.append(Renewed(at=now))
+        for item in items:
+            if item.kind == "began" and job.state is JobState.PLACED:
+                events.append(Began(at=now))
+            elif item.kind == "ended" and item.failure is not None and item.failure.kind in _AGAIN:
+                reason = self.trouble(job) or item.failure.message
+                events.append(Lost(at=now, reason=reason, cause=self.cause(job)))
+            elif item.kind == "ended":
+                events.append(Ended(at=now, failure=item.failure))
+        return events
 
     def forget(self, follower: str, asked: Iterable[Attempt], reports: Iterable[Report]) -> None:
         """What is over and is no longer told of will never be told of again."""
@@ -129,13 +171,20 @@ class Attempts:
 
     def trouble(self, job: Job) -> str:
         """What went wrong first with a gang; empty if nothing did."""
-        return self._trouble.get((job.id, job.attempt), (0, ""))[1]
+        known = self._trouble.get((job.id, job.attempt))
+        return known.reason if known is not None else ""
 
-    def blame(self, attempt: Attempt, reason: str, place: int = 1) -> None:
-        """Something went wrong with a gang; what the first says of others is worth less than their own word."""
+    def cause(self, job: Job) -> FailureKind:
+        """The kind of what went wrong first with a gang."""
+        known = self._trouble.get((job.id, job.attempt))
+        return known.cause if known is not None else FailureKind.LOST
+
+    def blame(self, attempt: Attempt, reason: str, cause: FailureKind = FailureKind.LOST) -> None:
+        """Something went wrong with a gang; what one says of another is worth less than its own word."""
+        is_hearsay = cause is FailureKind.BROKEN
         known = self._trouble.get(attempt)
-        if known is None or (known[0] == 0 and place > 0):
-            self._trouble[attempt] = (place, reason)
+        if known is None or (known.is_hearsay and not is_hearsay):
+            self._trouble[attempt] = Trouble(reason, is_hearsay, FailureKind.LOST if is_hearsay else cause)
 
     def told_to_stop(self, follower: str, job: Job) -> None:
         """A follower of a gang is told to stop, perhaps again."""
@@ -147,19 +196,29 @@ class Attempts:
         self._standings[teller] = Standing(report.place, report.meeting, last is not None, failure)
         is_own_end = self._asked.get(teller, 0) <= _LOOKS  # and not that of one that did not stop when it was told to
         if failure is not None and failure.message != STOPPED and is_own_end:
-            self.blame(teller[1], f"follower {teller[0]}: {failure.message}", report.place)
+            self.blame(teller[1], f"follower {teller[0]}: {failure.message}", failure.kind)
 
     def _hear_late(self, job: Job, teller: Teller, report: Report, last: Item | None) -> None:
         attempt = teller[1]
         if report.place > 0:
-            self._members[teller] = last.number if last is not None else 0
+            self._hear_member(job, teller, report)
+            if last is not None:
+                self._members[teller] = last.number
         else:
             items = [item for item in report.items if item.number > self._jobs.heard_of(attempt)]
-            self._jobs.keep(job, report.attempt, items, [])
+            self._jobs.keep(job, report.attempt, teller[0], items, [])
         if last is not None:
             self._strays.discard(teller)
         else:
             self._strays.add(teller)
+
+    def _hear_member(self, job: Job, teller: Teller, report: Report) -> None:
+        """Keep the lines of one beside the first; its end is told again and again while the attempt is under way."""
+        heard, standing = self._members.get(teller, 0), self._standings.get(teller)
+        new = [item for item in report.items if item.number > heard]
+        if standing is None or not standing.has_ended:
+            self._jobs.keep_lines(job, report.attempt, teller[0], new)
+        self._members[teller] = max([heard, *(item.number for item in new if item.kind != "ended")])
 
     def _heard_of(self, follower: str, attempt: Attempt) -> int:
         heard = self._members.get((follower, attempt))

@@ -14,11 +14,12 @@ keeps the changed job and its event in the store first, and acts afterwards.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from paceline.core.errors import PacelineError
 
@@ -52,10 +53,25 @@ class FailureKind(StrEnum):
     """Why a job failed, for programs; the message is for people."""
 
     CASES = "cases"  # it ran to its end, and some cases did not succeed
+    TIMEOUT = "timeout"  # its cases, or the whole of it, took longer than they may
+    MEMORY = "out-of-memory"  # that of a device or of the machine was too small for it
     REFUSED = "refused"  # the follower could not expand or start it
     LOST = "follower-lost"  # its followers died or were cut off, as often as it may be tried
+    BROKEN = "gang-broken"  # what a follower says whose gang lost another one; a job's own failure is LOST
     UNPLACEABLE = "unplaceable"  # no machine that was ever seen can meet its needs, and the time to wait is over
     INTERNAL = "internal"
+
+
+_REMEDIES = {
+    FailureKind.CASES: "its report and `paceline logs` say why each of them failed",
+    FailureKind.TIMEOUT: "give the suite's entries a longer `timeout`, as in `timeout: 2h`, or make them smaller",
+    FailureKind.MEMORY: "use a smaller batch or model, or machines with more memory, as in `--machines memory=80`",
+    FailureKind.REFUSED: "change the suite as the message says; the machine may have other plug-ins than the leader",
+    FailureKind.LOST: "see to the machines that it ran on, and submit it again",
+    FailureKind.BROKEN: "see to the machines that it ran on, and submit it again",
+    FailureKind.UNPLACEABLE: "ask for less, or start a follower on a machine that has it",
+    FailureKind.INTERNAL: "submit it again; if that does not help, report it with what the leader printed",
+}
 
 
 class JobFailure(BaseModel):
@@ -65,6 +81,14 @@ class JobFailure(BaseModel):
 
     kind: FailureKind
     message: str
+    remedy: str = ""  # what to do; unless somebody knows better, what helps against its kind
+
+    @model_validator(mode="before")
+    @classmethod
+    def _say_what_helps(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and not given.get("remedy") and given.get("kind") in _REMEDIES:
+            return {**given, "remedy": _REMEDIES[FailureKind(given["kind"])]}
+        return given
 
 
 class MachineNeeds(BaseModel):
@@ -152,6 +176,7 @@ class Lost(Event):
 
     kind: Literal["lost"] = "lost"
     reason: str
+    cause: FailureKind = FailureKind.LOST  # why the job fails if that was the last attempt
 
 
 class Cancelled(Event):
@@ -204,7 +229,7 @@ def change(job: Job, event: JobEvent, *, most_attempts: int = MOST_ATTEMPTS, lea
             return _at_rest(job, event, JobState.QUEUED)
         case Lost() if job.state.is_active:
             message = f"{event.reason}; that was attempt {job.attempt} of {most_attempts}"
-            return _at_rest(job, event, JobState.FAILED, failure=JobFailure(kind=FailureKind.LOST, message=message))
+            return _at_rest(job, event, JobState.FAILED, failure=JobFailure(kind=event.cause, message=message))
         case Cancelled() if job.state is JobState.QUEUED:
             return _at_rest(job, event, JobState.CANCELLED)
         case Cancelled() if job.state.is_active:

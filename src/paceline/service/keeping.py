@@ -8,9 +8,9 @@ from typing import Any
 
 from paceline.core.errors import InputError
 from paceline.service.engines.base import Assignment, Attempt, Item, Meeting
-from paceline.service.jobs import Event, FailureKind, Job, JobEvent, JobState, Lost, Renewed, change
+from paceline.service.jobs import Event, FailureKind, Job, JobEvent, JobFailure, JobState, Lost, Renewed, change
 from paceline.service.placing import gpus_among
-from paceline.store.queue import Conflict, EventRow, JobRow, LogRow, Writing
+from paceline.store.queue import Conflict, EventRow, JobRow, ToldLines, Writing
 from paceline.store.store import Store
 
 
@@ -74,9 +74,9 @@ class KeptJobs:
         self._remember(changed)
         return changed
 
-    def lose(self, job: Job, reason: str) -> Job:
+    def lose(self, job: Job, reason: str, cause: FailureKind = FailureKind.LOST) -> Job:
         """The job after its attempt came to nothing; what that measured stays."""
-        event = Lost(at=self._now(), reason=reason)
+        event = Lost(at=self._now(), reason=reason, cause=cause)
         changed = change(job, event)
         with self._store.queue.writing(f"change job '{job.id}'") as writing:
             writing.close_run(job.run_ids[-1], is_whole=False)
@@ -84,21 +84,20 @@ class KeptJobs:
         self._remember(changed)
         return changed
 
-    def keep(self, job: Job, attempt: int, items: list[Item], events: Iterable[JobEvent]) -> Job:
+    def keep(self, job: Job, attempt: int, follower: str, items: list[Item], events: Iterable[JobEvent]) -> Job:
         """The job after these events, kept in one go with what was told: no item counts twice, or for nothing."""
         run_id = job.run_ids[attempt - 1]
         is_current = self.is_current((job.id, attempt))
         last = items[-1] if items else None
         with self._store.queue.writing(f"take a report on job '{job.id}'") as writing:
             for item in items:
-                _keep_item(writing, job, attempt, item)
+                _keep_item(writing, job, attempt, follower, item)
             if last is not None and not writing.acknowledge(job.id, attempt, last.number):
                 raise Conflict(f"a report on job '{job.id}' was taken by somebody else: is there a second leader?")
             if last is not None and not is_current:
                 writing.close_run(run_id, is_whole=False)  # at once, as there may be no later word
             elif last is not None and last.kind == "ended":
-                failure = last.failure
-                writing.close_run(run_id, is_whole=failure is None or failure.kind is FailureKind.CASES)
+                writing.close_run(run_id, is_whole=_is_whole(writing, run_id, last.failure))
             for event in events:
                 job = change(job, event, lease=self._lease)
                 _save(writing, job, event)
@@ -107,6 +106,14 @@ class KeptJobs:
         if is_current:
             self._remember(job)
         return job
+
+    def keep_lines(self, job: Job, attempt: int, follower: str, items: Iterable[Item]) -> None:
+        """Keep what one of a gang beside the first writes; it tells nothing else that is kept."""
+        lines = [item for item in items if item.text]
+        if lines:
+            with self._store.queue.writing(f"keep lines of job '{job.id}'") as writing:
+                for item in lines:
+                    _keep_item(writing, job, attempt, follower, item)
 
     def heard_of(self, attempt: Attempt) -> int:
         """Up to which number an attempt's items are in the store."""
@@ -163,7 +170,15 @@ def _save(writing: Writing, changed: Job, event: Event) -> None:
     writing.save(_row_of(changed), kept)
 
 
-def _keep_item(writing: Writing, job: Job, attempt: int, item: Item) -> None:
+def _is_whole(writing: Writing, run_id: str, failure: JobFailure | None) -> bool:
+    """Whether a run that has ended has all of its cases, well or not."""
+    if failure is None or failure.kind is FailureKind.CASES:
+        return True
+    # Of these, each case may have had its own, or the whole was ended in the middle.
+    return failure.kind in (FailureKind.TIMEOUT, FailureKind.MEMORY) and writing.is_measured(run_id)
+
+
+def _keep_item(writing: Writing, job: Job, attempt: int, follower: str, item: Item) -> None:
     """Keep one thing that a follower told of an attempt."""
     if item.run is not None:
         writing.begin_run(item.run)
@@ -179,4 +194,4 @@ def _keep_item(writing: Writing, job: Job, attempt: int, item: Item) -> None:
             item.samples.values,
         )
     if item.text:
-        writing.log(job.id, LogRow(attempt, item.number, item.at, item.text))
+        writing.log(job.id, ToldLines(attempt, item.number, item.at, item.text, follower))

@@ -23,21 +23,17 @@ from paceline.service.engines.base import Engine, FollowerState, Item, Progress,
 from paceline.service.foreseeing import Foresight
 from paceline.service.jobs import (
     LEASE,
-    Began,
     Cancelled,
-    Ended,
     FailureKind,
     Job,
-    JobEvent,
     JobFailure,
     JobState,
-    Lost,
     Placed,
     Refused,
-    Renewed,
 )
-from paceline.service.keeping import KeptJobs, assignment_of
+from paceline.service.keeping import KeptJobs
 from paceline.service.placing import follower_of, is_unheard_of, why_it_waits
+from paceline.service.presence import Presence
 from paceline.service.scheduler import turns
 from paceline.service.scheduler.cluster import Cluster
 from paceline.service.scheduler.state import Needs, Placement, Task
@@ -46,7 +42,6 @@ from paceline.store.store import Store
 
 PAUSE = 0.2  # seconds between two looks at the followers
 PATIENCE = timedelta(hours=24)  # that a job waits for a machine such as was never seen
-_RENEW_PART = 3  # a lease is renewed in the store when a third of it is over, not at every look
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +69,7 @@ class Leader:
         self._is_leading = threading.Lock()
         self._asking = Asking(engine)
         self._jobs = KeptJobs(store, now, lease)
+        self._presence = Presence(now, lease)
         self._foresight = Foresight()
         self._foresight.load(store)
         self.trouble = ""  # why nothing is accepted just now
@@ -125,7 +121,7 @@ class Leader:
     def followers(self) -> list[FollowerState]:
         """Who is there now."""
         with self._lock:
-            return list(self._followers.values())
+            return list(self._presence.here.values())
 
     def expected_end(self, job_id: str) -> datetime | None:
         """When a running job is expected to be through."""
@@ -153,8 +149,8 @@ class Leader:
             if task is None or job is None or job.state is not JobState.QUEUED or self._cluster.can_run(task.needs):
                 return ""
             if task.needs not in self._unmet:
-                here = [self._followers[name] for name in self._cluster.followers if name in self._followers]
-                self._unmet[task.needs] = why_it_waits(job, here, self._known.values())
+                here = [state for name, state in self._presence.here.items() if name in self._cluster.followers]
+                self._unmet[task.needs] = why_it_waits(job, here, self._presence.known.values())
             return self._unmet[task.needs]
 
     def drained(self) -> dict[str, str]:
@@ -202,22 +198,25 @@ class Leader:
             if not self._is_fresh:
                 self._start_over()
             self._see(present)
-            asked = {follower: self._attempts.expected(follower) for follower in self._followers}
+            asked = {follower: self._attempts.expected(follower) for follower in self._presence.here}
         answers = self._asking.ask(asked)
         with self._lock:
             if not self._is_fresh:  # since a change that somebody asked for meanwhile was not kept
                 return
             for follower, reports in answers.items():
-                self._heard_at[follower] = self._now()
+                self._presence.hear(follower)
                 self._attempts.forget(follower, asked[follower], reports)
                 for report in reports:
                     self._take(follower, report)
-            self._give_up_silent()
+            # After they were asked: a leader that was held up itself must not blame those who wait for it.
+            self._part_with(self._presence.silent(self._cluster.followers))
             self._welcome()
             self._give_up_stuck()
             orders = [order for job in self._jobs.active() for order in self._look_after(job)]
             orders += [Order(follower, attempt, None) for follower, attempt in self._attempts.strays]
-        self._asking.tell(orders)
+        untaken = self._asking.tell(orders)
+        with self._lock:
+            self._attempts.untaken = untaken
 
     @contextmanager
     def _or_start_over(self) -> Iterator[None]:
@@ -231,21 +230,17 @@ class Leader:
     def _hold_on(self) -> None:
         """Let what is measured go on while the store takes nothing: followers hear of us, and keep what they tell."""
         with self._lock:
-            asked = {follower: self._attempts.known(follower) for follower in self._followers}
+            asked = {follower: self._attempts.known(follower) for follower in self._presence.here}
         self._asking.ask(asked)
 
     def _start_over(self) -> None:
         """Remember only what the store says."""
         self._jobs.load()
         self._is_fresh = True
-        self._started_at = self._now()
         self._tasks: dict[str, Task] = {}
-        self._attempts = Attempts(self._jobs)
+        self._attempts = Attempts(self._jobs, self._lease)
         self._progress: dict[str, Progress] = {}
-        self._followers: dict[str, FollowerState] = {}  # those that the engine sees
-        self._heard_at: dict[str, datetime] = {}
-        rows = self._store.queue.followers()
-        self._known = {row.id: FollowerState.model_validate(row.document) for row in rows}  # also those that have gone
+        self._presence.start_over(FollowerState.model_validate(row.document) for row in self._store.queue.followers())
         self._unmet: dict[Needs, str] = {}  # why such tasks wait, while the followers are the same
         self._cluster = Cluster()  # of followers that answer
         for job in list(self._jobs.unfinished.values()):
@@ -256,21 +251,10 @@ class Leader:
 
     def _see(self, present: Iterable[FollowerState]) -> None:
         """Give up those that are gone; one that is new is spoken to before it gets anything."""
-        self._followers = {state.id: state for state in present}
+        self._presence.see(present)
         inside = self._cluster.followers
-        reasons = {one: f"follower {one} is gone" for one in inside.keys() - self._followers.keys()}
-        idle = {one for one in inside if not inside[one].running} - reasons.keys()
-        reasons |= {one: f"follower {one} takes nothing new" for one in idle if self._followers[one].draining}
-        self._part_with(reasons)
-        for follower in set(self._heard_at) - set(self._followers):
-            del self._heard_at[follower]
-        self._attempts.tidy(self._followers)
-
-    def _give_up_silent(self) -> None:
-        """After they were asked: a leader that was held up itself must not blame those who wait for it."""
-        silent = [follower for follower in self._cluster.followers if not self._is_heard(follower)]
-        seconds = f"{self._lease.total_seconds():g} s"
-        self._part_with({follower: f"follower {follower} was not heard of for {seconds}" for follower in silent})
+        self._part_with(self._presence.leaving(inside, [one for one in inside if not inside[one].running]))
+        self._attempts.tidy(self._presence.here)
 
     def _part_with(self, reasons: Mapping[str, str]) -> None:
         """All at once, so that nothing is given to one that is next to go."""
@@ -308,19 +292,15 @@ class Leader:
         Not before it has stopped what was given up, nor before the others of its gang are there: until then its
         devices are not free.
         """
-        inside, busy = self._cluster.followers, self._attempts.busy
+        inside = self._cluster.followers
         returning = [job for job in self._jobs.active() if job.id not in self._cluster.running]
-        awaited = {one for job in returning for one in job.followers}
-        ready = {one for one, state in self._followers.items() if one in awaited or not state.draining}
-        ready = {one for one in ready if one not in inside and one not in busy and self._is_heard(one)}
-        while alone := self._waiting_for_others(returning, ready):
-            ready -= alone
+        ready = self._presence.newcomers(inside, self._attempts.busy, [job.followers for job in returning])
         for follower in sorted(ready):
-            state = self._followers[follower]
+            state = self._presence.here[follower]
             with self._store.queue.writing(f"note follower '{follower}'") as writing:
                 writing.see_follower(FollowerRow(follower, state.seen_at, state.model_dump(mode="json")))
             self._cluster.join(follower_of(state))
-            self._known[follower] = state
+            self._presence.let_in(follower)
             self._unmet.clear()
         for job in returning:
             if ready.intersection(job.followers):
@@ -328,14 +308,6 @@ class Leader:
                 followers = tuple(inside[one] for one in job.followers)
                 self._cluster.start(Placement(task, followers, job.devices), self._seconds())
         self._start(turns.settle(self._cluster, [inside[one] for one in sorted(ready)], self._seconds()))
-
-    def _waiting_for_others(self, jobs: Iterable[Job], ready: set[str]) -> set[str]:
-        there = ready | self._cluster.followers.keys()
-        return {one for job in jobs if not there.issuperset(job.followers) for one in job.followers} & ready
-
-    def _is_heard(self, follower: str) -> bool:
-        heard_at = self._heard_at.get(follower)
-        return heard_at is not None and self._now() - heard_at <= self._lease
 
     # What followers are asked and tell
 
@@ -345,9 +317,9 @@ class Leader:
         if heard is None:
             return
         job, items = heard
-        if items and items[-1].kind == "ended" and set(self._attempts.going(job, self._is_there)) - {follower}:
+        if items and items[-1].kind == "ended" and set(self._attempts.going(job, self._presence.is_there)) - {follower}:
             items.pop()  # the others of its gang have not ended, so that their devices are not free
-        job = self._jobs.keep(job, report.attempt, items, self._events(job, items))
+        job = self._jobs.keep(job, report.attempt, follower, items, self._attempts.events(job, items, self._now()))
         self._foresee(job, follower, items, report.progress)
         if job.state.is_active:
             self._progress[job.id] = report.progress
@@ -358,7 +330,7 @@ class Leader:
 
     def _foresee(self, job: Job, follower: str, items: Iterable[Item], progress: Progress) -> None:
         """Learn from the cases that have ended, and correct when the job is expected to end."""
-        known = self._known.get(follower)
+        known = self._presence.known.get(follower)
         gpus = known.gpus if known is not None else ()
         is_news = self._foresight.hear(job, gpus, items) or job.id not in self._progress
         if is_news and job.state is JobState.RUNNING and job.id in self._cluster.running:
@@ -366,48 +338,15 @@ class Leader:
             if rest is not None:
                 self._cluster.retime(job.id, self._seconds() + rest)
 
-    def _events(self, job: Job, items: Iterable[Item]) -> list[JobEvent]:
-        """What happened to a job, seen from what its follower told just now."""
-        now = self._now()
-        events: list[JobEvent] = []
-        if job.lease_until is None or job.lease_until - now < self._lease * (_RENEW_PART - 1) / _RENEW_PART:
-            events.append(Renewed(at=now))
-        for item in items:
-            if item.kind == "began" and job.state is JobState.PLACED:
-                events.append(Began(at=now))
-            elif item.kind == "ended" and item.failure is not None and item.failure.kind is FailureKind.LOST:
-                events.append(Lost(at=now, reason=self._attempts.trouble(job) or item.failure.message))
-            elif item.kind == "ended":
-                events.append(Ended(at=now, failure=item.failure))
-        return events
-
     # What becomes of jobs
 
     def _look_after(self, job: Job) -> list[Order]:
         """What its followers are to be told, perhaps again; one that is silent for too long is given up."""
-        is_expired = job.lease_until is not None and job.lease_until < self._now()
-        follower = next((one for one in job.followers if not self._is_there(one)), job.followers[0])
-        silence = f"follower {follower} was not heard of for {self._lease.total_seconds():g} s"
-        if len(job.followers) > 1:
-            if is_expired and not self._is_there(follower):
-                self._attempts.blame((job.id, job.attempt), silence)
-            verdict = gangs.look_after(job, self._attempts, self._followers, self._is_there, self._lease)
-            if verdict.lost:
-                self._free(job)
-                self._lose(job, verdict.lost)
-            return list(verdict.orders)
-        if is_expired:
+        verdict = gangs.look_after(job, self._attempts, self._presence, self._lease, self._now())
+        if verdict.lost:
             self._free(job)
-            self._lose(job, silence)
-        elif follower in self._followers and (job.stop_asked or job.state is JobState.PLACED):
-            assignment = None if job.stop_asked else assignment_of(job, self._lease)
-            return [Order(follower, (job.id, job.attempt), assignment)]
-        return []
-
-    def _is_there(self, follower: str) -> bool:
-        """Whether a follower is, or may yet be, heard of."""
-        seen = follower in self._followers and self._now() - self._started_at <= self._lease
-        return self._is_heard(follower) or (seen and follower not in self._heard_at)
+            self._lose(job, verdict.lost, self._attempts.cause(job))
+        return list(verdict.orders)
 
     def _give_up_stuck(self) -> None:
         """End what has waited long enough for a machine such as was never seen."""
@@ -416,16 +355,16 @@ class Leader:
             return
         for task in self._cluster.stuck():
             job = self._jobs.unfinished[task.id]
-            if job.state_at <= since and is_unheard_of(job, self._known.values()):
+            if job.state_at <= since and is_unheard_of(job, self._presence.known.values()):
                 waited = show_duration(self._patience.total_seconds())
                 message = f"{self.why_it_waits(job.id)}; none that could was seen for {waited}"
                 failure = JobFailure(kind=FailureKind.UNPLACEABLE, message=message)
                 self._jobs.change(job, Refused(at=self._now(), failure=failure))
                 self._start(turns.cancelled(self._cluster, self._tasks.pop(job.id), self._seconds()))
 
-    def _lose(self, job: Job, reason: str) -> None:
+    def _lose(self, job: Job, reason: str, cause: FailureKind = FailureKind.LOST) -> None:
         """An attempt came to nothing: what it measured stays, and the job waits again if it may."""
-        changed = self._jobs.lose(job, reason)
+        changed = self._jobs.lose(job, reason, cause)
         self._tasks.pop(job.id, None)
         self._progress.pop(job.id, None)
         self._foresight.ends(job.id)
@@ -452,7 +391,7 @@ class Leader:
             self._start(turns.ended(self._cluster, job.id, self._seconds()))
 
     def _task(self, job: Job) -> Task:
-        return self._foresight.task(job, self._known.values())
+        return self._foresight.task(job, self._presence.known.values())
 
     def _seconds(self) -> float:
         return self._now().timestamp()

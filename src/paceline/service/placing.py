@@ -22,7 +22,7 @@ def follower_of(state: FollowerState) -> Follower:
     """A machine: its processor is a device as well, which a job without GPUs measures."""
     labels = frozenset(word.casefold() for word in state.labels)
     labels |= {_REACHABLE} if state.address else frozenset()
-    devices = [Device(CPU, int(state.memory_gib), labels)]
+    devices = [Device(CPU, labels=labels)]  # its memory does not count: of two that are alike, one may show less
     for name, memory in zip(state.gpus, state.gpu_memory_gib, strict=True):
         devices.append(Device(GPU, memory, labels | _words(name)))
     return Follower(state.id, tuple(devices))
@@ -92,7 +92,8 @@ def why_it_waits(job: Job, here: Sequence[FollowerState], known: Iterable[Follow
     if able >= job.needs.nodes:
         return ""
     if able:
-        return f"it needs {job.needs.nodes} machines that are alike at once, and {able} of them can be had now"
+        alike = f"{job.needs.nodes} machines with the same GPUs and labels"
+        return f"it needs {alike} at once, and {able} of them can be had now"
     present = {state.id for state in here}
     away = [state.id for state in known if state.id not in present and could_run(state, job)]
     if away:

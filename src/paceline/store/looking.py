@@ -13,9 +13,9 @@ from paceline.core.record import Measurement, Record
 from paceline.core.run import RunRecords
 from paceline.store import history
 from paceline.store.headlines import _OF_MEASUREMENT, _OF_RECORD, _fields, _run
-from paceline.store.loading import is_last, status_of
-from paceline.store.queue import LogRow
-from paceline.store.schema import cases, job_events, job_logs, measurements, records, runs
+from paceline.store.liveness import status_of
+from paceline.store.queue import LogRow, log_row
+from paceline.store.schema import cases, is_last, job_events, job_logs, measurements, records, runs
 from paceline.store.store import Store
 
 _PLACEMENTS = 5_000  # the latest, among which those of a follower are looked for
@@ -51,7 +51,7 @@ def glance(store: Store, run_id: str) -> RunRecords | None:
             for found in connection.execute(mine.order_by(records.c.case_index))
         ]
         planned = select(cases.c.document).where(cases.c.run_id == run_id).order_by(cases.c.case_index)
-        run = _run(row._asdict(), status_of(row))
+        run = _run(row._asdict(), status_of(row.status, row.runner))
         run.cases = [Case.model_validate(document) for document in connection.scalars(planned)]
         return RunRecords(run=run, records=told)
 
@@ -66,7 +66,7 @@ def last_lines(store: Store, job_id: str, limit: int) -> list[LogRow]:
     )
     with store.reading(f"load the end of the log of job '{job_id}'") as connection:
         found = connection.execute(wanted).all()
-    return [LogRow(row.attempt, row.number, row.at, row.text) for row in reversed(found)]
+    return [log_row(row) for row in reversed(found)]
 
 
 def placements(store: Store, follower: str, limit: int) -> list[Placement]:

@@ -18,7 +18,7 @@ from paceline.core.errors import StoreError
 from paceline.core.record import Record
 from paceline.core.run import Run
 from paceline.store import liveness
-from paceline.store.schema import attempts, audit, followers, job_events, job_logs, jobs, runs, tokens
+from paceline.store.schema import attempts, audit, cases, followers, job_events, job_logs, jobs, records, runs, tokens
 
 if TYPE_CHECKING:
     from paceline.store.store import Store
@@ -51,9 +51,21 @@ class LogRow:
     """Lines that an attempt at a job wrote."""
 
     attempt: int
+    number: int  # as they came in, from whichever follower
+    at: datetime
+    text: str
+    follower: str = ""
+
+
+@dataclass(frozen=True)
+class ToldLines:
+    """Lines as a follower tells them, perhaps again; its own number says which they are."""
+
+    attempt: int
     number: int
     at: datetime
     text: str
+    follower: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,11 +141,14 @@ class Writing:
         self._connection.execute(update(attempts).where(this).values(acknowledged=number))
         return True
 
-    def log(self, job_id: str, row: LogRow) -> None:
-        """Keep lines; the same number again is the same lines."""
-        this = {"job_id": job_id, "attempt": row.attempt, "number": row.number}
-        if self._connection.scalar(select(job_logs.c.number).filter_by(**this)) is None:
-            self._connection.execute(insert(job_logs), this | {"at": row.at, "text": row.text})
+    def log(self, job_id: str, lines: ToldLines) -> None:
+        """Keep lines behind those that are there; the same number of the same follower again is the same lines."""
+        this = {"job_id": job_id, "attempt": lines.attempt}
+        told = this | {"follower": lines.follower, "told": lines.number}
+        if self._connection.scalar(select(job_logs.c.number).filter_by(**told)) is None:
+            last = self._connection.scalar(select(func.max(job_logs.c.number)).filter_by(**this)) or 0
+            row = told | {"number": last + 1, "at": lines.at, "text": lines.text}
+            self._connection.execute(insert(job_logs), row)
 
     def begin_run(self, run: Run) -> None:
         """Keep the run of an attempt, unless it was begun already."""
@@ -153,6 +168,12 @@ class Writing:
         """Say that the run of an attempt, if it has begun, goes on with this process as its keeper."""
         values = {"status": "running", "ended_at": None, "runner": liveness.this_runner()}
         self._connection.execute(update(runs).where(runs.c.id == run_id).values(**values))
+
+    def is_measured(self, run_id: str) -> bool:
+        """Whether every case of a run has a record."""
+        measured = select(func.count(records.c.case_index.distinct())).where(records.c.run_id == run_id)
+        planned = select(func.count()).select_from(cases).where(cases.c.run_id == run_id)
+        return self._connection.scalar(measured) == self._connection.scalar(planned)
 
     def close_run(self, run_id: str, *, is_whole: bool) -> None:
         """Say that the run of an attempt is over; of one that was cut short, keep what was in flight."""
@@ -255,7 +276,7 @@ class Queue:
             .limit(limit)
         )
         with self._store.reading(f"load the log of job '{job_id}'") as connection:
-            return [LogRow(row.attempt, row.number, row.at, row.text) for row in connection.execute(wanted)]
+            return [log_row(row) for row in connection.execute(wanted)]
 
     def followers(self) -> list[FollowerRow]:
         """Every follower that was ever seen and not forgotten."""
@@ -290,6 +311,11 @@ def _job_values(row: JobRow) -> dict[str, Any]:
 
 def _job(row: Row[Any]) -> JobRow:
     return JobRow(row.id, row.state, row.priority, row.submitted_at, row.submitted_by, row.version, row.document)
+
+
+def log_row(row: Row[Any]) -> LogRow:
+    """Lines out of a row of their table."""
+    return LogRow(row.attempt, row.number, row.at, row.text, row.follower)
 
 
 def _put(connection: Connection, table: Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     Column,
+    ColumnElement,
     DateTime,
     Dialect,
     Float,
@@ -20,11 +21,10 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    func,
+    select,
 )
 from sqlalchemy.types import TypeDecorator
-
-REVISIONS = ("0001", "0002", "0003", "0004", "0005")
-SCHEMA_VERSION = REVISIONS[-1]
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -168,9 +168,12 @@ job_logs = Table(
     metadata,
     Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
     Column("attempt", Integer, primary_key=True, autoincrement=False),
-    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),  # in the order in which they came in
     Column("at", UtcDateTime, nullable=False),
     Column("text", Text, nullable=False),
+    Column("follower", Text, nullable=False, server_default=""),
+    Column("told", Integer, nullable=False, server_default="0"),  # the follower's own number
+    Index("ix_job_logs_told", "job_id", "attempt", "follower", "told", unique=True),
 )
 
 followers = Table(
@@ -201,3 +204,12 @@ audit = Table(
     Column("subject", Text, nullable=False),
     Column("outcome", Text, nullable=False),
 )
+
+
+def is_last() -> ColumnElement[bool]:
+    """Whether a row of `records` is the last attempt at its case."""
+    other = records.alias("other")
+    last = select(func.max(other.c.attempt)).where(
+        other.c.run_id == records.c.run_id, other.c.case_index == records.c.case_index
+    )
+    return records.c.attempt == last.correlate(records).scalar_subquery()

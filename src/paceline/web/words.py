@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from paceline.report.text import one_line
-from paceline.service.jobs import Job, JobState, MachineNeeds
+from paceline.service.jobs import FailureKind, Job, JobState, MachineNeeds
 from paceline.service.placing import gpus_among
 from paceline.store.queue import EventRow
 
@@ -20,6 +20,18 @@ STATES = {
     JobState.SUCCEEDED: "succeeded",
     JobState.FAILED: "failed",
     JobState.CANCELLED: "cancelled",
+}
+
+
+CAUSES = {
+    FailureKind.CASES: "Some cases failed",
+    FailureKind.TIMEOUT: "Out of time",
+    FailureKind.MEMORY: "Out of memory",
+    FailureKind.REFUSED: "Refused",
+    FailureKind.LOST: "Its machine was lost",
+    FailureKind.BROKEN: "A machine of its gang was lost",
+    FailureKind.UNPLACEABLE: "No such machine",
+    FailureKind.INTERNAL: "A defect of Paceline",
 }
 
 

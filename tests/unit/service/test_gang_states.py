@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from itertools import pairwise
 
 import pytest
 
 from paceline.core.errors import StoreError
-from paceline.service.engines.base import Meeting
-from paceline.service.jobs import JobState, MachineNeeds
+from paceline.service.engines.base import Assignment, Meeting
+from paceline.service.jobs import FailureKind, JobFailure, JobState, MachineNeeds
 from paceline.service.leader import Leader
 from paceline.store.store import Store
 from support.kept_jobs import BEYOND_LEASE, full_disk, history, kept, statuses
@@ -83,6 +84,49 @@ def test_it_is_over_when_all_of_them_are(gang: Gang) -> None:
     assert kept(gang.store).state is JobState.SUCCEEDED
     assert history(gang.store) == ["submitted", "placed", "began", "ended"]
     assert statuses(gang.store) == ["finished"]
+    gang.step(2)
+    assert not any(gang.engine.attempts.values()), "all of them were acknowledged"
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_one_says_of_another_is_worth_less_than_its_own_word(gang: Gang, place: int) -> None:
+    gang.run()
+    dead = gang.part(place)
+    gang.part(1 - place).end(JobFailure(kind=FailureKind.BROKEN, message="the connection to the other is lost"))
+    gang.step(2)
+    dead.die()
+    gang.step(2)
+    assert gang.lost() == [f"follower {dead.assignment.name}: the process that measured is gone"]
+
+
+def test_memory_that_ran_out_on_one_of_them_is_the_cause_of_the_last_loss(gang: Gang) -> None:
+    for number in (1, 2, 3):
+        gang.run(number)
+        gang.part(1, number).end(JobFailure(kind=FailureKind.MEMORY, message="killed for memory"))
+        gang.step(2)
+        gang.part(0, number).stop()
+        gang.step(2)
+    job = kept(gang.store)
+    assert job.failure is not None
+    assert (job.state, job.failure.kind) == (JobState.FAILED, FailureKind.MEMORY)
+
+
+def test_what_each_of_them_writes_is_kept_once_and_under_its_name(gang: Gang) -> None:
+    gang.run()
+    first, second = kept(gang.store).followers
+    gang.part(1).tell("log", text="rank 1\n")
+    gang.part(0).tell("log", text="rank 0\n")
+    gang.step()
+    gang.restart()  # the new leader does not remember what the second has told
+    gang.part(1).tell("log", text="  ok\n")
+    gang.part(1).end()
+    gang.part(0).end()
+    gang.step(3)
+    assert kept(gang.store).state is JobState.SUCCEEDED
+    rows = gang.store.queue.logs("job")
+    assert [row.number for row in rows] == [1, 2, 3]
+    told = {one: [row.text for row in rows if row.follower == one] for one in (first, second)}
+    assert told == {first: ["rank 0\n"], second: ["rank 1\n", "  ok\n"]}
     gang.step(2)
     assert not any(gang.engine.attempts.values()), "all of them were acknowledged"
 
@@ -288,3 +332,33 @@ def test_gangs_and_others_never_share_a_machine_and_all_of_them_end(store: Store
     for name in jobs:
         assert history(store, name).count("ended") <= 1
         assert statuses(store, name).count("finished") <= 1
+
+
+def test_one_that_cannot_begin_is_named_and_the_gang_does_not_wait_for_ever(gang: Gang) -> None:
+    gang.step()
+    second = kept(gang.store).followers[1]
+    gang.engine.attempts.clear()
+
+    def full(assignment: Assignment) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    gang.engine.before_begin.append(full)
+    gang.step()
+    gang.clock.pass_(BEYOND_LEASE / 2)
+    gang.step(2)
+    assert gang.lost() == []
+    gang.clock.pass_(BEYOND_LEASE)
+    gang.step(2)
+    assert gang.lost() == [f"follower {second} could not begin: No space left on device"]
+
+
+def test_one_that_never_comes_to_meet_the_others_is_given_up(gang: Gang) -> None:
+    gang.step()
+    second = kept(gang.store).followers[1]
+    for _ in range(12):
+        gang.clock.pass_(BEYOND_LEASE)
+        gang.step()
+    assert gang.part(1).is_stopping
+    gang.part(1).stop()
+    gang.step(2)
+    assert gang.lost() == [f"follower {second} did not begin within 300 s"]

@@ -129,3 +129,25 @@ def test_a_failure_is_kept_and_a_success_has_none() -> None:
     assert jobs()["failed"].failure == FAILURE
     assert jobs()["succeeded"].failure is None
     assert jobs()["succeeded"].run_id == "run-1"
+
+
+@pytest.mark.parametrize("kind", [FailureKind.TIMEOUT, FailureKind.MEMORY])
+def test_what_ran_out_is_the_cause_and_is_not_tried_again(kind: FailureKind) -> None:
+    failure = JobFailure(kind=kind, message="1 of 1 cases did not succeed")
+    job = change(jobs()["running"], Ended(at=LATER, failure=failure))
+    assert (job.state, job.attempt) == (JobState.FAILED, 1)
+    assert job.failure is not None
+    assert job.failure.kind is kind
+
+
+def test_the_last_loss_says_what_the_job_failed_of() -> None:
+    job = change(jobs()["running"], Lost(at=LATER, reason="killed", cause=FailureKind.MEMORY), most_attempts=1)
+    assert job.failure is not None
+    assert (job.failure.kind, job.failure.message) == (FailureKind.MEMORY, "killed; that was attempt 1 of 1")
+
+
+@pytest.mark.parametrize("kind", list(FailureKind))
+def test_every_failure_says_what_helps(kind: FailureKind) -> None:
+    assert JobFailure(kind=kind, message="x").remedy
+    assert JobFailure.model_validate({"kind": kind.value, "message": "x"}).remedy, "also one of an earlier version"
+    assert JobFailure(kind=kind, message="x", remedy="this").remedy == "this"

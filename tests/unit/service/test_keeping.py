@@ -186,3 +186,22 @@ def test_a_report_on_a_job_that_nobody_knows_is_left_where_it_is(
     told = [record.getMessage() for record in caplog.records if "does not know" in record.getMessage()]
     assert [word for message in told for word in ("stranger", "job job") if word in message] == ["stranger", "job job"]
     assert all(("stranger", 1) not in asked for asked in engine.asked)
+
+
+@pytest.mark.parametrize("kind", [FailureKind.TIMEOUT, FailureKind.MEMORY])
+@pytest.mark.parametrize(("cases", "status"), [(1, "finished"), (2, "interrupted")])
+def test_a_run_that_ran_out_of_something_is_whole_if_all_cases_were_measured(
+    store: Store, clock: Clock, kind: FailureKind, cases: int, status: str
+) -> None:
+    engine = ScriptedEngine()
+    leader = Leader(store, engine, clock)
+    leader.submit(a_job())
+    leader.step()
+    engine.attempt("job").begin(cases=cases)
+    engine.attempt("job").record()
+    engine.attempt("job").end(JobFailure(kind=kind, message="it was too much"))
+    leader.step()
+    job = kept(store)
+    assert job.failure is not None
+    assert (job.state, job.failure.kind, job.attempt) == (JobState.FAILED, kind, 1)
+    assert statuses(store) == [status]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import threading
 from itertools import pairwise
@@ -116,6 +117,27 @@ def test_a_silent_follower_is_given_up_and_gets_nothing_before_it_answers_and_ha
     assert statuses(store) == ["interrupted", "finished"]
 
 
+def test_a_follower_that_answers_but_cannot_begin_says_why(store: Store, clock: Clock) -> None:
+    engine = ScriptedEngine(["one"])
+    leader = Leader(store, engine, clock)
+
+    def full(assignment: Assignment) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    engine.before_begin.append(full)
+    leader.submit(a_job())
+    leader.step()
+    clock.pass_(BEYOND_LEASE)
+    leader.step()
+    lost = next(event for event in store.queue.events("job") if event.kind == "lost")
+    assert lost.document["reason"] == "follower one could not begin: No space left on device"
+    engine.before_begin.clear()
+    leader.step()
+    engine.attempt("job", 2).all_of_it()
+    leader.step()
+    assert kept(store).state is JobState.SUCCEEDED
+
+
 def test_a_leader_that_was_held_up_itself_blames_nobody(store: Store, clock: Clock) -> None:
     engine = ScriptedEngine()
     leader = Leader(store, engine, clock)
@@ -228,7 +250,7 @@ def test_memory_holds_only_what_is_under_way(store: Store, clock: Clock) -> None
         name: value
         for part in (leader, leader._jobs, leader._attempts)
         for name, value in vars(part).items()
-        if isinstance(value, dict | set) and name not in ("_followers", "_heard_at", "_known") and value
+        if isinstance(value, dict | set) and value
     }
     assert memory == {}
 

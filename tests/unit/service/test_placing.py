@@ -59,10 +59,12 @@ def test_a_machine_that_is_away_is_waited_for() -> None:
 def test_machines_of_a_gang_must_be_alike() -> None:
     job = a_job(needs=MachineNeeds(gpus=1, nodes=2))
     unlike = [machine("a", 1), machine("b", 2)]
-    assert "2 machines that are alike" in why_it_waits(job, unlike, unlike)
+    assert "2 machines with the same GPUs and labels" in why_it_waits(job, unlike, unlike)
     assert is_unheard_of(job, unlike)
     alike = [machine("a", 1), machine("b", 1)]
     assert why_it_waits(job, alike, alike) == ""
+    alike[0] = alike[0].model_copy(update={"memory_gib": 251.9})
+    assert why_it_waits(job, alike, alike) == "", "the kernel keeps more of the memory of one for itself"
     assert not is_unheard_of(job, alike)
 
 

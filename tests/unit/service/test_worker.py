@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from paceline.runner.host_memory import kills_for_memory
 from paceline.service.engines.base import Assignment, Item
 from paceline.service.follower.spool import Spool
 from paceline.service.follower.worker import Worker
@@ -155,6 +156,42 @@ def test_a_process_that_was_killed_is_spoken_for(bench: Bench) -> None:
     bench.until(lambda: not bench.processes())
 
 
+def test_a_process_that_the_kernel_killed_for_memory_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.begin(LONG)
+    bench.until(lambda: "began" in bench.kinds())
+    runner = bench.spool().process
+    assert runner is not None
+    kills = kills_for_memory()
+    monkeypatch.setattr("paceline.service.follower.worker.kills_for_memory", lambda: kills + 1)
+    os.kill(runner["pid"], signal.SIGKILL)
+    bench.until(bench.last)
+    last = bench.last()
+    assert last is not None
+    assert last.failure is not None
+    assert last.failure.kind is FailureKind.MEMORY
+    assert "memory ran out" in last.failure.message
+
+
+@pytest.mark.parametrize(
+    ("cases", "kind"),
+    [
+        ([{"benchmark": "nap", "duration": "300s", "timeout": "1s"}, {"benchmark": "nap"}], FailureKind.TIMEOUT),
+        ([{"benchmark": "hungry"}], FailureKind.MEMORY),
+        ([{"benchmark": "hungry"}, {"benchmark": "raises"}], FailureKind.CASES),
+    ],
+)
+def test_what_all_that_failed_ran_out_of_is_the_cause(
+    bench: Bench, cases: list[dict[str, Any]], kind: FailureKind
+) -> None:
+    bench.begin({"name": "too-much", "cases": cases})
+    bench.until(bench.last)
+    last = bench.last()
+    assert last is not None
+    assert last.failure is not None
+    assert last.failure.kind is kind
+    assert bench.kinds().count("record") == len(cases)
+
+
 @pytest.mark.parametrize("when", ["at once", "while it measures"])
 def test_a_new_worker_adopts_what_runs(bench: Bench, when: str) -> None:
     bench.begin(naps("1s"))
@@ -212,3 +249,23 @@ def test_one_process_speaks_at_a_time(tmp_path: Path) -> None:
             with spool.speaking() as is_childs:
                 os._exit(int(is_childs))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_spool_that_takes_nothing_more_is_named(bench: Bench) -> None:
+    bench.begin(naps("10ms", "300s", steps=3000))
+    bench.until(lambda: "began" in bench.kinds())
+    told = bench.spool().folder / "items.jsonl"
+    kept = told.with_suffix(".kept")
+    told.rename(kept)
+    told.mkdir()  # not even root can write into it
+    child = bench.worker._children["job", 1]
+    child.wait(PATIENCE)
+    told.rmdir()
+    kept.rename(told)
+    bench.until(bench.last)
+    last = bench.last()
+    assert last is not None
+    assert last.failure is not None
+    assert last.failure.kind is FailureKind.LOST
+    assert f"could not write to its folder {bench.spool().folder}: is the disk full?" in last.failure.message
+    assert last.text == f"{last.failure.message}\n", "it is in the log as well"

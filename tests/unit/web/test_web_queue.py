@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from paceline.service.jobs import FailureKind, JobFailure
+from paceline.service.engines.base import Meeting
+from paceline.service.jobs import FailureKind, JobFailure, MachineNeeds
 from paceline.service.leader import Leader
 from paceline.web.pages.queue import FRESH, Turns
 from support.scripted_followers import a_job
@@ -126,6 +127,41 @@ def test_the_end_of_the_log_is_shown(visited: Any) -> None:
     visited.leader.step()
     log = visited.json("/jobs/mine")["log"].splitlines()
     assert (log[0], log[-1], len(log)) == ("line 50", "line 249", 200)
+
+
+def test_lines_of_a_job_on_several_machines_say_whose_they_are(visited: Any) -> None:
+    job(visited, "ours", needs=MachineNeeds(nodes=2))
+    visited.leader.step()
+    placed = visited.leader.job("ours").followers
+    second = visited.engine.attempts[placed[1]]["ours", 1]
+    second.meeting = Meeting(address="127.0.0.1", port=1, secret="s")
+    second.tell("log", text="waits\n")
+    visited.leader.step()
+    visited.leader.step()
+    visited.engine.attempt("ours").tell("log", text="begins\nand goes on\n")
+    visited.leader.step()
+    log = visited.json("/jobs/ours")["log"].splitlines()
+    assert log == [f"{placed[1]} | waits", f"{placed[0]} | begins", f"{placed[0]} | and goes on"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [(FailureKind.TIMEOUT, "Out of time"), (FailureKind.MEMORY, "Out of memory")]
+)
+def test_a_job_that_ran_out_of_something_says_of_what_and_what_helps(
+    visited: Any, kind: FailureKind, words: str
+) -> None:
+    job(visited, "mine")
+    visited.leader.step()
+    visited.engine.attempt("mine").begin()
+    visited.engine.attempt("mine").record()
+    visited.engine.attempt("mine").end(JobFailure(kind=kind, message="1 of 1 cases did not succeed"))
+    visited.leader.step()
+    page = visited.page("/jobs/mine")
+    assert f"<b>{words}:</b> 1 of 1 cases did not succeed." in page
+    assert "What helps: " in page
+    told = visited.json("/jobs/mine")["job"]["failure"]
+    assert (told["kind"], bool(told["remedy"])) == (kind.value, True)
+    assert visited.json("/")["over"][0]["message"] == f"{words}: 1 of 1 cases did not succeed"
 
 
 @pytest.mark.parametrize("is_running", [False, True])

@@ -114,6 +114,7 @@ class LogLine(BaseModel):
     number: int
     at: datetime
     text: str
+    follower: str = Field(description="The machine that wrote it; empty for lines of earlier versions")
 
 
 class LogPage(BaseModel):

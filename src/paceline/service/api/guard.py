@@ -177,11 +177,11 @@ class Guard:
         if asked.wants_page and self._door.sign_in:
             there = f"{self._door.sign_in}?next={quote(asked.path, safe='')}"
             return Refused(303, "unauthorized", "sign in first", headers={"Location": there})
-        has_token = _token(asked.headers) is not None
+        token = _token(asked.headers)
         return Refused(
             401,
             "unauthorized",
-            "this token is not known here, or has expired" if has_token else "this leader wants a token",
+            self._tokens.why_not(token) if token is not None else "this leader wants a token",
             "paceline token create NAME --scope submit, on the leader's machine; then --token-file or $PACELINE_TOKEN",
             {"WWW-Authenticate": "Bearer"},
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -77,7 +78,7 @@ def router(served: Served) -> APIRouter:
         job = served.job(job_id)
         attempt, number = (int(part) for part in after.split("."))
         rows = queue.logs(job_id, (attempt, number), limit)
-        lines = [d.LogLine(attempt=row.attempt, number=row.number, at=row.at, text=row.text) for row in rows]
+        lines = [d.LogLine.model_validate(asdict(row)) for row in rows]
         following = f"{lines[-1].attempt}.{lines[-1].number}" if lines else after
         return d.LogPage(lines=lines, next=following, is_over=job.state.is_final and len(lines) < limit)
 

@@ -76,13 +76,19 @@ def row_of(token: str, name: str, scope: Scope, lasts: timedelta | None, now: da
 
 
 def find(rows: Iterable[TokenRow], token: str, now: datetime) -> TokenRow | None:
-    """Whose token it is; every row is looked at, so that the time it takes tells nothing."""
+    """Whose token it is, if it holds."""
+    found = _whose(rows, token)
+    if found is None or (found.expires_at is not None and found.expires_at <= now):
+        return None
+    return found
+
+
+def _whose(rows: Iterable[TokenRow], token: str) -> TokenRow | None:
+    """Every row is looked at, so that the time it takes tells nothing."""
     wanted, found = digest(token), None
     for row in rows:
         if hmac.compare_digest(row.digest, wanted):
             found = row
-    if found is None or (found.expires_at is not None and found.expires_at <= now):
-        return None
     return found
 
 
@@ -115,3 +121,12 @@ class Tokens:
         if row is None:
             return None
         return Caller(row.name, max((Scope.of(word) for word in row.scopes), default=Scope.READ))
+
+    def why_not(self, token: str) -> str:
+        """Why a token does not let in; only who has it learns that there was such a one."""
+        with self._lock:
+            rows = self._rows  # as they were when it was not let in
+        row = _whose(rows, token)
+        if row is None or row.expires_at is None:
+            return "this token is not known here"
+        return f"the token '{row.name}' has expired, on {row.expires_at:%Y-%m-%d at %H:%M} UTC"

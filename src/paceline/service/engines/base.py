@@ -51,7 +51,8 @@ class Assignment(BaseModel):
     """One attempt at a job, for one follower.
 
     The followers of a gang are alike. All but the first begin, and say where they wait; the first begins when all of
-    them do, has every case of several ranks measured by all, and tells the results. The others tell only their end.
+    them do, has every case of several ranks measured by all, and tells the results. The others tell only what they
+    write, and their end.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -94,7 +95,7 @@ class Item(BaseModel):
     run: Run | None = None  # of `began`: where it is measured, and what the suite expanded to there
     samples: CaseSamples | None = None  # of a case in flight, which may never become a record
     record: Record | None = None
-    text: str = ""  # of `log`: lines for people
+    text: str = ""  # of `log`, and of `ended` if somebody else had to tell it: lines for people
     failure: JobFailure | None = None  # of `ended`; FailureKind.LOST means that another attempt may do better
 
 

@@ -232,7 +232,7 @@ class RayEngine:
         except self._ray.exceptions.GetTimeoutError:
             raise _Silent(f"it did not answer within {_PATIENCE:g} s") from None
         except Exception as error:  # an actor that died, a node that is gone, or what the worker there raised
-            raise FollowerGone(_first_line(error)) from error
+            raise FollowerGone(_first_line(getattr(error, "cause", None) or error)) from error
 
 
 class _Silent(FollowerGone):

@@ -32,9 +32,9 @@ _LAST_LINES = 20
 
 # What another attempt would only repeat, each with what helps.
 _REPEATING = {
-    "TIMEOUT": "set SBATCH_TIMELIMIT for the leader, or split the suite",
-    "DEADLINE": "give it a later one",
-    "OUT_OF_MEMORY": "choose smaller cases, or nodes with more memory",
+    "TIMEOUT": (FailureKind.TIMEOUT, "set SBATCH_TIMELIMIT for the leader, or split the suite"),
+    "DEADLINE": (FailureKind.TIMEOUT, "give it a later one"),
+    "OUT_OF_MEMORY": (FailureKind.MEMORY, "choose smaller cases, or nodes with more memory"),
 }
 
 
@@ -238,7 +238,8 @@ class SlurmAttempt:
         reason = f" ({job.reason})" if job.reason else ""
         what = f"{called} on {self.node} ended: {job.state}{reason}"
         if job.state in _REPEATING:
-            return JobFailure(kind=FailureKind.REFUSED, message=f"{what}; {_REPEATING[job.state]}")
+            kind, remedy = _REPEATING[job.state]
+            return JobFailure(kind=kind, message=what, remedy=remedy)
         return JobFailure(kind=FailureKind.LOST, message=f"{what}{self._last_words()}")
 
     def _last_words(self) -> str:

@@ -10,8 +10,9 @@ import secrets
 import shlex
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from paceline.benchmarks import registry
@@ -29,6 +30,7 @@ from paceline.service import admission
 from paceline.service.engines.base import Assignment, Meeting
 from paceline.service.follower.relay import watch_closely
 from paceline.service.follower.spool import Spool
+from paceline.service.jobs import FailureKind, JobFailure
 from paceline.version import VERSION
 
 SECRET_SECONDS = 5.0  # that somebody who connects has to say the secret
@@ -38,7 +40,11 @@ Words = dict[str, Any]
 
 
 class GangBroken(PacelineError):
-    """One of the gang is lost; another attempt may do better."""
+    """One of the gang is lost; another attempt may do better. What is said of others is worth less than their word."""
+
+    def __init__(self, message: str, kind: FailureKind = FailureKind.BROKEN) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class Gang:
@@ -76,6 +82,10 @@ def slots_of(assignment: Assignment) -> int:
 class _Peer(Agent):
     """The agent of a peer: it measures what a job may ask for, in its own folder and its own environment."""
 
+    def __init__(self, orders: Orders, server: WarmServer, spool: Spool) -> None:
+        super().__init__(orders, server)
+        self._spool = spool
+
     def _hello(self, order: Words) -> Words:
         from paceline.machine import gpu_count
 
@@ -86,21 +96,64 @@ class _Peer(Agent):
         if case.origin != "network" or case.trace:
             raise InputError(f"was given {case.benchmark} {case.title}, which did not come from the network")
         admission.refuse([case], registry().get)
-        return super()._run(order)
+        ranks = ", ".join(sorted(order["ranks"], key=int))
+        _say(self._spool, f"{case.benchmark} {case.title}".strip() + f" on {case.target}: rank {ranks} of {case.ranks}")
+        begun = time.monotonic()
+        answer = super()._run(order)
+        end = CaseEnd.of_words(answer["ended"])
+        _say(self._spool, f"  {_came_to(end)} after {time.monotonic() - begun:.1f} s")
+        if end.failure is not None:
+            for line in (end.failure.cause.message, *end.failure.cause.detail.splitlines()):
+                _say(self._spool, f"  {line}")
+        return answer
+
+
+class _FirstsOrders(Orders):
+    """Orders of the first of a gang; should it vanish, that is told even where something does not let go."""
+
+    def __init__(self, connection: int, spool: Spool, first: str) -> None:
+        self._spool, self._first = spool, first
+        super().__init__(connection, connection)
+
+    def leave(self) -> None:
+        with suppress(OSError):
+            self._spool.append("ended", failure=JobFailure(kind=FailureKind.BROKEN, message=_gone(self._first)))
+        super().leave()
 
 
 def follow(spool: Spool, assignment: Assignment) -> None:
     """Wait for the first of the gang, and measure with it until it is through."""
+    first = assignment.peers[0]
     try:
         listening = _listen(assignment.address)
     except OSError as error:
-        raise GangBroken(f"it cannot listen at {assignment.address}: {error}") from None
+        raise GangBroken(f"it cannot listen at {assignment.address}: {error}", FailureKind.LOST) from None
     with listening:
+        _say(spool, f"waits for {first} at {assignment.address}")
         meeting = Meeting(address=assignment.address, port=listening.getsockname()[1], secret=secrets.token_urlsafe(32))
         spool.meeting = meeting
         connection = _accept(listening, meeting.secret)
     with connection, WarmServer() as server:
-        _Peer(Orders(connection.fileno(), connection.fileno()), server).serve()
+        try:
+            _Peer(_FirstsOrders(connection.fileno(), spool, first), server, spool).serve()
+        except OSError:
+            raise GangBroken(_gone(first)) from None
+
+
+def _gone(first: str) -> str:
+    return f"the connection to {first}, the first of the gang, is lost"
+
+
+def _came_to(end: CaseEnd) -> str:
+    """How the ranks of this follower ended, whatever became of the others."""
+    if end.failure is not None:
+        return end.failure.outcome.value
+    return "ok" if end.results else "stopped"
+
+
+def _say(spool: Spool, text: str) -> None:
+    with suppress(OSError):  # a line of the log is not worth an attempt
+        spool.append("log", text=f"{text}\n")
 
 
 def _listen(address: str) -> socket.socket:

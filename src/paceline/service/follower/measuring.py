@@ -17,17 +17,18 @@ from pathlib import Path
 
 from paceline.core.case import Case
 from paceline.core.errors import InputError
-from paceline.core.record import Record
+from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
 from paceline.core.suite import Here, Suite, expand
 from paceline.runner.run import Execute, Listener, SuiteRun, execute_here
 from paceline.service import admission
 from paceline.service.engines.base import Assignment, CaseSamples, Progress
-from paceline.service.follower.spool import Spool
+from paceline.service.follower.spool import CANNOT_TELL, CannotTell, Spool
 from paceline.service.jobs import STOPPED, FailureKind, JobFailure
 from paceline.store import liveness
 
 _WATCH_SECONDS = 1.0
+_KINDS = {Outcome.TIMEOUT: FailureKind.TIMEOUT, Outcome.OUT_OF_MEMORY: FailureKind.MEMORY}
 
 
 class _Telling(Listener):
@@ -90,7 +91,7 @@ def measure(spool: Spool, assignment: Assignment) -> None:
         else:
             failure = _run(spool, assignment, execute_here)
     except gang.GangBroken as error:
-        failure = JobFailure(kind=FailureKind.LOST, message=str(error))
+        failure = JobFailure(kind=error.kind, message=str(error))
     except InputError as error:
         failure = JobFailure(kind=FailureKind.REFUSED, message=str(error))
     except KeyboardInterrupt:
@@ -134,8 +135,10 @@ def _failure(records: Sequence[Record]) -> JobFailure | None:
         return None
     first = failed[0]
     why = first.cause.message if first.cause else first.outcome.value
-    message = f"{len(failed)} of {len(records)} cases did not succeed; the first, {first.case.title}: {why}"
-    return JobFailure(kind=FailureKind.CASES, message=message)
+    name = f"{first.case.benchmark} {first.case.title}".strip()
+    message = f"{len(failed)} of {len(records)} cases did not succeed; the first, {name}: {why}"
+    kinds = {_KINDS.get(record.outcome, FailureKind.CASES) for record in failed}
+    return JobFailure(kind=kinds.pop() if len(kinds) == 1 else FailureKind.CASES, message=message)
 
 
 def _watch(spool: Spool, seconds: float) -> None:
@@ -165,7 +168,10 @@ def main() -> None:
             signal.signal(number, _interrupt)
         spool.process = liveness.this_runner()
         threading.Thread(target=_watch, args=(spool, assignment.lease_seconds), daemon=True).start()
-        measure(spool, assignment)
+        try:
+            measure(spool, assignment)
+        except CannotTell:
+            sys.exit(CANNOT_TELL)  # nor could its words be written; the worker knows what the code means
 
 
 def _interrupt(*_: object) -> None:

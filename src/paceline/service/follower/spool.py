@@ -18,7 +18,12 @@ from paceline.service.engines.base import Assignment, Item, Meeting, Progress
 from paceline.store import codec
 
 _ITEMS, _ASSIGNMENT, _PROGRESS, _LEASE, _PROCESS = "items.jsonl", "assignment.json", "progress.json", "lease", "process"
+CANNOT_TELL = os.EX_IOERR  # the exit code of a process whose spool took nothing more
 _SPEAKER, _MEETING = "speaker", "meeting.json"
+
+
+class CannotTell(OSError):
+    """The disk of a spool is full, or fails."""
 
 
 class Spool:
@@ -65,10 +70,13 @@ class Spool:
         item = Item.model_validate({"number": self._written + 1, "at": datetime.now(UTC), "kind": kind, **content})
         absent = {name for name in Item.model_fields if getattr(item, name) is None}  # but not within a record
         written, self._written = self._written, None  # unknown again, should this fail half way
-        with path.open("ab") as file:
-            file.write(f"{codec.dumps(item.model_dump(exclude=absent))}\n".encode())
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with path.open("ab") as file:
+                file.write(f"{codec.dumps(item.model_dump(exclude=absent))}\n".encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise CannotTell(error.errno, error.strerror, str(path)) from error
         self._written = written + 1
 
     def items(self, after: int = 0) -> list[Item]:

@@ -20,8 +20,9 @@ import psutil
 
 from paceline.machine import describe
 from paceline.machine.environment import Environment
+from paceline.runner.host_memory import kills_for_memory
 from paceline.service.engines.base import Assignment, Attempt, FollowerState, Report
-from paceline.service.follower.spool import Spool
+from paceline.service.follower.spool import CANNOT_TELL, Spool
 from paceline.service.jobs import FailureKind, JobFailure
 from paceline.store import liveness
 
@@ -43,6 +44,7 @@ class Worker:
         self._machine = describe()
         self._children: dict[Attempt, subprocess.Popen[bytes]] = {}
         self._stopping: dict[Attempt, float] = {}  # since when
+        self._memory_kills: dict[Attempt, int] = {}  # how often the kernel had killed for memory when it began
         folder.mkdir(parents=True, exist_ok=True)
         self._spools: dict[Attempt, Spool] = dict(self._found())
 
@@ -72,6 +74,7 @@ class Worker:
                 return
             spool = Spool.make(self._folder / _folder_name(attempt), assignment)
             self._spools[attempt] = spool
+            self._memory_kills[attempt] = kills_for_memory()
             self._children[attempt] = _start(spool, assignment)
 
     def poll(self, acknowledged: Mapping[Attempt, int]) -> list[Report]:
@@ -143,7 +146,8 @@ class Worker:
                 return
             if spool.process is not None or child is not None:
                 self._signal(attempt, spool, signal.SIGKILL)  # what a benchmark left behind
-                spool.append("ended", failure=JobFailure(kind=FailureKind.LOST, message=_death(code, spool)))
+                death = _death(code, spool, self._memory_kills.get(attempt))
+                spool.append("ended", failure=death, text=f"{death.message}\n")
                 return
         # An earlier worker was ended before its process came to life; if that still comes, it finds this one there.
         assignment = spool.assignment
@@ -176,6 +180,7 @@ class Worker:
         if child is not None:
             child.wait()
         self._stopping.pop(attempt, None)
+        self._memory_kills.pop(attempt, None)
         shutil.rmtree(spool.folder, ignore_errors=True)
 
 
@@ -206,14 +211,21 @@ def _is_running(pid: int) -> bool:
         return False
 
 
-def _death(code: int | None, spool: Spool) -> str:
+def _death(code: int | None, spool: Spool, memory_kills: int | None) -> JobFailure:
+    """Why a process ended without a word; `memory_kills` is None if an earlier worker began it."""
+    if code == -signal.SIGKILL and memory_kills is not None and kills_for_memory() > memory_kills:
+        message = "the kernel killed the process that measured because the machine's memory ran out"
+        return JobFailure(kind=FailureKind.MEMORY, message=message)
+    if code == CANNOT_TELL:
+        message = f"the process that measured could not write to its folder {spool.folder}: is the disk full?"
+        return JobFailure(kind=FailureKind.LOST, message=message)
     how = "is gone" if code is None else f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
     try:
         lines = (spool.folder / "output.txt").read_text(errors="replace").splitlines()[-_LAST_LINES:]
     except OSError:
         lines = []
     words = f"; its last words: {' / '.join(line.strip() for line in lines if line.strip())}" if lines else ""
-    return f"the process that measured {how}{words}"
+    return JobFailure(kind=FailureKind.LOST, message=f"the process that measured {how}{words}")
 
 
 def _folder_name(attempt: Attempt) -> str:

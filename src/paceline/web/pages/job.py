@@ -16,9 +16,10 @@ from paceline.service.api.tokens import Scope
 from paceline.service.engines.base import Progress
 from paceline.service.jobs import Job, JobState
 from paceline.store.looking import glance, last_lines
+from paceline.store.queue import LogRow
 from paceline.web.pages import Page
 from paceline.web.site import Filled, Site, primary_metrics
-from paceline.web.words import Happening, history, listed, needs_words
+from paceline.web.words import CAUSES, Happening, history, listed, needs_words
 
 CASES = 200  # of a job that has more, those around the one that is being measured
 LINES = 200
@@ -42,6 +43,7 @@ class JobView(BaseModel):
 
     answer: str
     job: Job
+    cause: str  # of a failure, in a word or two
     needs: str
     expected_end: datetime | None
     progress: Progress
@@ -67,6 +69,7 @@ def look(site: Site, job_id: str) -> JobView:
     return JobView(
         answer=_answer(job, done, len(lines), site.leader.why_it_waits(job_id)),
         job=job,
+        cause=CAUSES[job.failure.kind] if job.failure else "",
         needs=needs_words(job.needs),
         expected_end=expected,
         progress=progress,
@@ -75,7 +78,7 @@ def look(site: Site, job_id: str) -> JobView:
         done=done,
         total=len(lines),
         history=history(site.store.queue.events(job_id), job),
-        log="".join(row.text for row in last_lines(site.store, job_id, LINES)),
+        log="".join(_said(row, is_gang=job.needs.nodes > 1) for row in last_lines(site.store, job_id, LINES)),
         suite=_suite_text(job),
         has_run=records is not None,
     )
@@ -125,6 +128,13 @@ def _answer(job: Job, done: int, total: int, waits_for: str) -> str:
             return f"{name} was cancelled{of_cases}."
         case _:
             return f"{name} failed{of_cases}."
+
+
+def _said(row: LogRow, *, is_gang: bool) -> str:
+    """Lines of a log; those of a job on several machines begin with the machine that wrote them."""
+    if not is_gang:
+        return row.text
+    return "".join(f"{row.follower} | {line}" for line in row.text.splitlines(keepends=True))
 
 
 def _suite_text(job: Job) -> str:

@@ -16,7 +16,7 @@ from paceline.service.leader import Leader
 from paceline.service.scheduler.state import Task
 from paceline.web.pages import Page
 from paceline.web.site import Site
-from paceline.web.words import counted, needs_words
+from paceline.web.words import CAUSES, counted, needs_words
 
 WAITING = 50  # on one page
 MACHINES = 40
@@ -231,7 +231,7 @@ def _over(site: Site, job: Job) -> Over:
         state=job.state,
         ended_at=job.state_at,
         run_id=job.run_id if job.run_id and site.store.has(job.run_id) else None,
-        message=job.failure.message if job.failure else "",
+        message=f"{CAUSES[job.failure.kind]}: {job.failure.message}" if job.failure else "",
     )
 
 

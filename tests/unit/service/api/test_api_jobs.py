@@ -115,6 +115,7 @@ def test_a_job_goes_through_its_states(served: Served) -> None:
     served.leader.step()
     page = served.ask("GET", "jobs/job-1/logs").json
     assert ([line["text"] for line in page["lines"]], page["is_over"]) == (["first\n"], False)
+    assert [line["follower"] for line in page["lines"]] == ["one"]
     served.engine.say("job-1", "second\n")
     served.engine.end("job-1", JobFailure(kind=FailureKind.CASES, message="1 of 1 cases did not succeed"))
     served.leader.step()
@@ -122,6 +123,7 @@ def test_a_job_goes_through_its_states(served: Served) -> None:
     assert ([line["text"] for line in page["lines"]], page["is_over"]) == (["second\n"], True)
     shown = served.ask("GET", "jobs/job-1").json
     assert (shown["state"], shown["failure"]["kind"]) == ("failed", "cases")
+    assert "paceline logs" in shown["failure"]["remedy"]
     assert [entry["kind"] for entry in shown["history"]] == ["submitted", "placed", "ended"]
 
 
