@@ -160,27 +160,27 @@ class RunSummary:
         """How many cases the run has."""
         return len(self.rows) + len(self.not_run)
 
-    @property
+    @cached_property
     def measured(self) -> tuple[Row, ...]:
         """The cases that succeeded."""
         return tuple(row for row in self.rows if row.ok)
 
-    @property
+    @cached_property
     def failed(self) -> tuple[Row, ...]:
         """The cases that did not succeed."""
         return tuple(row for row in self.rows if row.failed)
 
-    @property
+    @cached_property
     def impossible(self) -> tuple[Row, ...]:
         """The cases that cannot be measured on this machine, and that nobody requires."""
         return tuple(row for row in self.rows if not row.ok and not row.failed)
 
-    @property
+    @cached_property
     def doubtful(self) -> tuple[Row, ...]:
         """The cases that succeeded, but are to be trusted less."""
         return tuple(row for row in self.measured if row.doubts)
 
-    @property
+    @cached_property
     def categories(self) -> tuple[str, ...]:
         """Which kinds of benchmarks were measured, in the order of a report."""
         found = dict.fromkeys(row.case.category for row in self.measured)
@@ -307,7 +307,8 @@ def _groups(rows: Iterable[Row]) -> tuple[Group, ...]:
     for row in rows:
         if row.ok and row.lead is not None and math.isfinite(row.lead.value):
             # That one model is faster than another is no news; that one way to run it is, is.
-            work = [str(row.case.parameters.get(key, "")) for key in _WORK]
+            given = row.case.parameters
+            work = [str(given[key]) if key in given else "" for key in _WORK]
             found.setdefault((row.case.benchmark, row.lead.metric.name, row.lead.metric.unit, *work), []).append(row)
     groups = []
     for members in found.values():

@@ -6,7 +6,7 @@ import importlib
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 # Helper processes below this package start in a fraction of the time without pydantic: see serving/load/_worker.py.
@@ -27,6 +27,7 @@ def registry() -> Registry[type[Benchmark[Any]]]:
     return scan("benchmark", "benchmarks", _benchmarks)
 
 
+@cache
 def find(name: str) -> type[Benchmark[Any]]:
     """One benchmark; where its module is called like it, no other one is imported."""
     from paceline.core.registry import named_like
@@ -47,10 +48,11 @@ class PrimaryMetrics(Mapping[str, str]):
 
     def __getitem__(self, name: str) -> str:
         if name not in self._known:
+            from paceline.benchmarks._declared import declared
             from paceline.core.errors import InputError
 
             try:
-                self._known[name] = find(name).primary
+                self._known[name] = declared(name, "primary") or find(name).primary
             except InputError:
                 raise KeyError(name) from None
         return self._known[name]

@@ -10,7 +10,7 @@ from paceline.core.errors import InputError
 from paceline.core.run import RunRecords
 
 if TYPE_CHECKING:
-    from paceline.store import Store
+    from paceline.store.reading import Reader
 
 PUBLISHED = "published:"  # before the name of figures that others published
 
@@ -30,7 +30,7 @@ def read_source(text: str, store: str | None = None) -> Source:
 
 def read_sources(texts: list[str] | tuple[str, ...], store: str | None = None) -> list[Source]:
     """The same for several words; the store is opened only if one of them is to be found there."""
-    from paceline.store import open_store
+    from paceline.store import open_reader
 
     found: dict[int, Source] = {}
     stored: list[int] = []
@@ -42,13 +42,13 @@ def read_sources(texts: list[str] | tuple[str, ...], store: str | None = None) -
         else:
             stored.append(place)
     if stored:
-        with open_store(store) as opened:
+        with open_reader(store) as opened:
             for place in stored:
                 found[place] = _stored(texts[place], opened)
     return [found[place] for place in range(len(texts))]
 
 
-def _stored(text: str, store: Store) -> Source:
+def _stored(text: str, store: Reader) -> Source:
     ids = store.find_runs(text)
     name = text if len(ids) > 1 or text != "last" else ids[0]
     return Source(name, tuple(store.load(run_id) for run_id in ids))

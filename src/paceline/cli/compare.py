@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 @click.option(
     "--metric", "metrics", multiple=True, metavar="NAME", help="Compare this instead of each case's headline."
 )
+@click.option("--all", "whole", is_flag=True, help="Show every row, however many there are.")
 @click.option("--all-metrics", "every", is_flag=True, help="Compare everything that both sides measured.")
 @click.option(
     "--fail-on",
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 def command(
     sides: tuple[str, ...],
     metrics: tuple[str, ...],
+    whole: bool,
     every: bool,
     limits: tuple[str, ...],
     strict: bool,
@@ -58,7 +60,7 @@ def command(
     named = [bound.metric for bound in bounds if bound.metric != "*"]
     comparison = _compared(sides, store, metrics, named, every=every)
     crossed = violations(comparison, bounds, strict=strict)
-    page = pages.page(comparison, full=kind in ("html", "md"))
+    page = pages.page(comparison, full=kind in ("html", "md"), charts=kind is not None, every=whole)
     data = {
         "csv": lambda: compare_data.csv_text(comparison),
         "json": lambda: compare_data.json_text(comparison, crossed),

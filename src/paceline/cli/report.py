@@ -44,10 +44,11 @@ def _format_options(function: Any) -> Any:
 @click.command("report")
 @click.argument("run", default="last")
 @_format_options
+@click.option("--all", "every", is_flag=True, help="Every case on the terminal, however many there are.")
 @click.option("--charts", metavar="DIR", help="Every chart as a picture, and its data as CSV, into this folder.")
 @click.option("-o", "--output", metavar="PATH", help="Where to write; '-' is standard output.")
 @click.option("--store", metavar="URL", help="Where results are kept.")
-def command(run: str, charts: str | None, output: str | None, store: str | None, **chosen: bool) -> None:
+def command(run: str, every: bool, charts: str | None, output: str | None, store: str | None, **chosen: bool) -> None:
     """Show RUN: an id, the beginning of one, or 'last'. Without a format, a table on the terminal."""
     flags = [name for name in FORMATS if chosen[name.replace("-", "_")]]
     if charts is not None and (flags or output):
@@ -60,9 +61,11 @@ def command(run: str, charts: str | None, output: str | None, store: str | None,
         return
     if kind is None:
         from paceline.cli._ceilings import known_ceilings
+        from paceline.core.garbage import no_garbage
         from paceline.report import console
 
-        console.render(records, primary=primary_metrics(), ceilings=known_ceilings(records))
+        with no_garbage():
+            console.render(records, primary=primary_metrics(), ceilings=known_ceilings(records), every=every)
         return
     content = _render(records, kind)
     target = output or _default_target(records, kind)
@@ -103,9 +106,9 @@ def _kind(chosen: list[str], output: str | None) -> str | None:
 
 
 def _load(run: str, store: str | None, *, samples: bool) -> RunRecords:
-    from paceline.store import open_store
+    from paceline.store import open_reader
 
-    with open_store(store) as opened:
+    with open_reader(store) as opened:
         records: RunRecords = opened.load(opened.find_run(run), samples=samples)
     return records
 

@@ -6,6 +6,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from paceline.core.case import Case
@@ -86,6 +88,10 @@ class Measurement(BaseModel):
         if self.statistic == "single":
             return None
         return self.summary.median_interval if self.statistic == "median" else self.summary.mean_interval
+
+    def sample_array(self) -> NDArray[np.float64]:
+        """The samples for arithmetic."""
+        return np.array(self.samples, dtype=np.float64)
 
     @classmethod
     def of_samples(

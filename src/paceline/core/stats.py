@@ -247,6 +247,8 @@ def student_quantile(probability: float, freedom: float) -> float:
         high *= 2.0
     for _ in range(80):
         middle = (low + high) / 2.0
+        if middle in (low, high):
+            break
         if _student_upper(middle, freedom) > 1.0 - probability:
             low = middle
         else:

@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ def to_csv(rows: Rows) -> str:
 
 
 def _of_page(summary: RunSummary, ceilings: KnownCeilings | None) -> list[Chart]:
-    listed = RunSummary(**{**vars(summary), "rows": summary.telling(LISTED)})
+    listed = replace(summary, rows=summary.telling(LISTED))
     found = [chart for section in sections(listed) for part in section_charts(section) for chart in part if chart]
     return found + insight_charts(insights(summary, ceilings))
 

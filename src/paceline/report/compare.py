@@ -21,20 +21,21 @@ from paceline.report.compare_words import (
 from paceline.report.text import SI_UNITS, heading, host_name, one_line, show_value, when
 
 NAMED = 8  # cases that a sentence can hold
-MOST_ROWS = {False: 200, True: 2000}  # of a table on a terminal, and of one on a page
+MOST_ROWS = {False: 50, True: 2000}  # of a table on a terminal, and of one on a page
 
 
-def page(comparison: Comparison, *, full: bool = False) -> Page:
-    """The page; `full` is for files, which have room for the environments of both sides."""
-    blocks = [_block(pairing, comparison, full=full) for pairing in comparison.pairings]
+def page(comparison: Comparison, *, full: bool = False, charts: bool = True, every: bool = False) -> Page:
+    """The page; `full` is for files, which have room for the environments of both sides, `every` row for who asks."""
+    most = None if every else MOST_ROWS[full]
+    blocks = [_block(pairing, comparison, most, full=full, charts=charts) for pairing in comparison.pairings]
     sides = [comparison.pairings[0].reference, *(pairing.new for pairing in comparison.pairings)]
     return Page(title=" and ".join(one_line(side.name) for side in sides), blocks=tuple(blocks))
 
 
-def _block(pairing: Pairing, comparison: Comparison, *, full: bool) -> Block:
+def _block(pairing: Pairing, comparison: Comparison, most: int | None, *, full: bool, charts: bool) -> Block:
     sections = [
-        Section(chart=forest(pairing)),
-        _table(pairing, comparison, full=full),
+        Section(chart=forest(pairing) if charts else None),
+        _table(pairing, comparison, most),
         _means(pairing),
         Section("Succeeded on one side only", lines=tuple(_broken(pairing)), is_doubt=True),
         Section("What to doubt", lines=tuple(_doubts(pairing, comparison)), is_doubt=True),
@@ -47,8 +48,8 @@ def _block(pairing: Pairing, comparison: Comparison, *, full: bool) -> Block:
     return Block(answer(pairing, is_paired=comparison.is_paired), about(pairing, comparison), kept)
 
 
-def _table(pairing: Pairing, comparison: Comparison, *, full: bool) -> Section:
-    rows = ordered(pairing.rows)[: MOST_ROWS[full]]
+def _table(pairing: Pairing, comparison: Comparison, most: int | None) -> Section:
+    rows = ordered(pairing.rows)[:most]
     if not rows:
         return Section()
     names = ("A", "B") if comparison.is_paired else ("Reference", "New")
@@ -75,9 +76,15 @@ def _table(pairing: Pairing, comparison: Comparison, *, full: bool) -> Section:
     if any(kinds for row in rows for kinds in row.doubts):
         marks = comparison.doubts
         columns.append(Column("?", tuple(_marks(row, marks) for row in rows)))
-    more = len(pairing.rows) - len(rows)
-    lines = (f"{more:,} more rows are in `--csv` and `--json`; the ones that changed are here.",) if more else ()
-    return Section(title, columns=tuple(columns), lines=lines)
+    return Section(title, columns=tuple(columns), lines=tuple(_more(pairing.rows, rows)))
+
+
+def _more(every: Sequence[Row], shown: Sequence[Row]) -> Iterator[str]:
+    more = len(every) - len(shown)
+    changed = sum(row.is_change for row in every) - sum(row.is_change for row in shown)
+    if more:
+        told = f"{changed:,} of them changed, but by less" if changed else "all that changed are here"
+        yield f"{more:,} more rows, {told}: `--all` shows them, `--csv` and `--json` have them."
 
 
 def _common_unit(rows: Sequence[Row]) -> str:

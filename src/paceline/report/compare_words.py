@@ -100,8 +100,9 @@ def answer(pairing: Pairing, *, is_paired: bool = False) -> str:
         return _answer_of_one(rows[0], pairing, is_paired=is_paired)
     parts = []
     of = f" of {len(rows)}"
+    first = ordered(rows)
     for verdict, word in ((Verdict.WORSE, "worse"), (Verdict.BETTER, "better"), (Verdict.CHANGED, "changed")):
-        found = [row for row in ordered(rows) if row.verdict is verdict]
+        found = [row for row in first if row.verdict is verdict]
         if found:
             most = f"{one_line(found[0].label)}, {change_words(found[0])}"
             parts.append(f"{len(found)}{of} {word} ({'most of all ' if len(found) > 1 else ''}{most})")

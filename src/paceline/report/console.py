@@ -42,14 +42,19 @@ def render(
     *,
     primary: Mapping[str, str] | None = None,
     ceilings: KnownCeilings | None = None,
+    every: bool = False,
 ) -> None:
-    """Show a run on a terminal or in a pipe; `ceilings` are what is known of the machine beside the run."""
+    """Show a run on a terminal or in a pipe; `ceilings` are what is known of the machine beside the run.
+
+    Of very many cases those that say the most are listed, or `every` one.
+    """
     summary = summarize_run(records, primary)
-    _Printer(console or open_console()).show(summary, insights(summary, ceilings))
+    listed = summary.rows if every else summary.telling(LISTED)
+    _Printer(console or open_console()).show(summary, listed, insights(summary, ceilings))
 
 
 PUBLISHED_WIDTH = 200
-LISTED = 400  # cases at most
+LISTED = 100  # cases at most, unless all are asked for
 MOST_LINES = 8  # below the sentence of an insight
 
 
@@ -63,9 +68,8 @@ class _Printer:
         content = clean(plain(content) if self.ascii else content)
         return Text(content.encode(self.console.encoding, "backslashreplace").decode(self.console.encoding), style)
 
-    def show(self, summary: RunSummary, found: list[Insight]) -> None:
+    def show(self, summary: RunSummary, listed: tuple[Row, ...], found: list[Insight]) -> None:
         self.console.print(self.text(answer(summary), "bold"))
-        listed = summary.telling(LISTED)
         for section in sections(replace(summary, rows=listed)):
             self.console.print()
             if section.title:
@@ -75,7 +79,9 @@ class _Printer:
             self.console.print(self.table(section))
         if len(listed) < len(summary.rows):
             more = len(summary.rows) - len(listed)
-            self.item(f"{more:,} more cases were measured; --md and --csv list all of them", indent=0, style="dim")
+            self.item(
+                f"{more:,} more cases were measured; --all, --md and --csv list all of them", indent=0, style="dim"
+            )
         for insight in found:
             self.insight(insight)
         for table in published_tables(summary.source):

@@ -12,9 +12,10 @@ from paceline.store.listing import RunRow
 from paceline.store.location import default_url, locate
 
 if TYPE_CHECKING:
+    from paceline.store.reading import Reader
     from paceline.store.store import Store
 
-__all__ = ["RunRow", "Store", "default_url", "locate", "open_store"]
+__all__ = ["RunRow", "Store", "default_url", "locate", "open_reader", "open_store"]
 
 
 def open_store(url_or_path: str | Path | None = None) -> Store:
@@ -22,6 +23,19 @@ def open_store(url_or_path: str | Path | None = None) -> Store:
     from paceline.store.opening import open_at
 
     return open_at(locate(default_url() if url_or_path is None else url_or_path))
+
+
+def open_reader(url_or_path: str | Path | None = None) -> Reader:
+    """Open the same store for who only reads runs: at once where there is nothing to be migrated or imported."""
+    from paceline.store.reading import open_file
+
+    location = locate(default_url() if url_or_path is None else url_or_path)
+    reader = open_file(location)
+    if reader is None:
+        from paceline.store.opening import open_at
+
+        return open_at(location)
+    return reader
 
 
 def __getattr__(name: str) -> Any:

@@ -14,19 +14,17 @@ from pydantic import BaseModel
 
 from paceline.core.case import Case
 from paceline.core.metric import Metric
-from paceline.core.record import Cause, Doubt, Measurement, Outcome, Record, Statistic
-from paceline.core.run import Run, RunStatus
-from paceline.core.stats import Summary
+from paceline.core.record import Cause, Doubt, Measurement, Outcome, Record
+from paceline.core.run import Run
 
-RECORD = (
-    *("run_id", "case", "attempt", "outcome", "cause"),
-    *("started_at", "seconds", "facts", "doubts", "conditions"),
-)
+RUN = ("id", "name", "status", "started_at", "ended_at", "version", "command", "tags", "environment")
+RECORD = ("run_id", "case", "attempt", "outcome", "cause", "seconds", "facts", "doubts", "conditions")
 MEASUREMENT = ("metric", "scope", "at", "statistic", "summary", "derived_from", "work")
 
 _RECORD_FIELDS = set(Record.model_fields)
-_MEASUREMENT_FIELDS = set(Measurement.model_fields)
+_OUTCOMES = {one.value: one for one in Outcome}
 _put = object.__setattr__
+_fields = vars(BaseModel)["__dict__"]  # where a model keeps them
 _Model = TypeVar("_Model", bound=BaseModel)
 _FLOAT = "$float"  # JSON has no word for infinities and NaN
 
@@ -51,6 +49,8 @@ def pack(samples: Sequence[float]) -> bytes:
 
 def unpack(data: bytes) -> list[float]:
     """The samples that `pack` was given."""
+    if not data:
+        return []
     found: list[float] = np.frombuffer(data, dtype="<f8").tolist()
     return found
 
@@ -85,68 +85,42 @@ def measurement_rows(record_id: int, record: Record) -> list[dict[str, Any]]:
     ]
 
 
-def to_run(row: Mapping[str, Any], status: RunStatus, cases: Iterable[str]) -> Run:
-    """The run of a row of `runs` and the documents of its cases, as text."""
-    fields = {name: value for name, value in row.items() if name != "runner"}
-    return Run.model_validate(fields | {"status": status, "cases": [_case(text) for text in cases]})
+def to_run(fields: Mapping[str, Any], cases: Iterable[str]) -> Run:
+    """The run of the columns `RUN` and the documents of its cases, which are still text."""
+    run = Run.model_validate(fields)
+    run.cases = [_case(text) for text in cases]
+    return run
 
 
 def to_record(
     measurements: list[Measurement],
+    started_at: datetime,
     run_id: str,
     case: str,
     attempt: int,
     outcome: str,
     cause: str | None,
-    started_at: datetime,
     seconds: float,
     facts: str,
     doubts: str,
     conditions: str,
 ) -> Record:
-    """The record of its measurements and the columns `RECORD`, whose documents are still text."""
-    return _made(
+    """The record of its measurements, its time and the columns `RECORD`, whose documents are still text."""
+    return made(
         Record,
         _RECORD_FIELDS,
         {
             "run_id": run_id,
             "case": _case(case),
             "attempt": attempt,
-            "outcome": Outcome(outcome),
-            "cause": _read(Cause, cause) if cause is not None else None,
+            "outcome": _OUTCOMES[outcome],
+            "cause": read(Cause, cause) if cause is not None else None,
             "started_at": started_at,
             "seconds": seconds,
             "measurements": measurements,
             "facts": loads(facts),
             "doubts": [Doubt.model_validate(doubt) for doubt in loads(doubts)],
             "conditions": loads(conditions),
-        },
-    )
-
-
-def to_measurement(
-    metric: str,
-    scope: str,
-    at: str,
-    statistic: Statistic,
-    summary: str,
-    derived_from: str,
-    work: float | None,
-    samples: bytes = b"",
-) -> Measurement:
-    """The measurement of the columns `MEASUREMENT`, whose documents are still text, and of its samples."""
-    return _made(
-        Measurement,
-        _MEASUREMENT_FIELDS,
-        {
-            "metric": _metric(metric),
-            "scope": scope,
-            "at": loads(at),
-            "statistic": statistic,
-            "summary": _read(Summary, summary),
-            "samples": unpack(samples) if samples else [],
-            "derived_from": derived_from,
-            "work": work,
         },
     )
 
@@ -161,35 +135,35 @@ def from_line(line: str | bytes) -> Record:
     return Record.model_validate(loads(line))
 
 
-@lru_cache(maxsize=32_768)
-def _case(text: str) -> Case:
-    """A case is kept with its run and with each of its records."""
-    return _read(Case, text)
-
-
-def _made(kind: type[_Model], names: set[str], fields: dict[str, Any]) -> _Model:
+def made(kind: type[_Model], names: set[str], fields: dict[str, Any]) -> _Model:
     """A model of fields whose columns have types and whose documents were read: nothing is left to check.
 
     There may be a hundred thousand, so it is put together as `model_construct` does it, and without looking at each
     field. All fields are set and none can be added, so that all models may share the set of their names.
     """
-    made = kind.__new__(kind)
-    _put(made, "__dict__", fields)
-    _put(made, "__pydantic_fields_set__", names)
-    _put(made, "__pydantic_extra__", None)
-    _put(made, "__pydantic_private__", None)
-    return made
+    new = kind.__new__(kind)
+    _fields.__set__(new, fields)
+    _put(new, "__pydantic_fields_set__", names)
+    _put(new, "__pydantic_extra__", None)
+    _put(new, "__pydantic_private__", None)
+    return new
 
 
-def _read(kind: type[_Model], text: str) -> _Model:
+def read(kind: type[_Model], text: str) -> _Model:
     """A model from its JSON in one go; the way through Python is for what JSON has no word for."""
     return kind.model_validate(loads(text)) if _FLOAT in text else kind.model_validate_json(text)
 
 
 @lru_cache(maxsize=4096)
-def _metric(text: str) -> Metric:
+def metric(text: str) -> Metric:
     """Many measurements share few metrics."""
-    return _read(Metric, text)
+    return read(Metric, text)
+
+
+@lru_cache(maxsize=32_768)
+def _case(text: str) -> Case:
+    """A case is kept with its run and with each of its records."""
+    return read(Case, text)
 
 
 def _plain(value: Any) -> Any:

@@ -19,17 +19,18 @@ _REMEDIES = {
 }
 
 
-def reason(error: SQLAlchemyError) -> str:
+def reason(error: Exception) -> str:
     """What the database itself said, in one line, without statements or parameters."""
     said = str(error.orig) if isinstance(error, StatementError) and error.orig else str(error)
     return " ".join(said.split()) or type(error).__name__
 
 
-def remedy(error: SQLAlchemyError, location: Location) -> str:
+def remedy(error: Exception, location: Location) -> str:
     """What to do about it."""
     if isinstance(error, IntegrityError):
         return "this contradicts what the store holds already; use another run id, or cases that the run planned"
-    if isinstance(error, DataError) or not isinstance(error, DBAPIError):
+    is_refusal = isinstance(error, SQLAlchemyError) and not isinstance(error, DBAPIError)
+    if is_refusal or isinstance(error, DataError):
         return "change the value that it refuses"
     said = reason(error).lower()
     for sign, advice in _REMEDIES.items():
@@ -38,6 +39,6 @@ def remedy(error: SQLAlchemyError, location: Location) -> str:
     return "check that the file is intact" if location.path else "check that the server runs and lets you in"
 
 
-def store_error(doing: str, location: Location, error: SQLAlchemyError) -> StoreError:
+def store_error(doing: str, location: Location, error: Exception) -> StoreError:
     """The error to raise when the store at this location could not do something."""
     return StoreError(f"could not {doing} in the store {location.shown}: {reason(error)}; {remedy(error, location)}")

@@ -9,8 +9,8 @@ from sqlalchemy import Text, cast, select
 
 from paceline.core.record import Measurement, Record
 from paceline.core.run import Run, RunRecords
-from paceline.store.loading import is_last, status_of
-from paceline.store.schema import measurements, records, runs
+from paceline.store.liveness import status_of
+from paceline.store.schema import is_last, measurements, records, runs
 from paceline.store.store import Store
 
 _OF_RECORD = ("run_id", "case", "attempt", "outcome", "cause", "started_at", "seconds", "facts", "doubts")
@@ -33,7 +33,7 @@ def headlines(store: Store) -> list[RunRecords]:
             of_run[row.run_id].append(Record.model_validate(fields))
         oldest_first = select(runs).order_by(runs.c.started_at, runs.c.id)
         return [
-            RunRecords(run=_run(row._asdict(), status_of(row)), records=of_run[row.id])
+            RunRecords(run=_run(row._asdict(), status_of(row.status, row.runner)), records=of_run[row.id])
             for row in connection.execute(oldest_first)
         ]
 

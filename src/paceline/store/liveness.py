@@ -7,6 +7,8 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+from paceline.core.run import RunStatus
+
 # The start time is derived from the wall clock, which may be corrected while the process runs.
 CLOCK_TOLERANCE = 5.0
 
@@ -16,6 +18,11 @@ def this_runner() -> dict[str, Any]:
     import psutil
 
     return {"host": socket.gethostname(), "pid": os.getpid(), "started": psutil.Process().create_time()}
+
+
+def status_of(status: RunStatus, runner: Mapping[str, Any]) -> RunStatus:
+    """The status of a run; one whose runner is gone does not run any more."""
+    return "interrupted" if status == "running" and not is_alive(runner) else status
 
 
 def is_alive(runner: Mapping[str, Any]) -> bool:

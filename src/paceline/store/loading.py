@@ -1,67 +1,103 @@
-"""Reads whole records, which may be many: in two queries, and past everything that costs more than the reading."""
+"""Reads runs and whole records, which may be many: past everything that costs more than the reading.
+
+The questions are plain SQL that SQLite and PostgreSQL both understand, so that whoever has a connection can ask them.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
-
-from sqlalchemy import JSON, ColumnElement, Connection, Row, Text, cast, func, select
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Protocol
 
 from paceline.core.garbage import no_garbage
 from paceline.core.record import Measurement, Record
-from paceline.core.run import RunRecords, RunStatus
-from paceline.store import codec, liveness
-from paceline.store.schema import cases, measurements, records, runs
+from paceline.core.run import RunRecords
+from paceline.store import codec
+from paceline.store.liveness import status_of
+from paceline.store.unread import to_measurement
 
 _AT_ONCE = 1_000  # measurements as the database has them, beside those that were read
+_DOCUMENTS = {"command", "tags", "environment", "runner", "case", "cause", "facts", "doubts", "conditions"} | {
+    *("at", "metric", "summary")
+}
+_LAST = """attempt = (
+    SELECT max(other.attempt) FROM records AS other
+    WHERE other.run_id = records.run_id AND other.case_index = records.case_index
+)"""
 
 
-def load_run(connection: Connection, run_id: str, *, samples: bool = True) -> RunRecords | None:
+class Rows(Protocol):
+    """What a database's cursor has in common with every other one."""
+
+    def fetchone(self) -> Any:
+        """The next row, if there is one."""
+
+    def fetchmany(self, size: int, /) -> Sequence[Any]:
+        """Some more rows."""
+
+    def fetchall(self) -> Sequence[Any]:
+        """All other rows."""
+
+
+Ask = Callable[[str, dict[str, Any]], Rows]  # a question in SQL, and the values of the :names in it
+
+
+def load_run(ask: Ask, run_id: str, *, samples: bool = True) -> RunRecords | None:
     """The run with the last attempt at each of its cases, if there is one of this id."""
-    row = connection.execute(select(runs).where(runs.c.id == run_id)).one_or_none()
+    this = {"run_id": run_id}
+    row = ask(f"SELECT {_columns(codec.RUN)}, {_columns(['runner'])} FROM runs WHERE id = :run_id", this).fetchone()
     if row is None:
         return None
+    *fields, runner = row
+    told = dict(zip(codec.RUN, fields, strict=True))
+    told |= {name: codec.loads(told[name]) for name in codec.RUN if name in _DOCUMENTS}
+    told |= {name: _instant(told[name]) for name in ("started_at", "ended_at") if told[name] is not None}
+    told["status"] = status_of(told["status"], codec.loads(runner))
     with no_garbage():
-        planned = select(_as_text(cases.c.document)).where(cases.c.run_id == run_id).order_by(cases.c.case_index)
-        run = codec.to_run(row._asdict(), status_of(row), connection.scalars(planned))
-        found = load_records(connection, (records.c.run_id == run_id) & is_last(), samples=samples)
+        planned = ask(
+            "SELECT CAST(document AS TEXT) FROM cases WHERE run_id = :run_id ORDER BY case_index", this
+        ).fetchall()
+        run = codec.to_run(told, (document for (document,) in planned))
+        found = _records(ask, f"run_id = :run_id AND {_LAST}", this, samples=samples)
         return RunRecords.model_construct(run=run, records=found)
 
 
-def load_records(connection: Connection, which: ColumnElement[bool], *, samples: bool = True) -> list[Record]:
+def load_attempts(ask: Ask, run_id: str, case_index: int) -> list[Record]:
+    """Every attempt at one case, the first one first."""
+    these = {"run_id": run_id, "case_index": case_index}
+    return _records(ask, "run_id = :run_id AND case_index = :case_index", these)
+
+
+def _records(ask: Ask, which: str, values: dict[str, Any], *, samples: bool = True) -> list[Record]:
     """Those that were asked for, in the order of their cases and attempts; `samples` are most of what there is."""
-    columns = [_as_text(measurements.c[name]) for name in (*codec.MEASUREMENT, *(("samples",) if samples else ()))]
+    columns = _columns([*codec.MEASUREMENT, *(["samples"] if samples else [])])
     of_record: dict[int, list[Measurement]] = defaultdict(list)
-    measured = (
-        select(measurements.c.record_id, *columns)
-        .where(measurements.c.record_id.in_(select(records.c.id).where(which)))
-        .order_by(measurements.c.record_id, measurements.c.position)
+    measured = ask(
+        f"SELECT record_id, {columns} FROM measurements "
+        f"WHERE record_id IN (SELECT id FROM records WHERE {which}) ORDER BY record_id, position",
+        values,
     )
-    cursor = connection.execute(measured).cursor  # there are very many, and no column of theirs needs converting
-    assert cursor is not None
-    while some := cursor.fetchmany(_AT_ONCE):
+    while some := measured.fetchmany(_AT_ONCE):
         for record_id, *fields in some:
-            of_record[record_id].append(codec.to_measurement(*fields))
-    told = select(records.c.id, *(_as_text(records.c[name]) for name in codec.RECORD)).where(which)
-    rows = connection.execute(told.order_by(records.c.case_index, records.c.attempt))
-    return [codec.to_record(of_record[record_id], *fields) for record_id, *fields in rows]
-
-
-def is_last() -> ColumnElement[bool]:
-    """Whether a row of `records` is the last attempt at its case."""
-    other = records.alias("other")
-    last = select(func.max(other.c.attempt)).where(
-        other.c.run_id == records.c.run_id, other.c.case_index == records.c.case_index
+            of_record[record_id].append(to_measurement(*fields))
+    told = ask(
+        f"SELECT id, started_at, {_columns(codec.RECORD)} FROM records WHERE {which} ORDER BY case_index, attempt",
+        values,
     )
-    return records.c.attempt == last.correlate(records).scalar_subquery()
+    return [
+        codec.to_record(of_record[record_id], _instant(started_at), *fields)
+        for record_id, started_at, *fields in told.fetchall()
+    ]
 
 
-def status_of(row: Row[Any]) -> RunStatus:
-    """The status of a row of `runs`; one whose runner is gone does not run any more."""
-    status: RunStatus = row.status
-    return "interrupted" if status == "running" and not liveness.is_alive(row.runner) else status
+def _columns(names: Iterable[str]) -> str:
+    """Documents as their text, which the codec reads faster than a driver's own type for them; others as they are."""
+    return ", ".join(f'CAST("{name}" AS TEXT)' if name in _DOCUMENTS else f'"{name}"' for name in names)
 
 
-def _as_text(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """A document's text, which the codec reads faster than the database's own type for it does; others as they are."""
-    return cast(column, Text).label(column.key) if isinstance(column.type, JSON) else column
+def _instant(value: str | datetime) -> datetime:
+    """SQLite keeps it as text, in UTC; PostgreSQL knows the zone."""
+    if isinstance(value, str):
+        return datetime.fromisoformat(f"{value}+00:00")
+    return value.astimezone(UTC)

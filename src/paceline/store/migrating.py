@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, column, func, inspect, select, table
@@ -9,13 +10,13 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from paceline.core.errors import StoreError
 from paceline.store.location import Location
-from paceline.store.schema import REVISIONS, SCHEMA_VERSION
+from paceline.store.versions import REVISIONS, SCHEMA_VERSION, VERSION_TABLE
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
-VERSION_TABLE = "alembic_version"
 ADVISORY_LOCK = 0x9ACE11E  # the same number in every Paceline
+_MIGRATING = threading.Lock()  # Alembic keeps what it works on in its modules, one thing at a time for a whole process
 
 
 def ensure_newest(location: Location, *, reads: Engine, writes: Engine, read_only: bool) -> None:
@@ -32,7 +33,8 @@ def ensure_newest(location: Location, *, reads: Engine, writes: Engine, read_onl
             f"the store {location.shown} has schema version {version or 'none'}, not {SCHEMA_VERSION}, and cannot be "
             f"migrated where it may not be written: copy it to another directory and open that"
         )
-    with writes.begin() as connection:
+    # One after the other: threads of this process by the first, everybody else by the lock of the database itself.
+    with _MIGRATING, writes.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(select(func.pg_advisory_xact_lock(ADVISORY_LOCK)))
         # Whoever held the lock before may have migrated the store, even to a version that is newer than ours.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
 import time
 from pathlib import Path
@@ -17,9 +16,9 @@ from paceline.store import codec, spool
 from paceline.store.failures import store_error
 from paceline.store.location import Location, bad_postgres_url
 from paceline.store.migrating import ensure_newest
+from paceline.store.reading import BUSY_SECONDS, is_read_only, read_only_options
 from paceline.store.store import Store
 
-BUSY_SECONDS = 30
 CONNECT_SECONDS = 10
 _BEGIN = "paceline_begin"  # execution option: how SQLite begins a transaction
 
@@ -28,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 def open_at(location: Location) -> Store:
     """The store at this location, made if there is none."""
-    read_only = location.path is not None and _is_read_only(location.path)
+    read_only = location.path is not None and is_read_only(location.path)
     engine = _postgres_engine(location) if location.path is None else _sqlite_engine(location.path, read_only)
     reads = writes = engine
     if location.path is None:
@@ -64,18 +63,9 @@ def _import_waiting(store: Store) -> None:
             _log.warning("a spooled record still waits: %s", refusal)
 
 
-def _is_read_only(path: Path) -> bool:
-    return path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
-
-
 def _sqlite_engine(path: Path, read_only: bool) -> Engine:
     if read_only:
-        options = {"mode": "ro", "uri": "true"}
-        log = path.with_name(f"{path.name}-wal")
-        if not (log.exists() and log.stat().st_size):
-            # Reading a WAL database writes to a shared-memory file beside it, unless nobody else can be writing.
-            options["immutable"] = "1"
-        url = URL.create("sqlite", database=path.as_uri(), query=options)
+        url = URL.create("sqlite", database=path.as_uri(), query=read_only_options(path) | {"uri": "true"})
     else:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

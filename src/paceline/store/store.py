@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, text, update
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 
 from paceline.core.case import Case
@@ -21,28 +20,21 @@ from paceline.core.run import Run, RunRecords, RunStatus
 from paceline.store import codec, history, liveness, spool
 from paceline.store.failures import reason, remedy, store_error
 from paceline.store.listing import RunRow
-from paceline.store.loading import is_last, load_records, load_run, status_of
+from paceline.store.liveness import status_of
+from paceline.store.loading import Ask, Rows
 from paceline.store.location import Location
 from paceline.store.queue import Queue
-from paceline.store.schema import cases, measurements, partials, records, runs
-
-LAST = "last"
-SHOWN_CANDIDATES = 10
+from paceline.store.reading import Reader
+from paceline.store.schema import cases, is_last, measurements, partials, records, runs
 
 
-class Store:
+class Store(Reader):
     """An open store; `paceline.store.open_store` makes one. Threads may share it, forked processes may not."""
 
     def __init__(self, location: Location, *, reads: Engine, writes: Engine) -> None:
-        self.location = location
+        super().__init__(location)
         self._reads = reads
         self._writes = writes
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Give back the connections."""
@@ -127,50 +119,10 @@ class Store:
         except SQLAlchemyError as error:
             raise store_error(f"import '{path}'", self.location, error) from error
 
-    def load(self, run_id: str, *, samples: bool = True) -> RunRecords:
-        """The run with the last attempt at each of its cases; without `samples` where summaries say enough."""
-        with self._read(f"load run '{run_id}'") as connection:
-            found = load_run(connection, run_id, samples=samples)
-            if found is None:
-                raise unknown("run", run_id, connection.scalars(select(runs.c.id)))
-            return found
-
     def has(self, run_id: str) -> bool:
         """Whether there is a run of this id."""
         with self._read(f"look for run '{run_id}'") as connection:
             return connection.scalar(select(runs.c.id).where(runs.c.id == run_id)) is not None
-
-    def attempts(self, run_id: str, case_index: int) -> list[Record]:
-        """Every attempt at one case, the first one first."""
-        with self._read(f"load case {case_index} of run '{run_id}'") as connection:
-            return load_records(connection, (records.c.run_id == run_id) & (records.c.case_index == case_index))
-
-    def find_run(self, text: str) -> str:
-        """The id of the run that a person means by `last`, an id, or the unambiguous beginning of one."""
-        with self._read("find a run") as connection:
-            newest_first = select(runs.c.id).order_by(runs.c.started_at.desc(), runs.c.id.desc())
-            if text == LAST:
-                newest = connection.scalar(newest_first.limit(1))
-                if newest is None:
-                    raise InputError(f"no last run: the store {self.location.shown} is empty; `paceline run` fills it")
-                return str(newest)
-            # Not LIKE, which in SQLite takes a for A and in both takes _ for anything.
-            begins = func.substr(runs.c.id, 1, len(text)) == text
-            found = connection.scalars(newest_first.where(begins)).all() if text else []
-            if text in found or len(found) == 1:
-                return text if text in found else str(found[0])
-            if not found:
-                raise unknown("run", text, connection.scalars(newest_first))
-        shown = ", ".join(found[:SHOWN_CANDIDATES])
-        more = f" and {len(found) - SHOWN_CANDIDATES} more" if len(found) > SHOWN_CANDIDATES else ""
-        raise InputError(f"'{text}' is the beginning of {len(found)} runs: {shown}{more}; type more of yours")
-
-    def find_runs(self, text: str) -> list[str]:
-        """The ids of the runs that a person means: all that carry this tag, the oldest first, or the one run."""
-        with self._read("find runs") as connection:
-            tagged = connection.execute(select(runs.c.id, runs.c.tags).order_by(runs.c.started_at, runs.c.id))
-            found = [row.id for row in tagged if text in row.tags]
-        return found or [self.find_run(text)]
 
     def runs(self, limit: int | None = 20) -> list[RunRow]:
         """The latest runs, the newest first."""
@@ -188,7 +140,7 @@ class Store:
                 RunRow(
                     id=row.id,
                     name=row.name,
-                    status=status_of(row),
+                    status=status_of(row.status, row.runner),
                     started_at=row.started_at,
                     ended_at=row.ended_at,
                     cases=row.cases,
@@ -276,6 +228,20 @@ class Store:
     def writing(self, doing: str) -> AbstractContextManager[Connection]:
         """A transaction that changes something."""
         return self._write(doing)
+
+    @contextmanager
+    def asking(self, doing: str) -> Iterator[Ask]:
+        """Questions in SQL that are all answered as of one moment."""
+        with self._read(doing) as connection:
+
+            def ask(question: str, values: dict[str, Any]) -> Rows:
+                rows = connection.execute(
+                    text(question), values
+                ).cursor  # there may be very many: as the driver has them
+                assert rows is not None
+                return rows
+
+            yield ask
 
     def reading(self, doing: str) -> AbstractContextManager[Connection]:
         """A transaction that only reads."""

@@ -57,6 +57,20 @@ def test_the_console_fits_100_columns_and_names_what_matters(planted: Comparison
     assert "how runs differ among themselves is not in it" in " ".join(text.split())
 
 
+def test_a_terminal_shows_what_changed_most_and_says_how_to_see_the_rest(
+    planted: Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(pages.MOST_ROWS, False, 2)
+    text = printed(planted)
+    assert "train bert-large bf16" in text
+    assert "3 more rows, all that changed are here: `--all` shows them, `--csv` and `--json` have them." in text
+    monkeypatch.setitem(pages.MOST_ROWS, False, 1)
+    assert "4 more rows, 1 of them changed, but by less: `--all` shows them" in printed(planted)
+    file = io.StringIO()
+    answer_page.show(pages.page(planted, every=True), Console(file=file, width=100, highlight=False))
+    assert "more rows" not in file.getvalue()
+
+
 def test_the_chart_has_every_ratio_in_words(planted: Comparison) -> None:
     chart = forest(planted.pairings[0])
     assert chart is not None

@@ -7,6 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
+from paceline.core.record import Outcome
 from paceline.report import console, terminal
 from support.records import HOSTILE, case, hostile_run, literal_run, record, run_of, sample_run
 
@@ -28,6 +29,19 @@ def shown(run: object, **options: object) -> str:
 
 def test_the_whole_report_of_two_cases() -> None:
     assert shown(literal_run()) == LITERAL
+
+
+def test_of_very_many_cases_those_that_say_the_most_are_listed_unless_all_are_asked_for() -> None:
+    failed = record(case(150, "train", "the one that failed"), outcome=Outcome.FAILED)
+    run = run_of([*(record(case(index, "train", f"number {index}")) for index in range(150)), failed])
+    text = shown(run)
+    assert "train the one that failed" in text
+    assert text.count("train number") == console.LISTED - 1
+    assert "51 more cases were measured; --all, --md and --csv list all of them" in text
+    file = io.StringIO()
+    console.render(run, Console(file=file, width=100), every=True)
+    assert "more cases" not in file.getvalue()
+    assert file.getvalue().count("train number") == 150
 
 
 def test_a_pipe_gets_ascii_and_no_escape_codes() -> None:

@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import Engine, Table, TableClause, column, create_engine, insert, table, text
 
 from paceline.core.errors import InputError, StoreError
-from paceline.store import codec, default_url, liveness, open_store, schema
+from paceline.store import codec, default_url, liveness, open_store, schema, versions
 from paceline.store.location import locate
 from paceline.store.migrating import migration_config, upgrade
 from paceline.store.opening import open_at
@@ -158,8 +158,8 @@ def test_the_known_versions_are_those_of_the_migrations() -> None:
     from alembic.script import ScriptDirectory
 
     scripts = ScriptDirectory.from_config(migration_config())
-    assert scripts.get_heads() == [schema.SCHEMA_VERSION]
-    assert tuple(step.revision for step in reversed(list(scripts.walk_revisions()))) == schema.REVISIONS
+    assert scripts.get_heads() == [versions.SCHEMA_VERSION]
+    assert tuple(step.revision for step in reversed(list(scripts.walk_revisions()))) == versions.REVISIONS
 
 
 def test_the_migrations_make_the_tables_that_the_code_uses(url: str) -> None:
@@ -190,7 +190,7 @@ def test_a_store_of_the_first_version_is_migrated_with_its_data(url: str) -> Non
         store.keep_partial("run-1", 1, 1, "step_time", "s", [1.0])
         assert len(store.recover("run-1")) == 1
     with engine.connect() as connection:
-        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == schema.SCHEMA_VERSION
+        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == versions.SCHEMA_VERSION
     engine.dispose()
 
 

@@ -86,7 +86,8 @@ class Matched:
 
 def match(reference: Side, new: Side) -> Matched:
     """Pair the cases: by key; then by all parameters that both have; then by those that tell cases of a side apart."""
-    left, right = _pools(reference), _pools(new)
+    keys: dict[int, str] = {}
+    left, right = _pools(reference, keys), _pools(new, keys)
     pairs: list[tuple[Pool, Pool]] = [(left[key], right[key]) for key in left if key in right]
     same = {id(pool) for pool, _ in pairs}
     rest = ([left[key] for key in left if key not in right], [right[key] for key in right if key not in left])
@@ -114,10 +115,12 @@ def _match(label: str, one: Pool, other: Pool, *, is_alike: bool) -> Match:
     return Match(label, one, other, () if is_alike else differences(one.case, other.case), is_alike)
 
 
-def _pools(side: Side) -> dict[str, Pool]:
+def _pools(side: Side, keys: dict[int, str]) -> dict[str, Pool]:
+    """The records by case; `keys` are those of cases that were seen, which records and sides may share."""
     found: dict[str, list[Record]] = {}
     for record in side.records:
-        found.setdefault(record.case.key, []).append(record)
+        key = keys.get(id(record.case)) or keys.setdefault(id(record.case), record.case.key)
+        found.setdefault(key, []).append(record)
     return {key: Pool(records[0].case, tuple(records)) for key, records in found.items()}
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.record import Measurement
-from paceline.core.stats import CONFIDENCE, Interval, student_quantile
+from paceline.core.stats import CONFIDENCE, Interval, Samples, student_quantile
 
 FALSE_ALARMS = 0.05  # the share of false ones among all that are called changes
 FLOOR = 2e-4  # of a value: no side is known better than this, however alike its samples are
@@ -33,7 +33,7 @@ class Part(NamedTuple):
     """A metric of one repetition in one run, and the samples that stand behind it."""
 
     measurement: Measurement
-    samples: Sequence[float] = ()  # those of the time that a rate was computed from
+    samples: Samples = ()  # those of the time that a rate was computed from
 
 
 class Ratio(NamedTuple):
@@ -228,7 +228,7 @@ def _known(part: Measurement, count: float) -> tuple[float, float, float, float]
     return value, log, error**2 * told / effective, max(1.0, reach * math.sqrt(effective) / 2.0)
 
 
-def independent(series: Sequence[Sequence[float]]) -> Floats:
+def independent(series: Sequence[Samples]) -> Floats:
     """How many independent samples each series is worth if each sample resembles the one before it, and only so.
 
     The correlation of neighbours is taken without its bias in short series, and never rounded down to none: what the

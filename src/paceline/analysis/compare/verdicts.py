@@ -279,27 +279,29 @@ def _drafts(pair: Match, wanted: Wanted) -> tuple[list[Draft], str]:
 
 
 def _row(draft: Draft, ratio: Ratio, called: bool) -> Row:
-    pair, metric = draft.pair, draft.measured.metric
+    pair, measured, before, after = draft
     return Row(
         label=pair.label,
         category=pair.reference.case.category,
-        metric=metric,
-        scope=draft.measured.scope,
-        at=draft.measured.at,
+        metric=measured.metric,
+        scope=measured.scope,
+        at=measured.at,
         ratio=ratio,
-        parts=(len(draft.before), len(draft.after)),
-        samples=(_count(draft.before), _count(draft.after)),
+        parts=(len(before), len(after)),
+        samples=(_count(before), _count(after)),
         doubts=(_doubts(pair.reference), _doubts(pair.new)),
-        verdict=_verdict(metric, ratio, called),
+        verdict=_verdict(measured.metric, ratio, called),
     )
 
 
 def _count(parts: Iterable[Part]) -> int:
-    return sum(part.measurement.summary.count for part in parts)
+    return sum([part.measurement.summary.count for part in parts])
 
 
 def figures(record: Record) -> dict[Key, Measurement]:
     """The measurements of the case as a whole and at its points; those of single ranks where it has no other."""
+    if not any(measured.scope for measured in record.measurements):
+        return {_key(measured): measured for measured in record.measurements}
     whole = {measured.metric.name for measured in record.measurements if not measured.scope}
     return {
         _key(measured): measured
@@ -309,7 +311,7 @@ def figures(record: Record) -> dict[Key, Measurement]:
 
 
 def _key(measured: Measurement) -> Key:
-    return measured.metric.name, measured.scope, tuple(measured.at.items())
+    return measured.metric.name, measured.scope, tuple(measured.at.items()) if measured.at else ()
 
 
 def _named(name: str, known: Figures) -> list[Key]:
@@ -322,7 +324,7 @@ def part_of(index: Figures, key: Key) -> Part:
     """The metric with the samples behind it."""
     measured = index[key]
     source = index.get((measured.derived_from, *key[1:])) if measured.derived_from else measured
-    return Part(measured, source.samples if source is not None else ())
+    return Part(measured, source.sample_array() if source is not None else ())
 
 
 def _doubts(pool: Pool) -> tuple[str, ...]:
