@@ -78,7 +78,10 @@ class Placed:
     @property
     def is_open(self) -> bool:
         """Whether bytes that were not counted could make memory the bound after all."""
-        return bool(self.work.left_out) and self.bound is not Bound.MEMORY and self.share < NEAR
+        if not self.work.left_out or self.bound is Bound.MEMORY or self.share >= NEAR:
+            return False
+        most = self.work.most_traffic
+        return most is None or most / self.memory.value >= max(self.share, FAR)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ is itself a model: a lower bound made of the facts that its record carries, with
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.core.layout import Layout
 from paceline.core.record import Measurement, Record
@@ -31,6 +31,8 @@ MESH = (
     "and optimizer state read and written once"
 )
 KEPT = "; what else was allocated at the peak, written and read once"
+SAVED = "; what was kept for the backward pass, written and read once"
+PASSED = "; at most also each operator's result, written and read once, as far as no cache holds it"
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Work:
     formula: str  # how the bytes were counted
     is_modelled: bool = False  # rather than exact
     left_out: str = ""  # what was not counted, so that more is moved than this
+    passed: float = 0.0  # of what was left out, the bytes that operators hand each other; a cache may hold them
 
     @property
     def intensity(self) -> float:
@@ -55,6 +58,19 @@ class Work:
     def traffic(self) -> float:
         """Bytes per second, at least."""
         return self.rate / self.intensity
+
+    @property
+    def most_traffic(self) -> float | None:
+        """Bytes per second if no cache held anything; None where that is not known."""
+        if self.left_out and not self.passed:
+            return None
+        return self.rate * (self.moved + self.passed) / self.flops
+
+    @property
+    def least_intensity(self) -> float | None:
+        """Operations for each byte if no cache held anything; None where that is not known."""
+        most = self.most_traffic
+        return None if most is None else self.rate / most
 
 
 def work_of(record: Record) -> Work | None:
@@ -112,7 +128,9 @@ def _triad(record: Record) -> Work | None:
 
 def _inference(record: Record) -> Work | None:
     precision = unit_format(str(record.facts["precision"]))
-    return _model(record, WORD[precision] * float(record.facts["parameter_count"]), FORWARD)
+    found = _model(record, WORD[precision] * float(record.facts["parameter_count"]), FORWARD)
+    results = 2.0 * float(record.facts.get("activation_bytes") or 0)
+    return replace(found, passed=results, formula=found.formula + PASSED) if found and results else found
 
 
 def _train(record: Record) -> Work | None:
@@ -122,8 +140,12 @@ def _train(record: Record) -> Work | None:
     passes = 2 * WORD[unit_format(str(facts["precision"]))]
     per_weight = passes + 2 * MASTER + 2 * MASTER * (1 + moments)
     peak = record.measurement("peak_device_memory")
-    kept = None if peak is None else max(0.0, peak.value - weights * MASTER * (2 + moments))
-    return _model(record, weights * per_weight, TRAINING, kept)
+    if peak is not None:
+        kept = max(0.0, peak.value - weights * MASTER * (2 + moments))
+        return _model(record, weights * per_weight, TRAINING + KEPT, kept)
+    if facts.get("activation_bytes"):
+        return _model(record, weights * per_weight, TRAINING + SAVED, float(facts["activation_bytes"]))
+    return _model(record, weights * per_weight, TRAINING)
 
 
 def _mesh(record: Record) -> Work | None:
@@ -136,7 +158,7 @@ def _mesh(record: Record) -> Work | None:
         return None
     kept = record.measurement("activation_memory")
     reading = weights * passes * WORD[unit_format(str(facts["precision"]))]
-    return _model(record, reading + 2 * held, MESH, kept.value if kept else None)
+    return _model(record, reading + 2 * held, MESH + KEPT if kept else MESH, kept.value if kept else None)
 
 
 def _model(record: Record, moved: float, formula: str, kept: float | None = None) -> Work | None:
@@ -151,7 +173,7 @@ def _model(record: Record, moved: float, formula: str, kept: float | None = None
         rate=rate.value if record.case.target == "cpu" else rate.value / record.case.ranks,
         unit=rate.metric.unit,
         precision=unit_format(str(record.facts["precision"])),
-        formula=formula if kept is None else formula + KEPT,
+        formula=formula,
         is_modelled=True,
         left_out=ACTIVATIONS if kept is None else "",
     )

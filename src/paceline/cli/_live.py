@@ -24,10 +24,9 @@ SYMBOLS = {Outcome.OK: "✓", Outcome.UNSUPPORTED: "-"}
 def headline(record: Record) -> Measurement | None:
     """The measurement that leads, as in a report."""
     from paceline.analysis.summary import headline_of
-    from paceline.benchmarks import registry
+    from paceline.benchmarks import PrimaryMetrics
 
-    benchmark = registry().entries.get(record.case.benchmark)
-    found = headline_of(record, benchmark.primary if benchmark else None)
+    found = headline_of(record, PrimaryMetrics().get(record.case.benchmark))
     return found or (record.measurements[0] if record.measurements else None)
 
 

@@ -92,7 +92,7 @@ def expand_here(
     suite: Suite, overrides: dict[str, Any], world: Others, peer: str | None = None, turns: Turns | None = None
 ) -> list[Case]:
     """The suite's cases on this machine, or where its ranks will be; each also under the peer, or in turns."""
-    from paceline.benchmarks import registry
+    from paceline.benchmarks import find, registry
     from paceline.cli._peer import with_peer
     from paceline.machine import gpu_count
 
@@ -100,8 +100,8 @@ def expand_here(
     size, nodes = (world.size, world.nodes) if world is not None else (1, 1)
     here = Here(gpus=gpus, world=size, nodes=nodes)
     if turns is not None:
-        return turns.cases(lambda side: expand(suite, registry().get, here, {**overrides, **side}))
-    cases = expand(suite, registry().get, here, overrides)
+        return turns.cases(lambda side: expand(suite, find, here, {**overrides, **side}))
+    cases = expand(suite, find, here, overrides)
     return with_peer(cases, peer, registry().entries) if peer is not None else cases
 
 
@@ -157,11 +157,11 @@ def resume(name: str, store: str | None, output: Output, world: Others, *, retry
 
 def _refuse_other_nodes(todo: list[Case], world: Others) -> None:
     """A case that says over how many hosts it goes must not be resumed over others."""
-    from paceline.benchmarks import registry
+    from paceline.benchmarks import find
 
     here = world.nodes if world is not None else 1
     for case in todo:
-        benchmark = registry().get(case.benchmark)
+        benchmark = find(case.benchmark)
         wanted = benchmark.nodes(benchmark.Parameters.read(case.parameters, case.title))
         if wanted not in (None, here):
             raise InputError(
@@ -287,9 +287,6 @@ def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
     """Print the results and write the report; whether there is one."""
     from paceline.analysis.compare.turns import is_in_turns
     from paceline.cli._ab import show_turns
-    from paceline.cli._ceilings import known_ceilings
-    from paceline.cli.report import primary_metrics
-    from paceline.report import console
 
     path = _write_report(records, output) if output.report else None
     if output.answer is None and is_in_turns(records):
@@ -304,6 +301,10 @@ def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
     if output.answer is not None:
         output.answer(records)
     else:
+        from paceline.cli._ceilings import known_ceilings
+        from paceline.cli.report import primary_metrics
+        from paceline.report import console
+
         console.render(records, primary=primary_metrics(), ceilings=known_ceilings(records))
     if path is not None:
         click.echo(f"\nReport: {path}")

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 FORMATS = {
     "json": "one JSON object, for programs",
     "jsonl": "one JSON object per node",
+    "csv": "what the chart draws: one row per metric and node",
     "md": "Markdown",
     "html": "a self-contained page",
+    "png": "the chart as a picture; needs 'paceline[charts]'",
     "xlsx": "an Excel workbook; needs 'paceline[exports]'",
 }
 DEFECTIVE = 1  # the exit code
@@ -101,12 +103,14 @@ def _write(found: Diagnosis, kind: str, output: str | None) -> None:
     forms: dict[str, Any] = {
         "json": diagnosis_files.as_json,
         "jsonl": diagnosis_files.as_jsonl,
+        "csv": diagnosis_files.as_csv,
         "md": diagnosis_files.as_markdown,
         "html": diagnosis_html.render,
+        "png": diagnosis_files.as_png,
         "xlsx": diagnosis_files.as_xlsx,
     }
     content = forms[kind](found)
-    target = output or (f"paceline-diagnosis.{kind}" if kind in ("html", "xlsx") else "-")
+    target = output or (f"paceline-diagnosis.{kind}" if kind in ("html", "png", "xlsx") else "-")
     if target == "-":
         click.echo(content, nl=False)
         return

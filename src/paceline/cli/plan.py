@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FAMILIES: dict[str, ModelFamily] = {name: name for name in get_args(ModelFamily)}
 BATCH_PER_GPU = 32
 HEAD_SIZE = 64
-PIPE_WIDTH = 120
+PIPE_WIDTH = 100
 _COUNT = click.IntRange(1, 1_000_000)
 _LAYERS = click.IntRange(1, 1000)
 _GPUS = click.IntRange(1, 65_536)
@@ -188,6 +188,10 @@ def _show(found: Plan, shown: Sequence[Candidate], known: Known) -> None:
     console.print()
     console.print(_memories(console, shown))
     console.print()
+    console.print(Text("As `paceline run parallel --case` takes them:"))
+    for one in shown:
+        console.print(Text(str(one.layout)))
+    console.print()
     fits = found.considered - found.too_large
     console.print(
         Text(
@@ -209,7 +213,7 @@ def _times(console: Console, shown: Sequence[Candidate]) -> Table:
         time = one.time
         spent = (time.compute, time.recompute, time.bubble, time.communication, time.optimizer)
         table.add_row(
-            str(one.layout),
+            _short(one),
             _rate(one.samples_per_s),
             _rate(one.tokens_per_s),
             f"{100 * one.mfu:.1f} %" if one.mfu is not None else "unknown",
@@ -222,16 +226,17 @@ def _memories(console: Console, shown: Sequence[Candidate]) -> Table:
     from paceline.core.quantity import show_size
 
     names = ("parameters", "casts", "gradients", "optimizer", "activations", "vocabulary")
-    table = _table(console, "memory of the fullest rank", "peak", *names)
+    table = _table(console, "fullest rank", "peak", "weights", *names[1:])
     for one in shown:
         parts = (getattr(one.memory, name) for name in names)
-        table.add_row(_short(one), show_size(one.memory.peak), *(show_size(part) for part in parts))
+        stage = f" stage {one.memory.stage}" if one.memory.stage else ""
+        table.add_row(_short(one) + stage, show_size(one.memory.peak), *(show_size(part) for part in parts))
     return table
 
 
 def _short(one: Candidate) -> str:
     layout = one.layout
-    return f"{layout.mesh}{' ac' if layout.checkpointing else ''} mb{layout.micro_batch}, stage {one.memory.stage}"
+    return f"{layout.mesh}{' ac' if layout.checkpointing else ''} mb{layout.micro_batch}"
 
 
 def _table(console: Console, first: str, *numbers: str) -> Table:

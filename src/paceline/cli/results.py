@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 LISTED = 20
+SHORTEST_NAME = 5  # of a suite, however little room there is
 
 
 @click.command("results")
@@ -107,31 +108,27 @@ def _table(rows: list[RunRow]) -> None:
 
     console = open_console()
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else box.ASCII2, show_edge=False, pad_edge=False)
-    for header, justify in _HEADERS:
-        # An id or a status that is cut short says something else; a suite's name or a date does not.
-        widest = {"Run": max(len(row.id) for row in rows), "Status": max(len(row.status) for row in rows)}.get(header)
-        table.add_column(
-            header,
-            justify="right" if justify else "left",
-            no_wrap=True,
-            overflow="ellipsis" if header in ("Suite", "Started") else "fold",
-            min_width=widest,
-        )
+    lines = []
     for row in rows:
         took = show_duration((row.ended_at - row.started_at).total_seconds()) if row.ended_at else ""
-        ok, not_ok = f"{row.ok} of {row.cases}", str(row.not_ok or "")
-        cells = [row.id, row.name, when(row.started_at), took, ok, not_ok, row.status]
+        started = when(row.started_at).removesuffix(" UTC")
+        lines.append([row.id, row.name, started, took, f"{row.ok} of {row.cases}", str(row.not_ok or ""), row.status])
+    told = [place for place, header in enumerate(_HEADERS) if header != "Not ok" or any(row.not_ok for row in rows)]
+    widths = [max(len(_HEADERS[place]), *(len(one_line(cells[place])) for cells in lines)) for place in told]
+    # Only a suite's name may be cut: half an id, a count or a status says something else.
+    room = console.width - sum(widths) + widths[1] - 3 * (len(told) - 1)
+    for place, width in zip(told, widths, strict=True):
+        table.add_column(
+            _HEADERS[place],
+            justify="right" if _HEADERS[place] in ("Took", "Ok", "Not ok") else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            width=width if place != 1 else max(SHORTEST_NAME, min(width, room)),
+        )
+    for row, cells in zip(rows, lines, strict=True):
         styles = ["bold", "", "", "", "", "red" if row.not_ok else "", "yellow" if row.status != "finished" else ""]
-        table.add_row(*(Text(one_line(cell), style) for cell, style in zip(cells, styles, strict=True)))
+        table.add_row(*(Text(one_line(cells[place]), styles[place]) for place in told))
     console.print(table)
 
 
-_HEADERS = (
-    ("Run", False),
-    ("Suite", False),
-    ("Started", False),
-    ("Took", True),
-    ("Ok", True),
-    ("Not ok", True),
-    ("Status", False),
-)
+_HEADERS = ("Run", "Suite", "Started, UTC", "Took", "Ok", "Not ok", "Status")

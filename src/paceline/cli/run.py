@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,12 +32,12 @@ class RunCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         args = joined_value(args, lambda words: self._named(words) is not None)
         what = self._what(args)
-        if what is None:  # a resumed run, which takes no parameters: know them, to say so
-            ctx.meta[FLAGS] = flags_of(_every_field())
-        else:
+        if what is not None:
             suite = find_suite(what)
             ctx.meta[SUITE] = suite
             ctx.meta[FLAGS] = flags_of(_fields_of(suite), required=not suite.is_written)
+        elif self._other_flags(args):  # a resumed run, which takes no parameters: know them, to say so
+            ctx.meta[FLAGS] = flags_of(_every_field())
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -52,9 +53,13 @@ class RunCommand(click.Command):
 
     def _named(self, args: Sequence[str]) -> str | None:
         """The first argument that is neither a flag nor the value of one."""
+        if args and not args[0].startswith("-"):
+            return args[0]
+        # To import every benchmark takes most of the time in which a run starts.
+        more = flags_of(_every_field()) if self._other_flags(args) else []
         takes_value = {
             name
-            for option in (*self.params, *flags_of(_every_field()))
+            for option in (*self.params, *more)
             if isinstance(option, click.Option) and not option.is_flag
             for name in option.opts
         }
@@ -67,6 +72,11 @@ class RunCommand(click.Command):
             elif not arg.startswith("-"):
                 return arg
         return None
+
+    def _other_flags(self, args: Sequence[str]) -> bool:
+        """Whether there may be flags of a benchmark, or the user asks for all flags."""
+        own = {name for option in self.params if isinstance(option, click.Option) for name in option.opts}
+        return any(arg.startswith("-") and arg.partition("=")[0] not in own for arg in args)
 
 
 @click.command(cls=RunCommand, params=case_flags())
@@ -159,16 +169,17 @@ def command(
 
 def find_suite(what: str) -> Suite:
     """A suite file, a suite that ships, or a benchmark as a suite of one case."""
-    from paceline.benchmarks import registry
+    from paceline.benchmarks import find, registry
     from paceline.core.suite import Suite
     from paceline.runner.suite_file import load_suite, shipped
 
     if "/" in what or what.endswith((".yaml", ".yml")) or what in shipped():
         return load_suite(what)
+    with suppress(InputError):
+        return Suite.of_benchmark(find(what).name)
     benchmarks = registry()
-    if what in benchmarks.entries or any(what in failure.module for failure in benchmarks.broken):
+    if any(what in failure.module for failure in benchmarks.broken):
         benchmarks.get(what)
-        return Suite.of_benchmark(what)
     known = [*shipped(), *benchmarks.entries]
     guess = nearest(what, known)
     hint = f"did you mean '{guess}'?" if guess else f"known are {', '.join(sorted(known))}"
@@ -177,13 +188,12 @@ def find_suite(what: str) -> Suite:
 
 def _fields_of(suite: Suite) -> dict[str, Any]:
     """The parameters of every benchmark in the suite, once each."""
-    from paceline.benchmarks import registry
+    from paceline.benchmarks import find
 
     fields: dict[str, Any] = {}
-    for entry in suite.cases:
-        name = entry.get("benchmark")
-        if isinstance(name, str) and name in registry().entries:
-            for key, field in registry().get(name).Parameters.model_fields.items():
+    for name in dict.fromkeys(str(entry.get("benchmark")) for entry in suite.cases):
+        with suppress(InputError):  # whoever expands the suite says so
+            for key, field in find(name).Parameters.model_fields.items():
                 fields.setdefault(key, field)
     return fields
 

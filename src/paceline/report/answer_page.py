@@ -86,7 +86,7 @@ def markdown(page: Page) -> str:
 
 def html(page: Page) -> str:
     """The page as one file that needs nothing else."""
-    from paceline.report.html import Drawing, page_templates  # a terminal needs no templates, and they take a while
+    from paceline.report.html import Drawing, render_page  # a terminal needs no templates, and they take a while
 
     drawn = charts.available()
     drawings = {
@@ -95,17 +95,14 @@ def html(page: Page) -> str:
         for at, section in enumerate(block.sections)
         if drawn and section.chart is not None
     }
-    return (
-        page_templates()
-        .get_template("answer.html")
-        .render(
-            page=page,
-            version=VERSION,
-            drawings=drawings,
-            with_code=_html_line,
-            charts_missing=not drawn and any(section.chart for block in page.blocks for section in block.sections),
-            style=Markup(page_templates().get_template("report.css").render()),
-        )
+    return render_page(
+        "answer.html",
+        answer=page.lead,
+        version=VERSION,
+        page=page,
+        drawings=drawings,
+        with_code=_html_line,
+        charts_missing=not drawn and any(section.chart for block in page.blocks for section in block.sections),
     )
 
 

@@ -27,6 +27,8 @@ from paceline.report.text import (
 )
 
 BARS = 60  # of one metric at most; nobody reads more
+BARS_WIDTH = 540
+ROOM, MOST_ROOM = 250, 380  # beside the bars, for the names of cases
 PLOTTED = 2000  # samples at most; more would only make the file larger
 
 # Each role has a colour of its own, so that a style sheet can give it another one for a dark page.
@@ -81,8 +83,10 @@ def overview(cases: Sequence[Row]) -> Chart | None:
             notes.append(f"The {BARS} best of {len(rows):,} cases by {humanize(name)} are drawn.")
             rows.sort(key=lambda row: row.headline.value if row.headline else 0.0, reverse=better is not Better.LOWER)
             del rows[BARS:]
-    specs = [_panel(name, unit, better, rows) for (name, unit, better), rows in panels.items()]
     shown = [row for rows in panels.values() for row in rows]
+    # Layouts and generated models have long names that differ at their ends: they take room from the bars.
+    room = min(MOST_ROOM, max(ROOM, 6.4 * max(len(one_line(row.label)) for row in shown)))
+    specs = [_panel(name, unit, better, rows, room) for (name, unit, better), rows in panels.items()]
     return Chart(
         spec={"vconcat": specs, "spacing": 26, "config": CONFIG},
         title="Result of each case with its interval",
@@ -91,7 +95,7 @@ def overview(cases: Sequence[Row]) -> Chart | None:
     )
 
 
-def _panel(name: str, unit: str, better: Better, rows: Sequence[Row]) -> Spec:
+def _panel(name: str, unit: str, better: Better, rows: Sequence[Row], room: float) -> Spec:
     figures = [row.headline for row in rows if row.headline]
     scale, label = axis_scale(unit, max(abs(figure.value) for figure in figures))
     values = []
@@ -117,7 +121,7 @@ def _panel(name: str, unit: str, better: Better, rows: Sequence[Row]) -> Spec:
             "domainColor": MUTED,
             "ticks": False,
             "labelColor": INK,
-            "labelLimit": 250,
+            "labelLimit": room,
             "labelPadding": 10,
             "minExtent": 190,
         },
@@ -138,7 +142,7 @@ def _panel(name: str, unit: str, better: Better, rows: Sequence[Row]) -> Spec:
             "offset": 8,
         },
         "data": {"values": values},
-        "width": 540,
+        "width": BARS_WIDTH - (room - ROOM),
         "height": {"step": 30},
         "layer": [
             {
@@ -213,7 +217,7 @@ def draw_png(chart: Chart, scale: float = 2.0) -> bytes:
     """The chart as a picture on white."""
     if chart.svg:
         return bytes(_converter().svg_to_png(_on_paper(chart.svg), scale=scale))
-    spec = {**chart.spec, "config": {**CONFIG, "background": PAPER}, "padding": 18}
+    spec = {**chart.spec, "config": {**CONFIG, **chart.spec.get("config", {}), "background": PAPER}, "padding": 18}
     drawn: bytes = _converter().vegalite_to_png(_cleaned(spec), scale=scale)
     return drawn
 

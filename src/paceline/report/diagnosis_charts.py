@@ -28,7 +28,7 @@ BAD = "#b4451f"  # the page's second line colour
 
 def strips(diagnosis: Diagnosis) -> Chart | None:
     """The metrics with defects, the worst first; without any, those in which nodes differ most."""
-    accused = _accused(diagnosis)
+    accused = accused_in(diagnosis)
     chosen = _chosen(diagnosis, accused)
     if not chosen:
         return None
@@ -39,7 +39,7 @@ def strips(diagnosis: Diagnosis) -> Chart | None:
     for one, row in zip(chosen, rows, strict=True):
         spread = BAND * one.spread if math.isfinite(one.spread) else 0.0
         bands.append({"row": row, "low": _at(-spread, edges), "high": _at(spread, edges)})
-        limit = _limit(one)
+        limit = limit_of(one)
         if limit is not None and edges[0] <= limit <= edges[1]:
             limits.append({"row": row, "at": 100 * limit})
         bad = accused.get(one.column.name, set())
@@ -70,7 +70,7 @@ def strips(diagnosis: Diagnosis) -> Chart | None:
     )
 
 
-def _accused(diagnosis: Diagnosis) -> dict[str, set[int]]:
+def accused_in(diagnosis: Diagnosis) -> dict[str, set[int]]:
     """By metric, the places of the nodes that it makes defective."""
     places = {node: place for place, node in enumerate(diagnosis.table.nodes)}
     found: dict[str, set[int]] = {}
@@ -95,7 +95,7 @@ def _chosen(diagnosis: Diagnosis, accused: dict[str, set[int]]) -> list[Judged]:
 def _edges(chosen: Sequence[Judged]) -> tuple[float, float]:
     """What the axis spans: every dot and limit, but not so far that dots near the baseline become one."""
     finite = np.concatenate([one.changes[np.isfinite(one.changes)] for one in chosen])
-    limits = [limit for one in chosen if (limit := _limit(one)) is not None]
+    limits = [limit for one in chosen if (limit := limit_of(one)) is not None]
     low = min([float(finite.min()), 0.0, *(1.25 * limit for limit in limits)])
     high = max([float(finite.max()), 0.0, *(1.25 * limit for limit in limits)])
     low, high = max(low, -FARTHEST), min(high, FARTHEST)
@@ -108,7 +108,8 @@ def _at(change: float, edges: tuple[float, float]) -> float:
     return 100 * min(max(change, edges[0]), edges[1])
 
 
-def _limit(one: Judged) -> float | None:
+def limit_of(one: Judged) -> float | None:
+    """The change beyond which its rule calls a node worse, with its sign."""
     if one.rule.worse_by is None:
         return None
     return -one.rule.worse_by if one.column.better is Better.HIGHER else one.rule.worse_by

@@ -1,15 +1,21 @@
-"""A diagnosis for programs, notes and spreadsheets: JSON, JSON lines, Markdown, Excel."""
+"""A diagnosis for programs, notes and spreadsheets: JSON, JSON lines, CSV, Markdown, Excel, and its chart as PNG."""
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import math
+import textwrap
+from dataclasses import replace
 from typing import Any
 
 from paceline.analysis.diagnose.judge import Diagnosis, Finding, State, Verdict
-from paceline.core.errors import MissingDependency
+from paceline.core.errors import InputError, MissingDependency
+from paceline.report.charts import draw_png
+from paceline.report.csv import harmless
 from paceline.report.diagnosis import answer, compared_with, lines_of
+from paceline.report.diagnosis_charts import accused_in, limit_of, strips
 from paceline.report.text import escape, one_line
 
 MOST_CELLS = 200_000  # of values in a workbook; more take minutes to write and to open
@@ -85,6 +91,38 @@ def as_markdown(diagnosis: Diagnosis) -> str:
         ]
         parts += ["## Doubts, and what to do", "\n".join(told_caveats)]
     return "\n\n".join(parts) + "\n"
+
+
+def as_png(diagnosis: Diagnosis) -> bytes:
+    """The page's chart as a picture, with the answer above it, since no page stands around it."""
+    chart = strips(diagnosis)
+    if chart is None:
+        raise InputError("there is nothing to draw: no metric was compared with a baseline; see --md for the verdicts")
+    title = {"text": textwrap.wrap(answer(diagnosis), 84), "subtitle": textwrap.wrap(chart.notes[0], 108)}
+    return draw_png(replace(chart, spec={**chart.spec, "title": {**title, "anchor": "start", "offset": 16}}))
+
+
+def as_csv(diagnosis: Diagnosis) -> str:
+    """What the chart draws, of all metrics that were compared and all nodes that measured them: a row each."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(("metric", "unit", "better", "baseline", "spread", "limit", "node", "value", "change", "defective"))
+    accused = accused_in(diagnosis)
+    places = {column.name: place for place, column in enumerate(diagnosis.table.columns)}
+    for one in diagnosis.judged:
+        column, bad = one.column, accused.get(one.column.name, set())
+        shared = (column.name, column.unit, column.better.value, one.baseline, one.spread, limit_of(one))
+        values = diagnosis.table.values[:, places[column.name]].tolist()
+        for place, (value, change) in enumerate(zip(values, one.changes.tolist(), strict=True)):
+            if not math.isnan(value):
+                told = (*shared, diagnosis.table.nodes[place], value, change, "yes" if place in bad else "no")
+                writer.writerow([harmless(_finite(cell)) for cell in told])
+    return file.getvalue()
+
+
+def _finite(cell: object) -> object:
+    """A cell; empty where there is no number."""
+    return "" if cell is None or (isinstance(cell, float) and not math.isfinite(cell)) else cell
 
 
 def as_xlsx(diagnosis: Diagnosis) -> bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
 from dataclasses import dataclass
 
@@ -15,7 +13,7 @@ from paceline.analysis.diagnose.judge import Diagnosis, State
 from paceline.report import charts
 from paceline.report.diagnosis import Line, answer, compared_with, line_of, show_change
 from paceline.report.diagnosis_charts import strips
-from paceline.report.html import page_templates
+from paceline.report.html import render_page
 from paceline.report.text import humanize, one_line, show_value
 from paceline.version import VERSION
 
@@ -45,11 +43,11 @@ class Small:
 
 def render(diagnosis: Diagnosis) -> str:
     """The whole page."""
-    templates = page_templates()
-    script = Markup(templates.get_template("report.js").render())
     chart = strips(diagnosis) if charts.available() else None
     rows = _rows(diagnosis)
-    return templates.get_template("diagnosis.html").render(
+    return render_page(
+        "diagnosis.html",
+        with_script=True,
         diagnosis=diagnosis,
         answer=answer(diagnosis),
         compared=compared_with(diagnosis),
@@ -62,9 +60,6 @@ def render(diagnosis: Diagnosis) -> str:
         differences=_differences(diagnosis),
         rules=_rules(diagnosis),
         version=VERSION,
-        style=Markup(templates.get_template("report.css").render()),
-        script=script,
-        script_hash=base64.b64encode(hashlib.sha256(str(script).encode()).digest()).decode(),
     )
 
 

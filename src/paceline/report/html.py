@@ -47,7 +47,7 @@ from paceline.report.text import (
 
 PERCENTILES = ("50", "90", "95", "99", "99.9")
 _BYTES = {"total", "available", "limit", "limit_used", "swap_total", "swap_used", "size", "sizes", "memory"}
-_BYTES |= {"memory_total", "memory_used"}
+_BYTES |= {"memory_total", "memory_used", "activation_bytes"}
 _CARDS = 4
 # A page of thousands of cases would be too large to open: so many stand in its tables, and so many are shown in full.
 LISTED = 500
@@ -108,37 +108,32 @@ def render(
 ) -> str:
     """The whole page; `ceilings` are what is known of the machine beside the run."""
     summary = summarize_run(records, primary)
-    script = Markup(page_templates().get_template("report.js").render())
     drawn = charts.available()
     listed, detailed = summary.telling(LISTED), detailed_rows(summary)
     run = records.run
-    return (
-        page_templates()
-        .get_template("report.html")
-        .render(
-            summary=summary,
-            run=run,
-            answer=answer(summary),
-            host=host_name(run.environment),
-            devices=_devices(summary),
-            seconds=(run.ended_at - run.started_at).total_seconds() if run.ended_at else None,
-            command=shlex.join(run.command),
-            cards=_cards(summary),
-            tables=[_table(section, drawn) for section in sections(replace(summary, rows=listed))],
-            listed=len(listed),
-            insights=_insights(summary, ceilings, drawn),
-            published=published_tables(records),
-            swept=drawn
-            and any(sweep.is_line for row in summary.measured for sweep in row.sweeps if row.case.category != SERVING),
-            charts_missing=not drawn,
-            detailed=detailed,
-            linked={row.case.index for row in detailed},
-            drawings={row.case.index: _samples(row, primary) for row in detailed},
-            style=Markup(page_templates().get_template("report.css").render()),
-            script=script,
-            script_hash=base64.b64encode(hashlib.sha256(str(script).encode()).digest()).decode(),
-            percentiles=PERCENTILES,
-        )
+    return render_page(
+        "report.html",
+        with_script=True,
+        version=run.version,
+        summary=summary,
+        run=run,
+        answer=answer(summary),
+        host=host_name(run.environment),
+        devices=_devices(summary),
+        seconds=(run.ended_at - run.started_at).total_seconds() if run.ended_at else None,
+        command=shlex.join(run.command),
+        cards=_cards(summary),
+        tables=[_table(section, drawn) for section in sections(replace(summary, rows=listed))],
+        listed=len(listed),
+        insights=_insights(summary, ceilings, drawn),
+        published=published_tables(records),
+        swept=drawn
+        and any(sweep.is_line for row in summary.measured for sweep in row.sweeps if row.case.category != SERVING),
+        charts_missing=not drawn,
+        detailed=detailed,
+        linked={row.case.index for row in detailed},
+        drawings={row.case.index: _samples(row, primary) for row in detailed},
+        percentiles=PERCENTILES,
     )
 
 
@@ -205,6 +200,17 @@ def write(
 ) -> Path:
     """Write the page; the path is returned."""
     return write_atomic(path, render(records, primary=primary, ceilings=ceilings))
+
+
+def render_page(template: str, *, answer: str, version: str, with_script: bool = False, **values: Any) -> str:
+    """A whole page in the frame that all pages share; only one with a script allows that one to run."""
+    templates = page_templates()
+    if with_script:
+        script = Markup(templates.get_template("report.js").render())
+        digest = hashlib.sha256(str(script).encode()).digest()
+        values |= {"script": script, "script_hash": base64.b64encode(digest).decode()}
+    style = Markup(templates.get_template("report.css").render())
+    return templates.get_template(template).render(answer=answer, version=version, style=style, **values)
 
 
 @lru_cache(maxsize=1)

@@ -22,6 +22,7 @@ from paceline.report.text import SI_UNITS, heading, humanize, one_line, show_val
 MOST_BOARDS = 12  # of a page for people
 MOST_BARS = 20
 MOST_RUNS = 5
+MANY = 200  # percent ahead, from which times are said
 COLUMNS = (
     "work", "metric", "unit", "better", "place", "machine", "configuration", "value", "low", "high", "measurements",
     "per_joule", "per_usd", "usd_per_hour", "price_basis", "energy_basis", "doubts", "software", "runs", "choices",
@@ -53,11 +54,14 @@ def headline(board: Board) -> str:
     if second is None:
         return f"{told}; nothing else did the same work."
     mine, theirs = first.reading.value, second.reading.value
-    ahead = 100 * (mine / theirs - 1) if board.metric.better is Better.HIGHER else 100 * (1 - mine / theirs)
-    word = "ahead of" if board.metric.better is Better.HIGHER else "below"
+    is_more = board.metric.better is Better.HIGHER
+    ahead = 100 * (mine / theirs - 1) if is_more else 100 * (1 - mine / theirs)
+    lead = f"{ahead:.3g} % {'ahead of' if is_more else 'below'}"
+    if ahead > MANY:
+        lead = f"{show_count(mine / theirs)} times as much as"
     unsure = first.reading.overlaps(second.reading) is None
     noise = ", with no interval to tell whether that is noise" if unsure else ""
-    return f"{told}, {ahead:.3g} % {word} {name(second, board)}{noise}."
+    return f"{told}, {lead} {name(second, board)}{noise}."
 
 
 def name(entry: Entry, board: Board) -> str:

@@ -102,7 +102,13 @@ def _counted(bound: Bound, count: int) -> str:
 
 
 def _doubtful(one: Placed) -> str:
-    return "; its activations are not counted, so that memory may bound it as well" if one.is_open else ""
+    if not one.is_open:
+        return ""
+    most = one.work.most_traffic
+    if most is None:
+        return "; its activations are not counted, so that memory may bound it as well"
+    at_most = f"{show_value(most, 'B/s')}, {_percent(most / one.memory.value)} of what memory carries"
+    return f"; with activations that no cache holds it would move {at_most}, so that memory may bound it as well"
 
 
 def _advice(text: str, cases: Sequence[Placed], of: int) -> str:
@@ -117,21 +123,36 @@ def _names(rows: Sequence[object]) -> str:
 
 
 def _table(placed: Sequence[Placed]) -> SweepTable:
-    headers = ("", "Case", "Bound by", "FLOP/byte", "Reached", "Ceiling", "Of it", "Traffic, at least")
+    headers = ("", "Case", "Bound by", "FLOP/byte", "Reached", "Ceiling", "Of it", "Traffic")
     lines = tuple(
         (
             str(number),
             one_line(one.row.label),
             _KINDS[one.bound][0] + (" or memory" if one.is_open and one.bound is Bound.COMPUTE else ""),
-            f"{'≤ ' if one.work.left_out else ''}{_number(one.work.intensity)}",
+            _intensity(one),
             show_value(one.work.rate, one.work.unit),
             _ceiling(one.nearest),
             _percent(one.share),
-            show_value(one.work.traffic, "B/s"),
+            _traffic(one),
         )
         for number, one in enumerate(placed, start=1)
     )
     return SweepTable("Cases under their ceilings", headers, 3, lines)
+
+
+def _intensity(one: Placed) -> str:
+    """Exact, from the least to the most that it can be, or an upper bound."""
+    least, most = one.work.least_intensity, _number(one.work.intensity)
+    if not one.work.left_out:
+        return most
+    return f"≤ {most}" if least is None else f"{_number(least)} to {most}"
+
+
+def _traffic(one: Placed) -> str:
+    least, most = show_value(one.work.traffic, "B/s"), one.work.most_traffic
+    if not one.work.left_out:
+        return least
+    return f"≥ {least}" if most is None else f"{least} to {show_value(most, 'B/s')}"
 
 
 def _source(roofline: Roofline) -> str:
@@ -155,10 +176,14 @@ def _notes(roofline: Roofline) -> list[str]:
         notes.append(
             f"Bytes of models are a model and no measurement; the least that must move: {'; or '.join(models)}."
         )
-    if any(one.work.left_out for one in roofline.placed):
+    if any(one.work.most_traffic is None for one in roofline.placed):
         notes.append(
             "Where activations are not counted, as no record tells their bytes, more is moved and the intensity is "
             "lower than shown."
+        )
+    if any(one.work.passed for one in roofline.placed):
+        notes.append(
+            "Of two figures, one holds where a cache keeps all activations of inference, the other where it keeps none."
         )
     if any(one.is_cached for one in roofline.placed):
         notes.append("Traffic above the memory's ceiling is that of data which stay in a cache.")

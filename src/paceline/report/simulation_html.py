@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 from paceline.analysis.simulation import OURS, Study
 from paceline.report import charts
-from paceline.report.html import Card, Drawing, page_templates
+from paceline.report.html import Card, Drawing, render_page
 from paceline.report.simulation import POLICIES, answer, assumptions, show_setting, tables
 from paceline.report.simulation_charts import charts as simulation_charts
 from paceline.report.text import show_relative
@@ -15,9 +15,9 @@ from paceline.version import VERSION
 
 def render(study: Study) -> str:
     """The whole page."""
-    templates = page_templates()
     drawn = simulation_charts(study) if charts.available() else []
-    return templates.get_template("simulation.html").render(
+    return render_page(
+        "simulation.html",
         answer=answer(study),
         setting=show_setting(study.settings),
         seconds=study.seconds,
@@ -31,7 +31,6 @@ def render(study: Study) -> str:
         assumptions=assumptions(study),
         settings=study.settings | {"seeds": _seeds(study)},
         version=VERSION,
-        style=Markup(templates.get_template("report.css").render()),
     )
 
 

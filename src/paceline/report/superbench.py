@@ -9,7 +9,8 @@ Micro benchmarks that SuperBench also has carry its names and units (see superbe
 Paceline's own: `BENCHMARK[:note]/METRIC[_point][:rank]` in the metric's unit.
 
 A note tells cases apart that would share a key (`batch_size=32`), marks a model that is not full size (`scale=tiny`),
-and what SuperBench measures on a GPU alone where it was measured on a CPU (`target=cpu`). As there, one `return_code`
+and what SuperBench measures on a GPU alone where it was measured on a CPU (`target=cpu`). Results that came from
+SuperBench go back under the keys and in the units that they had. As there, one `return_code`
 covers all cases of one benchmark or model; the first that is not 0 stands:
 
   0    ok
@@ -30,6 +31,8 @@ from typing import Any
 
 import numpy as np
 
+from paceline.analysis.diagnose.superbench import RETURN_CODE
+from paceline.analysis.diagnose.table import SUPERBENCH
 from paceline.core.case import Case
 from paceline.core.record import CauseKind, Measurement, Outcome, Record
 from paceline.core.run import RunRecords
@@ -39,6 +42,7 @@ from paceline.report.text import host_name
 
 FILE_NAME = "results-summary.jsonl"
 ACTIONS = ("train", "inference")
+_RANK = re.compile(r"rank (\d+)")
 _OUTER = ("ranks", "target", "repeat")  # of the case, not of its benchmark
 
 
@@ -51,8 +55,12 @@ def render(records: RunRecords) -> str:
 def results(records: Sequence[Record]) -> Values:
     """Every key with its number; no two cases share one, but for the return code of their model."""
     ordered = sorted(records, key=lambda record: record.case.index)
+    measured_here = [record for record in ordered if SUPERBENCH not in record.facts]
     found: Values = {}
-    for record, note in zip(ordered, notes([record.case for record in ordered]), strict=True):
+    for record in ordered:
+        if SUPERBENCH in record.facts:
+            found |= _as_it_came(record)
+    for record, note in zip(measured_here, notes([record.case for record in measured_here]), strict=True):
         group, prefix = _place(record.case)
         name, _, rest = group.partition("/")
         place = f"{name}:{note}/{rest}" if note else f"{name}/{rest}"
@@ -63,6 +71,18 @@ def results(records: Sequence[Record]) -> Values:
             own = names.figures(record) if names else _other_figures(record)
             figures = _model_figures(record) if prefix else own
             found |= {f"{place}{prefix}{key}": value for key, value in figures.items() if math.isfinite(value)}
+    return found
+
+
+def _as_it_came(record: Record) -> Values:
+    """What was read from SuperBench's results, whatever its names mean to us."""
+    group = str(record.facts[SUPERBENCH])
+    found: Values = {}
+    for measured in record.measurements:
+        name, rank = measured.metric.name, _RANK.fullmatch(measured.scope)
+        key = (f"{group}/" if group else "") + name + (f":{rank.group(1)}" if rank else "")
+        value = measured.value
+        found[key] = int(value) if name == RETURN_CODE and value.is_integer() else value
     return found
 
 
@@ -185,7 +205,7 @@ def _other_figures(record: Record) -> Values:
 
 
 def _other_name(measurement: Measurement) -> str:
-    rank = re.fullmatch(r"rank (\d+)", measurement.scope)
+    rank = _RANK.fullmatch(measurement.scope)
     scope = f":{rank.group(1)}" if rank else f"_{word(measurement.scope)}" if measurement.scope else ""
     point = "".join(f"_{word(f'{axis}-{value}')}" for axis, value in measurement.at.items())
     return word(measurement.metric.name) + point + scope

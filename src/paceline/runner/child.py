@@ -57,9 +57,9 @@ def run_rank(order: dict[str, Any], channel: Channel) -> None:
             report=lambda progress: channel.send({"progress": _progress(progress)}),
             keep=lambda result: channel.send({"kept": result.model_dump(mode="json")}),
         )
-        from paceline.benchmarks import registry
+        from paceline.benchmarks import find
 
-        benchmark = registry().get(case.benchmark)
+        benchmark = find(case.benchmark)
         parameters = benchmark.Parameters.read(case.parameters, case.title)
         random.seed(case.parameters.get("seed", 0))
         # A device's driver maps more address space than there is memory; only the host's own work can be limited.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from paceline.benchmarks import registry
+from paceline.benchmarks import find
 from paceline.core.case import Case
 from paceline.core.errors import StoreError
 from paceline.core.record import Cause, Outcome, Record
@@ -67,8 +67,9 @@ def execute_here(server: WarmServer, case: Case, on_progress: Callable[[dict[str
 
 
 def imports_of(case: Case) -> tuple[str, ...]:
-    """Heavy modules that a case will want."""
-    return registry().get(case.benchmark).imports(case.parameters)
+    """Modules that a case will want: that of its benchmark, and heavy ones."""
+    benchmark = find(case.benchmark)
+    return (benchmark.__module__, *benchmark.imports(case.parameters))
 
 
 @dataclass

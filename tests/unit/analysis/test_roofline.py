@@ -92,6 +92,29 @@ def test_below_the_compute_ceiling_uncounted_bytes_leave_memory_open() -> None:
     assert not only(inference(0, 3.3e8, 21e12, 21e12 / 700e12)).is_open  # nothing but compute can
 
 
+def test_counted_activations_tell_whether_memory_could_bound_a_model() -> None:
+    """A step of 21 TFLOP in 61 ms reaches 43 % of 800 TFLOP/s; the weights are 0.66 GB, and memory carries 4 TB/s."""
+    little = only(inference(0, 3.3e8, 21e12, 61e-3, facts={"activation_bytes": 1e9}))
+    assert (little.work.moved, little.work.passed) == (0.66e9, 2e9)
+    assert little.work.most_traffic == pytest.approx(2.66e9 / 61e-3)
+    assert little.work.least_intensity == pytest.approx(21e12 / 2.66e9)
+    assert (little.bound, little.is_open) == (Bound.COMPUTE, False)
+    much = only(inference(0, 3.3e8, 21e12, 61e-3, facts={"activation_bytes": 100e9}))
+    assert (much.bound, much.share, much.is_open) == (little.bound, little.share, True)
+    slow = only(inference(0, 3.3e8, 21e12, 610e-3, facts={"activation_bytes": 100e9}))
+    assert (slow.bound, slow.is_open) == (Bound.NEITHER, False)  # even so memory would carry no fifth of what it can
+    assert only(inference(0, 3.3e8, 21e12, 61e-3)).work.most_traffic is None
+
+
+def test_without_a_peak_training_moves_what_was_kept_for_the_backward_pass() -> None:
+    work = work_of(training(0, 1e6, 1e12, 1.0, peak=None, facts={"activation_bytes": 50e6}))
+    assert work is not None
+    assert (work.moved, work.left_out) == (40e6 + 2 * 50e6, "")
+    assert "kept for the backward pass" in work.formula
+    measured = work_of(training(0, 1e6, 1e12, 1.0, peak=16e6 + 70e6, facts={"activation_bytes": 50e6}))
+    assert measured is not None and measured.moved == 40e6 + 2 * 70e6  # what was allocated is more than what was kept
+
+
 def test_training_moves_gradients_optimizer_and_what_memory_held() -> None:
     weights = 1e6
     work = work_of(training(0, weights, 1e12, 1.0, peak=16e6 + 50e6))

@@ -114,7 +114,7 @@ def test_a_baseline_in_superbenchs_form_merges_a_previous_one(tmp_path: Path) ->
     assert all(isinstance(value, int | float) for value in found.values())
 
 
-@pytest.mark.parametrize("kind", ["json", "jsonl", "md", "html", "xlsx"])
+@pytest.mark.parametrize("kind", ["json", "jsonl", "csv", "md", "html", "png", "xlsx"])
 def test_every_form_is_written(kind: str, tmp_path: Path) -> None:
     target = tmp_path / f"d.{kind}"
     result = run("diagnose", RESULTS, "-o", str(target))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import sys
@@ -14,6 +15,7 @@ from paceline.analysis.diagnose.judge import Diagnosis, diagnose
 from paceline.analysis.diagnose.rules import default_rules, rules_from_text
 from paceline.analysis.diagnose.superbench import nodes_results
 from paceline.analysis.diagnose.table import assemble
+from paceline.core.errors import InputError
 from paceline.report import charts, diagnosis_files, diagnosis_html
 from paceline.report.diagnosis import answer, render, show_change
 from paceline.report.diagnosis_charts import strips
@@ -124,6 +126,40 @@ def test_markdown_shows_values_in_their_unit_and_changes_in_percent() -> None:
     assert row == r"| node-03 | defective | Performance | mem-bw/h2d\_bw:0 | 20 GB/s | 26.05 GB/s | -23.2 % |"
     assert text.startswith("**2 of 8 nodes")
     assert "2000" not in text
+
+
+def test_csv_has_what_the_chart_draws_of_every_node() -> None:
+    rows = list(csv.DictReader(io.StringIO(diagnosis_files.as_csv(made()))))
+    assert len(rows) == 8 + 7  # the fifth node has no copies
+    (slow,) = [row for row in rows if row["defective"] == "yes"]
+    assert (slow["node"], slow["metric"], slow["unit"]) == ("node-03", "mem-bw/h2d_bw:0", "GB/s")
+    assert (float(slow["value"]), float(slow["limit"])) == (20.0, -0.05)
+    assert float(slow["change"]) == pytest.approx(-0.2322, abs=1e-3)
+    chart = strips(made())
+    assert chart is not None
+    drawn = [value["at"] for layer in chart.spec["layer"] if layer["mark"].get("size") == 42
+             for value in layer["data"]["values"]]  # fmt: skip
+    assert sorted(drawn) == pytest.approx(sorted(100 * float(row["change"]) for row in rows if row is not slow))
+
+
+def test_csv_keeps_names_text_and_leaves_out_what_is_no_number() -> None:
+    rows = list(csv.reader(io.StringIO(diagnosis_files.as_csv(made(names="={}")))))
+    assert rows[1][6] == "'=1"
+    parts = [nodes_results(f"n{place}", {"tcp-connectivity/h_failed_count": 3.0 * (place == 2)}) for place in range(6)]
+    of_zero = list(csv.DictReader(io.StringIO(diagnosis_files.as_csv(diagnose(assemble(parts), default_rules())))))
+    assert [row["change"] for row in of_zero] == ["0.0", "0.0", "", "0.0", "0.0", "0.0"]
+
+
+def test_the_picture_is_drawn_without_a_browser() -> None:
+    pytest.importorskip("vl_convert", reason="install it with: pip install 'paceline[charts]'")
+    assert diagnosis_files.as_png(made()).startswith(b"\x89PNG")
+
+
+def test_nothing_to_draw_is_said() -> None:
+    rules = rules_from_text("rules: {a: {check: value, when: x > 5, metrics: ['.*_bw']}}", "r")
+    found = diagnose(assemble([nodes_results("a", {"mem-bw/h2d_bw": 9.0})]), rules)
+    with pytest.raises(InputError, match="nothing to draw"):
+        diagnosis_files.as_png(found)
 
 
 def test_the_workbook_has_typed_cells_and_says_defective_in_words() -> None:

@@ -16,11 +16,12 @@ from paceline.analysis.leaderboard import boards
 from paceline.analysis.recommend.answer import Recommendation, recommend
 from paceline.analysis.recommend.points import Evidence, evidence
 from paceline.analysis.recommend.question import Question, read_bounds
+from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
 from paceline.report import answer_page, charts, leaderboard, recommend_data
 from paceline.report import recommend as report
 from paceline.report.recommend_words import headline, show_usd, what_if, why
-from support.records import hostile_run, literal_run, sample_run
+from support.records import STEP_TIME, hostile_run, literal_run, sample_run, throughput
 from support.serving_records import capacity_run, rates_run
 
 
@@ -172,6 +173,11 @@ def test_a_board_says_who_leads_and_by_how_much() -> None:
     assert leaderboard.headline(board) == "fp16: 320 images/s, 100 % ahead of fp32."
     (lower,) = boards([literal_run()], Prices({}), metric="step_time")
     assert leaderboard.headline(lower) == "fp16: 100 ms, 50 % below fp32."
+    far = literal_run()
+    times = Measurement.of_samples(STEP_TIME, [80.0] * 20)
+    far.records[1].measurements = [Measurement.of_rate(throughput("images/s"), 32, times), times]
+    (board,) = boards([far], Prices({}), text="resnet50")
+    assert leaderboard.headline(board) == "fp16: 320 images/s, 800 times as much as fp32."
 
 
 def test_boards_fit_the_console_and_show_what_is_known() -> None:

@@ -48,6 +48,17 @@ def test_uncounted_activations_are_said_beside_the_answer() -> None:
     assert any("are a model and no measurement" in note for note in part.notes)
 
 
+def test_counted_activations_are_told_as_a_range_and_leave_nothing_open_that_they_settle() -> None:
+    settled = only_part(run_of([inference(0, 3.3e8, 21e12, 61e-3, facts={"activation_bytes": 1e9})]), gpu_ceilings())
+    assert settled.sentence == "inference model-0 bf16 is nearest to compute, at 43 % of 800 TFLOP/s (bf16)."
+    assert settled.table is not None
+    assert (settled.table.lines[0][3], settled.table.lines[0][-1]) == ("7,895 to 31,818", "10.82 GB/s to 43.61 GB/s")
+    much = run_of([inference(0, 3.3e8, 21e12, 61e-3, facts={"activation_bytes": 100e9})])
+    part = only_part(much, gpu_ceilings())
+    assert "would move 3.29 TB/s, 82 % of what memory carries, so that memory may bound it as well" in part.sentence
+    assert not any("no record tells" in note for note in part.notes)
+
+
 def test_several_cases_are_counted_and_the_furthest_is_named() -> None:
     part = only_part(roofline_run(), gpu_ceilings())
     assert part.sentence.startswith("Of 8 cases on NVIDIA H200, 4 are nearest to the compute ceiling, 2 are nearest to")

@@ -25,7 +25,7 @@ from paceline.core.run import Run, RunRecords
 from paceline.core.stats import Summary
 
 RETURN_CODE = "return_code"
-_RANKED = re.compile(r"(.*?)(?::(\d+))?", re.DOTALL)
+_RANKED = re.compile(r"(.*?)(?::(0|[1-9]\d*))?", re.DOTALL)
 _HIGHER, _LOWER, _NEITHER = Better.HIGHER, Better.LOWER, Better.NEITHER
 
 # What ends a metric's name, of which benchmark, with unit and direction; the first that fits holds.

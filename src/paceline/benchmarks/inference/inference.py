@@ -9,6 +9,7 @@ from pydantic import Field
 
 from paceline.benchmarks.graph import capture
 from paceline.benchmarks.model import precision as formats
+from paceline.benchmarks.model.activations import count_results
 from paceline.benchmarks.model.batch_norm import SETTLING_ROWS, has_batch_norm, settle_batch_norm
 from paceline.benchmarks.model.batch_size import choose_batch_size
 from paceline.benchmarks.model.benchmark import ModelBenchmark
@@ -66,7 +67,7 @@ class Inference(ModelBenchmark[InferenceParameters]):
                 predictor.load(size, ranks.rank)
                 context.report(Progress(phase="compiling" if predictor.session.compiled else "first step"))
                 first_seconds = time_once(predictor.session, predictor.step)
-                output = predictor.step()
+                output = count_results(predictor.session, predictor.step)
                 if reference is not None:
                     determinism.compare(*_differing(reference, _flat(output)), parameters.seed)
             is_finite = _is_finite(output)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.benchmarks.graph import capture
 from paceline.benchmarks.model import precision as formats
+from paceline.benchmarks.model.activations import count_kept
 from paceline.benchmarks.model.batch_size import choose_batch_size
 from paceline.benchmarks.model.benchmark import ModelBenchmark
 from paceline.benchmarks.model.determinism import Determinism
@@ -68,7 +69,8 @@ class Train(ModelBenchmark[TrainParameters]):
                 context.report(Progress(phase="compiling" if trainer.session.compiled else "first step"))
                 losses: list[Tensor] = []
                 first_seconds = time_once(trainer.session, lambda: losses.append(trainer.step()))
-                losses += [trainer.step() for _ in range(TRACED_STEPS - 1)]
+                losses.append(count_kept(trainer.session, trainer.step))
+                losses += [trainer.step() for _ in range(TRACED_STEPS - 2)]
                 trace = [float(loss) for loss in losses]
                 if reference is not None:
                     determinism.compare(reference, trace, parameters.seed)
