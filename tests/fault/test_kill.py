@@ -26,31 +26,26 @@ ALONE = ("--no-report", "--json")
 LONG_THEN_SHORT = {"benchmark": "nap", "duration": ["30s", "20ms"], "steps": 300}
 
 
-def wait_for_a_moment(rng: random.Random, watched: Watched) -> None:
-    """Any moment of the measuring, from the first sign of life of the first case to the last case."""
-    if watched.wait_for("case_progress"):
-        todo = next(event["todo"] for event in watched.said if event["event"] == "run_started")
-        time.sleep(rng.uniform(0.0, sum(NAPS[index] for index in todo)))
+def measuring_seconds(watched: Watched) -> float:
+    """How long the cases nap that are to do; it returns at the first sign of life of the first of them."""
+    if not watched.wait_for("case_progress"):
+        return 0.0
+    todo = next(event["todo"] for event in watched.said if event["event"] == "run_started")
+    return sum(NAPS[index] for index in todo)
 
 
-def kill_runner(rng: random.Random, watched: Watched) -> bool:
-    """While it starts, the moment it says that something is kept, or at any moment of its measuring."""
-    moment = rng.choice(["starting", "acknowledging", "measuring", "measuring"])
-    if moment == "starting":
-        time.sleep(rng.uniform(0.0, 1.5))
-    elif moment == "acknowledging":
-        watched.wait_for("case_ended")
-    else:
-        wait_for_a_moment(rng, watched)
-    if watched.process.poll() is not None:
-        return False
-    watched.process.kill()
-    return True
+def kill_cases(rng: random.Random, watched: Watched, number: int) -> int:
+    """The cases that happen to run after random whiles, one after the other; how many."""
+    seconds = measuring_seconds(watched)
+    kills = 0
+    for _ in range(number):
+        time.sleep(rng.uniform(0.0, seconds / (number + 1)))
+        kills += kill_a_case(watched)
+    return kills
 
 
-def kill_case(rng: random.Random, watched: Watched) -> bool:
-    """The case that happens to run after a random while."""
-    wait_for_a_moment(rng, watched)
+def kill_a_case(watched: Watched) -> bool:
+    """The one in flight, or the next; False if there is none any more."""
     while watched.process.poll() is None:
         for case in case_processes(watched.process.pid):
             with suppress(psutil.NoSuchProcess):
@@ -58,6 +53,19 @@ def kill_case(rng: random.Random, watched: Watched) -> bool:
                 return True
         time.sleep(0.001)
     return False
+
+
+def kill_runner(rng: random.Random, watched: Watched, moment: str) -> None:
+    """While it starts, the moment it says that something is kept, or at any moment of its measuring."""
+    if moment == "starting":
+        time.sleep(rng.uniform(0.0, 1.5))
+    elif moment == "acknowledging":
+        kept = len(watched.acknowledged)
+        while watched.process.poll() is None and len(watched.acknowledged) == kept:
+            time.sleep(0.001)
+    else:
+        time.sleep(rng.uniform(0.0, measuring_seconds(watched)))
+    watched.process.kill()
 
 
 def assert_nothing_is_lost(sandbox: Sandbox, run_id: str, acknowledged: set[tuple[int, int, str]]) -> None:
@@ -83,15 +91,17 @@ def kill_until_done(sandbox: Sandbox, rng: random.Random, budget: int) -> int:
     acknowledged: set[tuple[int, int, str]] = set()
     kills = 0
     while kills < budget:
-        kill = rng.choice([kill_runner, kill_case])
+        moment = rng.choice(["starting", "acknowledging", "measuring", "measuring", "never"])
         watched = Watched.start(sandbox, "run", *(["--resume", run_id] if run_id else [suite]), *ALONE)
-        killed = kill(rng, watched)
+        if moment != "starting":
+            kills += kill_cases(rng, watched, rng.randint(0, 2) if moment != "never" else rng.randint(1, 3))
+        if moment != "never":
+            kill_runner(rng, watched, moment)
         code = watched.finish()
-        killed = code == -signal.SIGKILL if kill is kill_runner else killed  # it may have ended in the last moment
-        kills += killed
+        kills += code == -signal.SIGKILL  # it may have ended in the last moment
         acknowledged |= watched.acknowledged
         run_id = watched.run_id or run_id or begun_run(sandbox)
-        assert code in ((-signal.SIGKILL,) if killed and kill is kill_runner else (0, 1))
+        assert code in ((0, 1) if moment == "never" else (-signal.SIGKILL, 0, 1))
         assert sandbox.left_behind() == []
         if run_id is not None:
             assert_nothing_is_lost(sandbox, run_id, acknowledged)

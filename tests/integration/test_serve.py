@@ -13,6 +13,8 @@ import numpy as np
 import psutil
 import pytest
 
+from paceline.benchmarks.serving.load import calibrate
+from paceline.benchmarks.serving.place import Place
 from paceline.core.record import CauseKind, Outcome, Record
 from support.cli import Sandbox, events, sandbox_in
 
@@ -21,6 +23,8 @@ pytestmark = pytest.mark.slow
 MODEL = "generated/fc:layers=1,width=16"
 LONG = 600.0  # seconds; a busy machine starts a server slowly
 COMMON = {"benchmark": "serve", "model": MODEL, "scale": "tiny", "warm_up": "300ms"}
+LIGHT = {"engine": "onnxruntime"}  # starts without torch, for what is not about the engine
+CEILING = calibrate.Ceiling(5000.0, 10_000.0, (calibrate.Probe(500.0, 1.0, 1e-4, 1e-3),))
 OWN_MODEL = """
 import torch
 from paceline.models import Batch, Workload
@@ -58,8 +62,9 @@ def poisson(place: Sandbox) -> Record:
 
 
 @pytest.fixture(scope="module")
-def suite(place: Sandbox) -> dict[str, Record]:
-    """One run of many cases, good and bad, by name."""
+def suite(place: Sandbox, poisson: Record) -> dict[str, Record]:
+    """One run of many cases, good and bad, by name; the load generator was calibrated before."""
+    remember_the_ceiling(place)
     place.write("own.py", OWN_MODEL)
     np.savez(place.work / "other.npz", y=np.zeros((3, 16), np.float32))
     with socket.socket() as taken:
@@ -67,17 +72,17 @@ def suite(place: Sandbox) -> dict[str, Record]:
         taken.listen()
         cases: dict[str, dict[str, Any]] = {
             "closed": {"load": {"arrival": "closed", "users": 2, "requests": 20}},
-            "single-stream": {"load": {"arrival": "single-stream", "requests": 10}},
-            "multi-stream": {"load": {"arrival": "multi-stream", "requests": 10, "samples": 3}},
+            "single-stream": {"server": LIGHT, "load": {"arrival": "single-stream", "requests": 10}},
+            "multi-stream": {"server": LIGHT, "load": {"arrival": "multi-stream", "requests": 10, "samples": 3}},
             "grpc": {"load": {"arrival": "closed", "users": 2, "requests": 20}, "wire": "kserve-grpc"},
-            "offline": {"load": {"arrival": "offline", "requests": 40}, "wire": "kserve-json"},
+            "offline": {"server": LIGHT, "load": {"arrival": "offline", "requests": 40}, "wire": "kserve-json"},
             "search": {"slo": {"p90": "100ms"}, "search_budget": "4s", "search_tolerance": "20%"},
-            "never": {"slo": {"p50": "1us"}, "search_budget": "60s"},
+            "never": {"server": LIGHT, "slo": {"p50": "1us"}, "search_budget": "60s"},
             "wrong": {"server": {"kind": "wrong"}, "load": {"rate": 20, "requests": 10}},
-            "port": {"server": {"port": taken.getsockname()[1]}, "load": {"rate": 20, "requests": 10}},
+            "port": {"server": LIGHT | {"port": taken.getsockname()[1]}, "load": {"rate": 20, "requests": 10}},
             "branching": {"model": "own:branching", "server": {"engine": "torch-export"}, "load": {"rate": 9}},
-            "late": {"server": {"ready_timeout": "10ms"}, "load": {"rate": 9}},
-            "dataset": {"load": {"rate": 9}, "requests": {"dataset": "other.npz"}},
+            "late": {"server": LIGHT | {"ready_timeout": "10ms"}, "load": {"rate": 9}},
+            "dataset": {"server": LIGHT, "load": {"rate": 9}, "requests": {"dataset": "other.npz"}},
         }
         name = place.suite(*({**COMMON, **case} for case in cases.values()))
         done = place.run("run", name, "--no-report", "--json", timeout=LONG)
@@ -87,6 +92,16 @@ def suite(place: Sandbox) -> dict[str, Record]:
     assert stored.missing == []
     assert place.left_behind() == []
     return dict(zip(cases, stored.records, strict=True))
+
+
+def remember_the_ceiling(place: Sandbox) -> None:
+    """A calibration that others disturbed is not remembered, so that each case would begin with another."""
+    cores = Place.of_machine()
+    key = calibrate._key((cores.load[0], cores.server[0]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", place.environment()["XDG_DATA_HOME"])
+        if calibrate._remembered(key) is None:
+            calibrate._remember(key, CEILING)
 
 
 def value(record: Record, name: str, **at: Any) -> float:

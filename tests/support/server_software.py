@@ -82,6 +82,9 @@ def software(environments: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Servers in environments of this session, models in a cache of this session."""
     monkeypatch.setenv("XDG_DATA_HOME", str(environments))
     monkeypatch.setenv("XDG_CACHE_HOME", str(environments / "cache"))
+    # Half of the time of an installation is compiling modules, few of which a server imports: it compiles those itself.
+    monkeypatch.setenv("PIP_COMPILE", "0")
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     (tmp_path / "servers").mkdir()
     return Software(tmp_path / "servers")
 

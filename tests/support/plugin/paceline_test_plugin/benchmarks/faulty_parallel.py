@@ -25,8 +25,10 @@ class FaultyParallel(Parallel):
     summary = "trains something else, or fails"
     Parameters = FaultyParameters
 
-    def trainer(self, parameters: Any, device: Any, mesh: Any, *, compiled: bool) -> Any:
+    def trainer(self, training: Any, mesh: Any) -> Any:
         from paceline.benchmarks.parallel._trainer import ParallelTrainer
+
+        parameters = training.parameters
 
         class FaultyTrainer(ParallelTrainer):
             steps = 0
@@ -42,7 +44,7 @@ class FaultyParallel(Parallel):
                     _fail(parameters.fault)
                 return super().step()
 
-        trainer = FaultyTrainer(parameters, device, mesh, compiled=compiled)
+        trainer = FaultyTrainer(parameters, training.device, mesh, compiled=training.compiled, capturable=False)
         if parameters.fault == "tie":
             trainer.optimizer._join_tied = lambda gradients: None  # type: ignore[method-assign]
         return trainer
