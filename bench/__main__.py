@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from bench import leader_load, live_leader, overlap
+from bench.analysis import analysis_ratios
 from bench.load import load_ratios
 from bench.ratio import Ratio
 from bench.scheduler import scheduler_ratios
@@ -28,20 +29,18 @@ CASES = 4  # the first one pays for the imports
 TIMES = 5
 
 
-LONG = {"live-leader": live_leader.main, "leader-load": leader_load.main, "overlap": overlap.main}
-
-
 @click.command()
-@click.argument("name", type=click.Choice(list(LONG)), required=False)
+@click.argument("name", required=False)
 def main(name: str | None) -> None:
-    """Print the table, or what takes minutes, by its NAME; the exit code says only whether it could be measured."""
+    """Print the table, a part of it by NAME, or what takes minutes; the exit code says whether they could be."""
+    names = [*TABLES, *LONG]
+    if name is not None and name not in names:
+        raise click.BadParameter(f"'{name}' is none of {', '.join(names)}")
     try:
-        if name is not None:
+        if name in LONG:
             LONG[name]()
             return
-        records = overhead_records()
-        ratios = [harness(records), start(records), help_text(), *load_ratios(), *serving_ratios()]
-        ratios += scheduler_ratios()
+        ratios = [ratio for part, made in TABLES.items() if name in (None, part) for ratio in made()]
     except (OSError, subprocess.SubprocessError, LookupError, ValueError, PacelineError) as error:
         click.echo(f"bench: could not measure: {error}{_last_words(error)}", err=True)
         sys.exit(1)
@@ -49,6 +48,12 @@ def main(name: str | None) -> None:
     for ratio in ratios:
         met = "yes" if ratio.is_met else "no"
         click.echo(f"{ratio.name:34} {ratio.value:8.4g}  {ratio.target:<8}  {met:3}  {ratio.made_of}")
+
+
+def overhead_ratios() -> list[Ratio]:
+    """What a step, a case and a command cost."""
+    records = overhead_records()
+    return [harness(records), start(records), help_text()]
 
 
 def harness(records: list[dict[str, Any]]) -> Ratio:
@@ -105,9 +110,19 @@ def _clocked(command: list[str], clock: Callable[[], float]) -> float:
 
 
 def _last_words(error: Exception) -> str:
-    said = getattr(error, "stderr", None) or b""
-    return f"\n{said.decode(errors='replace').strip()}" if said else ""
+    said = getattr(error, "stderr", None) or ""
+    words = said.decode(errors="replace") if isinstance(said, bytes) else said
+    return f"\n{words.strip()}" if words else ""
 
+
+TABLES: dict[str, Callable[[], Iterable[Ratio]]] = {
+    "overhead": overhead_ratios,
+    "load": load_ratios,
+    "serving": serving_ratios,
+    "scheduler": scheduler_ratios,
+    "analysis": analysis_ratios,
+}
+LONG = {"live-leader": live_leader.main, "leader-load": leader_load.main, "overlap": overlap.main}
 
 if __name__ == "__main__":
     main()
