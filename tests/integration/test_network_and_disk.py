@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -222,6 +223,7 @@ def running(command: list[str], ready: str) -> Iterator[None]:
         try:
             assert process.stdout is not None
             assert any(ready in line for line in process.stdout)
+            Thread(target=process.stdout.read, daemon=True).start()  # a pipe that is full would stop it
             yield
         finally:
             process.kill()
