@@ -48,11 +48,10 @@ class PrimaryMetrics(Mapping[str, str]):
 
     def __getitem__(self, name: str) -> str:
         if name not in self._known:
-            from paceline.benchmarks._declared import declared
             from paceline.core.errors import InputError
 
             try:
-                self._known[name] = declared(name, "primary") or find(name).primary
+                self._known[name] = find(name).primary
             except InputError:
                 raise KeyError(name) from None
         return self._known[name]

@@ -61,6 +61,16 @@ class MeasuringParameters(Parameters):
     """Seed of weights and data"""
 
 
+_KINDS = {
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "string_type": "a text",
+}
+
+
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """The first complaint of pydantic, in words for the person who typed the value."""
     first, *others = error.errors()
@@ -75,19 +85,22 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     if first["type"] == "missing":
         return f"'{path}' is missing"
     if first["type"] == "value_error":
-        return f"'{path}': {_words(first)}"
+        return f"'{path}': {in_words(first)}"
     # Where several types are allowed, pydantic complains once for each.
     alternatives = [one for one in others if _place(model, one["loc"])[0] == path]
-    words = list(dict.fromkeys(_words(one) for one in (first, *alternatives)))
+    words = list(dict.fromkeys(in_words(one) for one in (first, *alternatives)))
     guessed = next((word for word in words if "did you mean" in word), None)
     where = f"'{path}' = " if path else ""
     return f"{where}{first['input']!r}: {guessed or '; or '.join(words)}"
 
 
-def _words(complaint: ErrorDetails) -> str:
-    message = complaint["msg"].removeprefix("Value error, ")
+def in_words(complaint: ErrorDetails) -> str:
+    """One complaint of pydantic, as a person would say it."""
+    if complaint["type"] in _KINDS:
+        return f"must be {_KINDS[complaint['type']]}"
     if complaint["type"] != "literal_error":
-        return message
+        message = complaint["msg"].removeprefix("Value error, ")
+        return f"must{message.removeprefix('Input should')}" if message.startswith("Input should") else message
     choices = str(complaint.get("ctx", {}).get("expected", ""))
     names = [choice.strip(" '") for choice in choices.replace(" or ", ", ").split(",")]
     guess = nearest(str(complaint["input"]), names)

@@ -23,6 +23,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
 
 from paceline.benchmarks import PrimaryMetrics
 from paceline.core.errors import InputError, StoreError
+from paceline.core.parameters import in_words
 from paceline.core.run import RunRecords
 from paceline.report.html import page_templates
 from paceline.service.api.errors import Refused
@@ -131,7 +132,7 @@ class Site:
                         return site.error(request, error.status, str(error))
                     except RequestValidationError as error:
                         first = error.errors()[0]
-                        return site.error(request, 400, f"{first['loc'][-1]}: {first['msg']}")
+                        return site.error(request, 400, f"{first['loc'][-1]}: {in_words(first)}")
                     except InputError as error:
                         return site.error(request, 404 if request.path_params else 400, str(error))
                     except StoreError as error:

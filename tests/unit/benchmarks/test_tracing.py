@@ -16,7 +16,7 @@ from paceline.core.record import Measurement, Result
 from paceline.measure import trace
 from paceline.measure.device import CpuDevice
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="install it with: pip install 'paceline[torch]'")
 
 
 def measured() -> Result:

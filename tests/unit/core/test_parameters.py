@@ -91,7 +91,7 @@ def test_a_wrong_choice_lists_the_choices_and_the_nearest() -> None:
     assert "'load.arrival' = 'poison'" in refusal({"load": {"arrival": "poison"}})
 
 
-@pytest.mark.parametrize(("value", "word"), [(0, "greater than or equal to 1"), ("many", "integer"), (1.5, "integer")])
+@pytest.mark.parametrize(("value", "word"), [(0, "or equal to 1"), ("many", "whole number"), (1.5, "whole number")])
 def test_where_several_types_are_allowed_each_is_explained_under_the_key_that_was_written(
     value: object, word: str
 ) -> None:
@@ -107,11 +107,11 @@ def test_where_several_types_are_allowed_a_near_miss_is_recognised() -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"budget": 0}, "'budget' = 0.0: Input should be greater than 0"),
-        ({"interval": "100%"}, "'interval' = 1.0: Input should be less than 1"),
-        ({"steps": 0}, "'steps' = 0: Input should be greater than or equal to 1"),
-        ({"seed": "one"}, "'seed' = 'one': Input should be a valid integer"),
-        ({"shape": [1, "x"]}, "'shape.1' = 'x': Input should be a valid integer"),
+        ({"budget": 0}, "'budget' = 0.0: must be greater than 0"),
+        ({"interval": "100%"}, "'interval' = 1.0: must be less than 1"),
+        ({"steps": 0}, "'steps' = 0: must be greater than or equal to 1"),
+        ({"seed": "one"}, "'seed' = 'one': must be a whole number"),
+        ({"shape": [1, "x"]}, "'shape.1' = 'x': must be a whole number"),
         ({"budget": -1}, "'budget': '-1' must be finite and not negative"),
         ({"budget": float("inf")}, "must be finite"),
     ],

@@ -365,7 +365,7 @@ def test_a_part_of_what_has_no_parts_is_refused() -> None:
         ({"name": "x", "cases": ["gemm"]}, "'cases' must be a list of mappings"),
         ({"name": "x", "cases": {"benchmark": "gemm"}}, "'cases' must be a list of mappings"),
         ({"cases": [{"benchmark": "gemm"}]}, "'name' is missing; add 'name: ...' at the top"),
-        ({"name": 5, "cases": [{"benchmark": "gemm"}]}, "'name' = 5: Input should be a valid string"),
+        ({"name": 5, "cases": [{"benchmark": "gemm"}]}, "'name' = 5: must be a text"),
         ({"name": "x", "case": [{"benchmark": "gemm"}]}, "unknown key 'case': did you mean 'cases'?"),
         ({"name": "x", "cases": [{"benchmark": "gemm"}], "origin": "local"}, "unknown key 'origin'"),
     ],

@@ -18,6 +18,17 @@ from support.kept_jobs import BEYOND_LEASE, history, kept, statuses, until
 from support.scripted_followers import Clock, ScriptedEngine, a_job, gpu_job
 
 
+def running_on_one(store: Store, clock: Clock) -> tuple[ScriptedEngine, Leader]:
+    """A leader whose only follower has begun the only job."""
+    engine = ScriptedEngine(["one"])
+    leader = Leader(store, engine, clock)
+    leader.submit(a_job())
+    leader.step()
+    engine.attempt("job").begin()
+    leader.step()
+    return engine, leader
+
+
 def test_a_job_goes_through_its_states_and_its_result_is_in_the_store(store: Store, clock: Clock) -> None:
     engine = ScriptedEngine()
     leader = Leader(store, engine, clock)
@@ -86,13 +97,8 @@ def test_what_a_lost_follower_measured_stays_and_the_job_goes_elsewhere(store: S
 def test_a_silent_follower_is_given_up_and_gets_nothing_before_it_answers_and_has_stopped(
     store: Store, clock: Clock
 ) -> None:
-    engine = ScriptedEngine(["one"])
-    leader = Leader(store, engine, clock)
-    leader.submit(a_job())
-    leader.step()
+    engine, leader = running_on_one(store, clock)
     given_up = engine.attempt("job")
-    given_up.begin()
-    leader.step()
     engine.silent = {"one"}
     clock.pass_(LEASE.total_seconds() / 2)
     leader.step()
@@ -302,12 +308,7 @@ def test_two_jobs_never_share_a_device(store: Store, clock: Clock) -> None:
 def test_a_follower_that_takes_nothing_new_finishes_what_it_has_and_comes_back_later(
     store: Store, clock: Clock
 ) -> None:
-    engine = ScriptedEngine(["one"])
-    leader = Leader(store, engine, clock)
-    leader.submit(a_job())
-    leader.step()
-    engine.attempt("job").begin()
-    leader.step()
+    engine, leader = running_on_one(store, clock)
     engine.draining = {"one"}
     leader.step()
     assert kept(store).state is JobState.RUNNING

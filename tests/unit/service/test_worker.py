@@ -16,7 +16,7 @@ from paceline.runner.host_memory import kills_for_memory
 from paceline.service.engines.base import Assignment, Item
 from paceline.service.follower.spool import Spool
 from paceline.service.follower.worker import Worker
-from paceline.service.jobs import FailureKind
+from paceline.service.jobs import FailureKind, JobFailure
 from support.cli import MARK, PLUGIN
 from support.scripted_followers import naps
 
@@ -63,6 +63,21 @@ class Bench:
         items = self.told[name, 1]
         return items[-1] if items and items[-1].kind == "ended" else None
 
+    def runner(self) -> int:
+        """The process that measures, once it has begun."""
+        self.until(lambda: "began" in self.kinds())
+        runner = self.spool().process
+        assert runner is not None
+        return int(runner["pid"])
+
+    def failure(self) -> JobFailure:
+        """Why the attempt failed, once it has ended."""
+        self.until(self.last)
+        last = self.last()
+        assert last is not None
+        assert last.failure is not None
+        return last.failure
+
     def spool(self, name: str = "job") -> Spool:
         return Spool(self.folder / f"{name}.1")
 
@@ -105,12 +120,9 @@ def test_an_attempt_is_measured_told_once_and_dropped(bench: Bench) -> None:
 
 def test_a_suite_that_is_refused_says_so(bench: Bench) -> None:
     bench.begin({"name": "odd", "cases": [{"benchmark": "no-such-thing"}]})
-    bench.until(bench.last)
-    last = bench.last()
-    assert last is not None
-    assert last.failure is not None
-    assert last.failure.kind is FailureKind.REFUSED
-    assert "no-such-thing" in last.failure.message
+    failure = bench.failure()
+    assert failure.kind is FailureKind.REFUSED
+    assert "no-such-thing" in failure.message
 
 
 def test_a_case_sees_the_devices_that_it_was_given(bench: Bench) -> None:
@@ -125,11 +137,8 @@ def test_cancelling_ends_all_processes_and_keeps_what_was_measured(bench: Bench)
     bench.until(lambda: "samples" in bench.kinds() and "record" in bench.kinds())
     assert len(bench.processes()) > 1
     bench.worker.cancel("job", 1)
-    bench.until(bench.last)
-    last = bench.last()
-    assert last is not None
-    assert last.failure is not None
-    assert last.failure.kind is FailureKind.LOST
+    failure = bench.failure()
+    assert failure.kind is FailureKind.LOST
     assert bench.processes() == []
 
 
@@ -142,34 +151,24 @@ def test_cancelling_what_has_hardly_started(bench: Bench) -> None:
 
 def test_a_process_that_was_killed_is_spoken_for(bench: Bench) -> None:
     bench.begin(LONG)
-    bench.until(lambda: "began" in bench.kinds())
-    runner = bench.spool().process
-    assert runner is not None
+    runner = bench.runner()
     (bench.spool().folder / "output.txt").write_text("one\nthe last words\n")
-    os.kill(runner["pid"], signal.SIGKILL)
-    bench.until(bench.last)
-    last = bench.last()
-    assert last is not None
-    assert last.failure is not None
-    assert last.failure.kind is FailureKind.LOST
-    assert "ended by signal 9; its last words: one / the last words" in last.failure.message
+    os.kill(runner, signal.SIGKILL)
+    failure = bench.failure()
+    assert failure.kind is FailureKind.LOST
+    assert "ended by signal 9; its last words: one / the last words" in failure.message
     bench.until(lambda: not bench.processes())
 
 
 def test_a_process_that_the_kernel_killed_for_memory_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.begin(LONG)
-    bench.until(lambda: "began" in bench.kinds())
-    runner = bench.spool().process
-    assert runner is not None
+    runner = bench.runner()
     kills = kills_for_memory()
     monkeypatch.setattr("paceline.service.follower.worker.kills_for_memory", lambda: kills + 1)
-    os.kill(runner["pid"], signal.SIGKILL)
-    bench.until(bench.last)
-    last = bench.last()
-    assert last is not None
-    assert last.failure is not None
-    assert last.failure.kind is FailureKind.MEMORY
-    assert "memory ran out" in last.failure.message
+    os.kill(runner, signal.SIGKILL)
+    failure = bench.failure()
+    assert failure.kind is FailureKind.MEMORY
+    assert "memory ran out" in failure.message
 
 
 @pytest.mark.parametrize(
@@ -184,11 +183,8 @@ def test_what_all_that_failed_ran_out_of_is_the_cause(
     bench: Bench, cases: list[dict[str, Any]], kind: FailureKind
 ) -> None:
     bench.begin({"name": "too-much", "cases": cases})
-    bench.until(bench.last)
-    last = bench.last()
-    assert last is not None
-    assert last.failure is not None
-    assert last.failure.kind is kind
+    failure = bench.failure()
+    assert failure.kind is kind
     assert bench.kinds().count("record") == len(cases)
 
 
@@ -212,11 +208,8 @@ def test_a_new_worker_speaks_for_what_died_meanwhile(bench: Bench) -> None:
     bench.until(lambda: "began" in bench.kinds())
     bench.worker.close()
     bench.worker = Worker(bench.folder, "here")
-    bench.until(bench.last)
-    last = bench.last()
-    assert last is not None
-    assert last.failure is not None
-    assert last.failure.kind is FailureKind.LOST
+    failure = bench.failure()
+    assert failure.kind is FailureKind.LOST
 
 
 def test_without_a_word_from_the_leader_it_ends_by_itself(bench: Bench) -> None:
@@ -262,10 +255,7 @@ def test_a_spool_that_takes_nothing_more_is_named(bench: Bench) -> None:
     child.wait(PATIENCE)
     told.rmdir()
     kept.rename(told)
-    bench.until(bench.last)
-    last = bench.last()
-    assert last is not None
-    assert last.failure is not None
-    assert last.failure.kind is FailureKind.LOST
-    assert f"could not write to its folder {bench.spool().folder}: is the disk full?" in last.failure.message
-    assert last.text == f"{last.failure.message}\n", "it is in the log as well"
+    failure = bench.failure()
+    assert failure.kind is FailureKind.LOST
+    assert f"could not write to its folder {bench.spool().folder}: is the disk full?" in failure.message
+    assert bench.told["job", 1][-1].text == f"{failure.message}\n", "it is in the log as well"

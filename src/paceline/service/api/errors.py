@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
 from paceline.core.errors import InputError, PacelineError, StoreError
+from paceline.core.parameters import in_words
 
 
 class ErrorDetail(BaseModel):
@@ -123,7 +124,7 @@ def unavailable(message: str) -> Refused:
 def _explained(error: RequestValidationError) -> Refused:
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"][1:])
-    message = str(first["msg"]).removeprefix("Value error, ")
+    message = in_words(first)
     if first["type"] == "json_invalid":
         return Refused(400, "unreadable", f"the body is not JSON: {first.get('ctx', {}).get('error', message)}")
     if first["type"] == "extra_forbidden":

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, RedirectResponse
 
 from paceline.benchmarks import registry
 from paceline.core.errors import InputError, StoreError, unknown
+from paceline.core.parameters import in_words
 from paceline.report.text import one_line
 from paceline.runner.suite_file import load_suite, shipped
 from paceline.service.api import submissions
@@ -185,7 +186,7 @@ def _kept(found: Read, field: str, made: Any, otherwise: Any) -> Any:
     except InputError as error:
         found.errors[field] = str(error)
     except ValidationError as error:
-        found.errors[field] = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+        found.errors[field] = in_words(error.errors()[0])
     except ValueError:
         found.errors[field] = "this is not a whole number"
     return otherwise
