@@ -82,7 +82,7 @@ def test_a_file_that_is_no_suite_is_refused(sandbox: Sandbox, text: str, says: t
         (("nap", "--set", "duraton=1s"), ("duraton", "did you mean 'duration'?")),
         (("nap", "--set", "duration"), ("key=value",)),
         (("nap", "crash"), ("unexpected extra argument", "crash")),
-        (("train", "--model", "lstm", "--ranks", "two"), ("'ranks'", "integer")),
+        (("train", "--model", "lstm", "--ranks", "two"), ("'ranks'", "whole number")),
         (("nap", "--retry-failed"), ("--resume",)),
     ],
     ids=lambda value: "_".join(value) if isinstance(value, tuple) else "",
