@@ -19,12 +19,12 @@ NO_FIGURE = "not measured"
 
 
 def is_beside(run: RunRecords) -> bool:
-    """Whether a run has a part of its own on the page."""
-    return bool(published_tables(run))
+    """Whether a run has a part of its own on the page: published figures belong to it, or it trained in parallel."""
+    return bool(published_tables(run)) or any(record.case.benchmark == "parallel" for record in run.records)
 
 
 def beside_sections(runs: Iterable[RunRecords]) -> list[str]:
-    """A part for each run that published figures belong to."""
+    """A part for each of these runs, with the published figures."""
     parts = []
     for run in runs:
         if is_beside(run):
@@ -83,7 +83,30 @@ def _gains(records: Sequence[Record]) -> list[str]:
         f"{model} " + ", ".join(f"{found[one] / found['fp32']:.2f} ({one})" for one in AMP if one in found)
         for model, found in both.items()
     ]
-    return [f"Over fp32: {'; '.join(told)}."] if told else []
+    over_fp32 = [f"Over fp32: {'; '.join(told)}."] if told else []
+    return [*over_fp32, *_fp8_over_bf16(records)]
+
+
+def _fp8_over_bf16(records: Sequence[Record]) -> list[str]:
+    """How much faster fp8 trains than bf16 in the same run, of each hidden size."""
+    rates: dict[int, dict[str, float]] = {}
+    for record in records:
+        rate = record.measurement("throughput")
+        parameters = record.case.parameters
+        precision = record.facts.get("precision")
+        if record.case.benchmark != "parallel" or rate is None or precision not in ("bf16", "fp8"):
+            continue
+        layers = "" if parameters["fp8_least"] == 16 else f", layers from {parameters['fp8_least']}"
+        name = "bf16" if precision == "bf16" else f"{parameters['fp8_recipe']}{layers}"
+        rates.setdefault(parameters["hidden"], {})[name] = rate.value
+    lines = [
+        [str(hidden), f"fp8 {name}", f"{value:.4g}", f"{found['bf16']:.4g}", f"{value / found['bf16']:.3f}"]
+        for hidden, found in rates.items()
+        for name, value in found.items()
+        if name != "bf16" and "bf16" in found
+    ]
+    headers = ["hidden", "recipe", "fp8, sequences/s", "bf16, sequences/s", "fp8 / bf16"]
+    return [_table(headers, 2, lines)] if lines else []
 
 
 def _escaped(line: Iterable[str]) -> list[str]:

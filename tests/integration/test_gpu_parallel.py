@@ -20,7 +20,6 @@ COMMON = SMALL | {
     "global_batch": 16,
     "steps": 5,
     "warm_up": "1s",
-    "graph": "auto",
 }
 
 

@@ -85,7 +85,7 @@ class ParallelParameters(MeasuringParameters):
     """Split what is between the tensor-parallel layers along the sequence as well"""
     compile: Switch = "auto"
     """Compile each layer with torch.compile; auto does on a GPU where it can"""
-    graph: Switch = "off"
+    graph: Switch = "auto"
     """Replay each step as one CUDA graph; auto does where one GPU trains with compiled layers"""
     fp8_recipe: Fp8Recipe = "tensorwise"
     """fp8: one scale for each tensor, one for each row, or that with gradients of weights in bf16"""

@@ -23,16 +23,36 @@ TIED = "token_embedding"
 class Recomputed(nn.Module):
     """A layer that keeps its input alone, and is computed again in the backward pass.
 
-    Compiled as one, the second computation leaves out what no gradient needs: in a pre-norm layer the last product.
+    Compiled as one, the second computation leaves out what no gradient needs: the last product, if only a sum follows.
+    A layer that ends with a norm therefore leaves it to the next one, as `before`: the sum is kept, not its norm.
     """
 
-    def __init__(self, layer: nn.Module) -> None:
+    def __init__(self, layer: nn.Module, before: nn.Module | None = None) -> None:
         super().__init__()
         self.layer = layer
+        self.before = before
 
     def forward(self, x: Tensor) -> Tensor:
         # Nothing in a layer is random; asking for the state of the generator would also break a CUDA graph.
-        return checkpoint(self.layer, x, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+        return checkpoint(self._compute, x, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+
+    def _compute(self, x: Tensor) -> Tensor:
+        return self.layer(x if self.before is None else _normed(self.before, x))  # type: ignore[no-any-return]
+
+
+class LastNorm(nn.Module):
+    """The norm that the last layer has left."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _normed(self.norm, x)
+
+
+def _normed(norm: nn.Module, x: Tensor) -> Tensor:
+    return norm(x).to(x.dtype)  # type: ignore[no-any-return]
 
 
 class Stage(nn.Module):
@@ -70,9 +90,19 @@ class Stage(nn.Module):
                 return self._as_wired(x)
             return self.score(self.leave(x), labels, positions)
 
-    def recompute_layers(self) -> None:
-        """Trade time for memory; once the layers are as they shall be."""
-        self.model.blocks = nn.ModuleList(Recomputed(block) for block in self.model.blocks)
+    def recompute_layers(self, *, whole: bool) -> None:
+        """Trade time for memory; once the layers are as they shall be. Not whole leaves every norm in its layer."""
+        recomputed: list[nn.Module] = []
+        before: nn.Module | None = None
+        for block in self.model.blocks:
+            recomputed.append(Recomputed(block, before))
+            last: str | None = getattr(block, "last_norm", None)
+            if last is not None and whole:
+                before = getattr(block, last)
+                setattr(block, last, nn.Identity())
+        if before is not None:
+            recomputed.append(LastNorm(before))
+        self.model.blocks = nn.ModuleList(recomputed)
 
     def _as_wired(self, x: Tensor) -> Tensor:
         return x if self._wire is None else x.to(self._wire)

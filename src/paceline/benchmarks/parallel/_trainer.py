@@ -152,7 +152,7 @@ class ParallelTrainer:
 
             split_stage(stage, self.mesh.along("tensor"), sequence=parameters.sequence_parallel)
         if layout.checkpointing:
-            stage.recompute_layers()
+            stage.recompute_layers(whole=layout.tensor == 1)
         if compiled:
             _compile_parts(stage, whole=layout.tensor == 1)
         if layout.data > 1:
@@ -169,7 +169,14 @@ def _compile_parts(stage: Stage, *, whole: bool) -> None:
         layer = block.layer if isinstance(block, Recomputed) and not whole else block
         layer.compile()
     if stage.last and whole:
-        stage.score = torch.compile(stage.score)
+        stage.score = torch.compile(stage.score, options=_two_pass_softmax())
+
+
+def _two_pass_softmax() -> dict[str, Any] | None:
+    """A row of logits stays in the cache for a second look, which takes fewer instructions than one look at it all."""
+    from torch._inductor import config
+
+    return {"online_softmax": False} if hasattr(config, "online_softmax") else None
 
 
 def _share_data(stage: Stage, mesh: Any, parameters: ParallelParameters) -> None:

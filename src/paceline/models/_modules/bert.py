@@ -14,6 +14,8 @@ EPSILON = 1e-12
 class BertBlock(nn.Module):
     """Attention, then the feed-forward layer, each added to its input and normalised after."""
 
+    last_norm = "feed_forward_norm"  # what this layer ends with
+
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()
         self.attention = Attention(hidden, heads, causal=False)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 ALIGNMENT = 64
 IMPOSSIBLE = -1e4  # finite in fp16 too
+_TANH_SCALE = math.sqrt(2.0 / math.pi)
+_TANH_CUBE = 0.044715
 
 
 class Attention(nn.Module):
@@ -45,7 +49,19 @@ class FeedForward(nn.Module):
         self.contract = nn.Linear(4 * hidden, hidden)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.contract(F.gelu(self.expand(x), approximate=self.gelu))  # type: ignore[no-any-return]
+        return self.contract(gelu(self.expand(x), self.gelu))  # type: ignore[no-any-return]
+
+
+def gelu(x: Tensor, form: Literal["tanh", "none"]) -> Tensor:
+    """`F.gelu`; compiled, its tanh form is written as the sigmoid that it is.
+
+    (1 + tanh u) / 2 is the sigmoid of 2u. Compiled code computes tanh with so many instructions that they, not the
+    memory, set the pace of this layer; the sigmoid takes a third of them.
+    """
+    if form != "tanh" or not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
+        return F.gelu(x, approximate=form)
+    wide = x.float()
+    return (wide * torch.sigmoid(2.0 * _TANH_SCALE * (wide + _TANH_CUBE * wide**3))).to(x.dtype)
 
 
 def vocabulary_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None = None, *, training: bool) -> Tensor:

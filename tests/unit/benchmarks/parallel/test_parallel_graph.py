@@ -24,11 +24,11 @@ def captures(kind: str, *, compiled: bool = True, **parameters: Any) -> bool:
 
 
 def test_one_gpu_with_compiled_layers_replays_a_graph() -> None:
-    assert captures("cuda", graph="auto")
-    assert not captures("cuda", graph="auto", compiled=False)
-    assert not captures("cuda", graph="auto", data=2)
-    assert not captures("cpu", graph="auto")
-    assert not captures("cuda")
+    assert captures("cuda")
+    assert not captures("cuda", compiled=False)
+    assert not captures("cuda", data=2)
+    assert not captures("cpu")
+    assert not captures("cuda", graph="off")
     assert captures("cuda", compiled=False, graph="on")
 
 
