@@ -20,7 +20,7 @@ ONE_GPU = {
         "bert/nl24_{}_1x1x1_mb24_gb24",
         "bert/nl24_{}_1x1x1_ac_mb128_gb1024",
     )
-}
+} | {"gpt2/nl24_bf16_1x1x1_mb32_gb32_1n1g", "bert/nl24_bf16_1x1x1_ac_mb128_gb128_1n1g"}
 
 
 def cases(here: Here) -> list[Case]:
