@@ -38,7 +38,7 @@ def products(layers: torch.nn.ModuleList) -> int:
         y = x
         for layer in layers:
             y = layer(y)
-        torch.autograd.grad(y.sum(), [x, *layers.parameters()])
+        torch.autograd.backward(y.sum())
     return sum(flops for name, flops in counter.get_flop_counts()["Global"].items() if "mm" in str(name))
 
 
