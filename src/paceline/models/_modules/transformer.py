@@ -58,7 +58,7 @@ def gelu(x: Tensor, form: Literal["tanh", "none"]) -> Tensor:
     (1 + tanh u) / 2 is the sigmoid of 2u. Compiled code computes tanh with so many instructions that they, not the
     memory, set the pace of this layer; the sigmoid takes a third of them.
     """
-    if form != "tanh" or not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
+    if form != "tanh" or not torch.compiler.is_dynamo_compiling():
         return F.gelu(x, approximate=form)
     wide = x.float()
     return (wide * torch.sigmoid(2.0 * _TANH_SCALE * (wide + _TANH_CUBE * wide**3))).to(x.dtype)
