@@ -88,19 +88,28 @@ def export(
 def load_eager(
     model: str, *, scale: Scale, precision: str, seed: int, device: str = "cpu", allow_import: bool = False
 ) -> tuple[nn.Module, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """The module on its device, ready to answer, and what goes in and comes out.
+    """The module on its device, ready to answer, and what goes in and comes out."""
+    from paceline.benchmarks.serving._served import describe
+
+    module = load_module(model, scale=scale, precision=precision, seed=seed, device=device, allow_import=allow_import)
+    return module, *describe(find_model(model, allow_import=allow_import), scale)
+
+
+def load_module(
+    model: str, *, scale: Scale, precision: str, seed: int, device: str = "cpu", allow_import: bool = False
+) -> nn.Module:
+    """The module on its device, ready to answer; an artifact knows what goes in and comes out.
 
     It takes tensors on that device, in the order of the inputs, and gives one tensor or a tuple of several.
     """
     import torch
 
-    from paceline.benchmarks.serving._served import build, describe
+    from paceline.benchmarks.serving._served import build
 
     spec = find_model(model, allow_import=allow_import)
     _check_precision(precision)
-    inputs, outputs = describe(spec, scale)
     served, _ = build(spec, scale, precision, seed, torch.device(device))
-    return served, inputs, outputs
+    return served
 
 
 def sample_inputs(artifact: Artifact, count: int, *, seed: int, allow_import: bool = False) -> list[dict[str, Array]]:

@@ -78,8 +78,8 @@ class Serve(Benchmark[ServeParameters]):
 
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        """What the export and the check of answers need."""
-        return ("torch",)
+        """What the export and the check of answers need: a model without weights is asked by way of the compiler."""
+        return ("torch", "torch._dynamo", "paceline.benchmarks.serving._served")
 
     def measure(self, parameters: ServeParameters, context: Context) -> Result:
         with opened(parameters, context) as session:

@@ -15,7 +15,7 @@ from pydantic import Field
 from paceline.benchmarks.serving.artifact import Artifact, Format
 from paceline.benchmarks.serving.processing import Processing
 from paceline.benchmarks.serving.protocol.kserve_grpc import METHOD as GRPC_METHOD
-from paceline.benchmarks.serving.servers._embedded.configuration import Configuration, EngineName
+from paceline.benchmarks.serving.servers._embedded.configuration import Configuration, EngineName, GraphChoice
 from paceline.benchmarks.serving.servers._process import ServedProcess, answers
 from paceline.benchmarks.serving.servers.base import (
     Endpoint,
@@ -49,6 +49,8 @@ class EmbeddedSettings(ServerSettings):
 
     engine: EngineName = "torch"
     """What computes; null answers at once, to measure the server itself"""
+    graph: GraphChoice = "auto"
+    """Whether torch-compile replays each batch as one CUDA graph: auto where it can, off launches every kernel"""
     max_batch: int = Field(default=8, ge=1, le=65_536)
     """Samples that are computed together, at most; 1 computes each request by itself"""
     max_delay: Duration = Field(default=0.002, le=3600)
@@ -219,6 +221,7 @@ class Embedded(Server):
             name=MODEL,
             artifact=artifact,
             engine=settings.engine,
+            graph=settings.graph,
             device=self.need.device,
             allow_import=self.need.allow_import,
             host=settings.host,

@@ -17,12 +17,33 @@ from paceline.benchmarks.serving.processing import INDICES, VALUES, Processing
 from paceline.benchmarks.serving.protocol.byte_strings import byte_strings
 from paceline.benchmarks.serving.protocol.kserve import ProtocolError, Response, decode_error, encode_request
 from paceline.benchmarks.serving.protocol.stages import Stages
+from paceline.benchmarks.serving.servers._embedded.engines import Arrays, Buffered, Session
 from paceline.benchmarks.serving.tensors import Array, TensorSpec
 from support.embedded import PATH, Doubling, Running, artifact_of, running
 
 
 def rows(count: int, start: float = 0.0) -> np.ndarray[Any, np.dtype[np.float32]]:
     return (start + np.arange(count * 3, dtype=np.float32)).reshape(count, 3)
+
+
+class InPlace(Doubling):
+    """With memory for the inputs of one and of four samples."""
+
+    def __init__(self, *, pads: bool) -> None:
+        super().__init__(pads=pads)
+        self.room = {size: {"x": np.zeros((size, 3), np.float32)} for size in (1, 4)}
+
+    def session(self, threads: int) -> Session:
+        run, room = super().session(threads), self.room
+
+        class InRoom(Buffered):
+            def buffers(self, rows: int) -> Arrays | None:
+                return room.get(rows)
+
+            def __call__(self, inputs: Arrays) -> Arrays:
+                return run(inputs)
+
+        return InRoom()
 
 
 def of_texts(before: Callable[[Sequence[bytes]], dict[str, Array]] | None = None) -> Processing:
@@ -99,6 +120,32 @@ def test_batches_are_filled_up_for_an_engine_that_knows_a_few_sizes() -> None:
         assert np.array_equal(found.outputs["y"], rows(3) * 2)
         assert [len(seen) for seen in engine.seen] == [4]
         assert get(server, "/v2/models/m/stats")[1]["padding"] == 1
+
+
+def test_a_batch_is_put_together_where_the_session_wants_it() -> None:
+    engine = InPlace(pads=True)
+    with running(engine, max_batch=4, max_delay=30.0, sizes=(1, 4)) as server, ThreadPoolExecutor(2) as pool:
+        for start in (0.0, 100.0):  # the second batch must leave the answers to the first alone
+            asked = [rows(2, start=start), rows(2, start=start + 50.0)]
+            for x, (_, found) in zip(asked, pool.map(server.ask, asked), strict=True):
+                assert isinstance(found, Response)
+                assert np.array_equal(found.outputs["y"], x * 2)
+        assert [seen is engine.room[4]["x"] for seen in engine.seen] == [True, True]
+        engine.seen.clear()
+        del engine.room[4]  # it has no place for so many any more
+        _, found = server.ask(rows(4))
+        assert isinstance(found, Response)
+        assert np.array_equal(found.outputs["y"], rows(4) * 2)
+
+
+def test_a_place_of_the_sessions_own_is_filled_up_with_the_last_sample() -> None:
+    engine = InPlace(pads=True)
+    with running(engine, max_batch=4, max_delay=0.0, sizes=(4,)) as server:
+        engine.room[4]["x"][:] = np.nan
+        _, found = server.ask(rows(3))
+        assert isinstance(found, Response)
+        assert np.array_equal(found.outputs["y"], rows(3) * 2)
+        assert np.array_equal(engine.room[4]["x"], rows(3)[[0, 1, 2, 2]])
 
 
 def test_beyond_the_queue_requests_are_shed_and_told_to_come_again() -> None:

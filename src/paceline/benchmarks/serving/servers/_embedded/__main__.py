@@ -103,6 +103,7 @@ async def _load(configuration: Configuration, folder: Path) -> Service:
         configuration.device,
         sizes,
         allow_import=configuration.allow_import,
+        graph=configuration.graph == "auto",
     )
     placement = [
         (share, threads_for(share, configuration.threads, available))
@@ -124,6 +125,7 @@ async def _load(configuration: Configuration, folder: Path) -> Service:
         "cpus": [list(share) if share else None for share, _ in placement],
         "padded_to": sizes if engine.pads else None,
         "event_loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
+        **engine.facts(),
     }
     _write(folder / "facts", json.dumps(facts))
     return service

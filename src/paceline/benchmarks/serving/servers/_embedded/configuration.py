@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from paceline.benchmarks.serving.artifact import Artifact
 from paceline.benchmarks.serving.processing import Processing
+from paceline.core.parameters import OnOff
 
 EngineName = Literal["null", "torch", "torch-compile", "torchscript", "torch-export", "onnxruntime", "openvino"]
+
+GraphChoice = Annotated[Literal["auto", "off"], OnOff]
 
 
 class Configuration(BaseModel):
@@ -20,6 +23,7 @@ class Configuration(BaseModel):
     name: str  # of the model, as clients say it
     artifact: Artifact
     engine: EngineName
+    graph: GraphChoice
     device: str
     allow_import: bool
     host: str

@@ -18,6 +18,18 @@ Session = Callable[[Arrays], Arrays]
 _VARYING = 16  # length of an axis that varies, for warming up
 
 
+class Buffered(ABC):
+    """A session with memory of its own for inputs: who puts a batch together there saves a copy."""
+
+    @abstractmethod
+    def buffers(self, rows: int) -> Arrays | None:
+        """Where the inputs of so many samples may be put until the next call; None if there is no such place."""
+
+    @abstractmethod
+    def __call__(self, inputs: Arrays) -> Arrays:
+        """The outputs of a batch; `inputs` are its buffers or any others."""
+
+
 class Engine(ABC):
     """Loads the model of an artifact; `session()` is called in the thread of the instance that will use it."""
 
@@ -38,6 +50,10 @@ class Engine(ABC):
 
     def versions(self) -> dict[str, str]:
         return {package: importlib.metadata.version(package) for package in self.packages}
+
+    def facts(self) -> dict[str, Any]:
+        """How the sessions that there are compute, beyond what was configured."""
+        return {}
 
 
 class NullEngine(Engine):
@@ -68,45 +84,66 @@ class TorchEngine(Engine):
         import torch
 
         torch.set_num_threads(threads)  # OpenMP keeps this for each thread that starts parallel work
+        return self._on_host() if torch.device(self.device).type == "cpu" else self._on_gpu()
+
+    def _on_host(self) -> Session:
+        import torch
+
         module, names = self._module, [spec.name for spec in self.artifact.outputs]
         order = [spec.name for spec in self.artifact.inputs]
-        device = torch.device(self.device)
-        on_cpu = device.type == "cpu"
-        stream = None if on_cpu else torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-        def on_host(inputs: Arrays) -> Arrays:
+        def run(inputs: Arrays) -> Arrays:
             with torch.inference_mode():
                 found = module(*[torch.from_numpy(inputs[name]) for name in order])
-            return {name: tensor.numpy() for name, tensor in _named(found, names).items()}
+            return {name: tensor.numpy() for name, tensor in named(found, names).items()}
 
-        def on_device(inputs: Arrays) -> Arrays:
-            # Work of several instances may overlap: each has a stream, and waits for no other.
-            with torch.inference_mode(), torch.cuda.stream(stream):
-                pinned = [torch.from_numpy(inputs[name]).pin_memory() for name in order]
-                found = _named(module(*[tensor.to(device, non_blocking=True) for tensor in pinned]), names)
-                host = {}
-                for name, tensor in found.items():
-                    host[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-                    host[name].copy_(tensor, non_blocking=True)
-                assert stream is not None
-                stream.synchronize()
-            return {name: tensor.numpy() for name, tensor in host.items()}
+        return run
 
-        return on_host if on_cpu else on_device
+    def _on_gpu(self) -> Session:
+        from paceline.benchmarks.serving.servers._embedded.cuda_sessions import launching
+
+        return launching(self._module, self.artifact, self.device)
 
 
 class CompiledEngine(TorchEngine):
-    """torch.compile: a new batch size would compile anew, so batches are padded to a few sizes."""
+    """torch.compile: a new batch size would compile anew, so batches are padded to a few sizes.
+
+    On a GPU each instance replays a CUDA graph for each of them, unless that is off or the model cannot be captured.
+    """
 
     pads = True
 
-    def __init__(self, artifact: Artifact, device: str, module: Any, sizes: int) -> None:
+    def __init__(
+        self, artifact: Artifact, device: str, module: Any, sizes: Sequence[int], *, with_graphs: bool = True
+    ) -> None:
         import torch
 
-        varies = any(-1 in spec.shape for spec in artifact.inputs)
+        self._varying = [spec.name for spec in artifact.inputs if -1 in spec.shape]
+        self._sizes = sizes
+        self._refusal = None if with_graphs else "off"
+        self._graphs: list[str] = []  # what became of them, instance by instance
         limit = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"
-        setattr(torch._dynamo.config, limit, max(sizes + 8, getattr(torch._dynamo.config, limit)))
-        super().__init__(artifact, device, torch.compile(module, dynamic=None if varies else False))
+        setattr(torch._dynamo.config, limit, max(len(sizes) + 8, getattr(torch._dynamo.config, limit)))
+        super().__init__(artifact, device, torch.compile(module, dynamic=None if self._varying else False))
+
+    def facts(self) -> dict[str, Any]:
+        return {"graph": "; ".join(dict.fromkeys(self._graphs))} if self._graphs else {}
+
+    def _on_gpu(self) -> Session:
+        from paceline.benchmarks.serving.servers._embedded.cuda_sessions import NotCaptured, Replaying, record
+
+        if self._varying and self._refusal is None:
+            self._refusal = f"not captured: the sizes of {', '.join(self._varying)} vary"
+        if self._refusal is None:
+            try:
+                recorded = record(self._module, self.artifact, self._sizes, self.device)
+            except NotCaptured as error:
+                self._refusal = f"not captured: {error}"  # nor would it be for the next instance
+            else:
+                self._graphs.append(f"captured for batches of {', '.join(map(str, sorted(recorded)))}")
+                return Replaying(recorded, super()._on_gpu())
+        self._graphs.append(self._refusal)
+        return super()._on_gpu()
 
 
 class OnnxRuntimeEngine(Engine):
@@ -166,7 +203,7 @@ class OpenVinoEngine(Engine):
 
 
 def open_engine(
-    name: str, artifact: Artifact, device: str, sizes: Sequence[int], *, allow_import: bool = False
+    name: str, artifact: Artifact, device: str, sizes: Sequence[int], *, allow_import: bool = False, graph: bool = True
 ) -> Engine:
     """The engine of this name with the artifact's model loaded."""
     if name == "null":
@@ -177,7 +214,7 @@ def open_engine(
         return OpenVinoEngine(artifact, device)
     module = _torch_module(name, artifact, device, allow_import)
     if name == "torch-compile":
-        return CompiledEngine(artifact, device, module, len(sizes))
+        return CompiledEngine(artifact, device, module, sizes, with_graphs=graph)
     return TorchEngine(artifact, device, module)
 
 
@@ -192,7 +229,7 @@ def warm_up(session: Session, inputs: Sequence[TensorSpec], sizes: Sequence[int]
 def _torch_module(name: str, artifact: Artifact, device: str, allow_import: bool) -> Any:
     import torch
 
-    from paceline.benchmarks.serving.export import load_eager
+    from paceline.benchmarks.serving.export import load_module
     from paceline.benchmarks.tf32 import set_fp32_mode
 
     set_fp32_mode(artifact.precision)
@@ -200,7 +237,7 @@ def _torch_module(name: str, artifact: Artifact, device: str, allow_import: bool
         return torch.jit.load(str(artifact.path), map_location=device).eval()  # type: ignore[no-untyped-call]
     if name == "torch-export":
         return torch.export.load(str(artifact.path)).module()
-    module, _, _ = load_eager(
+    return load_module(
         artifact.model,
         scale="tiny" if artifact.scale == "tiny" else "full",
         precision=artifact.precision,
@@ -208,8 +245,8 @@ def _torch_module(name: str, artifact: Artifact, device: str, allow_import: bool
         device=device,
         allow_import=allow_import,
     )
-    return module
 
 
-def _named(found: Any, names: Sequence[str]) -> dict[str, Any]:
+def named(found: Any, names: Sequence[str]) -> dict[str, Any]:
+    """What a module gives, one tensor or several, by the names of its outputs."""
     return dict(zip(names, found if isinstance(found, tuple | list) else (found,), strict=True))

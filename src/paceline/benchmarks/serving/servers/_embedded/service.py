@@ -21,7 +21,7 @@ from paceline.benchmarks.serving.protocol.kserve import Message, ProtocolError, 
 from paceline.benchmarks.serving.protocol.stages import Stages
 from paceline.benchmarks.serving.servers._embedded.alarm import Alarm
 from paceline.benchmarks.serving.servers._embedded.batcher import Batch, Batcher, Policy, Waiting
-from paceline.benchmarks.serving.servers._embedded.engines import Arrays, Engine, Session, warm_up
+from paceline.benchmarks.serving.servers._embedded.engines import Arrays, Buffered, Engine, Session, warm_up
 from paceline.benchmarks.serving.tensors import TensorSpec, datatype_of
 
 _MOST_SIGNATURES = 1024  # shapes of requests whose check is remembered
@@ -179,15 +179,17 @@ class Service:
             "instances": [{"busy_seconds": busy / 1e9} for busy in counted.busy],
         }
 
-    def fill(self, batch: Batch[Ticket]) -> Arrays:
-        """The inputs of a batch, one behind the other; called by instances."""
+    def fill(self, batch: Batch[Ticket], session: Session) -> Arrays:
+        """The inputs of a batch, one behind the other, where the session wants them; called by instances."""
         rows = self._rows(batch)
+        room = session.buffers(rows) if isinstance(session, Buffered) else None
         arrays: Arrays = {}
         for spec in self.inputs or [TensorSpec(name, "FP32", ()) for name in batch.requests[0].payload.inputs]:
             parts = [waiting.payload.inputs[spec.name] for waiting in batch.requests]
             if rows > batch.size:
-                parts.append(np.repeat(parts[-1][-1:], rows - batch.size, axis=0))
-            arrays[spec.name] = np.concatenate(parts)
+                last = parts[-1][-1]
+                parts.append(np.broadcast_to(last, (rows - batch.size, *last.shape)))
+            arrays[spec.name] = np.concatenate(parts, out=None if room is None else room[spec.name])
         return arrays
 
     def finish(self, batch: Batch[Ticket], found: Arrays | Exception, times: tuple[int, int, int]) -> None:
@@ -326,7 +328,7 @@ def compute(
     """What the engine makes of a batch, or how it failed; and when the batch was taken, filled and computed."""
     taken = filled = computed = now()
     try:
-        inputs = service.fill(batch)
+        inputs = service.fill(batch, session)
         filled = now()
         found = session(inputs)
         computed = now()
