@@ -18,6 +18,8 @@ from paceline.benchmarks.serving.protocol.kserve import JSON_LENGTH, JSON_TYPE, 
 
 MOST_HEAD = 16 * 1024  # bytes of a request line with its headers
 MOST_BODY = 256 * 1024 * 1024
+MOST_ROOM = 512 * 1024 * 1024  # bytes of memory that are kept for large bodies while none is there
+LARGE_BODY = 1024 * 1024  # bytes from which on a body is received where it will stay
 MOST_AHEAD = 64 * 1024  # bytes taken from a client that sends more requests before it has its answer
 PATIENCE = 30  # seconds to send one request, or to take one answer
 IDLENESS = 600  # seconds that a connection is kept without a request
@@ -104,7 +106,8 @@ def _path(target: str) -> str:
 class Handler(Protocol):
     """Who is asked: `handle` leads to exactly one `connection.answer()`, now or later, unless the client is `gone`."""
 
-    def handle(self, connection: Connection, head: Head, body: Buffer) -> None: ...
+    def handle(self, connection: Connection, head: Head, body: Buffer) -> None:
+        """A request; its body is there until it is answered, and no part of the answer."""
 
     def gone(self, connection: Connection) -> None:
         """The client left before it had its answer."""
@@ -113,7 +116,7 @@ class Handler(Protocol):
 class Connection(asyncio.Protocol):
     """One client: requests are read and answered strictly one after the other."""
 
-    def __init__(self, handler: Handler, open_connections: set[Connection]) -> None:
+    def __init__(self, handler: Handler, open_connections: set[Connection], rooms: Rooms | None = None) -> None:
         self.ticket: object = None  # what the handler wants to remember of the request in work
         self._handler = handler
         self._open = open_connections
@@ -123,7 +126,8 @@ class Connection(asyncio.Protocol):
         self._is_advancing = False
         self._is_closing = False
         self._buffer = b""  # received, not yet part of a request
-        self._parts: list[bytes] = []  # of the body that is received
+        self._parts: list[Buffer] = []  # of the body that is received
+        self._large = _LargeBody(self, Rooms() if rooms is None else rooms)
         self._missing = 0  # bytes of that body
         self._is_blocked = False  # the client does not take what is written
         self._is_reading = True
@@ -140,6 +144,7 @@ class Connection(asyncio.Protocol):
         self._is_closing = True
         self._buffer = b""
         self._parts.clear()
+        self._large.forget()
         if self._is_busy:
             self._is_busy = False
             self._handler.gone(self)
@@ -212,6 +217,7 @@ class Connection(asyncio.Protocol):
             headers,
             b"Connection: close\r\n" if close else b"",
         )
+        self._large.leave()
         if length < MOST_AHEAD:
             self._transport.write(start + b"".join(parts))
         else:
@@ -270,7 +276,24 @@ class Connection(asyncio.Protocol):
         self._take_body(rest)
         if self._missing and head.expects_continue:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if self._missing >= LARGE_BODY:
+            self._large.receive(rest, head.length)
+            self._switch_to(self._large)
         return True
+
+    def received(self, body: memoryview) -> None:
+        """A large body is there."""
+        self._switch_to(self)
+        self._parts = [body]
+        self._missing = 0
+        self._advance()
+
+    def _switch_to(self, protocol: asyncio.BaseProtocol) -> None:
+        # A transport asks once, when it begins to read, how its protocol wants the data.
+        self._transport.pause_reading()
+        self._transport.set_protocol(protocol)
+        self._transport.resume_reading()
+        self._is_reading = True
 
     def _take_body(self, data: bytes) -> None:
         if len(data) > self._missing:
@@ -292,11 +315,77 @@ class Connection(asyncio.Protocol):
         self.answer_error(error.status, str(error), close=True)
 
 
+class Rooms:
+    """Memory for large bodies, to be used again: fresh memory costs the system as much as copying the body there."""
+
+    def __init__(self) -> None:
+        self._free: list[memoryview] = []
+
+    def take(self, length: int) -> memoryview:
+        """Room for exactly so many bytes."""
+        for place, room in enumerate(self._free):
+            if len(room) == length:
+                return self._free.pop(place)
+        return memoryview(bytearray(length))
+
+    def give_back(self, room: memoryview) -> None:
+        """Nobody looks there any more."""
+        self._free.append(room)
+        while sum(map(len, self._free)) > MOST_ROOM:
+            self._free.pop(0)
+
+
+class _LargeBody(asyncio.BufferedProtocol):
+    """Receives the rest of a body where it will stay: what comes in small parts must be joined, which takes as long."""
+
+    def __init__(self, connection: Connection, rooms: Rooms) -> None:
+        self._connection = connection
+        self._rooms = rooms
+        self._room: memoryview | None = None
+        self._end = 0  # of what is there
+
+    def receive(self, begun: bytes, length: int) -> None:
+        """A body of this length begins with these bytes."""
+        self._room = self._rooms.take(length)
+        self._end = len(begun)
+        self._room[: self._end] = begun
+
+    def leave(self) -> None:
+        """The request is answered: others may have its room."""
+        if self._room is not None:
+            self._rooms.give_back(self._room)
+            self._room = None
+
+    def forget(self) -> None:
+        """The client has left, but somebody may still compute with what it sent."""
+        self._room = None
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        assert self._room is not None
+        return self._room[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        assert self._room is not None
+        self._end += nbytes
+        if self._end == len(self._room):
+            self._connection.received(self._room)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connection.connection_lost(error)
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
+
+
 async def listen(handler: Handler, host: str, port: int) -> tuple[asyncio.Server, set[Connection]]:
     """Accept connections; OSError if the address is not to be had."""
     connections: set[Connection] = set()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Connection(handler, connections), host, port, backlog=4096)
+    rooms = Rooms()
+    server = await loop.create_server(lambda: Connection(handler, connections, rooms), host, port, backlog=4096)
 
     def tick() -> None:
         for connection in list(connections):
