@@ -74,9 +74,13 @@ def suite(place: Sandbox, poisson: Record) -> dict[str, Record]:
             "closed": {"load": {"arrival": "closed", "users": 2, "requests": 20}},
             "single-stream": {"server": LIGHT, "load": {"arrival": "single-stream", "requests": 10}},
             "multi-stream": {"server": LIGHT, "load": {"arrival": "multi-stream", "requests": 10, "samples": 3}},
-            "grpc": {"load": {"arrival": "closed", "users": 2, "requests": 20}, "wire": "kserve-grpc"},
+            "grpc": {
+                "server": LIGHT,
+                "load": {"arrival": "closed", "users": 2, "requests": 20},
+                "wire": "kserve-grpc",
+            },
             "offline": {"server": LIGHT, "load": {"arrival": "offline", "requests": 40}, "wire": "kserve-json"},
-            "search": {"slo": {"p90": "100ms"}, "search_budget": "4s", "search_tolerance": "20%"},
+            "search": {"server": LIGHT, "slo": {"p90": "100ms"}, "search_budget": "4s", "search_tolerance": "20%"},
             "never": {"server": LIGHT, "slo": {"p50": "1us"}, "search_budget": "60s"},
             "wrong": {"server": {"kind": "wrong"}, "load": {"rate": 20, "requests": 10}},
             "port": {"server": LIGHT | {"port": taken.getsockname()[1]}, "load": {"rate": 20, "requests": 10}},
@@ -263,7 +267,7 @@ def test_the_log_of_a_server_that_could_not_listen_is_kept(suite: dict[str, Reco
 
 
 def test_a_server_that_is_killed_under_load_ends_the_case_soon(place: Sandbox) -> None:
-    load = ("--load.rate", "20", "--load.duration", "300s", "--warm-up", "300ms")
+    load = ("--load.rate", "20", "--load.duration", "300s", "--warm-up", "300ms", "--server.engine", "onnxruntime")
     run = place.start("run", "serve", "--model", MODEL, "--scale", "tiny", *load, "--no-report", "--json")
     assert run.stdout is not None
     for line in run.stdout:

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from paceline.benchmarks.serving.answers import CHECKED, Answers, _check_choices
+from paceline.benchmarks.serving.answers import CHECKED, MOST_SAMPLES, Answers, _check_choices
 from paceline.benchmarks.serving.export import export, load_eager, sample_inputs
 from paceline.benchmarks.serving.tensors import Array
 from paceline.core.errors import SilentCorruption
@@ -63,6 +63,27 @@ def test_the_first_kinds_that_are_answered_are_those_that_are_checked(
     answers(REQUESTS - 3, b"nobody looks at this")
     assert answers.checked == before
     assert before >= CHECKED
+
+
+def test_of_a_large_request_the_first_samples_are_compared_and_all_must_be_there() -> None:
+    import torch
+
+    artifact = export(MODEL, scale="tiny", format="eager", seed=5)
+    samples = sample_inputs(artifact, 3 * MOST_SAMPLES, seed=5)
+    request = {name: np.stack([one[name] for one in samples]) for name in samples[0]}
+    module, inputs, outputs = load_eager(MODEL, scale="tiny", precision="fp32", seed=5)
+    with torch.no_grad():
+        right = module(*(torch.from_numpy(request[one.name]) for one in inputs)).numpy()
+    answers = Answers(artifact, [request], "kserve-json", allow_import=False)
+    answers(0, body({outputs[0].name: right}))
+    assert answers.checked == 1
+    wrong = right.copy()
+    wrong[MOST_SAMPLES - 1] += np.abs(right).max()
+    with pytest.raises(SilentCorruption, match="differs"):
+        answers(0, body({outputs[0].name: wrong}))
+    for count in (MOST_SAMPLES - 1, MOST_SAMPLES, 3 * MOST_SAMPLES - 1, 3 * MOST_SAMPLES + 1):
+        with pytest.raises(SilentCorruption, match="shape"):
+            answers(0, body({outputs[0].name: np.resize(right, (count, *right.shape[1:]))}))
 
 
 @pytest.mark.parametrize("model", ["bert-base", "gpt2-small"])

@@ -187,7 +187,8 @@ def test_pictures_of_the_users_own(tmp_path: Path) -> None:
 
 def test_answers_are_checked_by_value_so_that_ties_may_fall_either_way() -> None:
     artifact = Artifact("m", "tiny", "eager", "fp32", 1, None, (TOKENS,), (SCORES,))
-    answers = Answers(artifact, [{}], "kserve-json", of_texts(), allow_import=False)
+    request = {TOKENS.name: np.zeros((1, *TOKENS.shape), np.int64)}
+    answers = Answers(artifact, [request], "kserve-json", of_texts(), allow_import=False)
     scores = np.array([[3.0, 9.0, 1.0, 9.0 + 1e-9, 2.0, 7.0, 0.0]])
     answers._expected[0] = [scores]
 
