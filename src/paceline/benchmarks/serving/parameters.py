@@ -33,9 +33,12 @@ class ServerChoice(Parameters):
     @model_validator(mode="after")
     def _known(self) -> Self:
         try:
-            self.settings()
+            settings = self.settings()
         except InputError as error:
             raise ValueError(str(error)) from None
+        given = self.__pydantic_extra__ or {}
+        # YAML reads `off` as a boolean, the command line as a word: both are the same case.
+        given |= {name: getattr(settings, name) for name, value in given.items() if isinstance(value, bool)}
         return self
 
     def settings(self) -> ServerSettings:

@@ -1,0 +1,24 @@
+"""The settings of a server within a case."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.benchmarks.serving.parameters import ServeParameters
+from paceline.core.errors import InputError
+
+
+def case_of(graph: object) -> ServeParameters:
+    server = {"kind": "embedded", "engine": "torch-compile", "graph": graph}
+    return ServeParameters.read({"model": "resnet18", "server": server, "load": {"rate": 5}}, "a case")
+
+
+def test_a_word_that_yaml_reads_as_a_boolean_is_the_word() -> None:
+    assert case_of(False) == case_of("off")
+    assert case_of(False).model_dump() == case_of("off").model_dump()
+    assert "graph=off" in case_of(False).label()
+
+
+def test_what_the_server_does_not_take_is_refused() -> None:
+    with pytest.raises(InputError, match="'graph'.*must be one of 'auto' or 'off'"):
+        case_of(True)
