@@ -20,5 +20,5 @@ def test_a_word_that_yaml_reads_as_a_boolean_is_the_word() -> None:
 
 
 def test_what_the_server_does_not_take_is_refused() -> None:
-    with pytest.raises(InputError, match="'graph'.*must be one of 'auto' or 'off'"):
+    with pytest.raises(InputError, match=r"'graph'.*must be one of 'auto' or 'off'"):
         case_of(True)
