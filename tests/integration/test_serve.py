@@ -80,7 +80,7 @@ def suite(place: Sandbox, poisson: Record) -> dict[str, Record]:
                 "wire": "kserve-grpc",
             },
             "offline": {"server": LIGHT, "load": {"arrival": "offline", "requests": 40}, "wire": "kserve-json"},
-            "search": {"server": LIGHT, "slo": {"p90": "100ms"}, "search_budget": "4s", "search_tolerance": "20%"},
+            "search": {"slo": {"p90": "100ms"}, "search_budget": "4s", "search_tolerance": "20%"},
             "never": {"server": LIGHT, "slo": {"p50": "1us"}, "search_budget": "60s"},
             "wrong": {"server": {"kind": "wrong"}, "load": {"rate": 20, "requests": 10}},
             "port": {"server": LIGHT | {"port": taken.getsockname()[1]}, "load": {"rate": 20, "requests": 10}},

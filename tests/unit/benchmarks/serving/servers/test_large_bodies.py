@@ -14,7 +14,7 @@ from paceline.benchmarks.serving.protocol.kserve import Buffer
 from paceline.benchmarks.serving.servers._embedded import http
 from paceline.benchmarks.serving.servers._embedded.http import LARGE_BODY, Connection, Head, Rooms, listen
 
-LARGE = LARGE_BODY + 12_345
+LARGE = 4 * LARGE_BODY + 12_345  # more than what may come with the head
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 

@@ -19,7 +19,7 @@ from paceline.benchmarks.serving.protocol.kserve import JSON_LENGTH, JSON_TYPE, 
 MOST_HEAD = 16 * 1024  # bytes of a request line with its headers
 MOST_BODY = 256 * 1024 * 1024
 MOST_ROOM = 512 * 1024 * 1024  # bytes of memory that are kept for large bodies while none is there
-LARGE_BODY = 1024 * 1024  # bytes from which on a body is received where it will stay
+LARGE_BODY = 256 * 1024  # bytes that are missing of a body from which on it is received where it will stay
 MOST_AHEAD = 64 * 1024  # bytes taken from a client that sends more requests before it has its answer
 PATIENCE = 30  # seconds to send one request, or to take one answer
 IDLENESS = 600  # seconds that a connection is kept without a request
