@@ -14,13 +14,7 @@ pytestmark = [
 ]
 
 SMALL = {"benchmark": "parallel", "layers": 4, "hidden": 256, "heads": 4, "sequence": 128, "vocabulary": 1024}
-COMMON = SMALL | {
-    "target": "cuda:0",
-    "micro_batch": 4,
-    "global_batch": 16,
-    "steps": 5,
-    "warm_up": "1s",
-}
+COMMON = SMALL | {"target": "cuda:0", "micro_batch": 4, "global_batch": 16, "steps": 5, "warm_up": "1s"}
 
 
 def losses(record: Record) -> list[float]:

@@ -189,6 +189,31 @@ def test_a_run_beside_published_figures_has_its_own_part_with_phases_and_gains(h
     assert "## train" not in text
 
 
+def test_fp8_stands_beside_bf16_of_the_same_layout(hardware: ModuleType) -> None:
+    records = [
+        in_parallel("gpt2/nl8_bf16_1x1x1_mb4_gb4_1n1g", 100.0, 0),
+        in_parallel("gpt2/nl8_fp8_1x1x1_mb4_gb4_1n1g", 125.0, 1),
+        in_parallel("gpt2/nl8_fp8_1x1x1_mb4_gb4_1n1g", 80.0, 2, fp8_recipe="rowwise", fp8_least=4096),
+        in_parallel("gpt2/nl24_bf16_1x1x1_mb4_gb4_1n1g", 10.0, 3),  # neither: fp8 did not train it
+        in_parallel("gpt2/nl8_fp8_1x1x1_mb8_gb8_1n1g", 99.0, 4),  # nor did bf16 train this
+    ]
+    text = page(hardware, run_of(records, name="fp8"))
+    (told,) = [table for table in tables(section(text, "The suite fp8")) if "fp8 / bf16" in table[0]]
+    assert [(line["recipe"], line["fp8 / bf16"].removesuffix(" |")) for line in told] == [
+        ("fp8 tensorwise", "1.250"),
+        ("fp8 rowwise, layers from 4096", "0.800"),
+    ]
+
+
+def in_parallel(layout: str, rate: float, index: int, **more: Any) -> Record:
+    parameters = {"hidden": 4096, "fp8_recipe": "tensorwise", "fp8_least": 16} | more
+    about = case(index, "parallel", layout, target="cuda:0", case=layout, **parameters)
+    times = Measurement.of_samples(STEP_TIME, [4 / rate] * 20)
+    precision = layout.split("_")[1]
+    found = [Measurement.of_rate(throughput("sequences/s"), 4, times), times]
+    return record(about, found, facts={"layout": layout, "precision": precision, "device": "NVIDIA H200"})
+
+
 def trained(precision: str, rate: float, index: int) -> Record:
     """A step of which the forward pass takes a fifth."""
     about = case(index, "train", f"vit-base {precision}", target="cuda:0", model="vit-base", precision=precision)

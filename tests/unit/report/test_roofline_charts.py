@@ -130,7 +130,7 @@ def test_the_chart_tells_everything_in_words() -> None:
     assert "inference model-4 bf16: 1 FLOP/byte, 3.182 TFLOP/s, bound by memory at 80 % of 4 TB/s" in chart.description
 
 
-@pytest.mark.skipif(not charts.available(), reason="vl-convert is not installed")
+@pytest.mark.skipif(not charts.available(), reason="needs vl-convert: pip install 'paceline[charts]'")
 def test_crowds_of_cases_can_be_drawn() -> None:
     many = run_of([inference(index, 1e9, 2e9 * (1 + index % 7), 1e-3) for index in range(MOST_POINTS + 50)])
     chart = only_part(many, gpu_ceilings()).chart

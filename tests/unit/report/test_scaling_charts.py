@@ -71,7 +71,7 @@ def test_every_report_has_it() -> None:
     assert 'id="scaling"' not in html.render(literal_run())
 
 
-@pytest.mark.skipif(not charts.available(), reason="vl-convert is not installed")
+@pytest.mark.skipif(not charts.available(), reason="needs vl-convert: pip install 'paceline[charts]'")
 def test_the_chart_has_the_ideal_and_the_lost_time() -> None:
     part, _ = parts(*scaling_run().records)
     assert part.chart is not None

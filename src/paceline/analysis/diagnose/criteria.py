@@ -11,6 +11,7 @@ import ast
 import math
 import operator
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -47,14 +48,14 @@ class Unanswerable(Exception):
     """A criterion has no answer for this argument: it divides by zero, or asks for a value that was not measured."""
 
 
-class Term:
+class Term(ABC):
     """A part of a criterion; `is_truth` says that its value is true or false, else it is a number."""
 
     is_truth = False
 
+    @abstractmethod
     def value(self, argument: Any) -> Any:
         """Its value for an argument."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
