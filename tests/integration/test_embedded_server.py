@@ -49,9 +49,16 @@ def make(tmp_path: Path) -> Iterator[Start]:
         server.stop()
 
 
+def has_ended(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
 def gone(pids: list[int]) -> bool:
     deadline = time.monotonic() + 20
-    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
+    while not all(map(has_ended, pids)):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
