@@ -54,7 +54,7 @@ def page(runs: Sequence[RunRecords], *, title: str, commits: Sequence[str], note
     parts = [
         f"# {title}",
         *notes,
-        _environment(runs[0], commits),
+        _environment(runs, commits),
         *(text for text in legends if text),
         *micro,
         *models,
@@ -66,13 +66,14 @@ def page(runs: Sequence[RunRecords], *, title: str, commits: Sequence[str], note
     return "\n\n".join(parts) + "\n"
 
 
-def _environment(run: RunRecords, commits: Sequence[str]) -> str:
-    seen = run.run.environment
+def _environment(runs: Sequence[RunRecords], commits: Sequence[str]) -> str:
+    seen = runs[0].run.environment
+    days = sorted({f"{run.run.started_at:%Y-%m-%d}" for run in runs})
     gpu = (seen.get("gpus") or [{}])[0]
     driver, software = seen.get("driver") or {}, seen.get("software") or {}
     packages = software.get("packages") or {}
     facts = {
-        "measured": f"{run.run.started_at:%Y-%m-%d}, commit {_words(commits)}, Paceline {run.run.version}",
+        "measured": f"{' and '.join(days)}, commit {_words(commits)}, Paceline {runs[0].run.version}",
         "device": gpu.get("name"),
         "driver": f"{driver.get('version')}, CUDA {driver.get('cuda')}",
         "torch": f"{packages.get('torch')} for CUDA {software.get('torch_cuda')}, Python {software.get('python')}",

@@ -115,7 +115,7 @@ def test_a_rank_that_is_killed_on_another_host_is_the_cause(hosts: TwoHosts, san
 
 @pytest.mark.slow
 def test_a_cable_that_is_pulled_ends_the_case_by_its_timeout(hosts: TwoHosts, sandbox: Sandbox) -> None:
-    watched = Watched.start(sandbox, *parallel("2n1g", *LONG, "--timeout", "40s", *hosts.flags))
+    watched = Watched.start(sandbox, *parallel("2n1g", *LONG, "--timeout", "30s", *hosts.flags))
     try:
         assert watched.wait_for("case_progress", phase="measuring"), watched.finish()
         hosts.cut()

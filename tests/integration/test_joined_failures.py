@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 import psutil
 import pytest
@@ -15,14 +16,24 @@ from paceline.core.record import CauseKind
 from support.cli import GENEROUS, Sandbox, case_processes
 
 TRAINING_SECONDS = 2.0
+# The command, except that it gives up sooner on a rank that is silent: a test would only wait.
+IMPATIENT = """
+from paceline.cli.main import main
+from paceline.runner import joined
+
+joined.GATHER_SECONDS = 8.0
+main()
+"""
 
 
-def start(sandbox: Sandbox, rank: int, port: int, *words: str) -> subprocess.Popen[str]:
+def start(
+    sandbox: Sandbox, rank: int, port: int, *words: str, command: Sequence[str] = ("-m", "paceline")
+) -> subprocess.Popen[str]:
     """What a launcher would start, but one that does not end the others when one is gone."""
     told = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 2}
     told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return subprocess.Popen(
-        [sys.executable, "-m", "paceline", *words],
+        [sys.executable, *command, *words],
         cwd=sandbox.work,
         env=sandbox.environment({name: str(value) for name, value in told.items()}),
         stdout=subprocess.DEVNULL,
@@ -64,7 +75,8 @@ def test_a_process_that_is_gone_is_the_cause_and_no_later_case_waits_for_it(sand
     long |= {"precision": "fp32", "data": 2, "steps": 1_000_000, "budget": "10min", "timeout": "200s"}
     suite = sandbox.suite(long, {"benchmark": "rankfail", "timeout": "200s"}, {"benchmark": "nap"})
     port = free_port()
-    first, second = (start(sandbox, rank, port, "run", suite, "--no-report") for rank in (0, 1))
+    words = ["run", suite, "--no-report"]
+    first, second = (start(sandbox, rank, port, *words, command=("-c", IMPATIENT)) for rank in (0, 1))
     deadline = time.monotonic() + GENEROUS
     while not (is_training(first.pid) and is_training(second.pid)) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -18,7 +18,15 @@ from paceline.machine.datasheet import datasheet
 from paceline.runner.suite_file import load_suite
 from support.cli import Sandbox, ended, events
 
-SHORT = ("budget=60ms", "warm_up=30ms", "gemm.size=64", "stream.sizes=256KiB,4MiB", "disk.size=16MiB", "attempts=1")
+SHORT = (
+    "budget=60ms",
+    "warm_up=30ms",
+    "gemm.size=64",
+    "stream.sizes=256KiB,4MiB",
+    "collective.sizes=64,1MiB",
+    "disk.size=16MiB",
+    "attempts=1",
+)
 MEASURE = ("machine", "--measure", *(word for setting in SHORT for word in ("--set", setting)))
 TRAIN = (
     "run",

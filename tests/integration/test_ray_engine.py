@@ -208,14 +208,15 @@ def test_a_gang_measures_on_two_nodes_and_each_tells_its_part(ray_cluster: RayCl
         assert any(line.startswith("  ok after") for line in lines)
 
 
-def test_a_gang_that_loses_its_first_node_tells_so_and_is_whole_once_that_is_back(
-    ray_cluster: RayCluster, store: Store
+@pytest.mark.parametrize("place", [0, 1], ids=["first", "other"])
+def test_a_gang_that_loses_a_node_tells_so_and_is_whole_once_that_is_back(
+    ray_cluster: RayCluster, store: Store, place: int
 ) -> None:
-    name = "torn"
+    name = f"torn-{place}"
     ray_cluster.submit(name, EXCHANGE, needs=TWO)
     # The second says so when all have met.
     wait_for("both at work", lambda: any(": rank 1 of 2" in row.text for row in store.queue.logs(name)))
-    victim = kept(store, name).followers[0]
+    victim = kept(store, name).followers[place]
     ray_cluster.kill(victim)
     wait_for("the loss", lambda: "lost" in history(store, name))
     assert losses(store, victim, [name]), store.queue.events(name)[-1].document

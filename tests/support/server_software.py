@@ -78,10 +78,12 @@ class Software:
 
 
 @pytest.fixture
-def software(environments: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Software:
-    """Servers in environments of this session, models in a cache of this session."""
+def software(
+    environments: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Software:
+    """Servers in environments of this session or kept ones, models in a cache of this session in any case."""
     monkeypatch.setenv("XDG_DATA_HOME", str(environments))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(environments / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
     # Half of the time of an installation is compiling modules, few of which a server imports: it compiles those itself.
     monkeypatch.setenv("PIP_COMPILE", "0")
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)

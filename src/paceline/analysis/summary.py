@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from paceline.analysis.figures import Figure, Point, Sweep, figure_of, sweeps_of
 from paceline.core.case import Case
+from paceline.core.errors import InputError
+from paceline.core.layout import Layout
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
 from paceline.core.run import RunRecords
@@ -31,7 +35,10 @@ SERVING = "serving"
 CATEGORIES = (*MICRO, "training", "inference", "parallel", SERVING, "harness")  # in a report's order; others follow
 
 # Parameters that say what is done; cases that differ in them do different work, so that neither wins.
-_WORK = ("model", "scale", "operation", "direction", "mode", "function", "load", "requests", "slo")
+_WORK = (
+    *("model", "scale", "layers", "hidden", "sequence"),
+    *("operation", "direction", "mode", "function", "load", "requests", "slo"),
+)
 TAILS = ("p99", "p95", "p90", "p50")  # percentiles of a served latency, the most telling first
 _RATES = ("FLOP/s", "B/s")  # units of which more is the news of a micro benchmark
 
@@ -306,9 +313,7 @@ def _groups(rows: Iterable[Row]) -> tuple[Group, ...]:
     found: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         if row.ok and row.lead is not None and math.isfinite(row.lead.value):
-            # That one model is faster than another is no news; that one way to run it is, is.
-            given = row.case.parameters
-            work = [str(given[key]) if key in given else "" for key in _WORK]
+            work = _work(row.case.parameters)
             found.setdefault((row.case.benchmark, row.lead.metric.name, row.lead.metric.unit, *work), []).append(row)
     groups = []
     for members in found.values():
@@ -318,6 +323,16 @@ def _groups(rows: Iterable[Row]) -> tuple[Group, ...]:
         ordered = sorted(members, key=lambda row: row.lead.value if row.lead else 0.0, reverse=not lower)
         groups.append(Group(metric=head.metric, benchmark=members[0].case.benchmark, rows=tuple(ordered)))
     return tuple(groups)
+
+
+def _work(given: Mapping[str, Any]) -> list[str]:
+    """What is computed: that one model is faster than another is no news; that one way to run it is, is."""
+    word = given.get("case")
+    if isinstance(word, str):  # a layout, which names the model and its layers
+        with suppress(InputError):
+            layout = Layout.parse(word)
+            given = {**given, "model": layout.model, "layers": layout.layers}
+    return [str(given[key]) if key in given else "" for key in _WORK]
 
 
 def _doubt_kinds(rows: Iterable[Row]) -> tuple[DoubtKind, ...]:

@@ -201,9 +201,10 @@ def _refuse_open_door(store: Store, host: str) -> None:
     from datetime import UTC, datetime
 
     from paceline.service.api.guard import is_loopback
+    from paceline.service.api.tokens import has_expired
 
     now = datetime.now(UTC)
-    holds = any(row.expires_at is None or row.expires_at > now for row in store.queue.tokens())
+    holds = any(not has_expired(row, now) for row in store.queue.tokens())
     if not is_loopback(host) and not holds:
         raise InputError(
             f"--host {host} lets others in, and there is no token that holds: make one with "

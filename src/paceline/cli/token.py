@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from paceline.core.errors import InputError
 
 if TYPE_CHECKING:
+    from paceline.service.api.tokens import Standing
     from paceline.store import Store
-    from paceline.store.queue import AuditRow
+    from paceline.store.queue import AuditRow, TokenRow
 
 _STORE = click.option("--store", metavar="PATH|URL", help="The leader's store; by default this user's own.")
 
@@ -44,9 +45,8 @@ def create(name: str, scope: str, expires: str, store: str | None) -> None:
         writing.put_token(row)
         writing.note(_audit("create", name))
     click.echo(token)
-    until = f"until {row.expires_at:%Y-%m-%d %H:%M} UTC" if row.expires_at else "for ever"
     click.echo(
-        f"It holds {until}, with the scope {scope}, and is not shown again: keep it in a file that only", err=True
+        f"It holds {_until(row)}, with the scope {scope}, and is not shown again: keep it in a file that only", err=True
     )
     click.echo("its owner can read (--token-file), or in $PACELINE_TOKEN.", err=True)
 
@@ -55,24 +55,18 @@ def create(name: str, scope: str, expires: str, store: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @_STORE
 def list_tokens(as_json: bool, store: str | None) -> None:
-    """List tokens, without themselves."""
+    """List tokens, without themselves: which are valid, have expired or were revoked."""
+    from paceline.service.api import tokens
+
     with _opened(store) as opened:
         rows = opened.queue.tokens()
+        standings = tokens.standings(rows, opened.queue.audited(tokens.AUDITED), datetime.now(UTC))
     if as_json:
-        known = [
-            {
-                "name": row.name,
-                "scopes": list(row.scopes),
-                "created_at": row.created_at.isoformat(),
-                "expires_at": row.expires_at.isoformat() if row.expires_at else None,
-            }
-            for row in rows
-        ]
-        click.echo(json.dumps(known, indent=2))
+        click.echo(json.dumps([_document(standing) for standing in standings], indent=2))
         return
-    for row in rows:
-        until = f"until {row.expires_at:%Y-%m-%d %H:%M} UTC" if row.expires_at else "for ever"
-        click.echo(f"{row.name:<24} {', '.join(row.scopes):<8} {until}")
+    for standing in standings:
+        scopes = ", ".join(standing.row.scopes) if standing.row else "-"
+        click.echo(f"{standing.name:<24} {scopes:<8} {_how_it_stands(standing)}")
     if not rows:
         click.echo("There are no tokens: a leader answers its own machine alone.")
 
@@ -89,6 +83,32 @@ def revoke(name: str, store: str | None) -> None:
     if not found:
         raise InputError(f"there is no token '{name}': `paceline token list` names them")
     click.echo(f"The token '{name}' no longer holds")
+
+
+def _until(row: TokenRow) -> str:
+    return f"until {_minute(row.expires_at)}" if row.expires_at else "for ever"
+
+
+def _minute(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M} UTC"
+
+
+def _how_it_stands(standing: Standing) -> str:
+    if standing.row is not None and standing.state == "valid":
+        return f"valid {_until(standing.row)}"
+    return f"{standing.state} since {_minute(standing.since)}" if standing.since else standing.state
+
+
+def _document(standing: Standing) -> dict[str, Any]:
+    row = standing.row
+    return {
+        "name": standing.name,
+        "scopes": list(row.scopes) if row else [],
+        "created_at": row.created_at.isoformat() if row else None,
+        "expires_at": row.expires_at.isoformat() if row and row.expires_at else None,
+        "state": standing.state,
+        "since": standing.since.isoformat() if standing.since else None,
+    }
 
 
 def _opened(store: str | None) -> Store:

@@ -224,10 +224,11 @@ def _override(
     A key with a dot names a part of a parameter that has parts: `load.rate=100`, `serve.load.rate=100`.
     """
     entries = [dict(entry) for entry in entries]
-    names = {benchmark.name for benchmark in benchmarks}
+    names = {benchmark.name.replace("-", "_"): benchmark.name for benchmark in benchmarks}
     for path, value in overrides.items():
-        scope, _, rest = path.partition(".") if path.partition(".")[0] in names else ("", "", path)
-        key, _, part = rest.partition(".")
+        first, _, rest = path.partition(".")
+        scope = names.get(first.replace("-", "_"), "") if rest else ""  # keys are read with underscores
+        key, _, part = (rest if scope else path).partition(".")
         used = False
         known: set[str] = set()
         for entry, benchmark in zip(entries, benchmarks, strict=True):
@@ -238,7 +239,7 @@ def _override(
                     entry[key] = _with_part(entry.get(key), part, value, path) if part else value
                     used = True
         if not used and part and not scope:
-            raise unknown("benchmark in --set", key, names)
+            raise unknown("benchmark in --set", key, names.values())
         if not used:
             raise InputError(f"--set {path}: {unknown('key', key, known)}")
     return entries

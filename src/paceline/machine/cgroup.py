@@ -70,3 +70,12 @@ def memory_limit(root: Path = ROOT) -> tuple[int, int | None] | None:
         cached = int(table.get("inactive_file") or table.get("total_inactive_file") or 0)
         tightest = (limit, max(0, used - cached) if used is not None else None)
     return tightest
+
+
+def memory_kills(root: Path = ROOT) -> int | None:
+    """Processes of the innermost group that the kernel has killed for want of memory, its own or the machine's."""
+    for folder, second in _folders(root, "memory"):
+        count = read_table(folder / ("memory.events" if second else "memory.oom_control")).get("oom_kill", "")
+        if count.isdecimal():
+            return int(count)
+    return None

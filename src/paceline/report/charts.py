@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import html
+import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,11 @@ from paceline.report.text import (
 BARS = 60  # of one metric at most; nobody reads more
 BARS_WIDTH = 540
 ROOM, MOST_ROOM = 250, 380  # beside the bars, for the names of cases
+_LETTER = 6.4  # pixels that a letter of a name takes, on average
+_LINE, _MOST_LINES = int(MOST_ROOM / _LETTER), 3  # letters of a long name on a line, and its lines
+_LINE_HEIGHT = 14
+# Letters that are no wider than this in any font of a page; of others, each may take twice as much.
+_NARROW, _NARROW_LETTERS = 7.9, frozenset("abcdefghijklnopqrstuvxyz0123456789_ .,:;/-[]()")
 PLOTTED = 2000  # samples at most; more would only make the file larger
 
 # Each role has a colour of its own, so that a style sheet can give it another one for a dark page.
@@ -78,14 +85,16 @@ def overview(cases: Sequence[Row]) -> Chart | None:
     if not panels:
         return None
     notes = []
-    for (name, _unit, better), rows in panels.items():
+    names = [name for name, _, _ in panels]
+    for (name, unit, better), rows in panels.items():
         if len(rows) > BARS:
-            notes.append(f"The {BARS} best of {len(rows):,} cases by {humanize(name)} are drawn.")
+            metric_name = humanize(name) + (f" in {unit}" if unit and names.count(name) > 1 else "")
+            notes.append(f"The {BARS} best of {len(rows):,} cases by {metric_name} are drawn.")
             rows.sort(key=lambda row: row.headline.value if row.headline else 0.0, reverse=better is not Better.LOWER)
             del rows[BARS:]
     shown = [row for rows in panels.values() for row in rows]
     # Layouts and generated models have long names that differ at their ends: they take room from the bars.
-    room = min(MOST_ROOM, max(ROOM, 6.4 * max(len(one_line(row.label)) for row in shown)))
+    room = min(MOST_ROOM, max(ROOM, _LETTER * max(len(one_line(row.label)) for row in shown)))
     specs = [_panel(name, unit, better, rows, room) for (name, unit, better), rows in panels.items()]
     return Chart(
         spec={"vconcat": specs, "spacing": 26, "config": CONFIG},
@@ -98,6 +107,8 @@ def overview(cases: Sequence[Row]) -> Chart | None:
 def _panel(name: str, unit: str, better: Better, rows: Sequence[Row], room: float) -> Spec:
     figures = [row.headline for row in rows if row.headline]
     scale, label = axis_scale(unit, max(abs(figure.value) for figure in figures))
+    broken = {label: _lines(label) for label in (one_line(row.label) for row in rows)}
+    most = max(len(lines) for lines in broken.values())
     values = []
     for row, figure in zip(rows, figures, strict=True):
         interval = figure.interval
@@ -121,9 +132,10 @@ def _panel(name: str, unit: str, better: Better, rows: Sequence[Row], room: floa
             "domainColor": MUTED,
             "ticks": False,
             "labelColor": INK,
-            "labelLimit": room,
+            "labelLimit": _limit(list(broken), room) if most == 1 else room,
             "labelPadding": 10,
             "minExtent": 190,
+            **(_broken(broken) if most > 1 else {}),
         },
     }
     x = {
@@ -143,7 +155,7 @@ def _panel(name: str, unit: str, better: Better, rows: Sequence[Row], room: floa
         },
         "data": {"values": values},
         "width": BARS_WIDTH - (room - ROOM),
-        "height": {"step": 30},
+        "height": {"step": max(30, _LINE_HEIGHT * most + 8)},
         "layer": [
             {
                 "mark": {"type": "bar", "height": 15, "cornerRadiusEnd": 2},
@@ -167,6 +179,31 @@ def _panel(name: str, unit: str, better: Better, rows: Sequence[Row], room: floa
             },
         ],
     }
+
+
+def _lines(name: str) -> list[str]:
+    """A name on as many lines as it needs: what tells it from the others is often at its end."""
+    return wrap(name, _LINE, break_on_hyphens=False, max_lines=_MOST_LINES, placeholder=" …") or [name]
+
+
+def _broken(lines: Mapping[str, list[str]]) -> Spec:
+    """Each name on its lines, which stand beside its bar together."""
+    raised = {name: -_LINE_HEIGHT / 2 * (len(parts) - 1) for name, parts in lines.items()}
+    return {
+        "labelExpr": f"{json.dumps(lines)}[datum.label]",
+        "labelOffset": {"expr": f"{json.dumps(raised)}[datum.value]"},
+        "labelLineHeight": _LINE_HEIGHT,
+    }
+
+
+def _limit(names: Sequence[str], room: float) -> float | Spec:
+    """The limit of names that may need one: to measure a name takes milliseconds, and most are short beyond doubt."""
+    long = [len(name) for name in names if _most_width(name) > room]
+    return {"expr": f"length(datum.label) < {min(long)} ? 0 : {room}"} if long else 0
+
+
+def _most_width(name: str) -> float:
+    return sum(_NARROW if letter in _NARROW_LETTERS else 2 * _NARROW for letter in name)
 
 
 def _bar_text(row: Row, figure: Figure, scale: float) -> str:

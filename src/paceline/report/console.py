@@ -123,12 +123,12 @@ class _Printer:
         self.console.print()
         self.console.print(self.text(published.title, "bold"))
         table = Table(box=box.ASCII2 if self.ascii else box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-        filled = [place for place in range(len(published.headers)) if any(line[place] for line in published.lines)]
-        for place in filled:
-            justify: Literal["left", "right"] = "left" if place < published.named else "right"
-            table.add_column(self.text(published.headers[place]), justify=justify, overflow="fold")
-        for line in published.lines:
-            table.add_row(*(self.text(line[place]) for place in filled))
+        filled = published.filled()
+        for place, header in enumerate(filled.headers):
+            justify: Literal["left", "right"] = "left" if place < filled.named else "right"
+            table.add_column(self.text(header), justify=justify, overflow="fold")
+        for line in filled.lines:
+            table.add_row(*map(self.text, line))
         if self.console.is_terminal:
             self.console.print(table)
         else:  # a pipe has no width: a table that is wide stays whole

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,14 +18,25 @@ from markupsafe import Markup
 from paceline.analysis.figures import Figure
 from paceline.analysis.published import published_tables
 from paceline.analysis.roofline import KnownCeilings
-from paceline.analysis.summary import SERVING, Highlight, Row, RunSummary, headline_of, sampled, summarize_run
+from paceline.analysis.summary import (
+    SERVING,
+    DoubtKind,
+    Highlight,
+    Row,
+    RunSummary,
+    headline_of,
+    sampled,
+    summarize_run,
+)
 from paceline.core.files import write_atomic
+from paceline.core.garbage import no_garbage
 from paceline.core.quantity import show_count, show_duration, show_size
-from paceline.core.record import Measurement
+from paceline.core.record import Doubt, Measurement
 from paceline.core.run import RunRecords
 from paceline.core.stats import Interval
 from paceline.report import charts, serving_charts
 from paceline.report.columns import Section, sections
+from paceline.report.conditions import changes, is_table
 from paceline.report.insight import Part
 from paceline.report.insights import insights
 from paceline.report.samples_chart import distribution
@@ -95,6 +106,19 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Doubted:
+    """One kind of doubt, and what was seen in each case that has it."""
+
+    kind: DoubtKind
+    seen: list[tuple[Row, Doubt]]
+
+    @property
+    def cases(self) -> int:
+        """How many cases have it."""
+        return len({row.case.index for row, _ in self.seen})
+
+
+@dataclass(frozen=True)
 class Answers:
     """All answers of one kind."""
 
@@ -107,6 +131,11 @@ def render(
     records: RunRecords, *, primary: Mapping[str, str] | None = None, ceilings: KnownCeilings | None = None
 ) -> str:
     """The whole page; `ceilings` are what is known of the machine beside the run."""
+    with no_garbage():
+        return _render(records, primary, ceilings)
+
+
+def _render(records: RunRecords, primary: Mapping[str, str] | None, ceilings: KnownCeilings | None) -> str:
     summary = summarize_run(records, primary)
     drawn = charts.available()
     listed, detailed = summary.telling(LISTED), detailed_rows(summary)
@@ -126,7 +155,8 @@ def render(
         tables=[_table(section, drawn) for section in sections(replace(summary, rows=listed))],
         listed=len(listed),
         insights=_insights(summary, ceilings, drawn),
-        published=published_tables(records),
+        published=[table.filled() for table in published_tables(records)],
+        doubts=_doubted(summary),
         swept=drawn
         and any(sweep.is_line for row in summary.measured for sweep in row.sweeps if row.case.category != SERVING),
         charts_missing=not drawn,
@@ -223,7 +253,7 @@ def page_templates() -> Environment:
         "value": lambda figure: show_value(figure.value, figure.unit),
         "bare": _bare,
         "together": lambda text: text.replace("± ", "±\u00a0").replace(" %", "\u00a0%"),
-        "leaves": lambda mapping: {k: v for k, v in mapping.items() if not isinstance(v, Mapping) and not _is_table(v)},
+        "leaves": lambda mapping: {k: v for k, v in mapping.items() if not isinstance(v, Mapping) and not is_table(v)},
         "relative": show_relative,
         "mean": lambda figure: _with_interval(figure, figure.summary.mean, figure.summary.mean_interval),
         "median": lambda figure: _with_interval(figure, figure.summary.median, figure.summary.median_interval),
@@ -238,7 +268,7 @@ def page_templates() -> Environment:
         "changes": changes,
         "sweeps": all_tables,
     }
-    templates.tests |= {"nested": lambda value: isinstance(value, Mapping), "table": _is_table}
+    templates.tests |= {"nested": lambda value: isinstance(value, Mapping), "table": is_table}
     return templates
 
 
@@ -259,42 +289,6 @@ def show_fact(value: Any, key: str = "") -> str:
     return clean(value) if isinstance(value, str) else clean(json.dumps(value, default=str))
 
 
-@dataclass(frozen=True)
-class Change:
-    """One condition, before and after the measurement."""
-
-    name: str
-    key: str  # the last part of the name, which tells the unit
-    before: Any
-    after: Any
-
-
-def changes(conditions: Mapping[str, Any]) -> list[Change]:
-    """Every condition on a line of its own; what is known neither before nor after is left out."""
-    before, after = _flat(conditions.get("before")), _flat(conditions.get("after"))
-    names = [name for name in dict.fromkeys([*before, *after]) if (before.get(name), after.get(name)) != (None, None)]
-    return [Change(name, name.rpartition(", ")[2], before.get(name), after.get(name)) for name in names]
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings and lists of them as one, with joined names."""
-    items: Iterable[tuple[Any, Any]]
-    if isinstance(value, Mapping):
-        items = value.items()
-    elif _is_table(value):
-        items = enumerate(value)
-    else:
-        return {prefix: value} if prefix and value not in ([], {}) else {}
-    found: dict[str, Any] = {}
-    for key, inner in items:
-        found |= _flat(inner, f"{prefix}, {key}" if prefix else str(key))
-    return found
-
-
-def _is_table(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
-
-
 def _percentile(figure: Figure, name: str) -> str:
     value = figure.percentile(name)
     return _bare(value, figure.unit) if value is not None else "–"
@@ -309,6 +303,11 @@ def _bare(value: float, unit: str) -> str:
     """A value beside one that tells the unit already, unless its scale is its own."""
     shown = show_value(value, unit)
     return shown.removesuffix(f" {unit}") if unit not in ("s", "B", "%") else shown
+
+
+def _doubted(summary: RunSummary) -> list[Doubted]:
+    seen = [(row, doubt) for row in summary.rows for doubt in row.doubts]
+    return [Doubted(kind, [one for one in seen if one[1].kind == kind.kind]) for kind in summary.doubts]
 
 
 def _devices(summary: RunSummary) -> str:

@@ -11,17 +11,15 @@ from paceline.analysis.roofline import MEASURE, NEAR, Bound, Placed, Roof, Roofl
 from paceline.core.quantity import show_count
 from paceline.report.charts import ACCENT, INK, MUTED, Chart, Spec
 from paceline.report.insight import MOST_LINES, Part
+from paceline.report.roofline_plane import HEIGHT, Plane, named_roof
 from paceline.report.serving_bars import coloured, framed
 from paceline.report.sweep_charts import LINES, WIDTH
 from paceline.report.sweeps import SweepTable
 from paceline.report.text import one_line, show_value, told_apart
 
-HEIGHT = 330
 MOST_POINTS = 300  # drawn
 MOST_NUMBERED = 30
 MOST_NAMED = 3  # cases that one piece of advice names
-_BESIDE = ((0, -13), (14, 0), (-14, 0), (0, 14), (13, -11), (-13, -11), (13, 12), (-13, 12))  # a point, in pixels
-MARGIN = 2.2  # factor by which an axis reaches beyond what it shows
 _KINDS: Mapping[Bound, tuple[str, str, str]] = {  # words, colour and shape
     Bound.COMPUTE: ("compute", ACCENT, "circle"),
     Bound.MEMORY: ("memory", LINES[1], "square"),
@@ -192,7 +190,7 @@ def _notes(roofline: Roofline) -> list[str]:
 
 def _chart(roofline: Roofline) -> Chart:
     drawn = roofline.placed[:MOST_POINTS]
-    plane = _Plane(roofline, drawn)
+    plane = Plane(roofline, drawn)
     kinds = [bound for bound in _KINDS if any(one.bound is bound for one in drawn)]
     names = [_KINDS[bound][0] for bound in kinds]
     values: list[Spec] = [
@@ -206,7 +204,7 @@ def _chart(roofline: Roofline) -> Chart:
             "title": "arithmetic intensity, FLOP/byte",
             "grid": False,
             "values": _powers(*plane.x),
-            "format": "~g",
+            "format": ",~g",
         },
     }
     y: Spec = {
@@ -259,7 +257,7 @@ def _chart(roofline: Roofline) -> Chart:
     )
 
 
-def _roofs(roofline: Roofline, plane: _Plane, x: Spec, y: Spec) -> list[Spec]:
+def _roofs(roofline: Roofline, plane: Plane, x: Spec, y: Spec) -> list[Spec]:
     """The slope of the memory and the flat ceilings of the precisions, each with its name."""
     bandwidth = roofline.memory.value
     top = roofline.compute[0].value
@@ -277,10 +275,10 @@ def _roofs(roofline: Roofline, plane: _Plane, x: Spec, y: Spec) -> list[Spec]:
         }
         for rate, text in _flat_names(roofline.compute, plane)
     ]
-    at, angle = plane.on_the_slope(bandwidth, top, 7 * len(_named(roofline.memory)))
+    at, angle = plane.on_the_slope(bandwidth, top, 7 * len(named_roof(roofline.memory)))
     named.append(
         {
-            "data": {"values": [{"intensity": at, "rate": bandwidth * at, "text": _named(roofline.memory)}]},
+            "data": {"values": [{"intensity": at, "rate": bandwidth * at, "text": named_roof(roofline.memory)}]},
             "mark": mark | {"align": "center", "dy": -6, "angle": angle},
             "encoding": {"x": x, "y": y, "text": {"field": "text", "type": "nominal"}},
         }
@@ -295,68 +293,15 @@ def _roofs(roofline: Roofline, plane: _Plane, x: Spec, y: Spec) -> list[Spec]:
     ]
 
 
-def _flat_names(roofs: Sequence[Roof], plane: _Plane) -> list[tuple[float, str]]:
+def _flat_names(roofs: Sequence[Roof], plane: Plane) -> list[tuple[float, str]]:
     """The names of the flat ceilings; those that lie close share a place above the highest of them."""
     found: list[tuple[float, str]] = []
     for roof in roofs:
         if found and plane.down(roof.value) - plane.down(found[-1][0]) < 18:
-            found[-1] = (found[-1][0], f"{found[-1][1]}, {_named(roof)}")
+            found[-1] = (found[-1][0], f"{found[-1][1]}, {named_roof(roof)}")
         else:
-            found.append((roof.value, _named(roof)))
+            found.append((roof.value, named_roof(roof)))
     return found
-
-
-class _Plane:
-    """What the axes span, and where things lie on it in pixels."""
-
-    def __init__(self, roofline: Roofline, drawn: Sequence[Placed]) -> None:
-        bandwidth = roofline.memory.value
-        at = [one.work.intensity for one in drawn] + [roof.value / bandwidth for roof in roofline.compute]
-        rates = [one.work.rate for one in drawn] + [roof.value for roof in roofline.compute]
-        self.x = (min(at) / MARGIN, max(at) * MARGIN)
-        self.y = (min(rates) / MARGIN, max(rates) * MARGIN)
-        self.flat = [self.down(roof.value) for roof in roofline.compute]
-        self.points = [(self.across(one.work.intensity), self.down(one.work.rate)) for one in drawn]
-
-    def across(self, intensity: float) -> float:
-        return WIDTH * math.log(intensity / self.x[0]) / math.log(self.x[1] / self.x[0])
-
-    def down(self, rate: float) -> float:
-        return HEIGHT * math.log(self.y[1] / rate) / math.log(self.y[1] / self.y[0])
-
-    def on_the_slope(self, bandwidth: float, top: float, width: float) -> tuple[float, float]:
-        """Where on the slope a name of this width is furthest from the points, and how it is turned."""
-        first, last = max(self.x[0], self.y[0] / bandwidth), top / bandwidth
-        rise = HEIGHT / math.log(self.y[1] / self.y[0])
-        run = WIDTH / math.log(self.x[1] / self.x[0])
-        length = math.hypot(rise, run) * math.log(last / first)
-        edge = min(0.5, (width / 2 + 8) / length)
-        tries = [first * (last / first) ** (edge + (1 - 2 * edge) * step / 12) for step in range(13)]
-
-        def clearance(at: float) -> float:
-            place = (self.across(at), self.down(bandwidth * at))
-            return min((math.dist(place, point) for point in self.points), default=0.0)
-
-        return max(tries, key=clearance), -math.degrees(math.atan2(rise, run))
-
-    def numbers(self, drawn: Sequence[Placed]) -> list[Spec]:
-        """The number of each case beside its point, where no other number or point is in the way."""
-        taken: list[tuple[float, float]] = []
-        found: list[Spec] = []
-        for number, (point, one) in enumerate(zip(self.points, drawn, strict=False), start=1):
-            tries = [(point[0] + dx, point[1] + dy) for dx, dy in _BESIDE]
-            free = [place for place in tries if self._is_free(place, taken)]
-            off_the_lines = [place for place in free if all(abs(place[1] - line) > 8 for line in self.flat)]
-            for place in [*off_the_lines, *free][:1]:
-                taken.append(place)
-                found.append({"intensity": one.work.intensity, "rate": one.work.rate, "text": str(number),
-                              "dx": place[0] - point[0], "dy": place[1] - point[1]})  # fmt: skip
-        return found
-
-    def _is_free(self, place: tuple[float, float], taken: Sequence[tuple[float, float]]) -> bool:
-        return all(math.dist(place, other) > 15 for other in taken) and all(
-            math.dist(place, other) > 11 for other in self.points
-        )
 
 
 def _powers(low: float, high: float) -> list[float]:
@@ -365,10 +310,6 @@ def _powers(low: float, high: float) -> list[float]:
         return [10.0**power for power in range(first, last + 1)]
     steps = [digit * 10.0**power for power in range(first - 1, last + 2) for digit in (1, 2, 5)]
     return [step for step in steps if low <= step <= high]
-
-
-def _named(roof: Roof) -> str:
-    return f"{roof.name} {show_value(roof.value, roof.unit)}" + (" (datasheet)" if roof.source == "datasheet" else "")
 
 
 def _ceiling(roof: Roof) -> str:

@@ -76,9 +76,9 @@ def stages(rows: Sequence[Row]) -> Chart | None:
 
 
 def batches(rows: Sequence[Row]) -> Chart | None:
-    """The sizes of the batches that formed, a panel for each case; where all were of one, there is nothing to see."""
+    """The sizes of the batches that formed, a panel for each case; where each has one size, there is nothing to see."""
     told = [(row, found) for row in rows if (found := serving.batches(row))]
-    if not any(size > 1 for _, found in told for size in found):
+    if not any(len(found) > 1 for _, found in told):
         return None
     shared, names = _named([row for row, _ in told])
     largest = max(size for _, found in told for size in found)

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from paceline.analysis import serving
 from paceline.analysis.figures import Figure
@@ -60,6 +61,7 @@ def show_relative(relative: float | None) -> str:
     return f"± {100 * relative:.1f} %" if relative < 0.0995 else f"± {100 * relative:.0f} %"
 
 
+@lru_cache(maxsize=4096)  # a page says the same few names for every case
 def humanize(name: str) -> str:
     """A metric's or fact's name as words; a name in capitals is an environment variable's and stays."""
     if name != name.lower():

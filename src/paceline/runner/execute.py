@@ -266,9 +266,10 @@ class CaseExecution:
             number = os.WTERMSIG(status)
             name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
             message = f"the process was ended by {name}"
-            if number == signal.SIGKILL and kills_for_memory() > self._memory_kills:
+            killer = kills_for_memory().killer_since(self._memory_kills) if number == signal.SIGKILL else ""
+            if killer:
                 outcome, kind = Outcome.OUT_OF_MEMORY, CauseKind.HOST_MEMORY
-                message = "the kernel killed the process because the host's memory ran out; use a smaller batch"
+                message = f"{killer} killed the process because the host's memory ran out; use a smaller batch"
             elif number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 kind = CauseKind.INTERRUPTED
                 message += " from outside; --resume measures it again"

@@ -1,20 +1,29 @@
-"""How often the kernel has killed for want of memory, here and in this container."""
+"""Whether the kernel has killed for want of memory: for sure where it counts that by control group, else by guess."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-_COUNTERS = (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events"))
+from paceline.machine import cgroup
+from paceline.machine.probe import ROOT, read_table
 
 
-def kills_for_memory() -> int:
-    """A count that grows with every kill; 0 where the kernel does not tell."""
-    total = 0
-    for path in _COUNTERS:
-        with suppress(OSError):
-            for line in path.read_text().splitlines():
-                name, _, value = line.partition(" ")
-                if name == "oom_kill":
-                    total += int(value)
-    return total
+@dataclass(frozen=True)
+class MemoryKills:
+    """How often the kernel has killed for want of memory; it counts a kill before it sends the signal."""
+
+    group: int | None  # in the control group of this process and its children; None where that is not told
+    machine: int  # anywhere on this machine; 0 where that is not told
+
+    def killer_since(self, before: MemoryKills) -> str:
+        """Who has killed a process here that was ended by SIGKILL, for a message; empty if it was not for memory."""
+        if self.group is not None and before.group is not None:
+            return "the kernel" if self.group > before.group else ""
+        return "probably the kernel" if self.machine > before.machine else ""
+
+
+def kills_for_memory(root: Path = ROOT) -> MemoryKills:
+    """The counts as they are now."""
+    machine = read_table(root / "proc/vmstat").get("oom_kill", "")
+    return MemoryKills(cgroup.memory_kills(root), int(machine) if machine.isdecimal() else 0)

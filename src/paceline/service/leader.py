@@ -203,13 +203,15 @@ class Leader:
         with self._lock:
             if not self._is_fresh:  # since a change that somebody asked for meanwhile was not kept
                 return
-            for follower, reports in answers.items():
+            for follower in answers:
                 self._presence.hear(follower)
+            # After they were asked: a leader that was held up itself must not blame those who wait for it. And before
+            # what they tell is taken: a gang that lost one of them must not be placed there once more.
+            self._part_with(self._presence.silent(self._cluster.followers))
+            for follower, reports in answers.items():
                 self._attempts.forget(follower, asked[follower], reports)
                 for report in reports:
                     self._take(follower, report)
-            # After they were asked: a leader that was held up itself must not blame those who wait for it.
-            self._part_with(self._presence.silent(self._cluster.followers))
             self._welcome()
             self._give_up_stuck()
             orders = [order for job in self._jobs.active() for order in self._look_after(job)]

@@ -73,6 +73,22 @@ def test_groups_compare_only_what_can_be_compared() -> None:
     assert groups[0].best.label == "train gpt2-small bf16 x2"
 
 
+def test_layouts_of_different_models_are_not_compared() -> None:
+    throughput = Metric(name="throughput", unit="sequences/s", better=Better.HIGHER)
+    words = {
+        "gpt2/nl24_bf16_1x1x1_mb6_gb6_1n1g": {},
+        "gpt2/nl24_fp8_1x1x1_mb6_gb6_1n1g": {},
+        "gpt2/nl8_bf16_1x1x1_mb6_gb6_1n1g": {},
+        "gpt2/nl8_fp8_1x1x1_mb6_gb6_1n1g": {"hidden": 4096},
+    }
+    records = [
+        record(case(index, "parallel", word, case=word, **more), [Measurement.of_value(throughput, index + 1.0)])
+        for index, (word, more) in enumerate(words.items())
+    ]
+    groups = summarize_run(run_of(records)).groups
+    assert [[row.case.index for row in group.rows] for group in groups] == [[1, 0], [2], [3]]
+
+
 def test_lower_is_better_where_the_metric_says_so() -> None:
     group = summarize_run(literal_run(), {"train": "step_time"}).groups[0]
     assert [row.label for row in group.rows] == ["train resnet50 fp16", "train resnet50 fp32"]

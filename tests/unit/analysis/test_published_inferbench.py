@@ -13,7 +13,8 @@ from support.records import case, record, run_of
 def served(model: str, batch: int, rate: float, *, target: str = "cuda:0", **more: Outcome) -> Record:
     parameters = {"model": model, "precision": "bf16", "requests": {"samples": batch}}
     found = [
-        of(metrics.SAMPLE_THROUGHPUT, rate),
+        # where a request is a sample, there is no rate of its own for those
+        of(metrics.SAMPLE_THROUGHPUT, rate) if batch > 1 else of(metrics.THROUGHPUT, rate),
         of(metrics.ENERGY, 0.5 * batch),
         of(metrics.GPU, 61.0),
         *(of(metric, 0.0123) for metric in metrics.PERCENTILES.values()),
@@ -44,6 +45,13 @@ def test_a_batch_that_was_published_has_its_ratio() -> None:
     assert line["Tesla V100"] == "438 (p95 38.3 ms, 10x)"
     assert line["Tesla T4"] == "243.6 (p95 69.5 ms, 18x)"
     assert "V100" in platforms.lines[0][0]
+
+
+def test_a_request_of_one_sample_has_its_rate_and_ratio_too() -> None:
+    table, _ = tables_of(served("resnet50", 1, 1992.0))
+    line = dict(zip(table.headers, table.lines[0], strict=True))
+    assert line["Samples/s"].startswith("1,992")
+    assert line["Tesla T4"] == "66.4 (p95 19.1 ms, 30x)"
 
 
 def test_what_was_not_published_stays_empty_and_batches_are_in_order() -> None:

@@ -83,7 +83,11 @@ class Train(Benchmark[TrainParameters]):
         raise AssertionError("expansion runs nothing")
 
 
-KNOWN: Registry[type[Benchmark[Any]]] = Registry("benchmark", {"gemm": Gemm, "train": Train})
+class TwoWords(Gemm):
+    name = "two-words"
+
+
+KNOWN: Registry[type[Benchmark[Any]]] = Registry("benchmark", {"gemm": Gemm, "train": Train, "two-words": TwoWords})
 
 
 def cases(*entries: dict[str, Any], gpus: int = 0, set: dict[str, Any] | None = None) -> list[Case]:
@@ -308,6 +312,12 @@ def test_an_override_leaves_cases_without_the_key_alone() -> None:
 def test_a_scoped_override_goes_to_its_benchmark_alone() -> None:
     found = cases(*BOTH, set={"train.size": 5})
     assert [case.parameters["size"] for case in found] == [1, 2, 5]
+
+
+@pytest.mark.parametrize("path", ["two-words.size", "two_words.size"])
+def test_a_scope_of_two_words_is_known_with_either_sign_between_them(path: str) -> None:
+    found = cases({"benchmark": "gemm"}, {"benchmark": "two-words"}, set={path: 5})
+    assert [case.parameters["size"] for case in found] == [64, 5]
 
 
 def test_an_override_may_be_a_list_and_a_key_of_the_case() -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from paceline.core.record import Measurement
+from paceline.analysis.summary import summarize_run
+from paceline.core.record import Doubt, Measurement
+from paceline.core.run import RunRecords
 from paceline.report import charts, html
 from paceline.report.samples_chart import distribution, ticks
-from support.records import HOSTILE, STEP_TIME, case, hostile_run, literal_run, record, run_of, sample_run
+from support.records import HOSTILE, STEP_TIME, case, hostile_run, literal_run, record, run_of, sample_run, throughput
 
 
 class Page(HTMLParser):
@@ -171,6 +173,72 @@ def test_far_outliers_do_not_flatten_the_chart() -> None:
     marks = [float(mark) for mark in re.findall(r'text-anchor="end"[^>]*>([\d.]+)<', chart.svg)]
     assert len(marks) >= 2 and 99 < min(marks) < max(marks) < 110
     assert chart.notes == ("1 sample lies beyond the axis, drawn at its edge.",)
+
+
+def named_run(*names: str, units: tuple[str, ...] = ("images/s",), doubts: list[Doubt] | None = None) -> RunRecords:
+    times = Measurement.of_samples(STEP_TIME, [0.1] * 20)
+    return run_of([
+        record(
+            case(index, "train", name, model=f"model-{index}"),
+            [Measurement.of_rate(throughput(units[index % len(units)]), 32 + index, times), times],
+            doubts=doubts or [],
+        )
+        for index, name in enumerate(names)
+    ])  # fmt: skip
+
+
+@pytest.mark.skipif(not charts.available(), reason="needs vl-convert: pip install 'paceline[charts]'")
+def test_names_that_differ_at_their_ends_alone_can_be_told_apart_beside_their_bars() -> None:
+    long = "gpt2/nl8_fp8_1x1x1_mb16_gb16_1n1g hidden=4096 heads=32 fp8_recipe="
+    chart = charts.overview(summarize_run(named_run(f"{long}rowwise", f"{long}rowwise_with_gw_hp", "short")).measured)
+    assert chart is not None
+    drawn = charts.draw_svg(chart, "bars").partition("</desc>")[2]
+    assert "fp8_recipe=rowwise<" in drawn and "fp8_recipe=rowwise_with_gw_hp<" in drawn
+    assert ">train short<" in drawn
+    assert "…" not in drawn
+
+
+@pytest.mark.skipif(not charts.available(), reason="needs vl-convert: pip install 'paceline[charts]'")
+@pytest.mark.parametrize("names", [("short", "other"), ("short", "W" * 33), ("a" * 39, "b" * 40)])
+def test_a_name_that_needs_no_limit_is_drawn_as_with_one(names: tuple[str, ...]) -> None:
+    chart = charts.overview(summarize_run(named_run(*names)).measured)
+    assert chart is not None
+    drawn = charts.draw_svg(chart, "bars")
+    axis = chart.spec["vconcat"][0]["layer"][0]["encoding"]["y"]["axis"]
+    axis["labelLimit"] = charts.BARS_WIDTH + charts.ROOM - chart.spec["vconcat"][0]["width"]
+    limited = charts.draw_svg(chart, "bars")
+    assert re.sub(r"clip\d+", "", limited) == re.sub(r"clip\d+", "", drawn)
+
+
+def test_what_is_left_out_of_two_charts_is_told_with_their_units() -> None:
+    run = named_run(*(f"model-{index}" for index in range(2 * charts.BARS + 4)), units=("images/s", "sequences/s"))
+    chart = charts.overview(summarize_run(run).measured)
+    assert chart is not None
+    assert [note.partition(" by ")[2] for note in chart.notes] == [
+        "throughput in images/s are drawn.",
+        "throughput in sequences/s are drawn.",
+    ]
+
+
+@pytest.mark.parametrize(("cases", "is_folded"), [(4, False), (5, True)])
+def test_a_doubt_of_many_cases_is_folded_and_its_remedy_is_not(cases: int, is_folded: bool) -> None:
+    doubt = Doubt(kind="noisy", message="steps lie far from the median", remedy="stop other work")
+    page = html.render(named_run(*(f"model-{index}" for index in range(cases)), doubts=[doubt]))
+    part = page[page.index('id="doubts"') : page.index('id="cases"')]
+    folded = part.partition("<details")[2].partition("</details>")[0]
+    assert (f"{cases} cases, with what was seen in each" in folded) is is_folded
+    assert folded.count(doubt.message) == (cases if is_folded else 0)
+    assert part.count(doubt.message) == cases
+    assert part.count(doubt.remedy) == 1 and doubt.remedy not in folded
+
+
+def test_columns_of_what_was_not_measured_are_left_out_beside_published_figures() -> None:
+    run = named_run("gpt2/nl24_fp16_1x1x1_mb6_gb6_1n1g")
+    run = run.model_copy(update={"run": run.run.model_copy(update={"name": "libai"})})
+    page = html.render(run)
+    heads = re.findall(r"<h2[^>]*>Beside LiBai.*?</thead>", page, re.DOTALL)
+    assert heads and not any("megatron-core" in head for head in heads)
+    assert all("Megatron-LM" in head for head in heads)
 
 
 def test_samples_that_are_no_numbers_or_all_the_same() -> None:

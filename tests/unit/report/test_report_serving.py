@@ -173,6 +173,18 @@ def test_batches_of_one_alone_are_not_drawn() -> None:
     assert serving_bars.stages(rows) is not None
 
 
+def test_batches_of_one_size_in_each_case_are_not_drawn() -> None:
+    records = [served(index, "torch", 20.0, **ENGINES["torch"]) for index in range(2)]
+    assert serving_bars.batches(rows_of(run_of(records))) is not None
+    alike = [
+        one.model_copy(
+            update={"measurements": [found for found in one.measurements if found.at.get("batch", size) == size]}
+        )
+        for one, size in zip(records, (1, 2), strict=True)
+    ]
+    assert serving_bars.batches(rows_of(run_of(alike))) is None
+
+
 def test_one_case_alone_has_no_curve_but_cards_that_matter() -> None:
     run = run_of([served(0, "torch", 150.0, **ENGINES["torch"])])
     assert serving_charts.glance(rows_of(run)) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 
 import pytest
 from rich.console import Console
@@ -14,6 +15,7 @@ from paceline.core.run import RunRecords
 from paceline.report import charts, console, html, markdown, png
 from paceline.report.insight import Part
 from paceline.report.roofline_charts import MOST_POINTS, roofline_parts
+from paceline.report.sweep_charts import WIDTH
 from support.insight_records import ceiling, gpu_ceilings, inference, product, roofline_run
 from support.records import HOSTILE, run_of
 
@@ -128,6 +130,19 @@ def test_the_chart_tells_everything_in_words() -> None:
     chart = only_part(roofline_run(), gpu_ceilings()).chart
     assert chart is not None
     assert "inference model-4 bf16: 1 FLOP/byte, 3.182 TFLOP/s, bound by memory at 80 % of 4 TB/s" in chart.description
+
+
+@pytest.mark.parametrize("furthest", [2000.0, 6000.0, 50_000.0])
+def test_the_name_of_a_short_slope_does_not_cover_the_axis(furthest: float) -> None:
+    known = KnownCeilings(promised=(ceiling("compute", "bf16", 800e12), ceiling("memory", "device memory", 4e12)))
+    run = run_of([inference(index, 1e9, 2e9 * at, 2e9 * at / 3e14) for index, at in enumerate((300.0, furthest))])
+    chart = only_part(run, known).chart
+    assert chart is not None
+    (name,) = [layer for layer in chart.spec["layer"] if "device memory" in str(layer["data"])]
+    low, high = name["encoding"]["x"]["scale"]["domain"]
+    (place,) = name["data"]["values"]
+    middle = WIDTH * math.log(place["intensity"] / low) / math.log(high / low)
+    assert middle > 3 * len(place["text"]) * math.cos(math.radians(name["mark"]["angle"]))
 
 
 @pytest.mark.skipif(not charts.available(), reason="needs vl-convert: pip install 'paceline[charts]'")

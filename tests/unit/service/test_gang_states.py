@@ -192,6 +192,31 @@ def test_one_that_is_cut_off_and_returns_stops_before_it_gets_anything(gang: Gan
     assert set(kept(gang.store).followers) == {first, second}
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_node_that_died_costs_one_attempt_whatever_the_other_says_of_it_first(gang: Gang, place: int) -> None:
+    gang.run()
+    dead, other = gang.part(place).assignment.name, gang.part(1 - place)
+    gang.engine.silent = {dead}
+    other.end(JobFailure(kind=FailureKind.BROKEN, message=f"{dead} was lost"))
+    gang.step(2)
+    assert kept(gang.store).state is JobState.RUNNING, "it may answer yet"
+    gang.clock.pass_(BEYOND_LEASE)
+    gang.step(2)
+    assert (kept(gang.store).state, kept(gang.store).attempt) == (JobState.QUEUED, 1), "one follower alone is no gang"
+    assert gang.lost() == [f"follower {dead} was not heard of for 30 s"]
+
+
+def test_what_the_first_has_measured_to_the_end_counts_also_if_the_other_dies_then(gang: Gang) -> None:
+    gang.run()
+    gang.part(0).record()
+    gang.part(0).end()
+    gang.engine.silent = {gang.part(1).assignment.name}
+    gang.clock.pass_(BEYOND_LEASE)
+    gang.step(2)
+    assert kept(gang.store).state is JobState.SUCCEEDED
+    assert history(gang.store) == ["submitted", "placed", "began", "ended"]
+
+
 @pytest.mark.parametrize("when", ["waiting", "running"])
 def test_cancelling_stops_all(gang: Gang, when: str) -> None:
     if when == "running":

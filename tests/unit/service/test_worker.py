@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from paceline.runner.host_memory import kills_for_memory
+from paceline.runner.host_memory import MemoryKills
 from paceline.service.engines.base import Assignment, Item
 from paceline.service.follower.spool import Spool
 from paceline.service.follower.worker import Worker
@@ -160,15 +160,32 @@ def test_a_process_that_was_killed_is_spoken_for(bench: Bench) -> None:
     bench.until(lambda: not bench.processes())
 
 
-def test_a_process_that_the_kernel_killed_for_memory_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "kind", "words"),
+    [
+        (MemoryKills(0, 0), MemoryKills(1, 1), FailureKind.MEMORY, "the kernel killed the process that measured"),
+        (MemoryKills(None, 0), MemoryKills(None, 1), FailureKind.MEMORY, "probably the kernel killed the process that"),
+        (MemoryKills(0, 0), MemoryKills(0, 1), FailureKind.LOST, "the process that measured ended by signal 9"),
+    ],
+    ids=["of this group", "somewhere", "of others"],
+)
+def test_a_process_that_the_kernel_killed_for_memory_says_so(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    before: MemoryKills,
+    after: MemoryKills,
+    kind: FailureKind,
+    words: str,
+) -> None:
+    counted = [before]
+    monkeypatch.setattr("paceline.service.follower.worker.kills_for_memory", lambda: counted[-1])
     bench.begin(LONG)
     runner = bench.runner()
-    kills = kills_for_memory()
-    monkeypatch.setattr("paceline.service.follower.worker.kills_for_memory", lambda: kills + 1)
+    counted.append(after)
     os.kill(runner, signal.SIGKILL)
     failure = bench.failure()
-    assert failure.kind is FailureKind.MEMORY
-    assert "memory ran out" in failure.message
+    assert failure.kind is kind
+    assert failure.message.startswith(words)
 
 
 @pytest.mark.parametrize(

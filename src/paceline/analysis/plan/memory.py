@@ -11,14 +11,15 @@ s the tokens of a sample (r of them scored), h the hidden size, t the tensor-par
     kept by a layer    s b h (8 + 24/t)   s b h (16 + 48/t)
     input of a layer   2 s b h            4 s b h            all that is kept with checkpointing
     vocabulary         4 r b V/t          8 r b V/t          10 and 12 with tensor parallelism
-    working            s b h (4 + 16/t)   s b h (4 + 32/t)
+    working            s b h (4 + 8/t)    s b h (4 + 16/t)
 
 A layer keeps what its backward pass reads. Whole on every tensor-parallel rank are the inputs of two norms and of two
 products, 2 bytes a number each. Split over the ranks are queries, keys and values (6), the output of attention (2), and
 both sides of the GELU (8 each). Attention that never writes its square of scores keeps no more. The vocabulary's part,
 on the last stage and for one micro-batch, is the logits and their gradient (2 each); where tensor parallelism keeps the
 loss from being compiled, log-probabilities and gradient are fp32 (4 each). Working memory is the gradients of one
-layer's activations, and with checkpointing also that layer's activations, computed again.
+layer's activations, of the two sides of the GELU one at a time, as the second takes the place of what the first was
+made from; and with checkpointing also that layer's activations, computed again.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ _GRADIENTS = 4
 _OPTIMIZER = 8
 _WORKING_WHOLE = 4
 _WIDTHS = {
-    "16 bits": _Widths(casts=2, whole=8, split=24, layer_input=2, vocabulary=4, vocabulary_split=10, working_split=16),
-    "fp32": _Widths(casts=0, whole=16, split=48, layer_input=4, vocabulary=8, vocabulary_split=12, working_split=32),
+    "16 bits": _Widths(casts=2, whole=8, split=24, layer_input=2, vocabulary=4, vocabulary_split=10, working_split=8),
+    "fp32": _Widths(casts=0, whole=16, split=48, layer_input=4, vocabulary=8, vocabulary_split=12, working_split=16),
 }
 
 

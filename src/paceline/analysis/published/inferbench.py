@@ -44,7 +44,7 @@ def _batch(record: Record) -> int:
 def _line(record: Record) -> tuple[str, ...]:
     model, batch = record.case.parameters["model"], _batch(record)
     precision = record.case.parameters.get("precision", "")
-    rate = record.measurement("sample_throughput")
+    rate = record.measurement("sample_throughput" if batch > 1 else "throughput")
     energy = record.measurement("energy_per_request")
     busy = record.measurement("gpu_utilisation")
     cells = [

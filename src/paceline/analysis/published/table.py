@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 
@@ -19,6 +19,13 @@ class PublishedTable:
     headers: tuple[str, ...]
     named: int
     lines: tuple[tuple[str, ...], ...]
+
+    def filled(self) -> PublishedTable:
+        """The table without the columns that say nothing, which are those of what the run did not measure."""
+        places = range(len(self.headers))
+        kept = [place for place in places if place < self.named or any(line[place] for line in self.lines)]
+        lines = tuple(tuple(line[place] for place in kept) for line in self.lines)
+        return replace(self, headers=tuple(self.headers[place] for place in kept), lines=lines)
 
 
 @lru_cache

@@ -51,6 +51,31 @@ class LastNorm(nn.Module):
         return _normed(self.norm, x)
 
 
+class Onward(nn.Module):
+    """A layer that leaves its last sum to the next one, where a compiler joins it with the norm that follows.
+
+    Compiled layer by layer, the sum would else be written by one kernel and read again by the next.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer: Any = layer
+
+    def forward(self, state: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return self.layer.without_last_sum(_summed(state))  # type: ignore[no-any-return]
+
+
+class LastSum(nn.Module):
+    """The sum that the last layer has left."""
+
+    def forward(self, state: tuple[Tensor, Tensor]) -> Tensor:
+        return _summed(state)
+
+
+def _summed(state: Tensor | tuple[Tensor, Tensor]) -> Tensor:
+    return state if isinstance(state, Tensor) else state[0] + state[1]
+
+
 def _normed(norm: nn.Module, x: Tensor) -> Tensor:
     return norm(x).to(x.dtype)  # type: ignore[no-any-return]
 
@@ -103,6 +128,12 @@ class Stage(nn.Module):
         if before is not None:
             recomputed.append(LastNorm(before))
         self.model.blocks = nn.ModuleList(recomputed)
+
+    def hand_sums_on(self) -> None:
+        """Let every layer that can leave its last sum to the next one; once the layers are as they shall be."""
+        blocks = self.model.blocks
+        if len(blocks) and all(hasattr(block, "without_last_sum") for block in blocks):
+            self.model.blocks = nn.ModuleList([*(Onward(block) for block in blocks), LastSum()])
 
     def _as_wired(self, x: Tensor) -> Tensor:
         return x if self._wire is None else x.to(self._wire)

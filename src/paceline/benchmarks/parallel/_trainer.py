@@ -165,6 +165,8 @@ def _compile_parts(stage: Stage, *, whole: bool) -> None:
 
     Not whole, for layers split over ranks, is without the loss and with the recomputing left outside.
     """
+    if whole:
+        stage.hand_sums_on()
     for block in stage.model.blocks:
         layer = block.layer if isinstance(block, Recomputed) and not whole else block
         layer.compile()

@@ -163,6 +163,8 @@ def _fixed(session: Session, load: LoadParameters) -> Result:
     slo = session.parameters.slo
     result = Result(measurements=[*findings.traffic(trace, slo), *findings.details(trace)])
     result.doubts = [*quality.doubts(trace, load.loop, session.ceiling), *_failures(trace)]
+    if load.loop != "open":  # where the rate is a finding, not a choice
+        result.doubts += quality.imprecise(result.measurements)
     result.facts["loop"] = load.loop
     result.facts |= _by_host(session, trace)
     if load.loop == "closed":

@@ -20,8 +20,13 @@ class Gpt2Block(nn.Module):
         self.feed_forward = FeedForward(hidden, gelu="tanh")
 
     def forward(self, x: Tensor) -> Tensor:
+        x, last = self.without_last_sum(x)
+        return x + last
+
+    def without_last_sum(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The residual stream, and what is still to be added to it."""
         x = x + self.attention(self.attention_norm(x))
-        return x + self.feed_forward(self.feed_forward_norm(x))  # type: ignore[no-any-return]
+        return x, self.feed_forward(self.feed_forward_norm(x))
 
 
 class Gpt2(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
@@ -67,4 +67,10 @@ def router(served: Served) -> APIRouter:
 
 
 def _view(row: TokenRow) -> d.TokenView:
-    return d.TokenView(name=row.name, scopes=row.scopes, created_at=row.created_at, expires_at=row.expires_at)
+    return d.TokenView(
+        name=row.name,
+        scopes=row.scopes,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        state="expired" if tokens.has_expired(row, datetime.now(UTC)) else "valid",
+    )

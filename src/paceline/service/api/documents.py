@@ -242,6 +242,7 @@ class TokenView(BaseModel):
     scopes: tuple[str, ...]
     created_at: datetime
     expires_at: datetime | None
+    state: Literal["valid", "expired"]
 
 
 class TokensPage(BaseModel):

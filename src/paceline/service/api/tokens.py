@@ -12,14 +12,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
+from typing import Literal
 
 from paceline.core.errors import InputError
-from paceline.store.queue import TokenRow
+from paceline.store.queue import AuditRow, TokenRow
 from paceline.store.store import Store
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 SHORTEST = 32  # letters of a token that somebody else has made
+AUDITED = 10_000  # newest entries of the audit log that revocations are looked for in
 _FRESH = 1.0  # seconds that a look into the store is good for
+_REVOKED = re.compile(r"token revoke|DELETE /api/v\d+/tokens/\S+")  # as the audit log has it
+_DONE = ("ok", "204")
 
 
 class Scope(IntEnum):
@@ -78,9 +82,36 @@ def row_of(token: str, name: str, scope: Scope, lasts: timedelta | None, now: da
 def find(rows: Iterable[TokenRow], token: str, now: datetime) -> TokenRow | None:
     """Whose token it is, if it holds."""
     found = _whose(rows, token)
-    if found is None or (found.expires_at is not None and found.expires_at <= now):
-        return None
-    return found
+    return None if found is None or has_expired(found, now) else found
+
+
+def has_expired(row: TokenRow, now: datetime) -> bool:
+    """Whether its time is over."""
+    return row.expires_at is not None and row.expires_at <= now
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A token, and whether it still holds."""
+
+    name: str
+    state: Literal["valid", "expired", "revoked"]
+    since: datetime | None  # it no longer holds
+    row: TokenRow | None  # None of one that was revoked: it is forgotten but for the audit log
+
+
+def standings(rows: Iterable[TokenRow], audited: Iterable[AuditRow], now: datetime) -> list[Standing]:
+    """All tokens that are kept, then those that were revoked, as far as `audited` tells, the newest first."""
+    found: dict[str, Standing] = {}
+    for row in rows:
+        if has_expired(row, now):
+            found[row.name] = Standing(row.name, "expired", row.expires_at, row)
+        else:
+            found[row.name] = Standing(row.name, "valid", None, row)
+    for entry in audited:
+        if _REVOKED.fullmatch(entry.what) and entry.outcome in _DONE:
+            found.setdefault(entry.subject, Standing(entry.subject, "revoked", entry.at, None))
+    return list(found.values())
 
 
 def _whose(rows: Iterable[TokenRow], token: str) -> TokenRow | None:

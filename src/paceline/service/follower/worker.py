@@ -20,7 +20,7 @@ import psutil
 
 from paceline.machine import describe
 from paceline.machine.environment import Environment
-from paceline.runner.host_memory import kills_for_memory
+from paceline.runner.host_memory import MemoryKills, kills_for_memory
 from paceline.service.engines.base import Assignment, Attempt, FollowerState, Report
 from paceline.service.follower.spool import CANNOT_TELL, Spool
 from paceline.service.jobs import FailureKind, JobFailure
@@ -44,7 +44,7 @@ class Worker:
         self._machine = describe()
         self._children: dict[Attempt, subprocess.Popen[bytes]] = {}
         self._stopping: dict[Attempt, float] = {}  # since when
-        self._memory_kills: dict[Attempt, int] = {}  # how often the kernel had killed for memory when it began
+        self._memory_kills: dict[Attempt, MemoryKills] = {}  # how often the kernel had killed for memory when it began
         folder.mkdir(parents=True, exist_ok=True)
         self._spools: dict[Attempt, Spool] = dict(self._found())
 
@@ -211,10 +211,10 @@ def _is_running(pid: int) -> bool:
         return False
 
 
-def _death(code: int | None, spool: Spool, memory_kills: int | None) -> JobFailure:
+def _death(code: int | None, spool: Spool, memory_kills: MemoryKills | None) -> JobFailure:
     """Why a process ended without a word; `memory_kills` is None if an earlier worker began it."""
-    if code == -signal.SIGKILL and memory_kills is not None and kills_for_memory() > memory_kills:
-        message = "the kernel killed the process that measured because the machine's memory ran out"
+    if code == -signal.SIGKILL and memory_kills and (killer := kills_for_memory().killer_since(memory_kills)):
+        message = f"{killer} killed the process that measured because the machine's memory ran out"
         return JobFailure(kind=FailureKind.MEMORY, message=message)
     if code == CANNOT_TELL:
         message = f"the process that measured could not write to its folder {spool.folder}: is the disk full?"

@@ -11,6 +11,7 @@ from paceline.benchmarks.parallel._mesh import Mesh
 from paceline.benchmarks.parallel._optimizer import GROWTH_STEPS, LossScale
 from paceline.benchmarks.parallel._parameters import LEARNING_RATE, ParallelParameters
 from paceline.benchmarks.parallel._shape import build
+from paceline.benchmarks.parallel._stage import LastSum, Onward
 from paceline.benchmarks.parallel._trainer import ParallelTrainer
 from paceline.measure.device import CpuDevice
 from support.layouts import TINY
@@ -62,6 +63,24 @@ def test_a_step_is_that_of_a_plain_loop(model: Any, micro_batch: int, checkpoint
     assert losses == pytest.approx(expected_losses, abs=1e-5)
     assert norms == pytest.approx(expected_norms, rel=1e-5)
     assert max(norms) > 1.0  # so that clipping took part
+
+
+@pytest.mark.parametrize("model", ["gpt2", "bert"])
+def test_what_is_arranged_for_a_compiler_changes_no_step(model: Any) -> None:
+    trainer = make(model=model, micro_batch=2)
+    trainer.stages[0].hand_sums_on()
+    losses = [float(trainer.step() or torch.nan) for _ in range(5)]
+    assert losses == pytest.approx(plain_losses(trainer.parameters, 5)[0], abs=1e-5)
+
+
+def test_a_layer_that_ends_with_a_sum_leaves_it_to_the_next() -> None:
+    stages = {model: make(model=model).stages[0] for model in ("gpt2", "bert")}
+    before = {model: [type(block) for block in stage.model.blocks] for model, stage in stages.items()}
+    for stage in stages.values():
+        stage.hand_sums_on()
+    after = {model: [type(block) for block in stage.model.blocks] for model, stage in stages.items()}
+    assert after["gpt2"] == [Onward] * len(before["gpt2"]) + [LastSum]
+    assert after["bert"] == before["bert"]  # ends with a norm
 
 
 def weights(trainer: ParallelTrainer) -> torch.Tensor:

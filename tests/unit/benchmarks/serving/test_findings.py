@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from paceline.benchmarks.serving import findings
+from paceline.benchmarks.serving.load import quality
 from paceline.benchmarks.serving.metrics import LATENCY, PERCENTILES
 from paceline.benchmarks.serving.slo import Slo
 from paceline.core.record import Measurement
@@ -133,3 +134,12 @@ def test_rates_of_what_is_left_of_a_trial_count_from_where_it_begins() -> None:
 def test_requests_that_all_come_at_once_have_no_rate_of_arrival() -> None:
     found = findings.traffic(trace([0.1, 0.2, 0.3], gap=0.0), None)
     assert "offered_rate" not in {one.metric.name for one in found}
+
+
+def test_a_rate_of_answers_that_changed_much_is_a_doubt() -> None:
+    even = trace([0.01] * 400, gap=0.01)
+    uneven = trace([0.01] * 200 + [2.0 + 0.01 * number for number in range(200)], gap=0.01)
+    assert quality.imprecise(findings.traffic(even, None)) == []
+    (found,) = quality.imprecise(findings.traffic(uneven, None))
+    assert found.kind == "imprecise"
+    assert "the interval of the throughput is" in found.message

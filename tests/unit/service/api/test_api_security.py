@@ -13,7 +13,7 @@ import pytest
 from paceline.service.api.app import Pages
 from paceline.service.api.guard import HEALTH, needed
 from paceline.service.api.limits import Buckets, Limits
-from paceline.service.api.tokens import Scope, digest, find, make
+from paceline.service.api.tokens import Scope, digest, find, make, standings
 from paceline.service.leader import Leader
 from paceline.store.store import Store
 from paceline.web.pages import OPEN_PATHS, pages_of
@@ -96,6 +96,19 @@ def test_a_token_that_has_expired_or_was_revoked_no_longer_holds(locked: Served)
     assert locked.ask("DELETE", "tokens/fresh", token=fresh).status == 204
     assert locked.ask("GET", "jobs", token=fresh).error["message"] == "this token is not known here"
     assert locked.ask("GET", "jobs", token=old).error["message"].startswith("the token 'old' has expired, on 20")
+
+
+def test_a_list_of_tokens_says_which_have_expired_or_were_revoked(locked: Served) -> None:
+    admin = locked.add_token("admin", "admin")
+    locked.add_token("past", "read", lasts=DAY, now=datetime.now(UTC) - 2 * DAY)
+    locked.add_token("present", "read", lasts=DAY)
+    listed = locked.ask("GET", "tokens", token=admin).json["tokens"]
+    states = {token["name"]: token["state"] for token in listed}
+    assert (states["past"], states["present"]) == ("expired", "valid")
+    assert [locked.ask("DELETE", f"tokens/{name}", token=admin).status for name in ("present", "absent")] == [204, 404]
+    known = standings(locked.store.queue.tokens(), locked.store.queue.audited(), datetime.now(UTC))
+    states = {one.name: one.state for one in known}
+    assert (states["past"], states["present"], "absent" in states) == ("expired", "revoked", False)
 
 
 def test_tokens_are_made_over_the_api_and_kept_as_digests(locked: Served) -> None:

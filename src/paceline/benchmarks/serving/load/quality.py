@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from paceline.benchmarks.serving import metrics
 from paceline.benchmarks.serving.load.parameters import Loop
 from paceline.benchmarks.serving.load.trace import BROKEN, OUT_OF_SOCKETS, REFUSED, UNSENT, Times, Trace
 from paceline.core.errors import CaseError
 from paceline.core.quantity import show_duration
-from paceline.core.record import Doubt
+from paceline.core.record import Doubt, Measurement
 
 if TYPE_CHECKING:
     from paceline.benchmarks.serving.load.calibrate import Ceiling
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 LEAST_DELIVERED = 0.99
 SATURATED = 0.9  # of its core's time: a worker this busy is late for what comes next
 SAFE_PART = 0.7  # of the ceiling
+WIDE = 0.05  # part of the throughput that its interval may be
 _SLACK = 0.05  # s after the last intended time within which a request still belongs to the schedule
 # What the generator itself may add: an absolute figure, or this part of the latency that was seen if that is more.
 _LATE = {50: (0.5e-3, 0.05), 99: (2e-3, 0.1)}
@@ -76,6 +80,19 @@ def doubts(trace: Trace, loop: Loop = "open", ceiling: Ceiling | None = None) ->
             )
         )
     return found
+
+
+def imprecise(measurements: Iterable[Measurement]) -> list[Doubt]:
+    """Where answers did not come evenly enough for their rate to be one number."""
+    found = next((one for one in measurements if one.metric == metrics.THROUGHPUT and not one.at), None)
+    if found is None:
+        return []
+    relative = found.interval.relative(found.value) if found.interval is not None else math.inf
+    if relative <= WIDE:
+        return []
+    width = f"±{relative:.1%}" if math.isfinite(relative) else "unknown"
+    remedy = "quieten the machine (paceline doctor), or load it for longer"
+    return [Doubt(kind="imprecise", message=f"the interval of the throughput is {width}", remedy=remedy)]
 
 
 def _late(trace: Trace, ceiling: Ceiling | None) -> list[Doubt]:
