@@ -28,7 +28,8 @@ def monotonic() -> float:
     return time.perf_counter_ns() * 1e-9
 
 
-Phases = dict[str, float]  # seconds by name; each phase begins where the one before it ended
+# Seconds by name. Each phase begins where the one before it ended, and the last ends with the step: they add up to it.
+Phases = dict[str, float]
 
 
 class Timeline(Protocol):
@@ -85,7 +86,7 @@ class HostTimeline:
             self._synchronize()
             ended = self._clock()
             self.starved += ended - issued < max(STARVED_WAIT, STARVED_SHARE * (ended - self._begun))
-        self.phases.append(_between(self._begun, self._marks))
+        self.phases.append(_between(self._begun, self._marks, ended))
         return [ended - self._begun]
 
     def finish(self) -> list[float]:
@@ -197,7 +198,8 @@ class EventTimeline:
         self._device_now += seconds
         self._ended.append(_Ended(self._device_now, issued, seconds))
         begun = self._previous
-        self.phases.append(_between(0.0, [(name, begun.elapsed_time(mark) * 1e-3) for name, mark in step.marks]))
+        marks = [(name, begun.elapsed_time(mark) * 1e-3) for name, mark in step.marks]
+        self.phases.append(_between(0.0, marks, seconds))
         self._spare += [begun, *(mark for _, mark in step.marks)]
         self._previous = event
         return seconds
@@ -237,10 +239,14 @@ class _Ended:
     seconds: float
 
 
-def _between(begun: float, marks: list[tuple[str, float]]) -> Phases:
-    """How long each phase took, from the instants at which they ended; one that comes twice is summed."""
+def _between(begun: float, marks: list[tuple[str, float]], ended: float) -> Phases:
+    """How long each phase took, from the instants that mark their ends; one that comes twice is summed.
+
+    What a step does after its last mark, such as freeing what it kept, is of its last phase.
+    """
     phases: Phases = {}
-    for name, ended in marks:
-        phases[name] = phases.get(name, 0.0) + ended - begun
-        begun = ended
+    for number, (name, marked) in enumerate(marks, start=1):
+        until = marked if number < len(marks) else ended
+        phases[name] = phases.get(name, 0.0) + until - begun
+        begun = until
     return phases

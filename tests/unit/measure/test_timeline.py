@@ -204,8 +204,9 @@ def test_phases_of_a_step_add_up_to_it_on_the_host(clock: ScriptedClock) -> None
     timeline.mark("forward")
     clock.advance(0.25)
     timeline.mark("backward")
-    assert timeline.end() == [0.75]
-    assert timeline.phases == [{"forward": 0.5, "backward": 0.25}]
+    clock.advance(0.125)  # what comes after the last mark is of the last phase
+    assert timeline.end() == [0.875]
+    assert timeline.phases == [{"forward": 0.5, "backward": 0.375}]
 
 
 @pytest.mark.parametrize("in_flight", [1, 3])
@@ -219,10 +220,11 @@ def test_phases_are_timed_by_events_without_waiting(in_flight: int, device: Scri
         timeline.mark("forward")
         device.issue(0.25)
         timeline.mark("backward")
+        device.issue(0.125)  # after the last mark: of the last phase
         assert device.clock.now == begun  # a mark never makes the host wait
         samples += timeline.end()
     samples += timeline.finish()
-    expected = [{"forward": pytest.approx(0.5 * n), "backward": pytest.approx(0.25)} for n in range(1, 6)]
+    expected = [{"forward": pytest.approx(0.5 * n), "backward": pytest.approx(0.375)} for n in range(1, 6)]
     assert timeline.phases == expected
     assert [sum(phases.values()) for phases in timeline.phases] == pytest.approx(samples)
 
