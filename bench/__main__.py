@@ -21,6 +21,7 @@ from bench.load import load_ratios
 from bench.ratio import Ratio
 from bench.scheduler import scheduler_ratios
 from bench.serving import serving_ratios
+from bench.training import training_ratios
 from paceline.core.errors import PacelineError
 
 IMPORT_TORCH = [sys.executable, "-c", "import torch"]
@@ -121,6 +122,7 @@ TABLES: dict[str, Callable[[], Iterable[Ratio]]] = {
     "serving": serving_ratios,
     "scheduler": scheduler_ratios,
     "analysis": analysis_ratios,
+    "training": training_ratios,
 }
 LONG = {"live-leader": live_leader.main, "leader-load": leader_load.main, "overlap": overlap.main}
 

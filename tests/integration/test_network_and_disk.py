@@ -95,7 +95,6 @@ def test_engines_and_jobs(sandbox: Sandbox, folder: Path, engine: str) -> None:
 
 @needs_fio
 def test_a_killed_case_leaves_neither_file_nor_fio(sandbox: Sandbox, folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
     given = ("--pattern", "random-write", "--folder", str(folder), "--size", "64MiB", "--steps", "1000")
     watched = Watched.start(sandbox, "run", "disk", *given, *ALONE)
     assert watched.wait_for("case_progress", phase="measuring")
@@ -106,7 +105,6 @@ def test_a_killed_case_leaves_neither_file_nor_fio(sandbox: Sandbox, folder: Pat
     assert watched.finish() == 1
     assert list(folder.iterdir()) == []
     assert sandbox.left_behind() == []
-    assert shutil.disk_usage(folder).free > free - 32 * 1024**2
     cause = only(sandbox).cause
     assert cause is not None
     assert cause.kind is CauseKind.INTERRUPTED

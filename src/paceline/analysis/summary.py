@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from paceline.analysis.figures import Figure, Point, Sweep, figure_of, sweeps_of
+from paceline.analysis.labels import unique_labels
 from paceline.core.case import Case
 from paceline.core.errors import InputError
 from paceline.core.layout import Layout
@@ -269,27 +269,6 @@ def sampled(record: Record, headline: Measurement | None) -> Measurement | None:
         candidates += [record.measurement(m.derived_from, m.scope, m.at) if m.derived_from else m for m in twins]
     candidates += record.measurements
     return next((m for m in candidates if m is not None and len(m.samples) > 1), None)
-
-
-def unique_labels(cases: Sequence[Case]) -> list[str]:
-    """A name for each case that no other of them has; says no more than it must."""
-    labels = [_plain_label(case) for case in cases]
-    for extras in (
-        [f"on {case.target}" for case in cases],
-        [f"#{case.repeat}" for case in cases],
-        [f"[{case.index}]" for case in cases],
-    ):
-        pairs = list(zip(labels, extras, strict=True))
-        variants = Counter(label for label, _ in set(pairs))
-        labels = [f"{label} {extra}" if variants[label] > 1 else label for label, extra in pairs]
-    return labels
-
-
-def _plain_label(case: Case) -> str:
-    title = case.title.strip()
-    if not title or title == case.benchmark or title.startswith(f"{case.benchmark} "):
-        return title or case.benchmark
-    return f"{case.benchmark} {title}"
 
 
 def _remedy(cause: Cause) -> str:

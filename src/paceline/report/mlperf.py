@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.analysis.summary import SERVING, unique_labels
+from paceline.analysis.labels import unique_labels
+from paceline.analysis.summary import SERVING
 from paceline.analysis.trend.environment import machine
 from paceline.core.errors import InputError
 from paceline.core.record import Measurement, Outcome, Record

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from paceline.analysis.figures import figure_of
-from paceline.analysis.summary import headline_of, sampled, summarize_run, unique_labels
+from paceline.analysis.labels import unique_labels
+from paceline.analysis.summary import headline_of, sampled, summarize_run
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome
 from support.micro_records import SIZES, cannot, collective, copy, gemm, micro, micro_run, pairs
@@ -157,6 +158,14 @@ def test_a_remedy_is_told_once() -> None:
         ([case(0, "t", "a", target="cpu"), case(1, "t", "a")], ["t a on cpu", "t a on cuda:0"]),
         ([case(0, "t", "a"), case(1, "t", "a", repeat=2), case(2, "t", "b")], ["t a #1", "t a #2", "t b"]),
         ([case(0, "t", "a"), case(1, "t", "a")], ["t a [0]", "t a [1]"]),
+        (
+            [case(0, "t", "a", steps=None), case(1, "t", "a", steps=12), case(2, "t", "a", steps=12)],
+            ["t a steps=unset", "t a steps=12 [1]", "t a steps=12 [2]"],
+        ),
+        (
+            [case(0, "t", "a", v=1, w=1, x=1, y=1), case(1, "t", "a", v=2, w=2, x=2, y=2)],
+            ["t a [0]", "t a [1]"],  # more than a glance takes in
+        ),
     ],
 )
 def test_labels_say_no_more_than_they_must(cases: list[object], labels: list[str]) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-from paceline.analysis.summary import unique_labels
+from paceline.analysis.labels import show_parameter, unique_labels
 from paceline.core.case import Case
 from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords
@@ -140,7 +138,7 @@ def _alone(pools: Sequence[Pool], identity: _Identity) -> dict[Hashable, Pool]:
 def _by_shared(mine: Sequence[Case], theirs: Sequence[Case]) -> _Identity:
     """Another target, a parameter that only one side knows, or another budget make no other work."""
     shared = sorted(_shared(mine, theirs) - _HOW)
-    return lambda case: (case.ranks, *(_text(case.parameters[name]) for name in shared))
+    return lambda case: (case.ranks, *(show_parameter(case.parameters[name]) for name in shared))
 
 
 def _by_telling(mine: Sequence[Case], theirs: Sequence[Case]) -> _Identity:
@@ -149,10 +147,11 @@ def _by_telling(mine: Sequence[Case], theirs: Sequence[Case]) -> _Identity:
     telling = sorted(
         name
         for name in shared
-        if name in _WHAT or any(len({_text(case.parameters[name]) for case in side}) > 1 for side in (mine, theirs))
+        if name in _WHAT
+        or any(len({show_parameter(case.parameters[name]) for case in side}) > 1 for side in (mine, theirs))
     )
     by_ranks = any(len({case.ranks for case in side}) > 1 for side in (mine, theirs))
-    return lambda case: (case.ranks if by_ranks else 0, *(_text(case.parameters[name]) for name in telling))
+    return lambda case: (case.ranks if by_ranks else 0, *(show_parameter(case.parameters[name]) for name in telling))
 
 
 def _shared(mine: Sequence[Case], theirs: Sequence[Case]) -> set[str]:
@@ -169,7 +168,7 @@ def differences(one: Case, other: Case) -> tuple[Difference, ...]:
     }
     for name in one.parameters:
         if name in other.parameters:
-            pairs[name] = (_shown(one.parameters[name]), _shown(other.parameters[name]))
+            pairs[name] = (show_parameter(one.parameters[name]), show_parameter(other.parameters[name]))
     return tuple(Difference(name, before, after) for name, (before, after) in pairs.items() if before != after)
 
 
@@ -180,11 +179,3 @@ def _labels(pools: Iterable[Pool]) -> tuple[str, ...]:
 def _plain(case: Case) -> Case:
     """As the first repetition, so that a pool is not named after one of many."""
     return case if case.repeat == 1 else case.model_copy(update={"repeat": 1})
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
-
-
-def _shown(value: Any) -> str:
-    return "unset" if value is None else _text(value)

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.analysis.summary import headline_of, unique_labels
+from paceline.analysis.labels import unique_labels
+from paceline.analysis.summary import headline_of
 from paceline.core.errors import InputError
 from paceline.core.metric import Better
 from paceline.core.record import Measurement, Outcome, Record

@@ -105,7 +105,7 @@ def stage_memory(model: Transformer, layout: Layout, stage: int) -> RankMemory:
     parameters = stage_parameters(model, layout, stage)
     numbers = layout.micro_batch * model.sequence * model.hidden
     layer = numbers * (widths.whole + widths.split / layout.tensor)
-    kept = model.stage_layers(layout.pipeline)[stage] * (
+    kept = model.stage_layers(layout.pipeline, layout.tensor)[stage] * (
         numbers * widths.layer_input if layout.checkpointing else layer
     )
     working = numbers * (_WORKING_WHOLE + widths.working_split / layout.tensor)
@@ -142,7 +142,7 @@ def stage_parameters(model: Transformer, layout: Layout, stage: int) -> int:
     """
     split = 12 * model.hidden**2 + 7 * model.hidden
     whole = model.layer_parameters - split
-    count = model.stage_layers(layout.pipeline)[stage] * (-(-split // layout.tensor) + whole)
+    count = model.stage_layers(layout.pipeline, layout.tensor)[stage] * (-(-split // layout.tensor) + whole)
     last = layout.pipeline - 1
     if stage == 0:
         count += model.embedding_parameters(layout.tensor)

@@ -82,7 +82,7 @@ def step_time(model: Transformer, layout: Layout, cluster: Cluster) -> StepTime:
 
 
 def _stage(model: Transformer, layout: Layout, cluster: Cluster, index: int) -> _Stage:
-    layers = model.stage_layers(layout.pipeline)[index]
+    layers = model.stage_layers(layout.pipeline, layout.tensor)[index]
     samples, ranks = layout.micro_batch, layout.tensor
     masked = 2 if model.causal and not cluster.skips_masked else 1  # computed for nothing, so no work of the model
     work = model.linear_flops(samples) + model.attention_flops(samples) * masked * cluster.attention_cost

@@ -77,13 +77,14 @@ class Transformer:
         """
         return self.layers * (self.linear_flops(samples) + self.attention_flops(samples)) + self.head_flops(samples)
 
-    def stage_layers(self, stages: int) -> tuple[int, ...]:
+    def stage_layers(self, stages: int, tensor: int = 1) -> tuple[int, ...]:
         """How many layers each pipeline stage has: one each, and every further one goes to the stage with the least.
 
-        The head counts as so many layers as it has their work.
+        The head counts as so many layers as it has their work, over the vocabulary as it is padded for so many
+        tensor-parallel ranks.
         """
         one = self.linear_flops(1) + self.attention_flops(1)
-        head = 0.0 if self.even_stages else self.head_flops(1) / one
+        head = 0.0 if self.even_stages else self.head_flops(1, tensor) / one
         return _share_out(self.layers, stages, head)
 
 

@@ -19,6 +19,10 @@ from paceline.measure.timeline import monotonic
 DEFAULT_PORT = 5201
 PATIENCE_SECONDS = 60.0
 BUSY_SECONDS = 30.0  # it has not yet ended the last test, or serves another client
+# Whoever connects and leaves again, as a look whether it is there does, makes it drop what comes next and begin anew.
+SHAKEN_SECONDS = 5.0
+_BUSY = "server is busy"
+_SHAKEN = ("control message", "control socket", "Connection reset", "Connection refused")
 RETRY_SECONDS = 0.1
 STARTS = 3  # a free port may be taken by somebody else before iperf3 has it
 
@@ -66,19 +70,21 @@ def parse(text: str) -> Moved:
 
 
 def send(host: str, port: int, amount: int, streams: int) -> Moved:
-    """Send about so many bytes through so many connections; a server that is busy is asked again for a while."""
+    """Send about so many bytes through so many connections; a server that cannot just now is asked again."""
     command = [find(), "--client", host, "--port", str(port), "--json", "--bytes", str(amount)]
-    deadline = monotonic() + BUSY_SECONDS
+    begun = monotonic()
     while True:
         try:
             return parse(run_tool([*command, "--parallel", str(streams)], timeout=PATIENCE_SECONDS).output)
         except ToolError as error:
-            if "server is busy" not in str(error):
+            passed = monotonic() - begun
+            if _BUSY in str(error):
+                if passed > BUSY_SECONDS:
+                    raise ToolError(
+                        f"iperf3 on {host}:{port} serves somebody else: it takes one client at a time"
+                    ) from None
+            elif passed > SHAKEN_SECONDS or not any(word in str(error) for word in _SHAKEN):
                 raise
-            if monotonic() > deadline:
-                raise ToolError(
-                    f"iperf3 on {host}:{port} serves somebody else: it takes one client at a time"
-                ) from None
         time.sleep(RETRY_SECONDS)
 
 

@@ -62,13 +62,17 @@ def test_a_time_that_cannot_be_is_refused(value: object) -> None:
         parse(replaced(ONE, ("end", "sum_received", "seconds"), value))
 
 
-def busy(folder: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    """An iperf3 whose server serves somebody else, so many times."""
+BUSY = "the server is busy running a test. try again later"
+RESET = "unable to receive control message: Connection reset by peer"
+
+
+def refusing(folder: Path, monkeypatch: pytest.MonkeyPatch, times: int, said: str = BUSY) -> None:
+    """An iperf3 whose server turns it away, so many times."""
     (folder / "answer").write_text(ONE)
     text = f"""#!/bin/sh
         echo x >> {folder}/asked
         if [ $(wc -l < {folder}/asked) -gt {times} ]; then cat {folder}/answer; exit; fi
-        echo '{{"error": "the server is busy running a test. try again later"}}'
+        echo '{{"error": "{said}"}}'
     """
     (folder / "iperf3").write_text(text)
     (folder / "iperf3").chmod(0o755)
@@ -76,13 +80,26 @@ def busy(folder: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     monkeypatch.setattr(_iperf3, "RETRY_SECONDS", 0.001)
 
 
-def test_a_server_that_is_busy_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    busy(tmp_path, monkeypatch, 2)
+@pytest.mark.parametrize("said", [BUSY, RESET, "unable to connect to server: Connection refused"])
+def test_a_server_that_cannot_just_now_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    refusing(tmp_path, monkeypatch, 2, said)
     assert _iperf3.send("node2", 5201, 1000, 1) == parse(ONE)
 
 
 def test_a_server_that_stays_busy_is_an_error_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    busy(tmp_path, monkeypatch, 1000)
+    refusing(tmp_path, monkeypatch, 1000)
     monkeypatch.setattr(_iperf3, "BUSY_SECONDS", 0.05)
     with pytest.raises(ToolError, match=r"node2:5201 serves somebody else"):
+        _iperf3.send("node2", 5201, 1000, 1)
+
+
+@pytest.mark.parametrize(("said", "times"), [(RESET, 1000), ("unable to create a new stream", 1)])
+def test_what_does_not_pass_is_told_as_iperf3_tells_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, times: int
+) -> None:
+    refusing(tmp_path, monkeypatch, times, said)
+    monkeypatch.setattr(_iperf3, "SHAKEN_SECONDS", 0.05)
+    with pytest.raises(ToolError, match=f"iperf3: {said}"):
         _iperf3.send("node2", 5201, 1000, 1)

@@ -39,14 +39,17 @@ class RankFail(Benchmark[RankFailParameters]):
         from torch import distributed
 
         with join(context, "cpu"):
+            store = distributed.distributed_c10d._get_default_store()  # type: ignore[no-untyped-call]
             if context.rank == 1:
                 time.sleep(0.3)  # so that the others are inside the barrier
+                store.set("failing", "1")
                 if parameters.how in ("raise", "both"):
                     raise ValueError("rank one has a fault of its own")
                 if parameters.how == "abort":
                     os.abort()
                 os.kill(os.getpid(), 9)
             if parameters.how == "both":  # a moment later, and for a reason of its own
+                store.wait(["failing"])
                 time.sleep(0.5)
                 raise ValueError("rank zero has one, too")
             distributed.barrier()
