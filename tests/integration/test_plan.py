@@ -85,6 +85,8 @@ def test_a_slower_network_is_predicted_to_be_slower(sandbox: Sandbox) -> None:
         (("gpt2", "--gpus", "8", "--device", "H20000"), ("no datasheet of 'H20000'", "A100-SXM4-80GB")),
         (("gpt2", "--gpus", "8", "--device", "H200"), ("--memory", "80GiB")),
         (("gpt2", "--gpus", "8", "--device", "V100-SXM2", "--memory", "32GiB", "--precision", "bf16"), ("bf16",)),
+        (("gpt2", "--gpus", "8", "--hidden", "1000"), ("no multiple of 15 heads, one for every 64: give --heads",)),
+        (("gpt2", "--gpus", "65536"), ("32 samples for each of 65536 GPUs are a batch of 2,097,152", "--global-batch")),
         (("gpt2", "--gpus", "8", "--hidden", "1000", "--heads", "16"), ("--hidden 1000 is no multiple of --heads 16",)),
         (("gpt2", "--gpus", "7", "--global-batch", "4", "--layers", "3"), ("no layout of 7 GPUs", "--global-batch")),
         (("gpt2", "--gpus", "8", "--store", "x.db"), ("--store goes with --verify",)),

@@ -26,7 +26,8 @@ FAMILIES: dict[str, ModelFamily] = {name: name for name in get_args(ModelFamily)
 BATCH_PER_GPU = 32
 HEAD_SIZE = 64
 PIPE_WIDTH = 100
-_COUNT = click.IntRange(1, 1_000_000)
+MOST = 1_000_000  # of anything that a layout counts
+_COUNT = click.IntRange(1, MOST)
 _LAYERS = click.IntRange(1, 1000)
 _GPUS = click.IntRange(1, 65_536)
 
@@ -79,7 +80,7 @@ def command(
     shape = _shape(model, layers, hidden, heads, sequence)
     known = find_cluster(_wanted(gpus, **of_gpus))
     shape = as_published(shape) if known.is_published else shape
-    batch = global_batch or BATCH_PER_GPU * gpus
+    batch = global_batch or _usual_batch(gpus)
     found = plan(shape, known.cluster, gpus=gpus, global_batch=batch, precision=known.precision)
     shown = found.candidates[:top]
     if verify:
@@ -99,10 +100,25 @@ def _shape(model: str, layers: int, hidden: int, heads: int | None, sequence: in
 
     if model not in FAMILIES:
         raise unknown("model", model, FAMILIES)
-    heads = heads or max(1, hidden // HEAD_SIZE)
+    usual = max(1, hidden // HEAD_SIZE)
+    if heads is None and hidden % usual:
+        raise InputError(f"--hidden {hidden} is no multiple of {usual} heads, one for every {HEAD_SIZE}: give --heads")
+    heads = heads or usual
     if hidden % heads:
         raise InputError(f"--hidden {hidden} is no multiple of --heads {heads}")
     return transformer(FAMILIES[model], layers, hidden, heads, sequence)
+
+
+def _usual_batch(gpus: int) -> int:
+    from paceline.core.errors import InputError
+
+    batch = BATCH_PER_GPU * gpus
+    if batch > MOST:
+        raise InputError(
+            f"{BATCH_PER_GPU} samples for each of {gpus} GPUs are a batch of {batch:,}, more than the {MOST:,} that a "
+            "layout takes: give a smaller --global-batch"
+        )
+    return batch
 
 
 def _wanted(

@@ -19,8 +19,10 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?::.*)?")
 _REFUSED = re.compile(r"^.*?\w+\.py: error: (.+)$", re.MULTILINE)
 _NO_MODULE = re.compile(r"No module named '?([\w.]+)")
 _SIGNAL = re.compile(r"rank +: (\d+) .*?Signal \d+ \((SIG\w+)\) received", re.DOTALL)
+_EXIT = re.compile(r"rank +: (\d+) .*?exitcode +: (\d+) ", re.DOTALL)
 _VERDICT = "Root Cause (first observed failure)"
 _LOGGED = re.compile(r"[IWEF]\d{4} ")  # a line of a log
+_OF_TORCHRUN = re.compile(r"\*+|Setting OMP_NUM_THREADS .*|W\d{4} .*\] Sending process \d+ closing signal .*")
 _LAUNCHER = "failed (exitcode:"  # begins what torchrun says of the failure
 _WITHOUT_GPU = (
     "Megatron requires CUDA",
@@ -46,6 +48,7 @@ _CONSEQUENCES = (
 class Raised:
     """An exception at the end of a traceback."""
 
+    who: str  # the rank, where torch wrote it: it does so for what ended one
     line: str
     more: str  # with the lines that follow
 
@@ -71,7 +74,8 @@ def explained(error: ToolError, python: str, seen: int, wanted: int) -> Exceptio
                 f"Megatron trains on NVIDIA GPUs, and {python} finds none here ({_short(one.line)}): use a machine "
                 "that has one, and a torch that is built for CUDA"
             )
-    module = _NO_MODULE.search(raised[-1].line if raised else error.said.errors)
+    cause = _first_to_fail(raised)
+    module = _NO_MODULE.search(cause.line if cause else error.said.errors)
     if module is not None:
         remedy = f"install it for {python}, or name the interpreter that has it as 'python'"
         return MissingDependency(f"the Python module {module.group(1)}", remedy)
@@ -81,7 +85,7 @@ def explained(error: ToolError, python: str, seen: int, wanted: int) -> Exceptio
             f"{SCRIPT} refused its arguments: {_short(refused.group(1))}; this checkout is older or newer than they "
             "are, or 'extra' has a wrong one"
         )
-    unforeseen = RuntimeError(f"{SCRIPT} failed {after}: {_verdict(error, error.said, raised)}")
+    unforeseen = RuntimeError(f"{SCRIPT} failed {after}: {_verdict(error, error.said, cause)}")
     unforeseen.add_note(_own_words(error.said.errors))  # the traceback is there
     return unforeseen
 
@@ -96,7 +100,13 @@ def exceptions(text: str) -> Iterator[Raised]:
             inside.add(who)
         elif who in inside and _EXCEPTION.fullmatch(words):
             inside.remove(who)
-            yield Raised(words, " ".join([words, *_following(lines[number + 1 :][:MORE_LINES], who)]))
+            yield Raised(who, words, " ".join([words, *_following(lines[number + 1 :][:MORE_LINES], who)]))
+
+
+def _first_to_fail(raised: list[Raised]) -> Raised | None:
+    """What ended the first rank: the end of its chain of exceptions. Where no rank is told, the last one of all."""
+    first = next((one.who for one in raised if one.who), "")
+    return next((one for one in reversed(raised) if one.who == first), None)
 
 
 def _following(lines: list[str], who: str) -> Iterator[str]:
@@ -131,21 +141,24 @@ def _out_of_memory(where: str, after: str, raised: Raised) -> OutOfMemory:
     )
 
 
-def _verdict(error: ToolError, said: Said, raised: list[Raised]) -> str:
-    if raised:
-        return _short(raised[-1].line)
-    by_signal = _SIGNAL.search(said.errors[max(0, said.errors.find(_VERDICT)) :])
+def _verdict(error: ToolError, said: Said, cause: Raised | None) -> str:
+    if cause is not None:
+        return _short(cause.line)
+    before, _, verdict = said.errors.rpartition(_VERDICT)
+    by_signal = _SIGNAL.search(verdict)
     if by_signal is not None:
         rank, name = by_signal.groups()
         return f"rank {rank} was ended by {name}, by somebody, by a fault of its own or for want of host memory"
-    return f"{error.message}; {last_words(_own_words(said.errors))}"
+    by_itself = _EXIT.search(verdict) if before else None
+    ended = "rank {} ended with exit code {}".format(*by_itself.groups()) if by_itself else error.message
+    return f"{ended}; {last_words(_own_words(said.errors))}"
 
 
 def _own_words(errors: str) -> str:
-    """What the ranks wrote, without what the launcher says of their end."""
+    """What the ranks wrote, without what the launcher says."""
     lines = errors.splitlines()
     end = next((number for number, line in enumerate(lines) if _LAUNCHER in line), len(lines))
-    return "\n".join(lines[:end])
+    return "\n".join(line for line in lines[:end] if not _OF_TORCHRUN.fullmatch(line))
 
 
 def _short(line: str) -> str:

@@ -93,6 +93,12 @@ def parse(text: str, wanted: int, batch: int) -> Log:
             f"{SCRIPT} told of no iteration, where {wanted} were to come; it ended with: {last_words(text)}"
         )
     missing = [number for number in range(1, wanted + 1) if number not in seen]
+    if missing and max(seen) >= wanted:
+        raise ToolError(
+            f"the log of {SCRIPT} has gaps: it tells of {len(seen)} of {wanted} iterations, the last one is "
+            f"{max(seen)}, but iteration {missing[0]} is not there or cannot be read; another rank "
+            "wrote into its line, or the training began from a checkpoint (--load in 'extra')"
+        )
     if missing:
         raise ToolError(
             f"the log of {SCRIPT} breaks off: it tells of {len(seen)} of {wanted} iterations, the last one is "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ class MegatronCore(Parallel):
         return ("torch", "torch._dynamo", "paceline.benchmarks.parallel._megatron_trainer")
 
     def measure(self, parameters: ParallelParameters, context: Context) -> Result:
-        if importlib.util.find_spec("megatron") is None or importlib.util.find_spec("megatron.core") is None:
+        if not _is_there():
             raise MissingDependency(PACKAGE, "install it: pip install 'paceline[megatron]'")
         refuse(parameters)
         if parameters.layout.tensor > 1:
@@ -51,8 +52,7 @@ class MegatronCore(Parallel):
         try:
             from paceline.benchmarks.parallel._megatron_trainer import groups
         except ImportError as error:  # newer versions need Triton, which torch for the CPU does not bring
-            version = metadata.version(PACKAGE)
-            raise MissingDependency(f"{PACKAGE} {version}", f"importing it says: {error}; install that too") from None
+            raise MissingDependency(_installed(), f"importing it says: {error}; install that too") from None
         with groups(open_device(context.target).kind, context.world_size):
             return super().measure(parameters, context)
 
@@ -125,8 +125,23 @@ def refuse(parameters: ParallelParameters) -> None:
         )
 
 
+def _is_there() -> bool:
+    """Something else may be called megatron: a file of the user's, or another package."""
+    with suppress(ModuleNotFoundError):
+        return importlib.util.find_spec("megatron.core") is not None
+    return False
+
+
+def _installed() -> str:
+    with suppress(metadata.PackageNotFoundError):  # a checkout has no such record
+        return f"{PACKAGE} {metadata.version(PACKAGE)}"
+    return PACKAGE
+
+
 def framework() -> str:
     """Which version, and what that it would be faster with it ran without."""
+    from megatron.core import __version__  # of what runs, which may be a checkout before the installed package
+
     absent = [words for module, words in HELPERS.items() if importlib.util.find_spec(module) is None]
     told = "its own layers" + (f", without {' and '.join(absent)}" if absent else "")
-    return f"{PACKAGE} {metadata.version(PACKAGE)}: {told}"
+    return f"{PACKAGE} {__version__}: {told}"

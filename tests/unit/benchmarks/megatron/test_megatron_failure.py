@@ -14,6 +14,32 @@ from support.recordings import recorded
 NAMES = ("one-rank-raised", "one-rank-killed", "without-cuda", "unknown-argument", "out-of-memory")
 RECORDINGS = {name: recorded(f"megatron/torchrun-2.13-{name}.err") for name in NAMES}
 
+# What torchrun says of a rank 1 that called sys.exit(3), and of a rank 0 that it then ended.
+SILENT = """
+*****************************************
+Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid your system being overloaded
+*****************************************
+W1115 07:55:55.138000 5065 torch/elastic/multiprocessing/api.py:1028] Sending process 5135 closing signal SIGTERM
+E1115 07:55:55.202000 5065 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 3) local_rank: 1
+Traceback (most recent call last):
+  File "/opt/venv/lib/python3.11/site-packages/torch/distributed/launcher/api.py", line 383, in launch_agent
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+Failures:
+[1]:
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 5135)  (SIGTERM)
+  traceback : Signal 15 (SIGTERM) received by PID 5135
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  rank      : 1 (local_rank: 1)
+  exitcode  : 3 (pid: 5136)
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+"""
+
 
 def why(errors: str, seen: int = 3) -> Exception:
     said = Said("training ...\n", errors)
@@ -32,6 +58,22 @@ def test_the_rank_that_raised_is_heard_and_not_those_that_lost_it() -> None:
 
 def test_a_rank_that_was_killed_is_named_with_its_signal() -> None:
     assert "after 3 of 60 iterations: rank 1 was ended by SIGKILL" in str(why(RECORDINGS["one-rank-killed"]))
+
+
+def test_of_two_ranks_that_raised_the_first_is_heard_to_the_end_of_its_chain() -> None:
+    error = why(
+        "[rank1]: Traceback (most recent call last):\n[rank1]:   File x\n[rank1]: KeyError: 'layers'\n"
+        "[rank0]: Traceback (most recent call last):\n[rank0]:   File y\n[rank0]: AssertionError: no answer\n"
+        "[rank1]: The above exception was the direct cause of the following exception:\n"
+        "[rank1]: Traceback (most recent call last):\n[rank1]:   File x\n[rank1]: ValueError: no layers are told\n"
+        "[rank0]: Traceback (most recent call last):\n[rank0]:   File y\n[rank0]: RuntimeError: the step is lost\n"
+    )
+    assert str(error).endswith("after 3 of 60 iterations: ValueError: no layers are told")
+
+
+def test_a_rank_that_ends_without_a_word_is_named_with_its_exit_code() -> None:
+    told = str(why(SILENT, 0))
+    assert told.endswith("after 0 of 60 iterations: rank 1 ended with exit code 3; it said nothing")
 
 
 def test_without_a_gpu_it_is_unsupported_in_one_sentence() -> None:

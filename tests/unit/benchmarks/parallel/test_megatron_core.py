@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -157,6 +160,24 @@ def test_without_the_package_a_case_says_how_to_install_it(monkeypatch: pytest.M
     case = Case(index=0, benchmark="megatron-core", parameters={}, title="")
     with pytest.raises(MissingDependency, match=r"pip install 'paceline\[megatron\]'"):
         MegatronCore().measure(ParallelParameters(**TINY), Context(case=case))
+
+
+def test_another_thing_of_that_name_is_not_taken_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name == "megatron" or name.startswith("megatron.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "megatron", ModuleType("megatron"))  # a file: no package with parts
+    case = Case(index=0, benchmark="megatron-core", parameters={}, title="")
+    with pytest.raises(MissingDependency, match=r"pip install 'paceline\[megatron\]'"):
+        MegatronCore().measure(ParallelParameters(**TINY), Context(case=case))
+
+
+def test_a_checkout_that_is_not_installed_tells_its_own_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", unknown)
+    monkeypatch.setattr(sys.modules["megatron.core"], "__version__", "0.99.0rc1")
+    assert framework().startswith("megatron-core 0.99.0rc1: its own layers")
 
 
 def test_a_record_says_without_what_it_ran(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from torch.distributed.pipelining.schedules import get_schedule_class
 
 from paceline.benchmarks.parallel._parameters import SCHEDULES, ParallelParameters
 from paceline.benchmarks.parallel._pipeline import ideal_bubble, stages_of_rank
@@ -64,3 +67,41 @@ def test_the_ideal_bubble_is_named_with_its_formula() -> None:
     assert ideal_bubble("1f1b", 4, 8, 1) == (pytest.approx(3 / 11), "(p - 1) / (m + p - 1)")
     assert ideal_bubble("interleaved", 4, 8, 2) == (pytest.approx(3 / 19), "(p - 1) / (2 m + p - 1)")
     assert ideal_bubble("zero-bubble", 4, 8, 2) is None
+
+
+@pytest.mark.parametrize("name", ["interleaved", "looped-bfs"])
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("micro_batches", [1, 2, 3, 4, 8, 16])
+def test_the_ideal_bubble_is_that_of_the_schedule_with_equal_stages(name: str, ranks: int, micro_batches: int) -> None:
+    if SCHEDULES[name].in_rounds and micro_batches % max(1, micro_batches // ranks):
+        pytest.skip("the schedule refuses it")
+    ideal = ideal_bubble(name, ranks, micro_batches, 2)
+    assert ideal is not None
+    assert ideal[0] == pytest.approx(simulated_bubble(name, ranks, micro_batches, 2))
+
+
+def simulated_bubble(name: str, ranks: int, micro_batches: int, stages_per_rank: int) -> float:
+    """What torch's own order of the work leaves idle, if forward takes 1 and backward 2 on every stage."""
+    orders = {rank: order_of(name, ranks, micro_batches, stages_per_rank, rank) for rank in range(ranks)}
+    stages, clocks, done = ranks * stages_per_rank, [0.0] * ranks, dict[tuple[int, bool, int], float]()
+    for _ in range(2 * stages * micro_batches):  # each look at the ranks finishes one piece of work at least
+        for rank, order in orders.items():
+            while order:
+                stage, forward, number = order[0]
+                needed = [(stage - 1, True, number)] if forward else [(stage, True, number), (stage + 1, False, number)]
+                needed = [one for one in needed if 0 <= one[0] < stages]
+                if not all(one in done for one in needed):
+                    break
+                clocks[rank] = max([clocks[rank], *(done[one] for one in needed)]) + (1 if forward else 2)
+                done[order.pop(0)] = clocks[rank]
+    assert not any(orders.values())
+    return 1 - 3 * stages_per_rank * micro_batches / max(clocks)
+
+
+def order_of(name: str, ranks: int, micro_batches: int, stages_per_rank: int, rank: int) -> list[tuple[int, bool, int]]:
+    schedule: Any = object.__new__(get_schedule_class(SCHEDULES[name].torch_name))  # made, it wants real stages
+    schedule.pp_group_size, schedule.n_local_stages, schedule._n_microbatches = ranks, stages_per_rank, micro_batches
+    schedule._stages = [None] * stages_per_rank
+    schedule.microbatches_per_round = micro_batches // max(1, micro_batches // ranks)
+    actions = [one for one in schedule._calculate_single_rank_operations(rank) if one is not None]
+    return [(one.stage_index, one.computation_type.name == "FORWARD", one.microbatch_index) for one in actions]
