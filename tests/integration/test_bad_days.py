@@ -72,6 +72,9 @@ def test_a_suite_may_merge_what_an_anchor_names(sandbox: Sandbox) -> None:
         ("run", "--resume", "last", "--dry-run"),
         ("run", "--resume", "last", "--budget", "1s"),
         ("run", "nap", "--report", "."),
+        ("run", "nap", "--tag", ""),
+        ("run", "nap", "--tag", "two\nlines"),
+        ("run", "nap", "--tag", "caf\udce9"),
     ],
 )
 def test_every_refusal_is_one_line(sandbox: Sandbox, arguments: tuple[str, ...]) -> None:
@@ -85,3 +88,10 @@ def test_flags_of_parameters_need_no_suite_name_before_them(sandbox: Sandbox) ->
     assert sandbox.run("run", "--budget", "1s", "--dry-run").returncode == 0
     done = sandbox.run("run", "--scale", "tiny", "train", "--model", "lstm", "--dry-run")
     assert "lstm fp32 tiny" in done.stdout
+
+
+def test_a_path_that_is_no_utf_8_spoils_no_export(sandbox: Sandbox) -> None:
+    suite = sandbox.suite(NAP)
+    done = shell(sandbox, f"cp {suite} $'caf\\xe9.yaml' && $P run $'caf\\xe9.yaml' --no-report && $P report --jsonl")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "caf\ufffd.yaml" in sandbox.load().run.command

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import psutil
@@ -20,6 +21,7 @@ from paceline.benchmarks.serving.load.processes import LoadFailed
 from paceline.benchmarks.serving.load.quality import LoadNotDelivered, doubts, require_delivered
 from paceline.benchmarks.serving.load.trace import (
     BROKEN,
+    FAILED,
     OUT_OF_SOCKETS,
     REFUSED,
     SHED,
@@ -197,3 +199,73 @@ def test_requests_under_way_when_a_load_is_ended_are_broken() -> None:
         trace = drive(endpoint, ONE, load, go_on=lambda: time.monotonic() < begun + 2.0)
     assert time.monotonic() - begun < 30.0
     assert trace.status.tolist() == [BROKEN] * 3
+
+
+def test_users_of_a_worker_that_is_killed_are_missed() -> None:
+    failed: list[LoadFailed] = []
+    load = LoadParameters(arrival="closed", users=4, duration="60s")
+
+    def driving() -> None:
+        try:
+            drive(endpoint, ONE, load, workers=2)
+        except LoadFailed as error:
+            failed.append(error)
+
+    with running(Behaviour(delay=0.02)) as endpoint:
+        thread = threading.Thread(target=driving)
+        thread.start()
+        workers = until_there(psutil.Process(), 2)
+        time.sleep(0.5)
+        for worker in workers:
+            worker.kill()
+        thread.join()
+    (error,) = failed
+    assert "of the load generator was lost" in str(error)
+
+
+@pytest.mark.parametrize("length", [{"duration": "500ms"}, {"requests": 2}])
+def test_nobody_is_waited_for_who_has_nothing_more_to_ask(length: dict[str, object]) -> None:
+    """Each of two users would think for a minute after the only answer that there is time for."""
+    begun = time.monotonic()
+    with running() as endpoint:
+        load = LoadParameters.model_validate({"arrival": "closed", "users": 2, "think_time": "60s", **length})
+        trace = drive(endpoint, ONE, load, timeout=1.0)
+    assert time.monotonic() - begun < 40.0
+    assert (len(trace), int(trace.ok.sum())) == (2, 2)
+
+
+def test_every_user_asks_once_however_short_the_time() -> None:
+    with running() as endpoint:
+        trace = drive(endpoint, ONE, LoadParameters(arrival="closed", users=3, duration="1us"))
+        few = drive(endpoint, ONE, LoadParameters(arrival="closed", users=3, requests=2))
+    assert trace.ok.tolist() == [True] * 3
+    assert few.ok.tolist() == [True] * 2
+
+
+class _BreaksOff(BaseHTTPRequestHandler):
+    """Streams a token, then says that it failed: the status was sent before."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        body = b'data: {"choices":[{"text":"a"}]}\n\ndata: {"error":{"message":"no memory","code":500}}\n\n'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_arguments: object) -> None:
+        """Nothing to say."""
+
+
+def test_a_stream_that_tells_of_an_error_is_no_good_answer() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _BreaksOff) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        endpoint = Endpoint("openai-completions", "127.0.0.1", server.server_port, "/", "x")
+        trace = drive(endpoint, ONE, LoadParameters(arrival="constant", rate=50, requests=5), streaming=True)
+        server.shutdown()
+        thread.join()
+    assert set(trace.status.tolist()) == {FAILED}
+    assert trace.tokens is not None and [len(pieces) for pieces in trace.tokens] == [1] * 5

@@ -301,6 +301,21 @@ def _embedded(place: Sandbox) -> psutil.Process:
 
 
 @pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("when\n1\n2\n", "name one of them timestamp"),
+        ("timestamp,kind\n0,0\n1,32\n", "an arrival is of kind 32, but there are 32 kinds, from 0"),
+    ],
+)
+def test_recorded_arrivals_that_cannot_be_sent_are_refused_at_once(sandbox: Sandbox, text: str, says: str) -> None:
+    (sandbox.work / "arrivals.csv").write_text(text)
+    done = sandbox.run("run", "serve", "--load.arrival", "trace", "--load.file", "arrivals.csv", "--no-report")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert says in done.stderr
+    assert not sandbox.store.exists()
+
+
+@pytest.mark.parametrize(
     ("flags", "says"),
     [
         ((), ("give a load", "or an slo")),
@@ -330,7 +345,15 @@ def _embedded(place: Sandbox) -> psutil.Process:
         (("--requests.dataset", "none.npz", "--load.rate", "5"), ("none.npz", "no such file")),
         (("--load.arrival", "trace", "--load.file", "none.csv"), ("none.csv", "no such file")),
         (("--load.arrival", "poisson"), ("poisson needs rate",)),
+        (
+            ("--load.arrival", "constant", "--load.rate", "0.001", "--load.duration", "1s"),
+            ("not a single request", "raise its rate or its duration"),
+        ),
         (("--slo", "{p50: 2s, p99: 1s}"), ("a higher percentile cannot have a shorter bound",)),
+        (
+            ("--slo.first-token", "10ms", "--load.rate", "5"),
+            ("need answers that come token by token", "openai-chat"),
+        ),
         (("--price", "1", "--instance", "c7g.large", "--load.rate", "5"), ("instance and price",)),
     ],
     ids=lambda value: "_".join(value) if isinstance(value, tuple) and value and value[0].startswith("--") else "",

@@ -113,8 +113,7 @@ def distribution(row: Row) -> Distribution | None:
     samples = samples[np.isfinite(samples) & (samples > 0)]
     if samples.size < 2:
         return None
-    middle = percentile(row, "p50")
-    requests = max(samples.size, middle.count if middle else 0)
+    requests = max(samples.size, _requests(row, samples.size))
     places = np.arange(samples.size)
     if samples.size > DRAWN:
         tail = int(0.98 * samples.size)
@@ -193,6 +192,15 @@ def pareto(points: Sequence[Sequence[float]], margins: Sequence[Sequence[float]]
     front = [not any(beats(other, one) for other in count) for one in count]
     # Equal within margins is not transitive: in a ring each would beat the next.
     return front if any(front) or margins is None else pareto(points)
+
+
+def _requests(row: Row, answered: int) -> float:
+    """How many requests there were: any percentile counts them, and where most failed there is none."""
+    middle = percentile(row, "p50")
+    if middle is not None and middle.count:
+        return middle.count
+    lost = sum(figure.value for name in ("error_rate", "shed_rate") if (figure := row.figure(name)))
+    return answered / (1.0 - lost / 100.0) if lost < 100.0 else answered
 
 
 def _loads(rows: Sequence[Row]) -> tuple[Load, ...]:

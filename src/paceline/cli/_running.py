@@ -208,11 +208,16 @@ def _new_run(suite: Suite, cases: list[Case], world: Others, tags: Sequence[str]
         name=suite.name,
         started_at=now,
         version=VERSION,
-        command=[scrub(word) for word in ["paceline", *sys.argv[1:]]],
+        command=[scrub(_text(word)) for word in ["paceline", *sys.argv[1:]]],
         environment=world.environment() if isinstance(world, HostRanks) else describe().model_dump(mode="json"),
         tags=list(dict.fromkeys(tags)),
         cases=cases,
     )
+
+
+def _text(word: str) -> str:
+    """A word of the command line as text that every format can hold: a path need not be in UTF-8."""
+    return os.fsencode(word).decode(errors="replace")
 
 
 def _measure(
@@ -241,11 +246,13 @@ def _measure(
     try:
         suite_run.go()
     except KeyboardInterrupt:
-        _finish(store, run.id, "interrupted", listener)
-        again = f"paceline run --resume {run.id}{_store_flag(store)}{_hosts_flags()}"
-        if output.as_json:
-            click.echo(json.dumps({"event": "run_ended", "run": run.id, "ok": False, "status": "interrupted"}))
-        click.echo(f"\npaceline: interrupted; go on with: {again}", err=True)
+        try:
+            _finish(store, run.id, "interrupted", listener)
+        finally:  # whoever is impatient and interrupts this, too, is told all the same how to go on
+            again = f"paceline run --resume {run.id}{_store_flag(store)}{_hosts_flags()}"
+            if output.as_json:
+                click.echo(json.dumps({"event": "run_ended", "run": run.id, "ok": False, "status": "interrupted"}))
+            click.echo(f"\npaceline: interrupted; go on with: {again}", err=True)
         return INTERRUPTED
     finally:
         listener.close()

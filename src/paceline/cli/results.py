@@ -12,10 +12,11 @@ from paceline.cli._answers import chosen_format, format_options
 from paceline.cli._trend import MOST_RUNS, Asked, read_history, tell
 
 if TYPE_CHECKING:
-    from paceline.store import RunRow
+    from paceline.store import RunRow, Store
 
 
 LISTED = 20
+MOST_REASONS = 3  # why lines of a spool were not taken: the first ones tell
 SHORTEST_NAME = 5  # of a suite, however little room there is
 
 
@@ -58,12 +59,10 @@ def command(
     only += [kind] if kind not in (None, "json") else ["output"] if output else []
     if trend is None and only:
         raise click.UsageError(f"--{only[0]} belongs to a history: name its metric with --trend METRIC")
+    left = 0
     with open_store(store) as opened:
         if spool is not None:
-            taken, reasons = opened.import_spool(spool)
-            click.echo(f"{taken} records taken from {spool}", err=True)
-            for reason in reasons:
-                click.echo(f"paceline: {reason}", err=True)
+            left = _import(opened, spool)
         rows = opened.runs(limit or LISTED) if trend is None else []
     if trend is not None:
         words = {name: chosen[name] or "" for name in ("benchmark", "case", "tag")}
@@ -74,6 +73,22 @@ def command(
         _table(rows)
     else:
         click.echo("There are no runs yet; start one with 'paceline run'.")
+    if left:
+        raise click.exceptions.Exit(1)
+
+
+def _import(store: Store, spool: Path) -> int:
+    """Take in what a file holds; how many lines stay there. A file of which nothing can be taken is refused."""
+    from paceline.core.errors import InputError
+
+    taken, reasons = store.import_spool(spool)
+    shown = [*reasons[:MOST_REASONS], *([f"{len(reasons) - MOST_REASONS} more lines"] * (len(reasons) > MOST_REASONS))]
+    if reasons and not taken:
+        raise InputError(f"no record could be taken: {'; '.join(shown)}")
+    click.echo(f"{taken} records taken from {spool}", err=True)
+    for reason in shown:
+        click.echo(f"paceline: not taken: {reason}", err=True)
+    return len(reasons)
 
 
 def _trend(asked: Asked, store: str | None, kind: str | None, output: str | None, *, fail: bool) -> None:

@@ -145,6 +145,9 @@ def command(
         raise InputError("--resume goes on with a run as it was: leave out the suite, its parameters, --peer and --tag")
     if resume is not None and profile is not None:
         raise InputError("--resume goes on with a run as it was, which traces if that run did: leave out --profile")
+    for tag in tags:
+        if not tag.strip() or not tag.isprintable():
+            raise InputError(f"--tag {tag!r} is no name: give one that can be read and typed, such as nightly")
     turns = read_turns(sides, rounds, overrides)
     if turns is not None and (resume is not None or peer is not None):
         raise InputError("--ab goes with neither --resume, which goes on in turns by itself, nor --peer")

@@ -33,16 +33,23 @@ def _directory(variable: str, below_home: str, remedy: str) -> Path:
 
 
 def write_atomic(path: str | Path, content: str | bytes) -> Path:
-    """Write beside the target and rename over it, so that a crash leaves the old file or the new one."""
+    """Write beside the target and rename over it, so that a crash leaves the old file or the new one.
+
+    A link stays one, and so does a device or a pipe: what is no file is written to, never replaced by a file.
+    """
     path = Path(path)
     data = content.encode() if isinstance(content, str) else content
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)  # of a folder, the system says so
+        return path
+    final = path.resolve()
+    temporary = final.with_name(f".{final.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        temporary.replace(final)
     finally:
         temporary.unlink(missing_ok=True)
     return path

@@ -79,18 +79,31 @@ class Suite(BaseModel):
         for key in document:
             if key not in known:
                 guess = nearest(str(key), known)
-                raise InputError(f"{where}: unknown key '{key}': did you mean '{guess or 'cases'}'?")
+                hint = f"did you mean '{guess}'?" if guess else "what belongs to a case stands in its entry, indented"
+                raise InputError(f"{where}: unknown key '{key}': {hint}")
         cases = document.get("cases")
         if not cases:
             raise InputError(f"{where}: the suite has no cases; add at least one '- benchmark: NAME' under 'cases:'")
-        if not isinstance(cases, list) or not all(isinstance(entry, Mapping) for entry in cases):
-            raise InputError(f"{where}: 'cases' must be a list of mappings, each with a 'benchmark'")
+        if not isinstance(cases, list):
+            raise InputError(f"{where}: 'cases' must be a list of mappings, each beginning with '- benchmark: NAME'")
+        for number, entry in enumerate(cases, start=1):
+            _refuse_other_shape(entry, f"{where}, case {number}")
         if "name" not in document:
             raise InputError(f"{where}: 'name' is missing; add 'name: ...' at the top")
         try:
             return cls.model_validate({**document, "cases": [dict(entry) for entry in cases], "origin": origin})
         except ValidationError as error:
             raise InputError(f"{where}: {explain(error, cls)}") from None
+
+
+def _refuse_other_shape(entry: object, where: str) -> None:
+    """An entry of a suite is a mapping whose keys are texts."""
+    if not isinstance(entry, Mapping):
+        found = "empty" if entry is None else repr(entry)
+        raise InputError(f"{where} is {found}, but must be a mapping; write '- benchmark: NAME'")
+    for key in entry:
+        if not isinstance(key, str):
+            raise InputError(f"{where}: the key {key!r} is no name of a parameter; write 'NAME: {entry[key]}'")
 
 
 class Here(BaseModel):

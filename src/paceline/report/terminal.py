@@ -8,9 +8,13 @@ from typing import TextIO
 from rich.console import Console
 
 WIDTH = 100
+LEAST = 80  # a narrower terminal breaks long lines by itself: ugly, but a table loses no column and no half of a number
 
 
 def open_console(file: TextIO | None = None) -> Console:
     """A console that fits its terminal; a pipe gets a fixed width, so that no table is squeezed."""
     file = file or sys.stdout
-    return Console(file=file, highlight=False, width=None if file.isatty() else WIDTH)
+    console = Console(file=file, highlight=False, width=None if file.isatty() else WIDTH)
+    if console.width < LEAST:
+        console.width = LEAST
+    return console

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 
-from paceline.core.errors import StoreError
+from paceline.core.errors import InputError, StoreError
 from paceline.store.location import Location
 
 _REMEDIES = {
@@ -37,6 +37,12 @@ def remedy(error: Exception, location: Location) -> str:
         if sign in said:
             return advice
     return "check that the file is intact" if location.path else "check that the server runs and lets you in"
+
+
+def opening_error(location: Location, error: Exception) -> StoreError | InputError:
+    """The error to raise when the store could not be opened: a file of another kind was not meant to be one."""
+    failed = store_error("open the database", location, error)
+    return InputError(str(failed)) if location.path and "not a database" in reason(error).lower() else failed
 
 
 def store_error(doing: str, location: Location, error: Exception) -> StoreError:

@@ -13,11 +13,12 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from paceline.core.errors import InputError, StoreError
 from paceline.store import codec, spool
-from paceline.store.failures import store_error
+from paceline.store.failures import opening_error
 from paceline.store.location import Location, bad_postgres_url
 from paceline.store.migrating import ensure_newest
 from paceline.store.reading import BUSY_SECONDS, is_read_only, read_only_options
 from paceline.store.store import Store
+from paceline.store.versions import VERSION_TABLE
 
 CONNECT_SECONDS = 10
 _BEGIN = "paceline_begin"  # execution option: how SQLite begins a transaction
@@ -40,8 +41,8 @@ def open_at(location: Location) -> Store:
     except SQLAlchemyError as error:
         engine.dispose()
         # Without its context: a driver's own words may repeat the password that it was given.
-        raise store_error("open the database", location, error) from None
-    except StoreError:
+        raise opening_error(location, error) from None
+    except (StoreError, InputError):
         engine.dispose()
         raise
     store = Store(location, reads=reads, writes=writes)
@@ -84,7 +85,7 @@ def _sqlite_engine(path: Path, read_only: bool) -> Engine:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA synchronous = FULL")
         if not read_only:
-            _use_write_ahead_log(connection)
+            _use_write_ahead_log(connection, path)
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -93,17 +94,28 @@ def _sqlite_engine(path: Path, read_only: bool) -> Engine:
     return engine
 
 
-def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+def _use_write_ahead_log(connection: sqlite3.Connection, path: Path) -> None:
     # SQLite does not wait here while another process has the file open for the first time, so we do.
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
+            _refuse_foreign(connection, path)
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
+
+
+def _refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
+    """A store must not grow inside the file of another program. (The database of a server may be shared.)"""
+    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    if tables and VERSION_TABLE not in tables:
+        raise InputError(
+            f"the store {path} is the database of another program (it has the table '{tables[0]}'): "
+            f"give the path of a Paceline store, or of a file that does not exist yet"
+        )
 
 
 def _postgres_engine(location: Location) -> Engine:

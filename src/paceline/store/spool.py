@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from paceline.core.errors import StoreError
 from paceline.core.record import Record
 from paceline.store.codec import from_line, to_line
@@ -48,12 +50,20 @@ def import_records(path: Path, add: Callable[[Record], None]) -> tuple[int, list
                 add(from_line(line))
             except (ValueError, StoreError) as error:
                 left.append(line)
-                refusals.append(f"{path}, line {number}: {error}")
+                refusals.append(f"{path}, line {number}: {_why(error)}")
         if not left:
             path.unlink()
         elif len(left) < len(lines):
             _replace(path, left)
         return len(lines) - len(left), refusals
+
+
+def _why(error: ValueError | StoreError) -> str:
+    """In one line, why a line was not taken."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"it is no spooled record: '{'.'.join(map(str, first['loc']))}': {first['msg']}"
+    return str(error) if isinstance(error, StoreError) else f"it is no spooled record: {error}"
 
 
 def is_ours(path: Path) -> bool:

@@ -104,8 +104,9 @@ def test_a_distribution_is_thinned_and_keeps_both_ends(rates: tuple[Row, ...]) -
     assert half == pytest.approx(float(np.median(latency.samples)), rel=0.02)
 
 
-def test_requests_without_an_answer_keep_a_distribution_below_the_whole() -> None:
-    (row,) = summarize_run(run_of([served(0, "torch", 50.0, **ENGINES["torch"], shed=0.2)])).rows
+@pytest.mark.parametrize("shed", [0.2, 0.7])  # of more than half there is no percentile at all
+def test_requests_without_an_answer_keep_a_distribution_below_the_whole(shed: float) -> None:
+    (row,) = summarize_run(run_of([served(0, "torch", 50.0, **ENGINES["torch"], shed=shed)])).rows
     found, latency = serving.distribution(row), row.record.measurement("latency")
     assert found is not None and latency is not None
     assert found.parts[-1] == pytest.approx(len(latency.samples) / 1500)

@@ -167,3 +167,12 @@ def test_the_same_on_both_sides_is_refused() -> None:
     turns = Turns(({"size": 256}, {"size": 256}), 2)
     with pytest.raises(InputError, match="both sides are the same"):
         turns.cases(expanded)
+
+
+def test_a_file_that_was_cut_off_is_said_to_be_ours(store: str, tmp_path: Path) -> None:
+    path = tmp_path / "cut.jsonl"
+    path.write_text(jsonl.render(before_and_after()[0])[:500])
+    done = compare(store, str(path), "last")
+    assert isinstance(done.exception, InputError)
+    assert "line 1 of" in str(done.exception)
+    assert "is no record of `paceline report --jsonl`" in str(done.exception)

@@ -372,7 +372,16 @@ def test_a_part_of_what_has_no_parts_is_refused() -> None:
         ({"name": "x", "cases": []}, "the suite has no cases"),
         ({"name": "x", "cases": None}, "the suite has no cases"),
         ({"name": "x", "cases": "gemm"}, "'cases' must be a list of mappings"),
-        ({"name": "x", "cases": ["gemm"]}, "'cases' must be a list of mappings"),
+        (
+            {"name": "x", "cases": [{"benchmark": "gemm"}, "gemm"]},
+            "case 2 is 'gemm', but must be a mapping; write '- b",
+        ),
+        ({"name": "x", "cases": [None]}, "case 1 is empty, but must be a mapping"),
+        ({"name": "x", "cases": [{"benchmark": "gemm", 1: 2}]}, "case 1: the key 1 is no name of a parameter"),
+        (
+            {"name": "x", "cases": [{"benchmark": "gemm"}], "size": 5},
+            "unknown key 'size': what belongs to a case stands",
+        ),
         ({"name": "x", "cases": {"benchmark": "gemm"}}, "'cases' must be a list of mappings"),
         ({"cases": [{"benchmark": "gemm"}]}, "'name' is missing; add 'name: ...' at the top"),
         ({"name": 5, "cases": [{"benchmark": "gemm"}]}, "'name' = 5: must be a text"),
@@ -383,7 +392,7 @@ def test_a_part_of_what_has_no_parts_is_refused() -> None:
 def test_a_document_of_another_shape_is_refused(document: object, words: str) -> None:
     with pytest.raises(InputError) as refused:
         Suite.read(document, "mine.yaml")
-    assert str(refused.value).startswith("mine.yaml: ")
+    assert str(refused.value).startswith("mine.yaml")
     assert words in str(refused.value)
 
 

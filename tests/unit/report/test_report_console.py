@@ -91,3 +91,27 @@ def test_an_old_terminal_loses_no_report() -> None:
 
 def test_a_pipe_has_a_width_of_its_own() -> None:
     assert terminal.open_console(io.StringIO()).width == terminal.WIDTH
+
+
+class _Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("columns", ["1", "40", "60"])
+def test_a_narrow_terminal_loses_no_column_and_no_half_of_a_number(
+    columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    screen = _Screen()
+    console.render(literal_run(), terminal.open_console(screen))
+    for words in ("train resnet50 fp16", "320 images/s", "<0.1 %", "100 ms"):
+        assert words in screen.getvalue()
+
+
+def test_a_wide_terminal_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "180")
+    monkeypatch.setenv("TERM", "xterm")
+    assert terminal.open_console(_Screen()).width == 180

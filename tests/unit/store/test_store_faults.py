@@ -158,6 +158,8 @@ def test_importing_takes_what_it_can_and_says_what_stays(store: Store, tmp_path:
     assert taken == 2
     assert [said.split(": ")[0] for said in refusals] == [f"{kept}, line {number}" for number in (2, 3, 4)]
     assert "never begun" in refusals[0]
+    assert "it is no spooled record" in refusals[2]
+    assert all(len(said.splitlines()) == 1 for said in refusals)
     assert store.load("run-1").records == [a_record(), a_record(index=1)]
     store.begin(a_run("elsewhere"))
     assert store.import_spool(kept)[0] == 1

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 from sqlalchemy import Engine, Table, TableClause, column, create_engine, insert, table, text
 
 from paceline.core.errors import InputError, StoreError
-from paceline.store import codec, default_url, liveness, open_store, schema, versions
+from paceline.store import codec, default_url, liveness, open_reader, open_store, schema, versions
 from paceline.store.location import locate
 from paceline.store.migrating import migration_config, upgrade
 from paceline.store.opening import open_at
@@ -130,9 +131,21 @@ def test_postgres_without_its_driver_says_what_to_install(monkeypatch: pytest.Mo
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("these are my notes, not a database\n" * 100)
-    with pytest.raises(StoreError, match="not a database; give the path"):
+    with pytest.raises(InputError, match="not a database; give the path"):
         open_store(path)
     assert path.read_text().startswith("these are my notes")
+
+
+def test_the_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "bookmarks.db"
+    with closing(sqlite3.connect(path)) as theirs:
+        theirs.execute("CREATE TABLE bookmarks (address)")
+    before = path.read_bytes()
+    for opening in (open_store, open_reader):
+        with pytest.raises(InputError, match=r"another program \(it has the table 'bookmarks'\): give"):
+            opening(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.glob("bookmarks*")) == [path]
 
 
 def test_importing_the_package_imports_no_database_library() -> None:

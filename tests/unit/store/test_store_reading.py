@@ -113,7 +113,7 @@ def test_what_was_spooled_is_imported_first(tmp_path: Path) -> None:
 def test_a_file_that_is_no_store_is_refused_in_words(tmp_path: Path) -> None:
     path = tmp_path / "text.db"
     path.write_text("this is no database, and long enough to be taken for one by nobody" * 20)
-    with pytest.raises(StoreError, match="give the path of a Paceline store"):
+    with pytest.raises(InputError, match="give the path of a Paceline store"):
         open_reader(path)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.benchmarks.serving import metrics
-from paceline.benchmarks.serving.load.trace import CLIENT_POST, CLIENT_PRE, UNSENT, Times, Trace
+from paceline.benchmarks.serving.load.trace import CLIENT_POST, CLIENT_PRE, OUT_OF_SOCKETS, UNSENT, Times, Trace
 from paceline.benchmarks.serving.slo import Slo
 from paceline.core.metric import Metric
 from paceline.core.record import At, Measurement
@@ -46,7 +46,7 @@ def details(trace: Trace) -> list[Measurement]:
         if int(trace.samples.max(initial=1)) > 1:
             moments = (trace.done - trace.intended[0])[ok]
             found.append(rate(metrics.SAMPLE_THROUGHPUT, moments, seconds_of(trace), work=trace.samples[ok]))
-    sent = trace.status != UNSENT
+    sent = ~np.isin(trace.status, (UNSENT, OUT_OF_SOCKETS))
     found.append(Measurement.of_value(metrics.DELIVERED, 100.0 * float(sent.mean())))
     late = trace.lateness[sent & np.isfinite(trace.lateness)]
     if late.size:
@@ -73,7 +73,7 @@ def percentiles(trace: Trace, *, at: At | None = None) -> list[Measurement]:
 
 def percentile(metric: Metric, values: Times, share: float, *, at: At | None = None) -> Measurement | None:
     """One percentile with an interval from order statistics that allows for lateness in clusters."""
-    if len(values) * (1.0 - share) < FEWEST_BEYOND:
+    if round(len(values) * (1.0 - share), 6) < FEWEST_BEYOND:  # a tenth of 50 is five, whatever floating point says
         return None
     ordered = np.sort(values)
     value = float(np.quantile(ordered, share, method="inverted_cdf"))

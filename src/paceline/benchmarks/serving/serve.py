@@ -12,6 +12,7 @@ from paceline.benchmarks.serving import findings, metrics
 from paceline.benchmarks.serving.load import quality
 from paceline.benchmarks.serving.load.clients import is_for_others
 from paceline.benchmarks.serving.load.parameters import LoadParameters
+from paceline.benchmarks.serving.load.plan import require_known
 from paceline.benchmarks.serving.load.trace import Trace
 from paceline.benchmarks.serving.parameters import ClientParameters, ServeParameters
 from paceline.benchmarks.serving.search import Found, Trial, find_capacity, requests_for
@@ -36,6 +37,7 @@ LONGEST_CONFIRMATION = 30.0  # seconds
 LEAST_CONFIRMATION = 5.0
 ENERGY_SECONDS = 2.0  # counters are read in steps; over less time they tell nothing
 ERRORS_SHOWN = 3
+_QUIETER = "give the search more time (search_budget), or let nothing else run on the machine"
 
 
 class Serve(Benchmark[ServeParameters]):
@@ -68,6 +70,7 @@ class Serve(Benchmark[ServeParameters]):
         settings = parameters.server.settings()
         server.check(settings, need)
         _check_form(parameters, server)
+        _check_promise(parameters)
         largest, most = parameters.wanted.samples.highest, server.most_samples(settings)
         if largest is not None and most is not None and largest > most:
             raise InputError(f"requests of {largest} samples do not fit into max_batch = {most}: raise it")
@@ -122,6 +125,15 @@ def _check_form(parameters: ServeParameters, server: type[Server]) -> None:
         raise InputError("pictures do not travel as JSON: set wire to kserve-binary or kserve-grpc")
 
 
+def _check_promise(parameters: ServeParameters) -> None:
+    is_streamed = parameters.requests.stream and parameters.chosen_wire.startswith("openai")
+    if parameters.slo is not None and parameters.slo.is_about_tokens and not is_streamed:
+        raise InputError(
+            "slo.first_token and slo.between_tokens need answers that come token by token: set wire to openai-chat or "
+            "openai-completions and leave requests.stream on, or promise a latency like {p99: 100ms}"
+        )
+
+
 def _check_files(parameters: ServeParameters, is_local: bool) -> None:
     named = {"requests.dataset": parameters.requests.dataset}
     named["load.file"] = parameters.load.file if parameters.load is not None else None
@@ -131,6 +143,8 @@ def _check_files(parameters: ServeParameters, is_local: bool) -> None:
         is_folder = name == "requests.dataset" and parameters.requests.form == "image"
         if path is not None and not (path.is_dir() if is_folder else path.is_file()):
             raise InputError(f"{name} = {path}: there is no such {'folder' if is_folder else 'file'}")
+    if parameters.load is not None and parameters.load.arrival == "trace":
+        require_known(parameters.load.recorded(), parameters.requests.distinct)
 
 
 def _check_clients(clients: ClientParameters, address: str, is_local: bool) -> None:
@@ -196,12 +210,13 @@ def _searched(session: Session) -> Result:
     result = Result(measurements=[_capacity(found), *findings.traffic(trace, slo), *findings.details(trace)])
     result.measurements += [one for _, tried in sorted(points.items()) for one in tried]
     result.doubts = [*quality.doubts(trace, "open", session.ceiling), *_failures(trace), *_search_doubts(found)]
+    result.doubts += _undelivered(trace)
     if not verdict.holds:
         result.doubts.append(
             Doubt(
                 kind="unconfirmed",
                 message=f"a last load at {safe:.4g}/s did not keep the promise: {verdict.reason}",
-                remedy="give the search more time (search_budget), or let nothing else run on the machine",
+                remedy=_QUIETER,
             )
         )
     result.facts |= {
@@ -218,6 +233,11 @@ def _searched(session: Session) -> Result:
 def _search(session: Session, slo: Slo, points: dict[float, list[Measurement]]) -> Found:
     """Try rates; of each that was tried, `points` gets what the longest look at it said."""
     parameters = session.parameters
+    if session.most_rate <= 0:
+        raise quality.LoadNotDelivered(
+            "the load generator did not keep to its times even towards a server that does nothing, so that no rate "
+            "can be searched: let nothing else run on its cores, or send from another machine"
+        )
     deadline = time.monotonic() + parameters.search_budget
 
     def probe(rate: float, requests: int) -> Trial:
@@ -238,7 +258,7 @@ def _search(session: Session, slo: Slo, points: dict[float, list[Measurement]]) 
         slo.share,
         limit,
         first=FIRST_PART * session.first_rate,
-        ceiling=max(1.0, quality.SAFE_PART * session.most_rate),
+        ceiling=quality.SAFE_PART * session.most_rate,
         tolerance=parameters.search_tolerance,
         longest=TRIAL_PART * parameters.search_budget,
         go_on=lambda: time.monotonic() < deadline,
@@ -256,9 +276,18 @@ def _search_doubts(found: Found) -> list[Doubt]:
         remedy = "send from more cores or machines: the server can do more"
         return [Doubt(kind="client-limited", message=found.reason, remedy=remedy)]
     if found.verdict == "unsteady":
-        remedy = "give the search more time (search_budget), or let nothing else run on the machine"
-        return [Doubt(kind="imprecise", message=found.reason, remedy=remedy)]
+        return [Doubt(kind="imprecise", message=found.reason, remedy=_QUIETER)]
     return []
+
+
+def _undelivered(trace: Trace) -> list[Doubt]:
+    """The rate was found by other loads: that the last one was not sent as it should takes nothing from it."""
+    part = quality.delivered(trace)
+    if part >= quality.LEAST_DELIVERED:
+        return []
+    remedy = "let nothing else run on the load generator's cores, and measure again"
+    message = f"only {100 * part:.1f} % of the last load went in time, so that its latencies are not the server's alone"
+    return [Doubt(kind="client-limited", message=f"{message}: {quality.why_late(trace)}", remedy=remedy)]
 
 
 def _refuse_nothing(trace: Trace) -> None:

@@ -199,7 +199,8 @@ def _warm_up(session: Session, ready: float) -> None:
         steady = _until_steady(trace)
         if steady is not None:
             parts["first answer to steady"] = steady
-        session.first_rate = max(1.0, float(trace.ok.sum())) / findings.seconds_of(trace)
+        if trace.ok.any():  # or there is no time in which something was answered
+            session.first_rate = float(trace.ok.sum()) / findings.seconds_of(trace)
     session.cold_start = [
         Measurement.of_value(metrics.COLD_START, seconds, at={"part": part}) for part, seconds in parts.items()
     ]

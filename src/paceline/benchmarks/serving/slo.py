@@ -39,7 +39,7 @@ class Slo(Parameters):
     @model_validator(mode="after")
     def _says_something(self) -> Slo:
         bounds = self.bounds
-        if not bounds and self.first_token is None and self.between_tokens is None:
+        if not bounds and not self.is_about_tokens:
             raise ValueError("an slo needs a bound, like {p99: 100ms}")
         ordered = [bound.limit for bound in bounds]
         if ordered != sorted(ordered):
@@ -53,6 +53,11 @@ class Slo(Parameters):
         return [Bound(name, _SHARES[name], limit) for name, limit in given if limit is not None]
 
     @property
+    def is_about_tokens(self) -> bool:
+        """Whether it can be judged only where answers come token by token."""
+        return self.first_token is not None or self.between_tokens is not None
+
+    @property
     def share(self) -> float:
         """How many of the requests the strictest percentile speaks for."""
         return self.bounds[-1].share if self.bounds else _SHARES["p99"]
@@ -63,7 +68,7 @@ class Slo(Parameters):
         if self.bounds:
             good &= trace.latency <= self.bounds[-1].limit
         if self.first_token is not None:
-            good &= trace.first - trace.intended <= self.first_token
+            good &= _first_tokens(trace) - trace.intended <= self.first_token
         if self.between_tokens is not None:
             good &= _token_gaps(trace) <= self.between_tokens
         return good
@@ -80,9 +85,9 @@ class Slo(Parameters):
             late = int(np.count_nonzero(latency > bound.limit))
             used.append(_used(late, bound.share, count))
             if late > _allowed(bound.share, count):
-                seen = float(np.quantile(latency, bound.share, method="higher"))
+                seen = float(np.quantile(latency, bound.share, method="inverted_cdf"))  # as it is told
                 reasons.append(f"{bound.label} is {_shown(seen)}, above {show_duration(bound.limit)}")
-        if self.first_token is not None or self.between_tokens is not None:
+        if self.is_about_tokens:
             missed = count - int(self.good(trace).sum())
             used.append(_used(missed, self.share, count))
             if missed > _allowed(self.share, count):
@@ -126,8 +131,15 @@ def _shown(seconds: float) -> str:
     return show_duration(seconds) if np.isfinite(seconds) else "without end"
 
 
-def _token_gaps(trace: Trace) -> NDArray[np.float64]:
-    """The mean time between the tokens of each request; 0 where it had fewer than two."""
+def _first_tokens(trace: Trace) -> NDArray[np.float64]:
+    """When the first token of each request came; never for one without any: a head that comes early holds nothing."""
     if trace.tokens is None:
-        return np.zeros(len(trace))
+        return np.full(len(trace), np.inf)
+    return np.array([times[0] if len(times) else np.inf for times in trace.tokens])
+
+
+def _token_gaps(trace: Trace) -> NDArray[np.float64]:
+    """The mean time between the tokens of each request; 0 where it had fewer than two, endless where none are seen."""
+    if trace.tokens is None:
+        return np.full(len(trace), np.inf)
     return np.array([(times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0 for times in trace.tokens])

@@ -9,6 +9,7 @@ import pytest
 
 from paceline.benchmarks.serving import findings
 from paceline.benchmarks.serving.load import quality
+from paceline.benchmarks.serving.load.trace import OUT_OF_SOCKETS, UNSENT
 from paceline.benchmarks.serving.metrics import LATENCY, PERCENTILES
 from paceline.benchmarks.serving.slo import Slo
 from paceline.core.record import Measurement
@@ -44,6 +45,8 @@ def test_a_percentile_counts_unanswered_requests_as_late() -> None:
 def test_a_percentile_needs_requests_beyond_it() -> None:
     few = findings.percentiles(trace([0.1] * 99))
     assert [one.metric.name for one in few] == ["latency_p50", "latency_p90"]
+    assert findings.percentiles(trace([0.1] * 50))[-1].metric.name == "latency_p90"
+    assert findings.percentiles(trace([0.1] * 49))[-1].metric.name == "latency_p50"
     many = findings.percentiles(trace([0.1] * 500))
     assert many[-1].metric.name == "latency_p99"
 
@@ -112,6 +115,11 @@ def test_streams_tell_their_first_token_and_the_gaps() -> None:
 def test_every_latency_is_kept() -> None:
     found = findings.details(trace([0.3, 0.1, math.nan], status=[200, 200, 2]))
     assert next(one for one in found if one.metric is LATENCY).samples == pytest.approx([0.3, 0.1])
+
+
+def test_a_request_without_a_socket_was_not_delivered() -> None:
+    found = findings.details(trace([0.1] * 8 + [math.nan] * 2, status=[200] * 8 + [OUT_OF_SOCKETS, UNSENT]))
+    assert value(found, "delivered") == pytest.approx(80.0)
 
 
 def test_the_first_requests_of_a_trial_can_be_left_out() -> None:

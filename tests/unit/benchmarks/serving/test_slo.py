@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from paceline.benchmarks.serving import findings
+from paceline.benchmarks.serving.metrics import PERCENTILES
 from paceline.benchmarks.serving.slo import Slo
 from support.traces import trace
 
@@ -50,10 +52,29 @@ def test_goodput_counts_answers_within_the_highest_bound() -> None:
 def test_tokens_have_bounds_of_their_own() -> None:
     tokens = [np.array([0.1, 0.2, 0.3]), np.array([0.6, 0.7, 0.8]), np.array([0.3, 0.8])]
     seen = trace([0.3, 0.7, 0.6], gap=0.1, tokens=tokens)
-    seen = seen.__class__(**{**seen.__dict__, "first": np.array([0.1, 0.6, 0.3])})
     assert Slo(first_token=0.3).good(seen).tolist() == [True, False, True]
     assert Slo(first_token=1.0, between_tokens=0.2).good(seen).tolist() == [True, True, False]
     assert Slo(between_tokens=0.2).judge(seen).reason == "1 of 3 requests missed the bounds on tokens"
+
+
+def test_a_stream_that_only_began_has_no_first_token() -> None:
+    """Servers send the head of an answer before they compute the first token, and some answers have none."""
+    early = np.array([0.01, 0.11, 0.21])
+    seen = trace([1.0] * 3, gap=0.1, first=early, tokens=[np.array([0.1, 0.9]), np.array([0.9, 1.0]), np.empty(0)])
+    assert Slo(first_token=0.2).good(seen).tolist() == [True, False, False]
+
+
+def test_bounds_on_tokens_are_not_kept_where_nobody_saw_tokens() -> None:
+    seen = trace([0.1] * 10)
+    assert not Slo(first_token=1.0).judge(seen).holds
+    assert not Slo(between_tokens=1.0).judge(seen).holds
+
+
+def test_the_percentile_in_the_reason_is_the_one_that_is_measured() -> None:
+    seen = trace([0.1] * 494 + [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    told = findings.percentile(PERCENTILES["p99"], seen.latency, 0.99)
+    assert told is not None and told.value == pytest.approx(1.0)
+    assert Slo(p99=0.5).judge(seen).reason == "p99 is 1 s, above 500 ms"
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,21 @@ def test_draws_follow_the_rule_and_the_seed() -> None:
 
 @pytest.mark.parametrize(
     "given",
-    ["", "many", "uniform(8, 1)", "normal(1)", "lognormal(0, 1)", {}, {1: -1}, {"a": 1}, 1.5, True, -1, "9" * 12],
+    [
+        "",
+        "many",
+        "uniform(8, 1)",
+        "normal(1)",
+        "lognormal(0, 1)",
+        {},
+        {1: -1},
+        {1: "inf"},
+        {"a": 1},
+        1.5,
+        True,
+        -1,
+        "9" * 12,
+    ],
 )
 def test_what_is_no_distribution_is_refused(given: object) -> None:
     with pytest.raises(ValueError):

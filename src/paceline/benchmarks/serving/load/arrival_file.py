@@ -46,6 +46,11 @@ def _times(rows: list[dict[str, Any]], path: Path) -> np.ndarray[Any, np.dtype[n
         name = _column(rows[0], names)
         if name is not None:
             values = np.array([_seconds(row.get(name), number, path) for number, row in enumerate(rows, 1)])
+            if is_gap and values.min() < 0:
+                number = int(np.argmin(values))
+                raise InputError(
+                    f"arrival {number + 1} of '{path}' has the gap {values[number]:g}; gaps are not negative"
+                )
             return np.cumsum(values) if is_gap else values
     known = ", ".join((*TIMESTAMPS, *GAPS))
     raise InputError(f"the file of arrivals '{path}' has the columns {', '.join(rows[0])}; name one of them {known}")

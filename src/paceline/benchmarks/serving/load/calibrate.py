@@ -26,6 +26,7 @@ _OF_THE_CLOSED_LOOP = (0.4, 0.7)  # parts of its rate that are probed as well
 _SECONDS = 0.4
 _USERS = 16
 _DISTURBED = 5e-3  # s late at the slowest rate: somebody else had the core, which is not to be remembered
+_AGAIN = 2  # times, after a disturbance: a ceiling of nothing would bound a whole search
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _REQUEST = Prepared(b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[0.0,0.0,0.0,0.0]}]}')
 
@@ -69,6 +70,10 @@ def calibrate(cpus: Sequence[int] | None = None, *, is_fresh: bool = False) -> C
         return known
     with null_server.running(cpu=cores[-1]) as endpoint:
         measured = measure(endpoint, cores[0])
+        for _ in range(_AGAIN):
+            if measured.is_undisturbed:
+                break
+            measured = max(measured, measure(endpoint, cores[0]), key=lambda one: (one.is_undisturbed, one.rate))
     if measured.is_undisturbed:
         _remember(key, measured)
     return measured

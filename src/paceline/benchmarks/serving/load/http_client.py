@@ -108,7 +108,7 @@ class HttpClient:
     def _sweep(self) -> None:
         """One look at all requests under way now and then costs less than a timer for each."""
         latest = clock() - int(self._timeout * 1e9)
-        for connection in [one for one in self.busy if one.asked <= latest]:
+        for connection in [one for one in self.busy if one.since <= latest]:
             connection.give_up(TIMED_OUT)
         self._sweeping = self._loop.call_later(self._sweep_every, self._sweep)
 
@@ -116,7 +116,7 @@ class HttpClient:
 class _Connection(asyncio.Protocol):
     """One connection with at most one request under way."""
 
-    __slots__ = ("_client", "_free_since", "_is_lost", "_log", "_reader", "_ready", "_row", "_transport", "asked")
+    __slots__ = ("_client", "_free_since", "_is_lost", "_log", "_reader", "_ready", "_row", "_transport", "since")
 
     def __init__(self, client: HttpClient) -> None:
         self._client = client
@@ -125,7 +125,7 @@ class _Connection(asyncio.Protocol):
         self._row = -1
         self._is_lost = False
         self._free_since = 0
-        self.asked = 0
+        self.since = 0  # when its request began to wait: to be answered, and before that for the connection itself
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses of it
@@ -151,7 +151,7 @@ class _Connection(asyncio.Protocol):
             return
         self._reader.expect(wants_body=bool(log.kept) and log.wants_body(kind), wants_events=client.streaming)
         self._row = row
-        self.asked = now
+        self.since = log.dispatched[row]
         client.busy.add(self)
         log.sent[row] = now
         self._transport.write(payload)

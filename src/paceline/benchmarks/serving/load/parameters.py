@@ -120,6 +120,8 @@ class LoadParameters(Parameters):
             raise ValueError("duration and requests say the same thing; give one of them")
         if self.network_by is not None and self.network is None:
             raise ValueError("network_by says who emulates a network; name it as network, like wifi")
+        if self.arrival == "constant" and self.requests is None and round((self.rate or 0.0) * self.seconds) < 1:
+            raise ValueError("the load sends not a single request: raise its rate or its duration")
         if self.arrival == "spike" and not 0 <= (self.spike_at or 0.0) < self.seconds:
             raise ValueError(f"spike_at = {self.spike_at:g} s is not within the duration of {self.seconds:g} s")
         return self
@@ -147,7 +149,7 @@ class LoadParameters(Parameters):
     def schedule(self, random: np.random.Generator) -> Schedule:
         """When requests are meant to go, where that is known beforehand: not in a closed loop."""
         if self.arrival == "trace":
-            return self._recorded()
+            return self.recorded()
         return Schedule(self._times(random))
 
     def _times(self, random: np.random.Generator) -> Times:
@@ -173,7 +175,8 @@ class LoadParameters(Parameters):
                 return arrivals.burst(count or 0)
         raise InputError(f"arrival = {self.arrival} is a closed loop: when its requests go depends on the answers")
 
-    def _recorded(self) -> Schedule:
+    def recorded(self) -> Schedule:
+        """The arrivals of a trace's file; InputError if it cannot be used."""
         assert self.file is not None
         found = read_arrivals(self.file)
         intended = arrivals.scaled(found.intended, self.rate) if self.rate else found.intended

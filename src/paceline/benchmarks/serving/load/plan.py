@@ -138,6 +138,14 @@ def dealt(number: int, workers: Sequence[int]) -> list[list[int]]:
     return [[task for task, owner in enumerate(turns[:number]) if owner == host] for host in range(len(workers))]
 
 
+def require_known(schedule: Schedule, kinds: int) -> None:
+    """Refuse arrivals of requests that are not prepared."""
+    if schedule.kind is not None and schedule.kind.max(initial=0) >= kinds:
+        raise InputError(
+            f"an arrival is of kind {schedule.kind.max()}, but there are {kinds} kinds, from 0 (requests.distinct)"
+        )
+
+
 def _kinds(
     schedule: Schedule, requests: Sequence[Prepared], weights: Sequence[float] | None, random: np.random.Generator
 ) -> NDArray[np.int32]:
@@ -145,8 +153,7 @@ def _kinds(
         raise InputError("the load sends not a single request: raise its rate or its duration")
     if schedule.kind is None:
         return _drawn(len(schedule), len(requests), weights, random)
-    if schedule.kind.max() >= len(requests):
-        raise InputError(f"an arrival is of kind {schedule.kind.max()}, but there are {len(requests)} kinds, from 0")
+    require_known(schedule, len(requests))
     return schedule.kind
 
 

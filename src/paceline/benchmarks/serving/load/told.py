@@ -54,9 +54,20 @@ def carries_text(event: bytes) -> bool:
     except ValueError:
         return True
     if not isinstance(found, dict) or "choices" not in found:
-        return True
+        return not is_error(event)
     choices = [one for one in found["choices"] or () if isinstance(one, dict)]
     return any(_text_of(choice) for choice in choices)
+
+
+def is_error(event: bytes) -> bool:
+    """Whether a stream that had begun well says here that it failed: the status was sent by then."""
+    if b"error" not in event:
+        return False
+    try:
+        found = json.loads(event)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and (bool(found.get("error")) or found.get("object") == "error")
 
 
 def _text_of(choice: dict[str, object]) -> bool:

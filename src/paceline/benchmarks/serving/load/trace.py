@@ -19,6 +19,7 @@ BROKEN = 2  # the connection ended before the whole answer was there
 TIMED_OUT = 3
 UNREADABLE = 4  # an answer that is not in the protocol
 OUT_OF_SOCKETS = 5
+FAILED = 500  # the server said so, if only within a stream that it had begun
 SHED = 503  # the server said that it has too much to do (429 counts as shed too)
 
 # Stages that are not the server's: what the user's machine does for a request before it leaves, and with its answer.

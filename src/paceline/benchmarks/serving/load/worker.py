@@ -28,8 +28,8 @@ from paceline.benchmarks.serving.load.grpc_client import GrpcClient
 from paceline.benchmarks.serving.load.http_client import HttpClient
 from paceline.benchmarks.serving.load.log import Log, clock
 from paceline.benchmarks.serving.load.pacing import call_after, pace
-from paceline.benchmarks.serving.load.told import piece_times, read_stages
-from paceline.benchmarks.serving.load.trace import BROKEN, OK, TIMED_OUT, UNSENT, Times
+from paceline.benchmarks.serving.load.told import is_error, piece_times, read_stages
+from paceline.benchmarks.serving.load.trace import BROKEN, FAILED, OK, TIMED_OUT, UNSENT, Times
 
 TASK, RESULT, READY = "task.pickle", "result.npz", "ready"
 _PR_SET_PDEATHSIG = 1
@@ -172,13 +172,13 @@ class _Run:
         task = self._task
         self._left = task.users
         self._last_start = self._start + int((task.duration or 0.0) * 1e9)
-        await self._paced([self._start] * task.users, lambda _user: self._ask())
+        await self._paced([self._start] * task.users, lambda _user: self._ask(is_first=True))
 
-    def _ask(self) -> None:
-        """A user is ready for the next request, or for going home."""
+    def _ask(self, *, is_first: bool = False) -> None:
+        """A user is ready for the next request, or for going home; in a given time each asks once, however short."""
         task, log = self._task, self._log
         now = clock()
-        if (log.number >= task.requests) if task.requests is not None else (now >= self._last_start):
+        if self._is_over(now) and not (is_first and task.requests is None):
             self._count(log.number)
             return
         row = log.add(1)
@@ -188,12 +188,19 @@ class _Run:
         else:
             call_after(float(task.up[row % len(task.up)]), self._client.send, row)
 
+    def _is_over(self, instant: int) -> bool:
+        """Whether a user who is ready by then has nothing left to ask."""
+        requests = self._task.requests
+        return instant >= self._last_start if requests is None else self._log.number >= requests
+
     def _next_of_user(self, row: int) -> None:
         task, status = self._task, self._log.status[row]
         pause = task.think_time + self._way_down(row)
         if status < OK and status != TIMED_OUT:
             pause = max(pause, _AFTER_FAILURE)
-        if pause:
+        if self._is_over(clock() + int(pause * 1e9)):
+            self._count(row)  # nobody is waited for who thinks about a question that will not be asked
+        elif pause:
             call_after(pause, self._ask)
         else:
             self._ask()
@@ -219,6 +226,9 @@ class _Run:
 
         status = np.array(log.status[:number], np.int32)
         status[(status == UNSENT) & (np.array(log.sent[:number]) > 0)] = BROKEN  # under way when it was all ended
+        for row, events in enumerate(log.events[:number]):
+            if status[row] == OK and any(is_error(event) for _, event in events or ()):
+                status[row] = FAILED
         stages, batch = read_stages(log.told[:number])
         pieces = [piece_times(events or ()) for events in log.events[:number]] if task.streaming else []
         counts = np.array([len(one) for one in pieces], np.int64)

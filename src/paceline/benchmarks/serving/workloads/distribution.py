@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -65,8 +66,8 @@ class Distribution:
         except (TypeError, ValueError):
             raise ValueError(f"{given!r}: whole numbers with their weights, like {{1: 0.7, 4: 0.3}}") from None
         total = sum(weight for _, weight in pairs)
-        if not pairs or any(weight < 0 for _, weight in pairs) or not total > 0:
-            raise ValueError(f"{given!r}: weights are not negative, and not all of them zero")
+        if not pairs or any(weight < 0 for _, weight in pairs) or not 0 < total < math.inf:
+            raise ValueError(f"{given!r}: weights are finite and not negative, and not all of them zero")
         text = "{" + ", ".join(f"{value}: {weight:g}" for value, weight in pairs) + "}"
         numbers = tuple(float(value) for value, _ in pairs)
         return cls._checked(cls(text, "choice", numbers, tuple(weight / total for _, weight in pairs)), given)

@@ -44,6 +44,7 @@ def test_a_column_of_numbers_needs_no_header(tmp_path: Path) -> None:
         ("when\n1\n", "columns when"),
         ("timestamp\n1\nsoon\n", "arrival 2 .* 'soon'"),
         ("timestamp\n1\nnan\n", "not finite"),
+        ("gap\n1\n-2\n3\n", "arrival 2 .* the gap -2"),
         ("timestamp,kind\n1,-1\n", "kind '-1'"),
         ('{"timestamp": 1}\n{"timestamp"\n', "line 2"),
     ],

@@ -1,0 +1,64 @@
+"""`paceline results --import` with files that are no spool, or hold only some records that can be taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from paceline.cli.results import command as results
+from paceline.core.errors import InputError
+from paceline.report import jsonl
+from paceline.store import open_store, spool
+from support.store_samples import a_record, a_run
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    path = tmp_path / "results.db"
+    with open_store(path) as opened:
+        opened.begin(a_run())
+        opened.add(a_record())
+    return str(path)
+
+
+def take(store: str, path: Path) -> Result:
+    return CliRunner().invoke(results, ["--store", store, "--import", str(path)])
+
+
+@pytest.mark.parametrize(
+    "content", [b"nonsense\n", b'{"a": 1}\n' * 9, b"\xff\xfe\n" * 9], ids=["text", "json", "binary"]
+)
+def test_a_file_of_which_nothing_can_be_taken_is_refused_in_one_line_and_left_alone(
+    store: str, tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "other.jsonl"
+    path.write_bytes(content)
+    done = take(store, path)
+    assert isinstance(done.exception, InputError)
+    said = str(done.exception)
+    assert said.startswith(f"no record could be taken: {path}, line 1: it is no spooled record: ")
+    assert len(said.splitlines()) == 1
+    assert ("; 6 more lines" in said) == (content.count(b"\n") == 9)
+    assert path.read_bytes() == content
+
+
+def test_an_export_is_no_spool(store: str, tmp_path: Path) -> None:
+    path = tmp_path / "export.jsonl"
+    with open_store(store) as opened:
+        path.write_text(jsonl.render(opened.load("run-1")))
+    assert "it is no spooled record: 'run'" in str(take(store, path).exception)
+
+
+def test_what_stays_in_the_file_is_told_and_shows_in_the_exit_code(store: str, tmp_path: Path) -> None:
+    path = tmp_path / "some.jsonl"
+    spool.keep(a_record(index=1), [path])
+    with path.open("a") as file:
+        file.write("half a li")
+    done = take(store, path)
+    assert done.exit_code == 1
+    assert "1 records taken" in done.output
+    assert f"not taken: {path}, line 2: it is no spooled record" in done.output
+    assert "2 of 2" in done.output  # the list of runs comes all the same
+    assert path.read_text() == "half a li\n"
