@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.core.record import CauseKind, Outcome
-from support.cli import Sandbox
+from support.cli import Sandbox, case_processes
 from support.watching import Watched
 
 pytestmark = pytest.mark.alone  # a case must have begun before its deadline of two seconds
@@ -29,6 +29,7 @@ def test_the_deadline_ends_a_native_call_that_holds_the_lock_and_the_processes_b
     assert hung.cause.kind is CauseKind.TIMEOUT
     assert "2 s" in hung.cause.message
     assert "--timeout" in hung.cause.message
+    assert "in measure (hang.py:" in hung.cause.message
     assert 2.0 <= hung.seconds < 30.0
     step_time = hung.measurement("step_time")
     assert step_time is not None
@@ -41,4 +42,19 @@ def test_what_a_case_leaves_running_in_its_group_is_ended_with_it(sandbox: Sandb
     assert watched.wait_for("case_progress", index=0)
     watched.process.kill()
     watched.finish()
+    assert sandbox.left_behind() == []
+
+
+def test_a_rank_that_is_stopped_is_the_cause_and_not_the_one_that_waits_for_it(sandbox: Sandbox) -> None:
+    case = {"benchmark": "rankfail", "how": "sleep", "ranks": 2, "timeout": "8s"}
+    watched = Watched.start(sandbox, "run", sandbox.suite(case), *ALONE)
+    assert watched.wait_for("case_progress", index=0, phase="sleeping")
+    stopped = max(case_processes(watched.process.pid), key=lambda process: process.pid)  # the second one was made last
+    stopped.suspend()
+    assert watched.finish() == 1
+    (record,) = sandbox.load().records
+    assert record.outcome is Outcome.TIMEOUT
+    assert record.cause is not None
+    assert record.cause.rank == 1
+    assert "not done after 8 s: the process does not react (stopped)" in record.cause.message
     assert sandbox.left_behind() == []

@@ -61,8 +61,10 @@ def test_a_mistake_in_one_case_refuses_the_suite_before_anything_runs(
         ("name: x\ncases:\n  - benchmark: nap\n    steps: 1\n    steps: 2\n", ("line 5", "'steps' stands twice")),
         ("name: x\ncases:\n  - {benchmark: nap\n", ("line", "not valid YAML")),
         ("name: !!python/object/apply:os.getpid []\ncases: []\n", ("not valid YAML",)),
+        ("name: x\ncases:\n\t- benchmark: nap\n", ("line 3", "with spaces, not with tabs")),
+        (f"name: x\ncases: {'[' * 5000}\n", ("deeper than can be read",)),
     ],
-    ids=["empty", "no-cases", "list", "words", "typo", "no-name", "no-list", "twice", "invalid", "code"],
+    ids=["empty", "no-cases", "list", "words", "typo", "no-name", "no-list", "twice", "invalid", "code", "tab", "deep"],
 )
 def test_a_file_that_is_no_suite_is_refused(sandbox: Sandbox, text: str, says: tuple[str, ...]) -> None:
     assert_refused(sandbox, "run", sandbox.write("my.yaml", text), says=("my.yaml", *says))

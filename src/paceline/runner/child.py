@@ -26,6 +26,7 @@ from paceline.core.errors import (
 from paceline.core.record import Cause, CauseKind, Outcome
 from paceline.measure.exhaustion import exhausted
 from paceline.measure.host_limit import host_limit
+from paceline.runner import stacks
 from paceline.runner.channel import Channel
 
 HOST_PART = 0.95  # of the free memory that the ranks of a case may take together
@@ -38,6 +39,7 @@ def run_rank(order: dict[str, Any], channel: Channel) -> None:
     """Measure, and send what came of it; everything that goes wrong is an outcome."""
     _die_with_parent()
     _take_output(order["log"])
+    stacks.answer(Path(order["log"]))
     os.environ.update(order["environment"])
     # The runner removes its folder, whatever the case leaves there and however it ends.
     folder = Path(order["log"]).parent

@@ -19,6 +19,7 @@ from paceline.core.case import Case
 from paceline.core.merge import merge_ranks
 from paceline.core.metric import Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Result
+from paceline.runner import stacks
 from paceline.runner.channel import Channel
 from paceline.runner.host_memory import kills_for_memory
 from paceline.runner.server import ServerLost, ServerTimeout, WarmServer
@@ -36,6 +37,7 @@ _CONSEQUENCES = (
     "socket closed",
     "remote process",
     "caused pair closure",
+    stacks.WAITING,
 )
 
 OnProgress = Callable[[dict[str, Any]], None]
@@ -248,6 +250,8 @@ class CaseExecution:
             self._fail(rank, self._death(rank, status))
 
     def _fail(self, rank: _Rank, failure: Failure) -> None:
+        if rank.failure is not None:  # a sleep that ends because the rank was asked where it is, say
+            return
         if rank.kept is not None:  # all was measured; what was lost is what came after
             rank.result = rank.kept
             rank.result.facts["cut_short"] = failure.cause.message
@@ -284,13 +288,7 @@ class CaseExecution:
         """Kill what is late, and what waits for a rank that will never come."""
         failures = [rank.failure for rank in self._ranks if rank.failure is not None]
         if now >= deadline:
-            message = f"not done after {self._case.timeout:g} s; raise it with --timeout, or make the case smaller"
-            for rank in self._ranks:
-                if rank.result is None and rank.failure is None:
-                    cause = Cause(
-                        kind=CauseKind.TIMEOUT, message=message, detail=_tail(rank.log), rank=self._shown(rank.rank)
-                    )
-                    self._fail(rank, Failure(rank.rank, Outcome.TIMEOUT, cause, now))
+            self._time_out([rank for rank in self._ranks if rank.result is None and rank.failure is None], now)
             self._kill(self._ranks)
             if now >= deadline + LINGER_SECONDS:  # not even SIGKILL ends a process inside the kernel
                 for rank in self._ranks:
@@ -299,6 +297,18 @@ class CaseExecution:
             self._kill(self._ranks)
         else:
             self._kill([r for r in self._ranks if r.result is not None and now >= r.result_at + LINGER_SECONDS])
+
+    def _time_out(self, late: list[_Rank], now: float) -> None:
+        """Say of each rank what it was doing, so that those that wait for another one are not taken for the cause."""
+        found = stacks.ask({rank.pid: rank.log for rank in late if not rank.ended})
+        for rank in late:
+            where = found.get(rank.pid)
+            seen = f": {where}" if where is not None else ""
+            remedy = "raise it with --timeout, or make the case smaller"
+            message = f"not done after {self._case.timeout:g} s{seen}; {remedy}"
+            detail = "\n".join(text for text in (where.stack if where else "", _tail(rank.log)) if text)
+            cause = Cause(kind=CauseKind.TIMEOUT, message=message, detail=detail, rank=self._shown(rank.rank))
+            self._fail(rank, Failure(rank.rank, Outcome.TIMEOUT, cause, now))
 
     def _kill(self, ranks: list[_Rank]) -> None:
         victims = [rank for rank in ranks if not rank.ended]

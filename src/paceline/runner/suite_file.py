@@ -39,7 +39,10 @@ def read_yaml(text: str, where: str) -> Any:
         return yaml.load(text, Loader=_StrictLoader)
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise InputError(f"{where}{line}: not valid YAML: {error.problem}") from None
+        hint = "; YAML is indented with spaces, not with tabs" if "'\\t'" in (error.problem or "") else ""
+        raise InputError(f"{where}{line}: not valid YAML: {error.problem}{hint}") from None
+    except RecursionError:
+        raise InputError(f"{where}: not valid YAML: brackets within brackets, deeper than can be read") from None
     except (yaml.YAMLError, ValueError) as error:  # a date that does not exist is a plain ValueError
         raise InputError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from None
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from paceline.benchmarks.ranks import join
-from paceline.core.benchmark import Benchmark, Context
+from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.parameters import Parameters
 from paceline.core.record import Result
 from paceline_test_plugin.benchmarks._step_time import STEP_TIME
@@ -17,7 +17,7 @@ from paceline_test_plugin.benchmarks._step_time import STEP_TIME
 class RankFailParameters(Parameters):
     """How the second rank fails."""
 
-    how: Literal["raise", "abort", "kill", "both"] = "raise"
+    how: Literal["raise", "abort", "kill", "both", "sleep"] = "raise"
     """How it fails"""
 
 
@@ -40,8 +40,10 @@ class RankFail(Benchmark[RankFailParameters]):
 
         with join(context, "cpu"):
             store = distributed.distributed_c10d._get_default_store()  # type: ignore[no-untyped-call]
+            if parameters.how == "sleep":
+                context.report(Progress(phase="sleeping"))
             if context.rank == 1:
-                time.sleep(0.3)  # so that the others are inside the barrier
+                time.sleep(3600 if parameters.how == "sleep" else 0.3)  # so that the others are inside the barrier
                 store.set("failing", "1")
                 if parameters.how in ("raise", "both"):
                     raise ValueError("rank one has a fault of its own")
