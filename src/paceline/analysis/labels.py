@@ -35,15 +35,19 @@ def _settings_apart(cases: Sequence[Case], labels: Sequence[str]) -> list[str]:
     alike: dict[str, list[Case]] = {}
     for case, label in zip(cases, labels, strict=True):
         alike.setdefault(label, []).append(case)
-    differing: dict[str, list[str]] = {}
-    for label, group in alike.items():
-        shared = set.intersection(*(set(case.parameters) for case in group))
-        names = sorted(name for name in shared if len({show_parameter(case.parameters[name]) for case in group}) > 1)
-        differing[label] = names if len(names) <= MOST_SETTINGS else []
+    differing = {label: _differing(group) for label, group in alike.items()}
     return [
         " ".join(f"{name}={show_parameter(case.parameters[name])}" for name in differing[label])
         for case, label in zip(cases, labels, strict=True)
     ]
+
+
+def _differing(cases: Sequence[Case]) -> list[str]:
+    if len(cases) == 1:  # the usual thing, and there may be ten thousand of them
+        return []
+    shared = set.intersection(*(set(case.parameters) for case in cases))
+    names = sorted(name for name in shared if len({show_parameter(case.parameters[name]) for case in cases}) > 1)
+    return names if len(names) <= MOST_SETTINGS else []
 
 
 def _places(cases: Sequence[Case], labels: Sequence[str]) -> list[str]:
