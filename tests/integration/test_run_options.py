@@ -8,6 +8,9 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
+from paceline.core.case import Case
 from paceline.core.record import CauseKind, Outcome
 from support.cli import Sandbox, ended, events
 
@@ -68,6 +71,36 @@ def test_flags_and_settings_override_every_case_that_has_the_parameter(sandbox: 
     assert {case["parameters"]["steps"] for case in naps} == {7}
     assert [case["index"] for case in cases] == list(range(6))
     assert not sandbox.store.exists()
+
+
+def test_only_leaves_what_has_all_words_of_one_of_them(sandbox: Sandbox) -> None:
+    suite = sandbox.suite({"benchmark": "nap", "duration": ["10ms", "20ms", "30ms"]}, {"benchmark": "refuses"})
+    done = sandbox.run("run", suite, "--only", "NAP 0.02", "--only", "refuses", "--peer", "doze", "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    cases = [Case.model_validate_json(line) for line in done.stdout.splitlines()]
+    assert [(case.index, case.benchmark) for case in cases] == [(0, "nap"), (1, "doze"), (2, "refuses")]
+    assert cases[0].parameters["duration"] == 0.02
+
+
+def test_a_run_of_some_cases_is_whole_with_them(sandbox: Sandbox) -> None:
+    suite = sandbox.suite({"benchmark": "nap", "duration": ["10ms", "20ms"]})
+    assert sandbox.run("run", suite, "--only", "0.02", "--no-report").returncode == 0
+    stored = sandbox.load()
+    assert [record.case.parameters["duration"] for record in stored.records] == [0.02]
+    assert stored.missing == []
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("nap", "--only", "nap", "--only", "naps"), "--only 'naps' is in the name of no case of 'nap': the first one"),
+        (("--resume", "last", "--only", "nap"), "leave out the suite, its parameters, --only"),
+    ],
+)
+def test_only_what_there_is_can_be_left(sandbox: Sandbox, options: tuple[str, ...], says: str) -> None:
+    done = sandbox.run("run", *options)
+    assert done.returncode == 2
+    assert says in done.stderr
 
 
 def test_a_dry_run_for_people_has_one_line_per_case_and_stores_nothing(sandbox: Sandbox) -> None:

@@ -89,10 +89,16 @@ def others(
 
 
 def expand_here(
-    suite: Suite, overrides: dict[str, Any], world: Others, peer: str | None = None, turns: Turns | None = None
+    suite: Suite,
+    overrides: dict[str, Any],
+    world: Others,
+    peer: str | None = None,
+    turns: Turns | None = None,
+    wanted: Sequence[str] = (),  # what the name of a case must have in it
 ) -> list[Case]:
     """The suite's cases on this machine, or where its ranks will be; each also under the peer, or in turns."""
     from paceline.benchmarks import find, registry
+    from paceline.cli._only import only
     from paceline.cli._peer import with_peer
     from paceline.machine import gpu_count
 
@@ -100,8 +106,8 @@ def expand_here(
     size, nodes = (world.size, world.nodes) if world is not None else (1, 1)
     here = Here(gpus=gpus, world=size, nodes=nodes)
     if turns is not None:
-        return turns.cases(lambda side: expand(suite, find, here, {**overrides, **side}))
-    cases = expand(suite, find, here, overrides)
+        return turns.cases(lambda side: only(expand(suite, find, here, {**overrides, **side}), wanted, suite.name))
+    cases = only(expand(suite, find, here, overrides), wanted, suite.name)
     return with_peer(cases, peer, registry().entries) if peer is not None else cases
 
 
@@ -115,13 +121,14 @@ def start(
     tags: Sequence[str] = (),
     traces: Path | None = None,  # where those of its models go
     turns: Turns | None = None,
+    wanted: Sequence[str] = (),
 ) -> int:
     """Measure a suite from the beginning; returns the exit code."""
     from paceline.cli._traces import with_traces
     from paceline.store import open_store
 
     def measure(joined: JoinedRanks | HostRanks | None) -> int:
-        cases = expand_here(suite, overrides, world, peer, turns)
+        cases = expand_here(suite, overrides, world, peer, turns, wanted)
         with open_store(store) as opened:
             run = _new_run(suite, cases, world, tags)
             if traces is not None:

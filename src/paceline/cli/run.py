@@ -85,6 +85,13 @@ class RunCommand(click.Command):
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a parameter in every case that has it."
 )
 @click.option(
+    "--only",
+    "wanted",
+    multiple=True,
+    metavar="WORDS",
+    help="Leave out every case whose name, as --dry-run shows it, has not all of these; again for others.",
+)
+@click.option(
     "--peer", metavar="NAME", help="After each case, the same under this benchmark, which takes the same parameters."
 )
 @click.option(
@@ -116,6 +123,7 @@ def command(
     /,
     what: str | None,
     settings: tuple[str, ...],
+    wanted: tuple[str, ...],
     peer: str | None,
     sides: tuple[str, ...],
     rounds: int | None,
@@ -141,8 +149,10 @@ def command(
     from paceline.cli import _running
 
     overrides = read_flags(flags) | read_settings(settings)
-    if resume is not None and (what is not None or overrides or peer is not None or tags):
-        raise InputError("--resume goes on with a run as it was: leave out the suite, its parameters, --peer and --tag")
+    if resume is not None and (what is not None or overrides or peer is not None or tags or wanted):
+        raise InputError(
+            "--resume goes on with a run as it was: leave out the suite, its parameters, --only, --peer and --tag"
+        )
     if resume is not None and profile is not None:
         raise InputError("--resume goes on with a run as it was, which traces if that run did: leave out --profile")
     for tag in tags:
@@ -159,7 +169,7 @@ def command(
     with _running.others(hosts, remote_shell, remote_python, master_address) as world:
         output.check()
         if dry_run:
-            cases = _running.expand_here(ctx.meta[SUITE], overrides, world, peer, turns)
+            cases = _running.expand_here(ctx.meta[SUITE], overrides, world, peer, turns, wanted)
             if profile is not None:
                 refuse_if_none_can(cases)
             _show_cases(cases, as_json)
@@ -167,7 +177,8 @@ def command(
             sys.exit(_running.resume(resume, store, output, world, retry_failed=retry_failed))
         else:
             traces = folder_of(profile)
-            sys.exit(_running.start(ctx.meta[SUITE], overrides, store, output, world, peer, tags, traces, turns))
+            suite = ctx.meta[SUITE]
+            sys.exit(_running.start(suite, overrides, store, output, world, peer, tags, traces, turns, wanted))
 
 
 def find_suite(what: str) -> Suite:
