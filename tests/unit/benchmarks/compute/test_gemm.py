@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.benchmarks.compute import gemm
 from paceline.benchmarks.compute.gemm import CHECKED_ROWS, Gemm, GemmParameters, Product
 from paceline.core.case import Case
 from paceline.core.errors import InputError, SilentCorruption, Unsupported
@@ -27,10 +28,17 @@ def test_m_n_and_k_are_rows_columns_and_depth() -> None:
     made.check()
 
 
-def test_a_size_makes_square_matrices_and_no_size_takes_the_devices_own() -> None:
+def test_a_size_makes_square_matrices() -> None:
     assert Product(GemmParameters(size=32), CpuDevice()).shape == (32, 32, 32)
-    m, n, k = Product(GemmParameters(precision="bf16"), CpuDevice()).shape
-    assert m == n == k < Product(GemmParameters(), CpuDevice()).shape[0]
+
+
+@pytest.mark.parametrize(("slow", "size"), [(-1.0, gemm.SLOW_SIZE), (float("inf"), gemm.CPU_SIZE)])
+def test_no_size_takes_the_devices_own_and_less_in_a_format_that_it_is_slow_in(
+    monkeypatch: pytest.MonkeyPatch, slow: float, size: int
+) -> None:
+    monkeypatch.setattr(gemm, "SLOW_SECONDS", slow)
+    assert Product(GemmParameters(), CpuDevice()).shape == (gemm.CPU_SIZE,) * 3
+    assert Product(GemmParameters(precision="bf16"), CpuDevice()).shape == (size,) * 3
 
 
 @pytest.mark.parametrize("transpose_a", [False, True])
