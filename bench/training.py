@@ -1,8 +1,8 @@
 """The trainer of `parallel` beside a loop by hand, on one device, in turns.
 
 By hand: the same model and batch, model and loss compiled as one on a GPU, autocast, clipping, fused AdamW. Twice: a
-burst, 5 steps and then 12 on the clock after a rest, which on a GPU ends before its power limit has slowed it down; and
-sustained, seconds on the clock after seconds of warming up.
+burst, 5 steps and then 12 on the clock after a rest, which on a GPU can be over before its power limit slows it down;
+and sustained, seconds on the clock after seconds of warming up.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def training_ratios() -> Iterator[Ratio]:
 
     device = open_device("cuda:0" if torch.cuda.is_available() else "cpu")
     small = device.kind == "cpu"
-    least = 0.95 if small else 1.0  # looking at the norm of the gradient is a part of so small a step
+    least = 0.95 if small else 1.0  # a small step on a CPU varies by a few percent from turn to turn
     for case in ON_A_CPU if small else ON_A_GPU:
         parameters = ParallelParameters(case=case, **(SMALL if small else {}))
         steps = [_ours(parameters, device), _by_hand(parameters, device)]

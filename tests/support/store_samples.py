@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from paceline.core.case import Case
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
 from paceline.core.run import Run
+from paceline.store import open_store
 
 START = datetime(2024, 2, 29, 23, 59, 59, 123457, tzinfo=UTC)
 STEP_TIME = Metric(name="step_time", unit="s", better=Better.LOWER)
@@ -56,3 +58,11 @@ def a_record(run_id: str = "run-1", index: int = 0, attempt: int = 1, count: int
 def a_failed_record(run_id: str = "run-1", index: int = 0, attempt: int = 1) -> Record:
     cause = Cause(kind=CauseKind.ERROR, message="it raised", detail="Traceback\n\x00 ...")
     return a_record(run_id, index, attempt, outcome=Outcome.FAILED, cause=cause, measurements=[])
+
+
+def a_store(path: Path) -> Path:
+    """A file that holds one run of one record."""
+    with open_store(path) as store:
+        store.begin(a_run())
+        store.add(a_record())
+    return path

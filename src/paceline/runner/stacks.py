@@ -39,7 +39,7 @@ class Where:
     def __str__(self) -> str:
         innermost = _FRAME.search(self.stack)
         if innermost is None:
-            return f"the process does not react ({self.state or 'and is silent'})"
+            return "the process does not react" + (f" ({self.state})" if self.state else "")
         place = f"{innermost['name']} ({Path(innermost['file']).name}:{innermost['line']})"
         return f"{WAITING} in {place}" if self.is_waiting else f"it was in {place}"
 

@@ -11,16 +11,12 @@ from paceline.cli.results import command as results
 from paceline.core.errors import InputError
 from paceline.report import jsonl
 from paceline.store import open_store, spool
-from support.store_samples import a_record, a_run
+from support.store_samples import a_record, a_store
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> str:
-    path = tmp_path / "results.db"
-    with open_store(path) as opened:
-        opened.begin(a_run())
-        opened.add(a_record())
-    return str(path)
+    return str(a_store(tmp_path / "results.db"))
 
 
 def take(store: str, path: Path) -> Result:

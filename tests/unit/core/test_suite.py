@@ -359,43 +359,6 @@ def test_a_part_of_what_has_no_parts_is_refused() -> None:
     assert "which has no parts" in refusal({"benchmark": "gemm", "load": 3}, set={"load.rate": 9})
 
 
-# ---- the document
-
-
-@pytest.mark.parametrize(
-    ("document", "words"),
-    [
-        (None, "a suite is a mapping with 'name' and 'cases', but this is empty"),
-        ([1], "but this is a list"),
-        ("gemm", "but this is a str"),
-        ({"name": "x"}, "the suite has no cases"),
-        ({"name": "x", "cases": []}, "the suite has no cases"),
-        ({"name": "x", "cases": None}, "the suite has no cases"),
-        ({"name": "x", "cases": "gemm"}, "'cases' must be a list of mappings"),
-        (
-            {"name": "x", "cases": [{"benchmark": "gemm"}, "gemm"]},
-            "case 2 is 'gemm', but must be a mapping; write '- b",
-        ),
-        ({"name": "x", "cases": [None]}, "case 1 is empty, but must be a mapping"),
-        ({"name": "x", "cases": [{"benchmark": "gemm", 1: 2}]}, "case 1: the key 1 is no name of a parameter"),
-        (
-            {"name": "x", "cases": [{"benchmark": "gemm"}], "size": 5},
-            "unknown key 'size': what belongs to a case stands",
-        ),
-        ({"name": "x", "cases": {"benchmark": "gemm"}}, "'cases' must be a list of mappings"),
-        ({"cases": [{"benchmark": "gemm"}]}, "'name' is missing; add 'name: ...' at the top"),
-        ({"name": 5, "cases": [{"benchmark": "gemm"}]}, "'name' = 5: must be a text"),
-        ({"name": "x", "case": [{"benchmark": "gemm"}]}, "unknown key 'case': did you mean 'cases'?"),
-        ({"name": "x", "cases": [{"benchmark": "gemm"}], "origin": "local"}, "unknown key 'origin'"),
-    ],
-)
-def test_a_document_of_another_shape_is_refused(document: object, words: str) -> None:
-    with pytest.raises(InputError) as refused:
-        Suite.read(document, "mine.yaml")
-    assert str(refused.value).startswith("mine.yaml")
-    assert words in str(refused.value)
-
-
 def test_where_a_suite_came_from_is_told_to_its_cases() -> None:
     suite = Suite.read({"name": "x", "cases": [{"benchmark": "gemm"}]}, "x", origin="network")
     assert [case.origin for case in expand(suite, KNOWN.get, Here())] == ["network"]

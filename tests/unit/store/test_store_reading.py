@@ -17,17 +17,12 @@ from paceline.store import Store, open_reader, open_store, spool
 from paceline.store.migrating import upgrade
 from paceline.store.reading import FileReader
 from paceline.store.versions import REVISIONS
-from support.store_samples import a_record, a_run
+from support.store_samples import a_record, a_run, a_store
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A file that holds one run of one record."""
-    made = tmp_path / "100%?#.db"
-    with open_store(made) as store:
-        store.begin(a_run())
-        store.add(a_record())
-    return made
+    return a_store(tmp_path / "100%?#.db")
 
 
 def test_it_finds_and_reads_what_the_store_does(url: str) -> None:
