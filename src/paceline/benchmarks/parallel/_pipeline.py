@@ -126,10 +126,9 @@ def ideal_bubble(name: str, ranks: int, micro_batches: int, stages_per_rank: int
     if name in ("gpipe", "1f1b"):
         return (ranks - 1) / (micro_batches + ranks - 1), "(p - 1) / (m + p - 1)"
     if name in ("interleaved", "looped-bfs"):
-        work, others = stages_per_rank * micro_batches, stages_per_rank - 1
+        each, work = stages_per_rank, stages_per_rank * micro_batches
         if micro_batches >= ranks:
-            return (ranks - 1) / (work + ranks - 1), f"(p - 1) / ({stages_per_rank} m + p - 1)"
+            return (ranks - 1) / (work + ranks - 1), f"(p - 1) / ({each} m + p - 1)"
         # The first micro-batch is not back at a rank when this has done its part of all others.
-        whole = others * ranks + micro_batches + ranks - 1
-        return 1 - work / whole, f"1 - {stages_per_rank} m / ({stages_per_rank} p + m - 1), as m < p"
+        return 1 - work / (each * ranks + micro_batches - 1), f"1 - {each} m / ({each} p + m - 1), as m < p"
     return None
