@@ -20,4 +20,9 @@ def capture(step: Callable[[], object]) -> Callable[[], object]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph.replay
+
+    def replay() -> None:
+        graph.replay()
+
+    replay.step = step  # type: ignore[attr-defined]  # the graph works in memory that the step's owner holds
+    return replay

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, distributed
 
 from paceline.benchmarks.model.session import seed_everything
+from paceline.benchmarks.parallel._adamw import BETAS, EPSILON, WEIGHT_DECAY
 from paceline.benchmarks.parallel._batch import draw
 from paceline.benchmarks.parallel._megatron_cpu import on_cpu
 from paceline.benchmarks.parallel._megatron_model import (
@@ -21,7 +22,7 @@ from paceline.benchmarks.parallel._megatron_model import (
     transformer_config,
 )
 from paceline.benchmarks.parallel._mesh import Mesh
-from paceline.benchmarks.parallel._optimizer import BETAS, CLIP, EPSILON, FIRST_SCALE, GROWTH_STEPS, WEIGHT_DECAY
+from paceline.benchmarks.parallel._optimizer import CLIP, FIRST_SCALE, GROWTH_STEPS
 from paceline.benchmarks.parallel._parameters import LEARNING_RATE, ParallelParameters
 from paceline.benchmarks.parallel._shape import build
 from paceline.measure.device import Device

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.tensor import DTensor
 
+from paceline.benchmarks.parallel._adamw import fused_adamw, take_step
+from paceline.benchmarks.parallel._masters import Masters
 from paceline.benchmarks.parallel._mesh import Mesh
 from paceline.benchmarks.parallel._stage import TIED, Stage
 
-BETAS = (0.9, 0.999)
-EPSILON = 1e-8
-WEIGHT_DECAY = 0.01
 CLIP = 1.0
 FIRST_SCALE = 65536.0
 GROWTH_STEPS = 2000  # without overflow, before the loss scale is doubled
@@ -52,18 +51,24 @@ class MeshOptimizer:
         rate: float,
         scale: LossScale,
         *,
+        masters: Masters | None = None,
         capturable: bool = False,
     ) -> None:
         self._capturable = capturable  # by a CUDA graph
+        self._masters = masters
         self._mesh = mesh
         self._rate = rate
         self._scale = scale
         self._ends = [stages[index] for index in sorted({0, stage_count - 1}) if index in stages]
         self._is_tied_apart = stage_count > 1
-        self.parameters: list[nn.Parameter] = []
-        shares: list[float] = []
+        self.parameters: list[nn.Parameter] = [] if masters is None else masters.copies
+        self._copies = len(self.parameters)  # these come first
+        known = set(self.parameters)
+        shares = [1.0] * self._copies
         for index, stage in stages.items():
             for name, parameter in stage.named_parameters():
+                if parameter in known:
+                    continue
                 # A second copy of the tied embedding is no second parameter.
                 is_copy = self._is_tied_apart and index == stage_count - 1 and name == f"model.{TIED}.weight"
                 self.parameters.append(parameter)
@@ -83,44 +88,37 @@ class MeshOptimizer:
         self._join_tied(gradients)
         norm = self._global_norm(gradients) / self._scale.value
         adamw = self._adamw or self._make()
-        for own, gradient in zip(self._own, gradients, strict=True):
+        for own, gradient in zip(self._own, gradients[self._copies :], strict=True):
             own.grad = gradient
-        # The fused optimizer divides gradients by `grad_scale`, and steps over them where `found_inf` is 1.
-        adamw.grad_scale = self._scale.value * ((norm + 1e-6) / CLIP).clamp(min=1.0)  # type: ignore[attr-defined]
+        divisor = self._scale.value * ((norm + 1e-6) / CLIP).clamp(min=1.0)
+        overflowed = None
         if self._scale.dynamic:
             overflowed = ~torch.isfinite(norm)
-            adamw.found_inf = overflowed.float()  # type: ignore[attr-defined]
-            adamw.grad_scale.nan_to_num_(nan=1.0, posinf=1.0)  # type: ignore[attr-defined]
+            divisor.nan_to_num_(nan=1.0, posinf=1.0)
             self._scale.update(overflowed)
-        adamw.step()
+        take_step(adamw, divisor, overflowed)
+        if self._masters is not None:
+            self._masters.step(gradients[: self._copies], divisor, overflowed)
         return norm
 
     def memory(self) -> dict[str, int]:
         """Bytes of this rank's parameters, of their gradients after a step, and of the optimizer's state."""
         state = self._adamw.state.values() if self._adamw is not None else ()
-        return {
-            "parameter_memory": _bytes(self._own),
-            "gradient_memory": _bytes(own.grad for own in self._own if own.grad is not None),
-            "optimizer_memory": _bytes(v for one in state for v in one.values() if isinstance(v, Tensor)),
+        parts: dict[str, list[Tensor]] = {
+            "parameter_memory": [*self._own],
+            "gradient_memory": [own.grad for own in self._own if own.grad is not None],
+            "optimizer_memory": [v for one in state for v in one.values() if isinstance(v, Tensor)],
         }
+        behind = self._masters.memory() if self._masters is not None else {}
+        return {name: _bytes([*held, *behind.get(name, ())]) for name, held in parts.items()}
 
     def _make(self) -> torch.optim.AdamW:
         # Not before the first backward pass: sharding may still move what a rank holds until then.
         self._own = [
-            nn.Parameter(one.to_local().detach()) if isinstance(one, DTensor) else one for one in self.parameters
+            nn.Parameter(one.to_local().detach()) if isinstance(one, DTensor) else one
+            for one in self.parameters[self._copies :]
         ]
-        groups = [
-            {"params": [one for one in self._own if one.dim() > 1], "weight_decay": WEIGHT_DECAY},
-            {"params": [one for one in self._own if one.dim() <= 1], "weight_decay": 0.0},  # norms and biases
-        ]
-        self._adamw = torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=self._rate,
-            betas=BETAS,
-            eps=EPSILON,
-            fused=True,
-            capturable=self._capturable,
-        )
+        self._adamw = fused_adamw(self._own, self._rate, capturable=self._capturable)
         return self._adamw
 
     def _join_tied(self, gradients: list[Tensor]) -> None:
@@ -138,7 +136,9 @@ class MeshOptimizer:
         return next(place for place, parameter in enumerate(self.parameters) if parameter is wanted)
 
     def _global_norm(self, gradients: list[Tensor]) -> Tensor:
-        norms = torch.stack(torch._foreach_norm(gradients, 2))
+        # Of copies in 16 bits and of fp32 weights apart: many tensors at once are those of one format.
+        alike = [one for one in (gradients[: self._copies], gradients[self._copies :]) if one]
+        norms = torch.cat([torch.stack(torch._foreach_norm(one, 2, torch.float32)) for one in alike])
         total = (norms.square() * self._shares).sum()
         if self._mesh.layout.world_size > 1:
             distributed.all_reduce(total)

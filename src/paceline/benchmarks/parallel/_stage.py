@@ -102,13 +102,14 @@ class Stage(nn.Module):
         # What a mesh puts around the layers: splitting the sequence, and joining it again.
         self.enter: Callable[[Tensor], Tensor] = _unchanged
         self.leave: Callable[[Tensor], Tensor] = _unchanged
+        self.embed: Callable[..., Tensor] = self._embed
         self.score: Callable[..., Tensor] = self._score
         _prune(self.model, layers, first=first, last=last)
 
     def forward(self, *inputs: Tensor, labels: Tensor, positions: Tensor | None = None) -> Tensor:
         """From tokens or the stage before to the next stage or the loss; `positions` are those that are scored."""
         with self._autocast():
-            x = self.enter(self._as_wired(self.model.embed(*inputs))) if self.first else inputs[0]
+            x = self.enter(self.embed(*inputs)) if self.first else inputs[0]
             for block in self.model.blocks:
                 x = block(x)
             if not self.last:
@@ -137,6 +138,9 @@ class Stage(nn.Module):
 
     def _as_wired(self, x: Tensor) -> Tensor:
         return x if self._wire is None else x.to(self._wire)
+
+    def _embed(self, *inputs: Tensor) -> Tensor:
+        return self._as_wired(self.model.embed(*inputs))
 
     def _score(self, x: Tensor, labels: Tensor, positions: Tensor | None) -> Tensor:
         logits = self.model.head(x) if positions is None else self.model.head(x, positions)

@@ -13,6 +13,7 @@ from torch import Tensor
 from paceline.benchmarks.model import precision as formats
 from paceline.benchmarks.model.session import seed_everything
 from paceline.benchmarks.parallel._batch import draw
+from paceline.benchmarks.parallel._masters import Masters
 from paceline.benchmarks.parallel._mesh import Mesh
 from paceline.benchmarks.parallel._optimizer import LossScale, MeshOptimizer
 from paceline.benchmarks.parallel._parameters import LEARNING_RATE, ParallelParameters
@@ -43,8 +44,15 @@ class ParallelTrainer:
         mine = stages_of_rank(parameters.schedule_kind, layout.pipeline, mesh.pipeline_rank)
         self.stages = {index: self._stage(index, compiled=compiled) for index in mine}
         self.scale = LossScale(device.torch(), dynamic=layout.precision == "fp16")
+        rate = LEARNING_RATE[layout.model]
+        self.masters: Masters | None = None
+        low = formats.low_dtype(layout.precision)
+        # Several micro-batches add up in fp32, and ranks reduce in it: that is for gradients of fp32 weights.
+        if compiled and low is not None and not self.fp8_layers and layout.world_size == layout.micro_batches == 1:
+            (stage,) = self.stages.values()
+            self.masters = Masters(stage.model.blocks, low, rate, capturable=capturable)
         self.optimizer = MeshOptimizer(
-            self.stages, parameters.stages, mesh, LEARNING_RATE[layout.model], self.scale, capturable=capturable
+            self.stages, parameters.stages, mesh, rate, self.scale, masters=self.masters, capturable=capturable
         )
         self.pipeline = self._pipeline() if layout.pipeline > 1 else None
         self.norm: Tensor | None = None  # of the last step's gradient
@@ -163,13 +171,15 @@ class ParallelTrainer:
 def _compile_parts(stage: Stage, *, whole: bool) -> None:
     """Compile each layer by itself: one small graph serves them all.
 
-    Not whole, for layers split over ranks, is without the loss and with the recomputing left outside.
+    Not whole, for layers split over ranks, is without embedding and loss, and with the recomputing left outside.
     """
     if whole:
         stage.hand_sums_on()
     for block in stage.model.blocks:
         layer = block.layer if isinstance(block, Recomputed) and not whole else block
         layer.compile()
+    if stage.first and whole:
+        stage.embed = torch.compile(stage.embed)
     if stage.last and whole:
         stage.score = torch.compile(stage.score, options=_two_pass_softmax())
 

@@ -269,7 +269,8 @@ def _whether_to_capture(parameters: ParallelParameters, device: Device, *, compi
 def _facts(trainer: Trainer) -> dict[str, Any]:
     import torch
 
-    from paceline.benchmarks.parallel._optimizer import BETAS, CLIP, EPSILON, WEIGHT_DECAY
+    from paceline.benchmarks.parallel._adamw import BETAS, EPSILON, WEIGHT_DECAY
+    from paceline.benchmarks.parallel._optimizer import CLIP
     from paceline.benchmarks.parallel._pipeline import ideal_bubble
     from paceline.benchmarks.parallel._trainer import ParallelTrainer
 
@@ -293,6 +294,8 @@ def _facts(trainer: Trainer) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "input": "synthetic, on the device before the timed region; no input pipeline is measured",
     }
+    if isinstance(trainer, ParallelTrainer) and trainer.masters is not None:
+        facts["weights"] = f"fp32; linear layers hold copies in {layout.precision}, which the optimizer writes"
     if isinstance(trainer, ParallelTrainer) and layout.precision == "fp8":
         facts |= {"fp8_layers": trainer.fp8_layers, "fp8_recipe": parameters.fp8_recipe}
     if layout.pipeline > 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 ALIGNMENT = 64
 IMPOSSIBLE = -1e4  # finite in fp16 too
-_TANH_SCALE = math.sqrt(2.0 / math.pi)
-_TANH_CUBE = 0.044715
+_LINEAR = 2.0 * math.sqrt(2.0 / math.pi)
+_CUBIC = 0.044715 * _LINEAR
 
 
 class Attention(nn.Module):
@@ -60,8 +60,30 @@ def gelu(x: Tensor, form: Literal["tanh", "none"]) -> Tensor:
     """
     if form != "tanh" or not torch.compiler.is_dynamo_compiling():
         return F.gelu(x, approximate=form)
+    return _SigmoidGelu.apply(x) if torch.is_grad_enabled() else _sigmoid_gelu(x)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def _sigmoid_gelu(x: Tensor) -> Tensor:
     wide = x.float()
-    return (wide * torch.sigmoid(2.0 * _TANH_SCALE * (wide + _TANH_CUBE * wide**3))).to(x.dtype)
+    return (wide * torch.sigmoid(wide * (_LINEAR + _CUBIC * (wide * wide)))).to(x.dtype)
+
+
+class _SigmoidGelu(torch.autograd.Function):
+    """x times the sigmoid of 2u, where 2u = x (a + b x^2), with its gradient written out: that takes fewer operations."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return _sigmoid_gelu(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        wide = x.float()
+        square = _CUBIC * (wide * wide)
+        share = torch.sigmoid(wide * (_LINEAR + square))
+        slope = share + share * (1.0 - share) * (wide * (_LINEAR + 3.0 * square))
+        return (gradient.float() * slope).to(x.dtype)
 
 
 def vocabulary_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None = None, *, training: bool) -> Tensor:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.benchmarks.parallel._adamw import BETAS, EPSILON, WEIGHT_DECAY
 from paceline.benchmarks.parallel._mesh import Mesh
-from paceline.benchmarks.parallel._optimizer import BETAS, EPSILON, WEIGHT_DECAY
 from paceline.benchmarks.parallel._parameters import LEARNING_RATE, ParallelParameters
 from paceline.benchmarks.parallel._shape import build
 from paceline.benchmarks.parallel._trainer import ParallelTrainer
