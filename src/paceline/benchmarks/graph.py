@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 WARM_UP_STEPS = 3  # libraries allocate their workspaces in the first steps, which a graph must not record
+
+
+@dataclass(frozen=True)
+class _Replay:
+    graph: Any
+    step: Callable[[], object]  # the graph works in memory that this one holds, so it has to live as long
+
+    def __call__(self) -> None:
+        self.graph.replay()
 
 
 def capture(step: Callable[[], object]) -> Callable[[], object]:
@@ -20,9 +31,4 @@ def capture(step: Callable[[], object]) -> Callable[[], object]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-
-    def replay() -> None:
-        graph.replay()
-
-    replay.step = step  # type: ignore[attr-defined]  # the graph works in memory that the step's owner holds
-    return replay
+    return _Replay(graph, step)

@@ -35,3 +35,9 @@ def take_step(adamw: torch.optim.AdamW, divisor: Tensor, overflowed: Tensor | No
     if overflowed is not None:
         adamw.found_inf = overflowed.float()  # type: ignore[attr-defined]
     adamw.step()
+
+
+def state_of(adamw: torch.optim.AdamW | None) -> list[Tensor]:
+    """The moments and step counts that it holds; none before the first step."""
+    states = () if adamw is None else adamw.state.values()
+    return [value for state in states for value in state.values() if isinstance(value, Tensor)]

@@ -2,7 +2,7 @@
 
 Autocast casts a weight whenever its layer computes, and its gradient after; the optimizer then reads both in fp32. Here
 the layer holds the copy, the gradient stays as the product wrote it, and one kernel reads it, steps the weight and
-writes the copy. The numbers are the same; the bytes moved for each weight are 30 instead of 44, with those of the norm.
+writes the copy. Only roundings differ; the bytes moved for each weight are 30 instead of 44, with those of the norm.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline.benchmarks.parallel._adamw import BETAS, EPSILON, WEIGHT_DECAY, fused_adamw, take_step
+from paceline.benchmarks.parallel._adamw import BETAS, EPSILON, WEIGHT_DECAY, fused_adamw, state_of, take_step
 
 
 @dataclass(frozen=True)
@@ -29,23 +29,22 @@ class _Matrix:
 
 
 class Masters:
-    """The fp32 weights behind copies that compute."""
+    """The fp32 weights behind copies that compute: matrices one by one, vectors (biases) all at once."""
 
     def __init__(self, layers: nn.Module, low: torch.dtype, rate: float, *, capturable: bool) -> None:
         self._rate = rate
         self._matrices: list[_Matrix] = []
         self._matrix_copies: list[nn.Parameter] = []
-        self._vector_copies: list[nn.Parameter] = []
         self._vectors: list[nn.Parameter] = []
+        self._vector_copies: list[nn.Parameter] = []
         for layer in layers.modules():
             if type(layer) is nn.Linear:  # a kind of its own knows better what it computes with
                 for name, weight in list(layer.named_parameters(recurse=False)):
-                    copy = nn.Parameter(weight.detach().to(low))
-                    setattr(layer, name, copy)
-                    self._hold(weight, copy)
-        for vector in self._vectors:
-            vector.grad = torch.zeros_like(vector)
-        self._adamw = fused_adamw(self._vectors, rate, capturable=capturable) if self._vectors else None
+                    setattr(layer, name, self._hold(weight, low))
+        self._vector_gradients = [torch.zeros_like(vector) for vector in self._vectors]
+        for vector, gradient in zip(self._vectors, self._vector_gradients, strict=True):
+            vector.grad = gradient
+        self._adamw = fused_adamw(self._vectors, rate, capturable=capturable)
         self._steps = torch.zeros((), device=self._matrices[0].master.device)
 
     @property
@@ -53,15 +52,40 @@ class Masters:
         """What the layers hold, in the order that `step` takes gradients in."""
         return [*self._matrix_copies, *self._vector_copies]
 
+    @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], divisor: Tensor, overflowed: Tensor | None) -> None:
         """Step weights and copies, with the copies' gradients divided by so much; not where they have overflowed."""
         count = len(self._matrices)
-        if self._adamw is not None:
-            wide = [vector.grad for vector in self._vectors]
-            torch._foreach_copy_(wide, list(gradients[count:]))
-            take_step(self._adamw, divisor, overflowed)
-            with torch.no_grad():
-                torch._foreach_copy_(self._vector_copies, self._vectors)
+        self._step_matrices(gradients[:count], divisor, overflowed)
+        torch._foreach_copy_(self._vector_gradients, [*gradients[count:]])
+        take_step(self._adamw, divisor, overflowed)
+        torch._foreach_copy_([*self._vector_copies], [*self._vectors])
+
+    def memory(self) -> dict[str, list[Tensor]]:
+        """What of it counts as parameters, as gradients and as the optimizer's state."""
+        gradients = [copy.grad for copy in self.copies if copy.grad is not None]
+        return {
+            "parameter_memory": [*self.copies, *self._vectors, *(one.master for one in self._matrices)],
+            "gradient_memory": [*gradients, *self._vector_gradients],
+            "optimizer_memory": [
+                *(moment for one in self._matrices for moment in (one.first, one.second)),
+                *state_of(self._adamw),
+            ],
+        }
+
+    def _hold(self, weight: nn.Parameter, low: torch.dtype) -> nn.Parameter:
+        copy = nn.Parameter(weight.detach().to(low))
+        if weight.dim() > 1:
+            master = weight.detach().view(-1)
+            moments = torch.zeros_like(master), torch.zeros_like(master)
+            self._matrices.append(_Matrix(master, copy.detach().view(-1), *moments))
+            self._matrix_copies.append(copy)
+        else:
+            self._vectors.append(weight)
+            self._vector_copies.append(copy)
+        return copy
+
+    def _step_matrices(self, gradients: Sequence[Tensor], divisor: Tensor, overflowed: Tensor | None) -> None:
         self._steps.add_(1.0 if overflowed is None else 1.0 - overflowed.float())
         factors = torch.stack(
             (
@@ -72,31 +96,8 @@ class Masters:
             )
         )
         update = _compiled()
-        with torch.no_grad():
-            for one, gradient in zip(self._matrices, gradients[:count], strict=True):
-                update(one.master, one.low, one.first, one.second, gradient.view(-1), factors, overflowed)
-
-    def memory(self) -> dict[str, list[Tensor]]:
-        """What of it counts as parameters, as gradients and as the optimizer's state."""
-        state = self._adamw.state.values() if self._adamw is not None else ()
-        return {
-            "parameter_memory": [*self.copies, *self._vectors, *(one.master for one in self._matrices)],
-            "gradient_memory": [g for g in (one.grad for one in (*self.copies, *self._vectors)) if g is not None],
-            "optimizer_memory": [
-                *(moment for one in self._matrices for moment in (one.first, one.second)),
-                *(value for one in state for value in one.values() if isinstance(value, Tensor)),
-            ],
-        }
-
-    def _hold(self, weight: nn.Parameter, copy: nn.Parameter) -> None:
-        if weight.dim() > 1:
-            master = weight.detach().view(-1)
-            moments = torch.zeros_like(master), torch.zeros_like(master)
-            self._matrices.append(_Matrix(master, copy.detach().view(-1), *moments))
-            self._matrix_copies.append(copy)
-        else:
-            self._vectors.append(weight)
-            self._vector_copies.append(copy)
+        for one, gradient in zip(self._matrices, gradients, strict=True):
+            update(one.master, one.low, one.first, one.second, gradient.view(-1), factors, overflowed)
 
 
 def _update(
@@ -108,7 +109,7 @@ def _update(
     factors: Tensor,
     overflowed: Tensor | None,
 ) -> None:
-    """AdamW for one matrix: what fused implementations do, and the copy beside it."""
+    """AdamW for one matrix, as fused implementations compute it, and the copy beside it."""
     unscale, size, root, keep = factors.unbind()
     wide = gradient.float() * unscale
     mean = first + (wide - first) * (1.0 - BETAS[0])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.tensor import DTensor
 
-from paceline.benchmarks.parallel._adamw import fused_adamw, take_step
+from paceline.benchmarks.parallel._adamw import fused_adamw, state_of, take_step
 from paceline.benchmarks.parallel._masters import Masters
 from paceline.benchmarks.parallel._mesh import Mesh
 from paceline.benchmarks.parallel._stage import TIED, Stage
@@ -103,11 +103,10 @@ class MeshOptimizer:
 
     def memory(self) -> dict[str, int]:
         """Bytes of this rank's parameters, of their gradients after a step, and of the optimizer's state."""
-        state = self._adamw.state.values() if self._adamw is not None else ()
         parts: dict[str, list[Tensor]] = {
             "parameter_memory": [*self._own],
             "gradient_memory": [own.grad for own in self._own if own.grad is not None],
-            "optimizer_memory": [v for one in state for v in one.values() if isinstance(v, Tensor)],
+            "optimizer_memory": state_of(self._adamw),
         }
         behind = self._masters.memory() if self._masters is not None else {}
         return {name: _bytes([*held, *behind.get(name, ())]) for name, held in parts.items()}

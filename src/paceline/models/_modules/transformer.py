@@ -60,7 +60,7 @@ def gelu(x: Tensor, form: Literal["tanh", "none"]) -> Tensor:
     """
     if form != "tanh" or not torch.compiler.is_dynamo_compiling():
         return F.gelu(x, approximate=form)
-    return _SigmoidGelu.apply(x) if torch.is_grad_enabled() else _sigmoid_gelu(x)  # type: ignore[no-any-return,no-untyped-call]
+    return _SigmoidGelu.apply(x) if torch.is_grad_enabled() else _sigmoid_gelu(x)  # type: ignore[no-untyped-call]
 
 
 def _sigmoid_gelu(x: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ def _sigmoid_gelu(x: Tensor) -> Tensor:
 
 
 class _SigmoidGelu(torch.autograd.Function):
-    """x times the sigmoid of 2u, where 2u = x (a + b x^2), with its gradient written out: that takes fewer operations."""
+    """x times the sigmoid of 2u = x (a + b x^2); its gradient is written out, as that takes fewer operations."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -77,12 +77,12 @@ class _SigmoidGelu(torch.autograd.Function):
         return _sigmoid_gelu(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        (x,) = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        x: Tensor = ctx.saved_tensors[0]
         wide = x.float()
         square = _CUBIC * (wide * wide)
         share = torch.sigmoid(wide * (_LINEAR + square))
-        slope = share + share * (1.0 - share) * (wide * (_LINEAR + 3.0 * square))
+        slope = share + share * (1.0 - share) * wide * (_LINEAR + 3.0 * square)
         return (gradient.float() * slope).to(x.dtype)
 
 

@@ -59,8 +59,8 @@ def test_fp32_has_no_casts_and_wider_activations() -> None:
         (GPT2, "gpt2/nl24_bf16_1x1x1_mb6_gb6_1n1g", 9.90),
         (GPT2, "gpt2/nl24_bf16_1x1x1_mb32_gb32_1n1g", 32.04),
         (transformer("gpt2", 8, hidden=4096, heads=32), "gpt2/nl8_bf16_1x1x1_mb16_gb16_1n1g", 41.99),
-        (BERT, "bert/nl24_bf16_1x1x1_mb24_gb24_1n1g", 13.54),
-        (BERT, "bert/nl24_bf16_1x1x1_ac_mb128_gb128_1n1g", 9.56),
+        (BERT, "bert/nl24_bf16_1x1x1_mb24_gb24_1n1g", 13.55),
+        (BERT, "bert/nl24_bf16_1x1x1_ac_mb128_gb128_1n1g", 10.11),
     ],
 )
 def test_the_peak_is_near_what_was_measured(model: Transformer, word: str, gib: float) -> None:
