@@ -30,9 +30,9 @@ class Asked:
 def read_history(asked: Asked, store: str | None) -> History:
     """The series that were asked for; InputError says what would give some."""
     from paceline.analysis.trend import history
-    from paceline.store import open_store
+    from paceline.store import open_existing
 
-    with open_store(store) as opened:
+    with open_existing(store) as opened:
         runs = opened.history(asked.metric, tag=asked.tag, limit=asked.limit)
     if not runs:
         raise InputError(f"no run with the tag '{asked.tag}' measured '{asked.metric}'; `paceline results` lists runs")

@@ -60,11 +60,11 @@ def command(
 def _runs(sources: tuple[str, ...], store: str | None) -> list[RunRecords]:
     """The runs that were named, or all of the store, read without their samples."""
     from paceline.cli._sources import read_sources
-    from paceline.store import open_store
+    from paceline.store import open_existing
 
     if sources:
         return [run for source in read_sources(sources, store) for run in source.runs]
-    with open_store(store) as opened:
+    with open_existing(store) as opened:
         from paceline.store.headlines import headlines
 
         return headlines(opened)

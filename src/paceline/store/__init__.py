@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.core.errors import InputError
 from paceline.store.listing import RunRow
 from paceline.store.location import default_url, locate
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from paceline.store.reading import Reader
     from paceline.store.store import Store
 
-__all__ = ["RunRow", "Store", "default_url", "locate", "open_reader", "open_store"]
+__all__ = ["RunRow", "Store", "default_url", "locate", "open_existing", "open_reader", "open_store"]
 
 
 def open_store(url_or_path: str | Path | None = None) -> Store:
@@ -25,10 +26,17 @@ def open_store(url_or_path: str | Path | None = None) -> Store:
     return open_at(locate(default_url() if url_or_path is None else url_or_path))
 
 
+def open_existing(url_or_path: str | Path | None = None) -> Store:
+    """Open a store for who asks about runs: one that is named must be there, as a typo would else make an empty one."""
+    _must_be_there(url_or_path)
+    return open_store(url_or_path)
+
+
 def open_reader(url_or_path: str | Path | None = None) -> Reader:
     """Open the same store for who only reads runs: at once where there is nothing to be migrated or imported."""
     from paceline.store.reading import open_file
 
+    _must_be_there(url_or_path)
     location = locate(default_url() if url_or_path is None else url_or_path)
     reader = open_file(location)
     if reader is None:
@@ -36,6 +44,25 @@ def open_reader(url_or_path: str | Path | None = None) -> Reader:
 
         return open_at(location)
     return reader
+
+
+def _must_be_there(url_or_path: str | Path | None) -> None:
+    if url_or_path is None:
+        return  # the user's own is made when it is first asked for
+    location = locate(url_or_path)
+    if location.path is None or not all(map(_is_missing, (location.path, *location.spools))):
+        return
+    raise InputError(f"there is no store '{location.shown}': check the path; paceline run --store PATH makes one")
+
+
+def _is_missing(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False  # opening it says best what is wrong
+    return False
 
 
 def __getattr__(name: str) -> Any:

@@ -7,15 +7,17 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine
 
 from paceline.core.errors import InputError, StoreError
-from paceline.store import Store, open_reader, open_store, spool
+from paceline.store import Store, locate, open_existing, open_reader, open_store, spool
+from paceline.store.location import VARIABLE
 from paceline.store.migrating import upgrade
-from paceline.store.reading import FileReader
+from paceline.store.reading import FileReader, Reader
 from paceline.store.versions import REVISIONS
 from support.store_samples import a_record, a_run, a_store
 
@@ -69,10 +71,28 @@ def test_what_a_writer_adds_meanwhile_is_seen_by_the_next_question(path: Path) -
         assert reader.find_run("run-2") == "run-2"
 
 
-def test_a_store_that_is_not_there_yet_is_made(tmp_path: Path) -> None:
-    with open_reader(tmp_path / "new.db") as reader, pytest.raises(InputError, match="is empty"):
+def test_the_users_own_store_is_made_when_it_is_first_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "new.db"))
+    with open_reader() as reader, pytest.raises(InputError, match="is empty"):
         reader.find_run("last")
     assert (tmp_path / "new.db").is_file()
+
+
+@pytest.mark.parametrize("opened", [open_reader, open_existing])
+@pytest.mark.parametrize("name", ["typo.db", "no folder/typo.db"])
+def test_a_store_that_is_named_must_be_there(opened: Callable[[Path], Reader], name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"there is no store '.*{name}'"):
+        opened(tmp_path / name)
+    assert not list(tmp_path.glob("**/typo*"))
+
+
+def test_what_was_kept_beside_a_store_that_could_not_be_made_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "full.db"
+    spool.keep(a_record(), locate(path).spools)
+    with open_reader(path):
+        assert path.is_file()
 
 
 def test_an_older_store_is_migrated_first(tmp_path: Path) -> None:
