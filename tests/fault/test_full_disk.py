@@ -68,6 +68,15 @@ def test_a_full_disk_loses_no_record(sandbox: Sandbox, room: int) -> None:
     assert sandbox.left_behind() == []
 
 
+def test_what_waits_in_the_spool_is_shown_at_the_end(sandbox: Sandbox) -> None:
+    suite = sandbox.suite({"benchmark": "nap", "duration": "20ms", "repeat": CASES})
+    with log_that_only_grows(sandbox.store) as size:
+        done = sandbox.run("run", suite, "--no-report", preexec_fn=limit_files(size + ROOMS[1]))
+    assert done.returncode == 1
+    assert "the record is safe in" in done.stdout + done.stderr
+    assert f"All {CASES} cases measured" in done.stdout
+
+
 def test_a_disk_that_is_full_before_the_run_begins_ends_it_with_one_message(sandbox: Sandbox) -> None:
     with log_that_only_grows(sandbox.store) as size:
         done = sandbox.run("run", "nap", "--no-report", preexec_fn=limit_files(size))

@@ -141,10 +141,10 @@ def start(
 
 def resume(name: str, store: str | None, output: Output, world: Others, *, retry_failed: bool) -> int:
     """Measure what is missing of an earlier run; returns the exit code."""
-    from paceline.store import open_store
+    from paceline.store import open_existing
 
     def measure(joined: JoinedRanks | HostRanks | None) -> int:
-        with open_store(store) as opened:
+        with open_existing(store) as opened:
             run_id = opened.find_run(name)
             if opened.is_alive(run_id):
                 raise InputError(f"run {run_id} is still being measured by another process; wait for it or end it")
@@ -264,7 +264,7 @@ def _measure(
     finally:
         listener.close()
     finished = _finish(store, run.id, "finished", listener)
-    records = store.load(run.id)
+    records = store.load(run.id).with_latest(suite_run.put_aside)
     ok = records.all_ok and suite_run.all_ok and finished
     written = _show(records, output, ok=ok)
     return 0 if ok and (written or output.report_path is None) else 1

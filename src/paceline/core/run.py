@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Literal
 
@@ -35,6 +36,11 @@ class RunRecords(BaseModel):
 
     run: Run
     records: list[Record]
+
+    def with_latest(self, records: Iterable[Record]) -> RunRecords:
+        """The same with these attempts, each in place of an earlier one at its case."""
+        latest = {record.case.index: record for record in (*self.records, *records)}
+        return self.model_copy(update={"records": [latest[index] for index in sorted(latest)]})
 
     @property
     def missing(self) -> list[Case]:

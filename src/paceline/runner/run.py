@@ -83,6 +83,7 @@ class SuiteRun:
     attempts: Mapping[int, int] = field(default_factory=dict)  # attempts that were made already, by case
     execute: Execute = execute_here
     all_ok: bool = True
+    put_aside: list[Record] = field(default_factory=list)  # that the sink could not take: it has put them elsewhere
 
     def go(self) -> bool:
         """Measure every case; whether all of them are ok."""
@@ -147,8 +148,9 @@ class SuiteRun:
     def _keep(self, record: Record) -> None:
         try:
             self.sink.add(record)
-        except StoreError as error:  # it has put the record elsewhere and says where: the next case may still count
+        except StoreError as error:  # which says where the record is now: the next case may still count
             self.all_ok = False
+            self.put_aside.append(record)
             self.listener.trouble(str(error))
         self.all_ok &= record.is_success
         self.listener.case_ended(record)

@@ -23,8 +23,8 @@ import sys, time
 from pathlib import Path
 from paceline.runner.stacks import answer
 answer(Path(sys.argv[1]))
-print("ready", flush=True)
 def nap():
+    print("ready", flush=True)
     while True:
         time.sleep(100)
 nap()
