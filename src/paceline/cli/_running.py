@@ -19,6 +19,7 @@ import click
 
 from paceline.core.case import Case
 from paceline.core.errors import InputError, PacelineError, StoreError
+from paceline.core.only import only
 from paceline.core.record import Outcome
 from paceline.core.run import Run, RunRecords, RunStatus
 from paceline.core.suite import Here, Suite, expand
@@ -98,7 +99,6 @@ def expand_here(
 ) -> list[Case]:
     """The suite's cases on this machine, or where its ranks will be; each also under the peer, or in turns."""
     from paceline.benchmarks import find, registry
-    from paceline.cli._only import only
     from paceline.cli._peer import with_peer
     from paceline.machine import gpu_count
 

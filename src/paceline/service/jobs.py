@@ -113,6 +113,7 @@ class Job(BaseModel):
     name: str  # of the suite
     suite: dict[str, Any]  # the document, checked when it was submitted
     overrides: dict[str, Any] = Field(default_factory=dict)
+    only: tuple[str, ...] = ()  # words that the names of its cases must have; none takes them all
     needs: MachineNeeds = MachineNeeds()
     priority: int = Field(default=0, ge=-100, le=100)
     tags: tuple[str, ...] = ()

@@ -147,6 +147,7 @@ def assignment_of(
         run_id=job.run_id,
         suite=job.suite,
         overrides=job.overrides,
+        only=job.only,
         tags=job.tags,
         devices=gpus_among(job.devices[place]),
         name=job.followers[place],

@@ -82,7 +82,7 @@ class Leader:
         with self._lock:
             if not self._jobs.submit(job):
                 standing = self.job(job.id)
-                if (standing.suite, standing.overrides) != (job.suite, job.overrides):
+                if (standing.suite, standing.overrides, standing.only) != (job.suite, job.overrides, job.only):
                     raise InputError(
                         f"job '{job.id}' exists already with another suite; give this one an id of its own"
                     )

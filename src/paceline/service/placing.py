@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from paceline.core.case import Case
 from paceline.core.errors import PacelineError
+from paceline.core.only import only
 from paceline.core.suite import Here, Suite, expand
 from paceline.service.engines.base import FollowerState
 from paceline.service.jobs import Job, MachineNeeds
@@ -122,7 +123,7 @@ def cases_of(job: Job) -> list[Case]:
 
     try:
         suite = Suite.read(job.suite, "the job", origin="network")
-        return expand(suite, registry().get, where(job.needs), job.overrides)
+        return only(expand(suite, registry().get, where(job.needs), job.overrides), job.only, suite.name)
     except PacelineError:
         return []
 

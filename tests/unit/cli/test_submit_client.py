@@ -84,11 +84,12 @@ JOB = {"id": "x", "name": "gemm", "state": "queued"}
 )
 def test_a_job_is_sent_again_under_the_same_id(first: tuple[int, dict[str, str], Any]) -> None:
     with server(first, first, (201, {}, JOB)) as (url, heard):
-        done = CliRunner().invoke(submit_verb.command, ["gemm", "--set", "size=64", "--leader", url])
+        done = CliRunner().invoke(submit_verb.command, ["gemm", "--set", "size=64", "--only", "gemm", "--leader", url])
     assert (done.exit_code, len(heard.requests)) == (0, 3), done.output
     bodies = [json.loads(body) for *_, body in heard.requests]
     assert bodies[0] == bodies[1] == bodies[2]
     assert (bodies[0]["suite"], bodies[0]["overrides"]) == ("gemm", {"size": "64"})
+    assert bodies[0]["only"] == ["gemm"]
 
 
 def test_a_refusal_is_not_sent_again() -> None:

@@ -23,6 +23,13 @@ def test_machines_that_would_only_look_on_are_refused() -> None:
         new_job("b", "gemm", {}, MachineNeeds(nodes=2))
 
 
+def test_of_a_suite_only_some_cases_can_be_submitted() -> None:
+    assert [case.benchmark for case in cases_of(TRAIN, {}, MachineNeeds(), ["gemm"])] == ["gemm"]
+    assert new_job("a", TRAIN, {}, MachineNeeds(), wanted=["train resnet18"]).only == ("train resnet18",)
+    with pytest.raises(InputError, match="--only 'gemv' is in the name of no case of 't'"):
+        new_job("b", TRAIN, {}, MachineNeeds(), wanted=["gemv"])
+
+
 def test_more_ranks_than_a_case_may_have_are_refused() -> None:
     with pytest.raises(InputError, match=r"'ranks' = 320 is more than 256"):
         cases_of(TRAIN, {}, MachineNeeds(nodes=40, gpus=8))

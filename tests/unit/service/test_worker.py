@@ -102,6 +102,12 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     made.worker.close()
 
 
+def test_of_a_suite_only_the_wanted_cases_are_measured(bench: Bench) -> None:
+    bench.begin(naps("10ms", "20ms", "30ms"), only=("0.02", "nap 0.03"))
+    bench.until(bench.last)
+    assert bench.kinds().count("record") == 2
+
+
 def test_an_attempt_is_measured_told_once_and_dropped(bench: Bench) -> None:
     assignment = bench.begin(naps("10ms", "20ms"))
     bench.worker.begin(assignment)  # the leader may say so twice

@@ -40,6 +40,9 @@ class JobSent(SuiteSent):
     id: JobId = Field(description="Made by the one who sends it: the same id again submits nothing new")
     priority: int = Field(default=0, ge=-100, le=100, strict=True)
     tags: tuple[Tag, ...] = Field(default=(), max_length=16)
+    only: tuple[Name, ...] = Field(
+        default=(), max_length=64, description="Of the suite, the cases whose name has all words of one of these"
+    )
 
 
 class ValidateSent(Sent):
@@ -93,6 +96,7 @@ class JobView(JobSummary):
 
     suite: dict[str, Any]
     overrides: dict[str, Any]
+    only: tuple[str, ...]
     needs: MachineNeeds
     devices: tuple[tuple[int, ...], ...]
     run_ids: tuple[str, ...]

@@ -41,6 +41,7 @@ def router(served: Served) -> APIRouter:
             sent.suite,
             sent.overrides,
             sent.needs,
+            wanted=sent.only,
             priority=sent.priority,
             tags=sent.tags,
             by=caller_name(request),
@@ -87,7 +88,7 @@ def router(served: Served) -> APIRouter:
 
     def view(job: Job) -> d.JobView:
         history = [d.HistoryEntry(at=row.at, kind=row.kind, details=row.document) for row in queue.events(job.id)]
-        more = {"suite", "overrides", "needs", "devices", "run_ids"}
+        more = {"suite", "overrides", "only", "needs", "devices", "run_ids"}
         known = d.summary_of(job, *served.live(job)) | {name: getattr(job, name) for name in more}
         return d.JobView.model_validate(known | {"history": history})
 

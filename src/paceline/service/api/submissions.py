@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from paceline.benchmarks import registry
 from paceline.core.case import Case
 from paceline.core.errors import InputError, unknown
+from paceline.core.only import only
 from paceline.core.suite import Suite, expand
 from paceline.runner.suite_file import read_yaml, shipped
 from paceline.service import admission
@@ -45,14 +46,16 @@ def document_of(suite: Mapping[str, Any] | str) -> dict[str, Any]:
     raise unknown("suite or benchmark", suite[:100], [*shipped(), *registry().entries])
 
 
-def cases_of(document: Mapping[str, Any], overrides: Mapping[str, Any], needs: MachineNeeds) -> list[Case]:
+def cases_of(
+    document: Mapping[str, Any], overrides: Mapping[str, Any], needs: MachineNeeds, wanted: Sequence[str] = ()
+) -> list[Case]:
     """The cases of a suite where its needs are met; InputError if a job from the network may not ask for them."""
     admission.check_document(document, overrides)
     admission.check_document(needs.model_dump(), where="the needs")
     suite = Suite.read(document, "the suite", origin="network")
     if len(suite.name) > _LONGEST_NAME:
         raise InputError(f"the suite's name has {len(suite.name)} letters; {_LONGEST_NAME} are taken")
-    cases = expand(suite, registry().get, where(needs), overrides, admission.MOST_CASES)
+    cases = only(expand(suite, registry().get, where(needs), overrides, admission.MOST_CASES), wanted, suite.name)
     if needs.nodes > 1 and all(case.ranks == 1 for case in cases):
         raise InputError(
             f"'nodes' = {needs.nodes}: none of the cases is measured by several machines together: leave it out"
@@ -67,19 +70,21 @@ def new_job(
     overrides: Mapping[str, Any],
     needs: MachineNeeds,
     *,
+    wanted: Sequence[str] = (),
     priority: int = 0,
     tags: tuple[str, ...] = (),
     by: str = "",
 ) -> Job:
     """The job, checked as far as anybody but its follower can."""
     document = document_of(suite)
-    cases_of(document, overrides, needs)
+    cases_of(document, overrides, needs, wanted)
     now = datetime.now(UTC)
     return Job(
         id=job_id,
         name=str(document["name"]),
         suite=document,
         overrides=dict(overrides),
+        only=tuple(wanted),
         needs=needs,
         priority=priority,
         tags=tags,

@@ -62,6 +62,7 @@ class Assignment(BaseModel):
     run_id: str
     suite: dict[str, Any]
     overrides: dict[str, Any] = Field(default_factory=dict)
+    only: tuple[str, ...] = ()  # words that the names of its cases must have
     tags: tuple[str, ...] = ()
     devices: tuple[int, ...] = ()  # GPUs it may use; empty is none
     name: str = ""  # of this follower

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from paceline.core.case import Case
 from paceline.core.errors import InputError
+from paceline.core.only import only
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
 from paceline.core.suite import Here, Suite, expand
@@ -115,7 +116,7 @@ def _new_run(assignment: Assignment) -> Run:
     suite = Suite.read(assignment.suite, "the job", origin="network")
     gpus, nodes = len(assignment.devices), 1 + len(assignment.peers)
     here = Here(gpus=gpus, world=nodes * max(1, gpus) if nodes > 1 else 1, nodes=nodes)
-    cases = expand(suite, registry().get, here, assignment.overrides)
+    cases = only(expand(suite, registry().get, here, assignment.overrides), assignment.only, suite.name)
     admission.refuse(cases, registry().get)  # again: here the suite may expand to other cases than where it was taken
     return Run(
         id=assignment.run_id,

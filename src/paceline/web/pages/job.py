@@ -141,6 +141,8 @@ def _suite_text(job: Job) -> str:
     document = dict(job.suite)
     if job.overrides:
         document["changed"] = job.overrides
+    if job.only:
+        document["only"] = list(job.only)
     text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
     return text
 

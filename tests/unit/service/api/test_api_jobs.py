@@ -33,6 +33,15 @@ def test_the_same_id_with_another_suite_is_a_conflict(served: Served) -> None:
     assert served.ask("GET", "jobs/job-1").json["suite"] == GEMM
 
 
+def test_some_cases_of_a_suite_are_another_job_than_all_of_them(served: Served) -> None:
+    assert served.submit("job-1", only=["gemm"]).status == 201
+    assert served.ask("GET", "jobs/job-1").json["only"] == ["gemm"]
+    assert [served.submit("job-1", only=words).status for words in (["gemm"], [])] == [200, 409]
+    refused = served.submit("job-2", only=["gemv"])
+    assert refused.status == 422
+    assert "--only 'gemv' is in the name of no case" in refused.error["message"]
+
+
 @pytest.mark.parametrize("name", ["quick", "gemm"])
 def test_a_suite_or_a_benchmark_that_ships_is_named(served: Served, name: str) -> None:
     answer = served.submit("job-1", suite=name)
