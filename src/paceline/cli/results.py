@@ -51,7 +51,7 @@ def command(
     **chosen: Any,
 ) -> None:
     """List past runs, or with --trend the history of a metric over them."""
-    from paceline.store import open_existing
+    from paceline.store import open_existing, open_store
 
     trend = chosen["trend"]
     kind = chosen_format(chosen, output)
@@ -60,7 +60,7 @@ def command(
     if trend is None and only:
         raise click.UsageError(f"--{only[0]} belongs to a history: name its metric with --trend METRIC")
     left = 0
-    with open_existing(store) as opened:
+    with (open_existing if spool is None else open_store)(store) as opened:
         if spool is not None:
             left = _import(opened, spool)
         rows = opened.runs(limit or LISTED) if trend is None else []

@@ -91,5 +91,6 @@ def test_past_runs_as_a_table_and_as_json(store: str) -> None:
 
 
 def test_no_runs_yet(tmp_path: Path) -> None:
+    open_store(tmp_path / "empty.db").close()
     done = CliRunner().invoke(results, ["--store", str(tmp_path / "empty.db")])
     assert "no runs yet" in done.output
