@@ -11,8 +11,8 @@ BESIDE := --dist loadfile --no-loadscope-reorder
 CROWD := $(shell $(PYTHON) -c 'import os; print(min(6, 2 * (os.cpu_count() or 1)))')
 
 # What starts processes depends on when the machine lets them run: a test that fails is tried again, and the summary
-# names it (RERUN), so that it can be mended.
-AGAIN := --reruns 2 -rR --durations 15
+# names it (RERUN), so that it can be mended; what is skipped is named with how to get what it lacks.
+AGAIN := --reruns 2 -raR --durations 15
 
 STARTING := tests/integration tests/fault tests/browser
 

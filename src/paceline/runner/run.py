@@ -83,7 +83,7 @@ class SuiteRun:
     attempts: Mapping[int, int] = field(default_factory=dict)  # attempts that were made already, by case
     execute: Execute = execute_here
     all_ok: bool = True
-    put_aside: list[Record] = field(default_factory=list)  # that the sink could not take: it has put them elsewhere
+    put_aside: list[Record] = field(default_factory=list)  # that the sink could not take
 
     def go(self) -> bool:
         """Measure every case; whether all of them are ok."""
