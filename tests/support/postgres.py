@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
-import psycopg
 import pytest
 
 PASSWORD = "pass:word@1"
@@ -56,6 +55,8 @@ class PostgresServer:
     def new_database(self) -> str:
         """The URL of a new, empty database."""
         name = f"test_{next(self._numbers)}"
+        import psycopg  # only here: the tests of a GPU run where it is not installed
+
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}")
         return self.url(name)

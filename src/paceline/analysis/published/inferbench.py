@@ -22,7 +22,7 @@ def inferbench_tables(records: RunRecords) -> tuple[PublishedTable, ...]:
     ours = [record for record in records.records if _belongs(record)]
     if not ours:
         return ()
-    headers = ("Model", "Batch", "Samples/s", "p50", "p95", "p99", "GPU busy", "J per sample")
+    headers = ("Model", "Batch", "Samples/s", "p50", "p95", "p99", "GPU busy", "J per request", "J per sample")
     lines = [_line(record) for record in sorted(ours, key=_order)]
     served = PublishedTable(TITLE, SOURCE, (*headers, *THEIRS), named=2, lines=tuple(lines))
     return served, _platforms()
@@ -53,6 +53,7 @@ def _line(record: Record) -> tuple[str, ...]:
         shown_rate(rate) if rate else "",
         *(_milliseconds(record, f"latency_{name}") for name in ("p50", "p95", "p99")),
         f"{busy.value:.0f} %" if busy else "",
+        f"{energy.value:.3g}" if energy else "",
         f"{energy.value / batch:.3g}" if energy else "",
     ]
     return (*cells, *(_theirs(model, batch, platform, rate.value if rate else None) for platform in THEIRS))
