@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -49,6 +52,28 @@ def test_an_open_loop_sends_what_was_drawn_and_counts_latency_from_intended_time
     assert np.allclose(trace.latency, trace.lateness + (trace.done - trace.sent))
     assert delivered(trace) > 0.9
     assert trace.cpu_seconds > 0
+
+
+def test_the_null_server_takes_requests_in_whatever_pieces_they_come() -> None:
+    one = b"POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc"
+    large = b"POST / HTTP/1.1\r\ncontent-length: 3000000\r\n\r\n" + b"x" * 3_000_000
+    with running() as endpoint, socket.create_connection((endpoint.host, endpoint.port), timeout=20) as client:
+        client.sendall(one + large + one[:20])
+        assert answers_in(client) == 2
+        for byte in one[20:]:
+            client.sendall(bytes([byte]))
+            time.sleep(0.001)
+        assert answers_in(client) == 1
+
+
+def answers_in(client: socket.socket) -> int:
+    """How many are there, once no more have come for a while."""
+    found = b""
+    client.settimeout(1)
+    with suppress(TimeoutError):
+        while data := client.recv(65536):
+            found += data
+    return found.count(BODY)
 
 
 def test_a_stall_is_seen_by_all_who_came_during_it_but_hardly_by_those_who_wait() -> None:

@@ -41,7 +41,12 @@ def test_a_batch_that_was_published_has_its_ratio() -> None:
     line = dict(zip(table.headers, table.lines[0], strict=True))
     assert line["Model"] == "resnet50 bf16"
     assert line["Samples/s"].startswith("4,380")
-    assert (line["p99"], line["GPU busy"], line["J per request"], line["J per sample"]) == ("12.3 ms", "61 %", "8", "0.5")
+    assert (line["p99"], line["GPU busy"], line["J per request"], line["J per sample"]) == (
+        "12.3 ms",
+        "61 %",
+        "8",
+        "0.5",
+    )
     assert line["Tesla V100"] == "438 (p95 38.3 ms, 10x)"
     assert line["Tesla T4"] == "243.6 (p95 69.5 ms, 18x)"
     assert "V100" in platforms.lines[0][0]

@@ -14,7 +14,7 @@ import numpy as np
 from paceline.benchmarks.serving import findings, metrics
 from paceline.benchmarks.serving.answers import Answers
 from paceline.benchmarks.serving.load.cable import Cable, connected
-from paceline.benchmarks.serving.load.calibrate import Ceiling, calibrate
+from paceline.benchmarks.serving.load.calibrate import Ceiling, Kind, calibrate
 from paceline.benchmarks.serving.load.clients import ClientHosts
 from paceline.benchmarks.serving.load.generator import drive
 from paceline.benchmarks.serving.load.network import link_of
@@ -125,8 +125,6 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[Session]:
         try:
             say("preparing the model")
             server.prepare()
-            say("calibrating the load generator")
-            ceiling = _ceiling(clients, place)
             say("starting the server")
             with on_cores(place.server), cable.other_end() if cable is not None else nullcontext():
                 started = server.start()
@@ -134,6 +132,9 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[Session]:
             if clients is not None:
                 clients.require_reach(endpoint)
             made = made_requests(parameters, server, endpoint, allow_import=need.allow_import)
+            say("calibrating the load generator")
+            sent = Kind.of(endpoint, made.prepared)
+            ceiling = _ceiling(clients, place, sent)
             session = Session(
                 parameters,
                 context,
@@ -146,7 +147,7 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[Session]:
                 made.answers,
                 clients,
             )
-            session.facts |= _facts(session, made.source)
+            session.facts |= _facts(session, made.source, sent)
             _warm_up(session, started.ready)
             yield session
         except (CaseError, InputError) as error:
@@ -178,10 +179,10 @@ def _cable(load: LoadParameters | None) -> Iterator[Cable | None]:
         yield cable
 
 
-def _ceiling(clients: ClientHosts | None, place: Place) -> Ceiling:
+def _ceiling(clients: ClientHosts | None, place: Place, sent: Kind) -> Ceiling:
     if clients is None:
-        return calibrate((place.load[0], place.server[0]))
-    clients.calibrate()
+        return calibrate((place.load[0], place.server[0]), sent)
+    clients.calibrate(sent)
     return clients.weakest
 
 
@@ -219,7 +220,7 @@ def _until_steady(trace: Trace) -> float | None:
     return float(done[settled - 1]) if settled else 0.0
 
 
-def _facts(session: Session, source: str) -> dict[str, Any]:
+def _facts(session: Session, source: str, sent: Kind) -> dict[str, Any]:
     place, ceiling = session.place, session.ceiling
     weakest = " of the weakest host" if session.clients is not None else ""
     return {
@@ -230,7 +231,7 @@ def _facts(session: Session, source: str) -> dict[str, Any]:
         **({"server_cores": list(place.server)} if session.server.processes() else {}),
         **({"load_cores": list(place.load)} if place.load else {}),
         **({"client_hosts": list(session.parameters.clients.hosts)} if session.clients is not None else {}),
-        "client_ceiling": f"{ceiling.rate:.0f} requests/s from one worker{weakest} against a server that does nothing",
+        "client_ceiling": f"{ceiling.rate:.0f} {sent} from one worker{weakest} against a server that does nothing",
         "latency_counts_from": "the intended time of each request",
     }
 

@@ -15,20 +15,57 @@ from typing import Any
 import numpy as np
 
 from paceline.benchmarks.serving.load import null_server, quality
-from paceline.benchmarks.serving.load.generator import drive
+from paceline.benchmarks.serving.load.generator import drive, require_grpc
 from paceline.benchmarks.serving.load.parameters import LoadParameters
 from paceline.benchmarks.serving.load.prepared import Prepared
 from paceline.benchmarks.serving.servers.base import Endpoint
 from paceline.core.files import data_directory, write_atomic
+from paceline.core.quantity import show_size
 
 PROBE_RATES = (500.0, 2000.0)
 _OF_THE_CLOSED_LOOP = (0.4, 0.7)  # parts of its rate that are probed as well
 _SECONDS = 0.4
+_LEAST = 50  # requests that tell something of a rate
+_BYTES_PER_SECOND = 2e9  # that one worker sends at least: for how long to send large requests
 _USERS = 16
 _DISTURBED = 5e-3  # s late at the slowest rate: somebody else had the core, which is not to be remembered
+_BUSY_BEFORE = 5  # times its own time that a large request may be late: the worker was sending another one
 _AGAIN = 2  # times, after a disturbance: a ceiling of nothing would bound a whole search
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-_REQUEST = Prepared(b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[0.0,0.0,0.0,0.0]}]}')
+_REQUEST = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[0.0,0.0,0.0,0.0]}]}'
+_SMALL = 4096  # bytes: below, the size of a request costs nothing beside the request
+_STEPS = 8  # sizes that are told apart between one and its double
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a worker sends, as far as its pace depends on it."""
+
+    size: int = 0  # bytes of a request; 0 for small ones
+    grpc: bool = False
+
+    @classmethod
+    def of(cls, endpoint: Endpoint, requests: Sequence[Prepared]) -> Kind:
+        """The kind of these requests, a little larger than they are on average rather than smaller."""
+        size = sum(len(one.body) for one in requests) // max(1, len(requests))
+        step = max(1, 2 ** (size.bit_length() - 1) // _STEPS)
+        return cls(-(-size // step) * step if size > _SMALL else 0, endpoint.wire == "kserve-grpc")
+
+    @property
+    def request(self) -> Prepared:
+        """One of them, that means nothing."""
+        return Prepared(_REQUEST.ljust(self.size))
+
+    @property
+    def seconds(self) -> float:
+        """How long a load must be to tell of such requests."""
+        return max(_SECONDS, _LEAST * self.size / _BYTES_PER_SECOND)
+
+    def __str__(self) -> str:
+        return f"requests/s{f' of {show_size(self.size)}' if self.size else ''}{' by gRPC' if self.grpc else ''}"
+
+
+SMALL = Kind()
 
 
 @dataclass(frozen=True)
@@ -52,7 +89,8 @@ class Ceiling:
     @property
     def is_undisturbed(self) -> bool:
         """Whether the slowest probe was kept to so well that nothing else can have been in the way."""
-        return bool(self.probes) and self.probes[0].lateness_p99 < _DISTURBED and self.rate > 0
+        bound = max(_DISTURBED, _BUSY_BEFORE / max(self.requests_per_cpu_second, 1e-9))
+        return bool(self.probes) and self.probes[0].lateness_p99 < bound and self.rate > 0
 
     @classmethod
     def of_words(cls, words: Mapping[str, Any]) -> Ceiling:
@@ -61,39 +99,43 @@ class Ceiling:
         return cls(float(words["rate"]), float(words["requests_per_cpu_second"]), probes)
 
 
-def calibrate(cpus: Sequence[int] | None = None, *, is_fresh: bool = False) -> Ceiling:
+def calibrate(cpus: Sequence[int] | None = None, kind: Kind = SMALL, *, is_fresh: bool = False) -> Ceiling:
     """The ceiling of one worker on the first of these cores, with the null server on the last; known until reboot."""
     cores = list(cpus or sorted(os.sched_getaffinity(0)))
-    key = _key(cores)
+    key = _key(cores, kind)
     known = None if is_fresh else _remembered(key)
     if known is not None:
         return known
-    with null_server.running(cpu=cores[-1]) as endpoint:
-        measured = measure(endpoint, cores[0])
+    if kind.grpc:
+        require_grpc()
+    with null_server.running(null_server.Behaviour(grpc=kind.grpc), cpu=cores[-1]) as endpoint:
+        measured = measure(endpoint, cores[0], kind)
         for _ in range(_AGAIN):
             if measured.is_undisturbed:
                 break
-            measured = max(measured, measure(endpoint, cores[0]), key=lambda one: (one.is_undisturbed, one.rate))
+            measured = max(measured, measure(endpoint, cores[0], kind), key=lambda one: (one.is_undisturbed, one.rate))
     if measured.is_undisturbed:
         _remember(key, measured)
     return measured
 
 
-def measure(endpoint: Endpoint, cpu: int | None = None) -> Ceiling:
+def measure(endpoint: Endpoint, cpu: int | None = None, kind: Kind = SMALL) -> Ceiling:
     """The ceiling of one worker against this server."""
     pinned = None if cpu is None else [cpu]
-    closed = LoadParameters(arrival="closed", users=_USERS, duration=_SECONDS)
-    trace = drive(endpoint, [_REQUEST], closed, workers=1, cpus=pinned)
-    rate = len(trace) / _SECONDS
-    fast = [part * rate for part in _OF_THE_CLOSED_LOOP if part * rate > PROBE_RATES[-1]]
-    probes = tuple(_probe(endpoint, one, pinned) for one in (*PROBE_RATES, *fast))
+    closed = LoadParameters(arrival="closed", users=_USERS, duration=kind.seconds)
+    trace = drive(endpoint, [kind.request], closed, workers=1, cpus=pinned)
+    done = trace.done[trace.ok]
+    rate = len(done) / max(kind.seconds, float(done.max(initial=0.0)))
+    fast = [part * rate for part in _OF_THE_CLOSED_LOOP]
+    slow = [one for one in PROBE_RATES if one < fast[0] or not rate]
+    probes = tuple(_probe(endpoint, one, pinned, kind) for one in (*slow, *(one for one in fast if one)))
     kept = [probe.rate for probe in probes if probe.delivered >= quality.LEAST_DELIVERED]
-    return Ceiling(max(kept, default=0.0), len(trace) / max(trace.cpu_seconds, 1e-9), probes)
+    return Ceiling(max(kept, default=0.0), len(done) / max(trace.cpu_seconds, 1e-9), probes)
 
 
-def _probe(endpoint: Endpoint, rate: float, cpus: list[int] | None) -> Probe:
-    load = LoadParameters(arrival="poisson", rate=rate, duration=_SECONDS)
-    trace = drive(endpoint, [_REQUEST], load, workers=1, cpus=cpus)
+def _probe(endpoint: Endpoint, rate: float, cpus: list[int] | None, kind: Kind) -> Probe:
+    load = LoadParameters(arrival="poisson", rate=rate, duration=kind.seconds)
+    trace = drive(endpoint, [kind.request], load, workers=1, cpus=cpus)
     p50, p99 = np.nanpercentile(quality.own_lateness(trace), [50, 99])
     return Probe(rate, quality.delivered(trace), float(p50), float(p99))
 
@@ -106,13 +148,13 @@ def boot() -> str:
         return ""
 
 
-def _key(cores: Sequence[int]) -> str:
+def _key(cores: Sequence[int], kind: Kind = SMALL) -> str:
     """Everything that a remembered ceiling depends on."""
     try:
         uvloop = metadata.version("uvloop")
     except metadata.PackageNotFoundError:
         uvloop = "none"
-    return f"{boot()} python {sys.version.split()[0]} uvloop {uvloop} cores {cores[0]} {cores[-1]}"
+    return f"{boot()} python {sys.version.split()[0]} uvloop {uvloop} cores {cores[0]} {cores[-1]} {kind}"
 
 
 def _file() -> Path:
@@ -127,6 +169,12 @@ def _remembered(key: str) -> Ceiling | None:
 
 
 def _remember(key: str, ceiling: Ceiling) -> None:
+    """Beside others of this boot; two who write at once cost one of them a measurement, some time later."""
+    try:
+        known = json.loads(_file().read_text())
+        kept = {other: words for other, words in known.items() if other.startswith(f"{boot()} ")}
+    except (OSError, ValueError, AttributeError):
+        kept = {}
     with suppress(OSError):  # a read-only home costs some seconds each time, nothing else
         _file().parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(_file(), json.dumps({key: asdict(ceiling)}, indent=1))
+        write_atomic(_file(), json.dumps(kept | {key: asdict(ceiling)}, indent=1))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from paceline.benchmarks.serving.load import processes
-from paceline.benchmarks.serving.load.calibrate import boot, calibrate
+from paceline.benchmarks.serving.load.calibrate import Kind, boot, calibrate
 from paceline.benchmarks.serving.load.generator import socket_limit
 from paceline.benchmarks.serving.load.travel import packed
 from paceline.benchmarks.serving.load.worker import Task
@@ -45,7 +45,7 @@ class ClientAgent:
             {
                 "hello": self._hello,
                 "clock": lambda _order: {"clock": time.monotonic_ns()},
-                "calibrate": lambda _order: {"ceiling": asdict(calibrate((self._cores[0], self._other)))},
+                "calibrate": self._calibrate,
                 "reach": self._reach,
                 "payloads": self._keep_payloads,
                 "send": self._send,
@@ -57,6 +57,10 @@ class ClientAgent:
         if order["boot"] and order["boot"] == boot():
             self._cores, self._other = order["load_cores"], order["server_cores"][0]
         return {"hello": {"version": VERSION, "cores": len(self._cores), "boot": boot()}}
+
+    def _calibrate(self, order: Words) -> Words:
+        kind = Kind(order["size"], order["grpc"])
+        return {"ceiling": asdict(calibrate((self._cores[0], self._other), kind))}
 
     def _reach(self, order: Words) -> Words:
         try:

@@ -10,7 +10,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.benchmarks.serving.load import processes, quality
-from paceline.benchmarks.serving.load.calibrate import Ceiling, boot
+from paceline.benchmarks.serving.load.calibrate import Ceiling, Kind, boot
 from paceline.benchmarks.serving.load.plan import dealt
 from paceline.benchmarks.serving.load.processes import Seen
 from paceline.benchmarks.serving.load.trace import Trace
@@ -101,12 +101,12 @@ class ClientHosts:
         finally:
             clients._agents.close()
 
-    def calibrate(self) -> None:
-        """Find each host's ceiling; those on one machine one after the other, or they would be in each other's way."""
-        left = list(self.hosts)
+    def calibrate(self, kind: Kind) -> None:
+        """Find each host's ceiling of such requests; hosts that are one machine would disturb each other at once."""
+        left, order = list(self.hosts), {"do": "calibrate"} | asdict(kind)
         while left:
             group = {host.boot or host.name: host for host in left}.values()
-            found = self._agents.ask([host.agent for host in group], {"do": "calibrate"}, CALIBRATION_SECONDS)
+            found = self._agents.ask([host.agent for host in group], order, CALIBRATION_SECONDS)
             for host in group:
                 host.ceiling = Ceiling.of_words(found[host.agent]["ceiling"])
             left = [host for host in left if host.ceiling is None]

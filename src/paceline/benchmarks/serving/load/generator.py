@@ -15,7 +15,7 @@ import numpy as np
 from paceline.benchmarks.serving.load import processes
 from paceline.benchmarks.serving.load.arrivals import Schedule
 from paceline.benchmarks.serving.load.parameters import LoadParameters
-from paceline.benchmarks.serving.load.plan import Plan, workers_of_hosts
+from paceline.benchmarks.serving.load.plan import Plan, cost_of, workers_of_hosts
 from paceline.benchmarks.serving.load.prepared import Prepared, grpc_metadata, http_bytes
 from paceline.benchmarks.serving.load.trace import CLIENT_POST, CLIENT_PRE, Trace
 from paceline.benchmarks.serving.load.worker import Task
@@ -66,11 +66,12 @@ def drive(
     if not requests:
         raise InputError("there are no requests to send")
     is_grpc = endpoint.wire == "kserve-grpc"
-    if is_grpc and importlib.util.find_spec("grpc") is None:
-        raise MissingDependency("grpcio", "install it with: pip install 'paceline[serving]'")
+    if is_grpc:
+        require_grpc()
+    cost = cost_of(requests, is_grpc=is_grpc)
     plan = Plan.of(load, requests, seed, weights)
-    shared = workers_of_hosts(hosts.cores, plan.workers(sum(hosts.cores)), workers) if hosts is not None else []
-    number = sum(shared) or workers or plan.workers(len(cpus or os.sched_getaffinity(0)))
+    shared = workers_of_hosts(hosts.cores, plan.workers(sum(hosts.cores), cost), workers) if hosts is not None else []
+    number = sum(shared) or workers or plan.workers(len(cpus or os.sched_getaffinity(0)), cost)
     common = Task(
         parent=os.getpid(),
         transport="grpc" if is_grpc else "http",
@@ -99,6 +100,12 @@ def drive(
         assert on_answer is not None
         on_answer(kind, body)
     return _with_work(seen.trace, requests)
+
+
+def require_grpc() -> None:
+    """Refuse where gRPC is not installed."""
+    if importlib.util.find_spec("grpc") is None:
+        raise MissingDependency("grpcio", "install it with: pip install 'paceline[serving]'")
 
 
 def _with_work(trace: Trace, requests: Sequence[Prepared]) -> Trace:

@@ -17,8 +17,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from paceline.benchmarks.serving.load.grpc_client import INFER
 from paceline.benchmarks.serving.load.pacing import call_after
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ CHAT = (
     b'"message":{"role":"assistant","content":"word"}}],'
     b'"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}'
 )
+MOST_HEAD = 8 * 1024  # bytes
+MOST_AT_ONCE = 1024 * 1024
 TOLD = b"x-paceline: d=1000,q=2000,b=3000,i=4000,p=5000,n=2\r\n"
 
 
@@ -49,16 +52,19 @@ class Behaviour:
     pieces: int = 0  # answer with a stream of so many events, `delay` apart
     tells: bool = False  # whether it tells of its stages
     chats: bool = False  # whether it answers as a language model does
+    grpc: bool = False  # whether it takes calls of gRPC, and then does nothing of all this
 
 
-class NullProtocol(asyncio.Protocol):
-    """One connection; requests are not looked at beyond their length."""
+class NullProtocol(asyncio.BufferedProtocol):
+    """One connection; requests are not looked at beyond their length, and their bodies not kept."""
 
     requests = 0  # of all connections
+    room = memoryview(bytearray(MOST_AT_ONCE))  # of all connections: what was received is looked at before the next is
 
     def __init__(self, behaviour: Behaviour) -> None:
         self._behaviour = behaviour
-        self._buffer = b""
+        self._begun = b""  # a head of which the end is not there yet
+        self._missing = 0  # bytes of a body
         told = TOLD if behaviour.tells else b""
         self._head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + told
         body = CHAT if behaviour.chats else BODY
@@ -67,19 +73,27 @@ class NullProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses of it
 
-    def data_received(self, data: bytes) -> None:
-        data = self._buffer + data
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = self.room[:nbytes]
         while data:
-            end = data.find(b"\r\n\r\n")
-            if end < 0:
-                break
-            at = data.find(b"content-length:")
-            length = int(data[at + 15 : data.index(b"\r\n", at)]) if 0 <= at < end else 0
-            if len(data) < end + 4 + length:
-                break
-            data = data[end + 4 + length :]
-            self._asked()
-        self._buffer = data
+            if not self._missing:
+                begin = self._begun + bytes(data[:MOST_HEAD])
+                end = begin.find(b"\r\n\r\n")
+                if end < 0:
+                    self._begun = begin
+                    break
+                data = data[end + 4 - len(self._begun) :]
+                self._begun = b""
+                at = begin.find(b"content-length:")
+                self._missing = int(begin[at + 15 : begin.index(b"\r\n", at)]) if 0 <= at < end else 0
+            here = min(self._missing, len(data))
+            self._missing -= here
+            data = data[here:]
+            if not self._missing:
+                self._asked()
 
     def _asked(self) -> None:
         NullProtocol.requests += 1
@@ -145,20 +159,44 @@ def running(behaviour: Behaviour | None = None, cpu: int | None = None, host: st
             port = process.stdout.readline().strip()
             if not port.isdecimal():
                 raise OSError(f"the null server did not start (exit code {process.wait()})")
-            yield Endpoint(wire="kserve-json", host=host, port=int(port), path=PATH, model="null")
+            if behaviour.grpc:
+                yield Endpoint(wire="kserve-grpc", host=host, port=int(port), path=INFER, model="null")
+            else:
+                yield Endpoint(wire="kserve-json", host=host, port=int(port), path=PATH, model="null")
         finally:
             process.kill()
 
 
 async def _serve(behaviour: Behaviour, host: str) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: NullProtocol(behaviour), host, 0, backlog=4096)
-    sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
+    server: Any  # kept, or it would end
+    if behaviour.grpc:
+        server, port = await _take_calls(host)
+    else:
+        server = await loop.create_server(lambda: NullProtocol(behaviour), host, 0, backlog=4096)
+        port = server.sockets[0].getsockname()[1]
+    sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
     ended = loop.create_future()
     loop.add_reader(sys.stdin.fileno(), ended.cancel)
     with suppress(asyncio.CancelledError):
         await ended
+
+
+async def _take_calls(host: str) -> tuple[Any, int]:
+    """A server that answers calls of gRPC with an empty message, which is a valid one; and at which port."""
+    grpc, aio = (importlib.import_module(name) for name in ("grpc", "grpc.aio"))
+
+    async def nothing(_message: bytes, _context: object) -> bytes:
+        return b""
+
+    server = aio.server(options=(("grpc.max_receive_message_length", -1),))
+    service, _, method = INFER.strip("/").partition("/")
+    handlers = {method: grpc.unary_unary_rpc_method_handler(nothing)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    port = int(server.add_insecure_port(f"[{host}]:0" if ":" in host else f"{host}:0"))
+    await server.start()
+    return server, port
 
 
 def main() -> None:

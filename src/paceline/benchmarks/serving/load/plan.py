@@ -19,6 +19,8 @@ from paceline.core.errors import InputError
 
 RATE_PER_WORKER = 4000.0  # a fraction of what one can do, so that none is busy when a request is due
 USERS_PER_WORKER = 32
+COSTLY_BYTES = 2**18  # of a request that takes a worker as long to send as a small one takes it altogether
+GRPC_COST = 7.0  # of a call, beside a request over HTTP
 GRACE_SECONDS = 10.0
 _ENDLESS = 65536  # how many are drawn where nobody knows how many will be sent
 
@@ -87,10 +89,10 @@ class Plan:
             down=after if self.down is None else self.down + after,
         )
 
-    def workers(self, cores: int) -> int:
-        """How many processes: as many as the rate or the users need, one per core at most."""
+    def workers(self, cores: int, cost: float = 1.0) -> int:
+        """How many processes: as many as such requests of this rate or these users need, one per core at most."""
         need = self.schedule.peak_rate / RATE_PER_WORKER if self.loop == "open" else self.users / USERS_PER_WORKER
-        return max(1, min(cores, math.ceil(need)))
+        return max(1, min(cores, math.ceil(need * cost)))
 
     def longest(self, timeout: float) -> float:
         """After how many seconds from the start everything must have ended."""
@@ -124,6 +126,12 @@ class Plan:
             )
             for worker, rows in enumerate(shares(len(self.kinds), number))
         ]
+
+
+def cost_of(requests: Sequence[Prepared], *, is_grpc: bool = False) -> float:
+    """How many small requests over HTTP keep a worker as busy as one of these, about."""
+    size = sum(len(one.body) for one in requests) / len(requests)
+    return (GRPC_COST if is_grpc else 1.0) + size / COSTLY_BYTES
 
 
 def workers_of_hosts(cores: Sequence[int], needed: int, each: int | None = None) -> list[int]:

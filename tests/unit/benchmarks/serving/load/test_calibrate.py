@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from paceline.benchmarks.serving.load import calibrate, null_server
-from paceline.benchmarks.serving.load.calibrate import Ceiling, Probe
+from paceline.benchmarks.serving.load.calibrate import Ceiling, Kind, Probe
+from paceline.benchmarks.serving.load.prepared import Prepared
 from paceline.benchmarks.serving.servers.base import Endpoint
 
 QUIET = Ceiling(4000.0, 10_000.0, (Probe(500.0, 1.0, 1e-4, 1e-3),))
@@ -18,7 +20,7 @@ NOTHING = Ceiling(0.0, 10_000.0, (Probe(500.0, 0.5, 0.1, 0.3),))
 
 
 @contextmanager
-def _nobody(cpu: int | None = None) -> Iterator[Endpoint]:
+def _nobody(behaviour: object, cpu: int | None = None) -> Iterator[Endpoint]:
     yield Endpoint("kserve-json", "127.0.0.1", 1, "/", "x")
 
 
@@ -41,3 +43,33 @@ def test_a_disturbed_calibration_is_made_again(
     assert calibrate.calibrate((0, 0)) == taken
     assert left == []
     assert (calibrate._remembered(calibrate._key([0, 0])) == taken) is is_kept
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 4097, 5000, 602_217, 4_816_896, 77_070_336])
+def test_requests_are_calibrated_for_at_a_size_that_is_hardly_larger(size: int) -> None:
+    endpoint = Endpoint("kserve-binary", "127.0.0.1", 1, "/", "x")
+    kind = Kind.of(endpoint, [Prepared(b"x" * size), Prepared(b"x" * size)])
+    if size <= 4096:
+        assert kind == Kind()
+    else:
+        assert size <= kind.size <= size * 9 / 8
+        assert len(kind.request.body) == kind.size
+    assert Kind.of(replace(endpoint, wire="kserve-grpc"), [Prepared(b"x" * size)]) == replace(kind, grpc=True)
+
+
+def test_ceilings_of_several_kinds_are_remembered_beside_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(null_server, "running", _nobody)
+    monkeypatch.setattr(calibrate, "measure", lambda _endpoint, _cpu, kind: replace(QUIET, rate=1.0 + kind.size))
+    large = Kind(2**20)
+    assert [calibrate.calibrate((0, 0), kind).rate for kind in (Kind(), large)] == [1.0, 1.0 + 2**20]
+    monkeypatch.setattr(calibrate, "measure", lambda *_: pytest.fail("it was known"))
+    assert [calibrate.calibrate((0, 0), kind).rate for kind in (Kind(), large)] == [1.0, 1.0 + 2**20]
+
+
+def test_a_large_request_may_be_late_by_the_time_of_those_before_it() -> None:
+    late = Probe(10.0, 1.0, 1e-3, 2e-2)
+    assert Ceiling(10.0, 100.0, (late,)).is_undisturbed
+    assert not Ceiling(10.0, 10_000.0, (late,)).is_undisturbed

@@ -9,7 +9,7 @@ import pytest
 
 from paceline.benchmarks.serving.load.arrivals import Schedule
 from paceline.benchmarks.serving.load.parameters import LoadParameters
-from paceline.benchmarks.serving.load.plan import Plan
+from paceline.benchmarks.serving.load.plan import Plan, cost_of
 from paceline.benchmarks.serving.load.prepared import Prepared
 from paceline.benchmarks.serving.load.worker import Task
 from paceline.core.errors import InputError
@@ -75,6 +75,15 @@ def test_there_are_as_many_workers_as_the_rate_needs() -> None:
     slow = Plan.of(POISSON, KINDS, 3)
     fast = Plan.of(LoadParameters(arrival="constant", rate=19_000, duration=1), KINDS, 3)
     assert (slow.workers(64), fast.workers(64), fast.workers(2)) == (1, 5, 2)
+
+
+def test_large_requests_and_calls_of_grpc_need_more_workers() -> None:
+    four = Plan.of(LoadParameters(arrival="closed", users=4, duration=1), KINDS, 3)
+    small, large = [Prepared(b"x" * 100)], [Prepared(b"x" * 5_000_000)]
+    assert cost_of(small) == pytest.approx(1.0, abs=1e-3)
+    assert four.workers(64, cost_of(small)) == 1
+    assert 1 < four.workers(64, cost_of(large)) <= 4
+    assert cost_of(small, is_grpc=True) > 4 * cost_of(small)
 
 
 def test_users_and_counts_of_a_closed_loop_are_shared_out() -> None:
