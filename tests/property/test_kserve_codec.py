@@ -14,7 +14,6 @@ from hypothesis.extra import numpy as arrays
 from paceline.benchmarks.serving.protocol import kserve_grpc
 from paceline.benchmarks.serving.protocol.byte_strings import byte_strings
 from paceline.benchmarks.serving.protocol.kserve import (
-    ProtocolError,
     Request,
     decode_error,
     decode_request,
@@ -24,6 +23,7 @@ from paceline.benchmarks.serving.protocol.kserve import (
     encode_response,
 )
 from paceline.benchmarks.serving.protocol.stages import Stages
+from paceline.benchmarks.serving.protocol.values import ProtocolError
 from paceline.benchmarks.serving.tensors import BYTE_STRINGS, BYTES, DATATYPES, Array
 
 KNOWN = [*DATATYPES, BYTES]

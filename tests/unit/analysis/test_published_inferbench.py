@@ -10,8 +10,10 @@ from paceline.core.record import Measurement, Outcome, Record
 from support.records import case, record, run_of
 
 
-def served(model: str, batch: int, rate: float, *, target: str = "cuda:0", **more: Outcome) -> Record:
-    parameters = {"model": model, "precision": "bf16", "requests": {"samples": batch}}
+def served(
+    model: str, batch: int, rate: float, *, target: str = "cuda:0", wire: str | None = None, **more: Outcome
+) -> Record:
+    parameters = {"model": model, "precision": "bf16", "requests": {"samples": batch}, "wire": wire}
     found = [
         # where a request is a sample, there is no rate of its own for those
         of(metrics.SAMPLE_THROUGHPUT, rate) if batch > 1 else of(metrics.THROUGHPUT, rate),
@@ -68,6 +70,11 @@ def test_what_was_not_published_stays_empty_and_batches_are_in_order() -> None:
     ]
     assert table.lines[0][-2:] == ("", "")
     assert table.lines[1][-1] == ""
+
+
+def test_what_did_not_travel_is_told_apart() -> None:
+    table, _ = tables_of(served("resnet50", 8, 9.0, wire="kserve-shm"), served("resnet50", 128, 9.0))
+    assert [line[0] for line in table.lines] == ["resnet50 bf16", "resnet50 bf16, shared memory"]
 
 
 def test_a_processor_is_not_put_beside_a_gpu() -> None:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from paceline.benchmarks.serving.artifact import Artifact
-from paceline.benchmarks.serving.protocol.kserve import ProtocolError
+from paceline.benchmarks.serving.protocol.values import ProtocolError
 from paceline.benchmarks.serving.tensors import BYTES, Array, TensorSpec
 from paceline.core.errors import InputError, MissingDependency
 

@@ -70,6 +70,7 @@ class Serve(Benchmark[ServeParameters]):
         settings = parameters.server.settings()
         server.check(settings, need)
         _check_form(parameters, server)
+        _check_shared(parameters)
         _check_promise(parameters)
         largest, most = parameters.wanted.samples.highest, server.most_samples(settings)
         if largest is not None and most is not None and largest > most:
@@ -123,6 +124,20 @@ def _check_form(parameters: ServeParameters, server: type[Server]) -> None:
         raise InputError(f"server '{server.name}' takes tensors, no {form}: set requests.processing to client")
     if form == "image" and wire == "kserve-json":
         raise InputError("pictures do not travel as JSON: set wire to kserve-binary or kserve-grpc")
+
+
+def _check_shared(parameters: ServeParameters) -> None:
+    """What lies in shared memory does not travel: no other host, no network, and nothing but tensors."""
+    if parameters.chosen_wire != "kserve-shm":
+        return
+    load = parameters.load
+    wrong = {
+        f"requests.form = {parameters.requests.form}": parameters.requests.form != "tensors",
+        "clients.hosts": bool(parameters.clients.hosts),
+        "load.network": load is not None and load.network is not None,
+    }
+    for name in (name for name, is_there in wrong.items() if is_there):
+        raise InputError(f"{name} does not go with wire kserve-shm, whose tensors do not travel: use kserve-binary")
 
 
 def _check_promise(parameters: ServeParameters) -> None:

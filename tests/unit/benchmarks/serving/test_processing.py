@@ -12,7 +12,8 @@ import pytest
 from paceline.benchmarks.serving.answers import Answers
 from paceline.benchmarks.serving.artifact import Artifact
 from paceline.benchmarks.serving.processing import INDICES, VALUES, Form, Processing, likeliest
-from paceline.benchmarks.serving.protocol.kserve import ProtocolError, encode_response
+from paceline.benchmarks.serving.protocol.kserve import encode_response
+from paceline.benchmarks.serving.protocol.values import ProtocolError
 from paceline.benchmarks.serving.tensors import TensorSpec
 from paceline.benchmarks.serving.workloads.parameters import RequestParameters
 from paceline.benchmarks.serving.workloads.raw import raw_requests

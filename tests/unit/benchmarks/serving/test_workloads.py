@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from paceline.benchmarks.serving.artifact import Artifact
 from paceline.benchmarks.serving.protocol import kserve, kserve_grpc
-from paceline.benchmarks.serving.protocol.kserve import ProtocolError
+from paceline.benchmarks.serving.protocol.values import ProtocolError
 from paceline.benchmarks.serving.servers import registry as servers
 from paceline.benchmarks.serving.tensors import TensorSpec
 from paceline.benchmarks.serving.workloads.distribution import Distribution

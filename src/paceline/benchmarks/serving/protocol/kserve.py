@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from paceline.benchmarks.serving.protocol.byte_strings import byte_strings, pack, unpack
+from paceline.benchmarks.serving.protocol.values import ProtocolError, a_flag, a_list, a_text, an_object, word_for
 from paceline.benchmarks.serving.tensors import BYTE_STRINGS, BYTES, DATATYPES, Array, datatype_of
-from paceline.core.errors import PacelineError
 
 JSON_LENGTH = "Inference-Header-Content-Length"
 JSON_TYPE = "application/json"
@@ -28,11 +28,8 @@ _LONGEST_CACHED = 2048  # bytes of a header whose meaning is remembered: a clien
 _KINDS = {"b": "b", "u": "iu", "i": "iu", "f": "fiu"}  # which kinds of numbers JSON may hold for a datatype's kind
 
 Buffer = bytes | bytearray | memoryview
+Lookup = Callable[[str, int, int], Buffer]  # so many bytes of a region of shared memory, from an offset on
 _dump = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
-
-
-class ProtocolError(PacelineError):
-    """Bytes that are not in the protocol; the message says what is wrong and where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +79,16 @@ def encode_request(
     return _encode(head, "inputs", [(name, array, binary) for name, array in inputs.items()])
 
 
+def encode_shared_request(inputs: Mapping[str, Array], region: str, offsets: Mapping[str, int]) -> Message:
+    """A request for tensors that lie in memory which the server has mapped under this name; outputs come as binary."""
+    listed = []
+    for name, array in inputs.items():
+        where = {"region": region, "offset": offsets[name], "byte_size": array.nbytes}
+        parameters = _dump({f"shared_memory_{word}": value for word, value in where.items()})
+        listed.append(f'{_begin(name, array.dtype, array.shape)}"parameters":{parameters}}}')
+    return Message((f'{{"parameters":{{"binary_data_output":true}},"inputs":[{",".join(listed)}]}}'.encode(),))
+
+
 def encode_response(model: str, outputs: Mapping[str, Array], request: Request | None = None) -> Message:
     """The answer, with the outputs and in the manner that the request wants."""
     head: dict[str, Any] = {"model_name": model}
@@ -95,9 +102,9 @@ def encode_response(model: str, outputs: Mapping[str, Array], request: Request |
     return _encode(head, "outputs", chosen)
 
 
-def decode_request(body: Buffer, json_length: int | None = None) -> Request:
-    """What a client asks; ProtocolError if it is not a request."""
-    head, inputs = _decode(body, json_length, "inputs")
+def decode_request(body: Buffer, json_length: int | None = None, shared: Lookup | None = None) -> Request:
+    """What a client asks; ProtocolError if it is not a request. `shared` finds tensors that lie in shared memory."""
+    head, inputs = _decode(body, json_length, "inputs", shared)
     if not inputs:
         raise ProtocolError("inputs: there is none; a request has at least one")
     return Request(inputs, head.id, head.outputs, head.binary)
@@ -168,6 +175,8 @@ class _Tensor:
     shape: tuple[int, ...]
     size: int  # bytes of a binary tensor
     data: list[Any] | None  # None if the tensor is binary
+    region: str | None = None  # of shared memory, where the tensor lies
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +189,9 @@ class _Head:
     raw_bytes: int = field(default=0)
 
 
-def _decode(body: Buffer, json_length: int | None, key: str) -> tuple[_Head, dict[str, Array]]:
+def _decode(
+    body: Buffer, json_length: int | None, key: str, shared: Lookup | None = None
+) -> tuple[_Head, dict[str, Array]]:
     if json_length is None:
         head = _read_head(bytes(body), key)
         offset = len(body)
@@ -197,7 +208,12 @@ def _decode(body: Buffer, json_length: int | None, key: str) -> tuple[_Head, dic
         )
     arrays: dict[str, Array] = {}
     for tensor in head.tensors:
-        if tensor.data is None:
+        if tensor.region is not None:
+            if shared is None:
+                raise ProtocolError(f"{tensor.where}: this server takes no tensors from shared memory")
+            place = shared(tensor.region, tensor.offset, tensor.size)
+            arrays[tensor.name] = read_binary(place, 0, tensor.size, tensor.dtype, tensor.shape, tensor.where)
+        elif tensor.data is None:
             arrays[tensor.name] = read_binary(body, offset, tensor.size, tensor.dtype, tensor.shape, tensor.where)
             offset += tensor.size
         else:
@@ -226,12 +242,12 @@ def _read_head(text: bytes, key: str) -> _Head:
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"the body is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise ProtocolError(f"the body is a JSON {_word(found)}; it must be an object with '{key}'")
-    parameters = _object(found.get("parameters"), "parameters")
-    binary = _flag(parameters.get("binary_data_output"), "parameters.binary_data_output", otherwise=False)
+        raise ProtocolError(f"the body is a JSON {word_for(found)}; it must be an object with '{key}'")
+    parameters = an_object(found.get("parameters"), "parameters")
+    binary = a_flag(parameters.get("binary_data_output"), "parameters.binary_data_output", otherwise=False)
     tensors: list[_Tensor] = []
     raw_bytes = 0
-    for index, entry in enumerate(_list(found.get(key), key)):
+    for index, entry in enumerate(a_list(found.get(key), key)):
         tensor, size = _read_tensor(entry, f"{key}[{index}]")
         if any(tensor.name == other.name for other in tensors):
             raise ProtocolError(f"{tensor.where}: the name '{tensor.name}' occurs twice")
@@ -240,8 +256,8 @@ def _read_head(text: bytes, key: str) -> _Head:
     wanted = found.get("outputs") if key == "inputs" else None
     return _Head(
         tensors=tuple(tensors),
-        id=_text(found.get("id", ""), "id"),
-        model=_text(found.get("model_name", ""), "model_name"),
+        id=a_text(found.get("id", ""), "id"),
+        model=a_text(found.get("model_name", ""), "model_name"),
         outputs=None if not wanted else _read_wanted(wanted, binary),
         binary=binary,
         raw_bytes=raw_bytes,
@@ -253,24 +269,28 @@ _remembered = lru_cache(maxsize=256)(_read_head)
 
 def _read_tensor(entry: Any, where: str) -> tuple[_Tensor, int]:
     if not isinstance(entry, dict):
-        raise ProtocolError(f"{where} is a JSON {_word(entry)}; a tensor is an object")
-    name = _text(entry.get("name"), f"{where}.name")
-    datatype = _text(entry.get("datatype"), f"{where}.datatype")
+        raise ProtocolError(f"{where} is a JSON {word_for(entry)}; a tensor is an object")
+    name = a_text(entry.get("name"), f"{where}.name")
+    datatype = a_text(entry.get("datatype"), f"{where}.datatype")
     dtype = BYTE_STRINGS if datatype == BYTES else DATATYPES.get(datatype)
     if dtype is None:
         known = ", ".join((*DATATYPES, BYTES))
         raise ProtocolError(f"{where}.datatype: '{datatype}' is not supported; known are {known}")
-    shape = tuple(_list(entry.get("shape"), f"{where}.shape"))
+    shape = tuple(a_list(entry.get("shape"), f"{where}.shape"))
     if not all(type(length) is int and 0 <= length < 2**63 for length in shape) or len(shape) > _MOST_AXES:
         raise ProtocolError(f"{where}.shape: {list(shape)!r:.200} is no list of lengths, at most {_MOST_AXES}")
     count = math.prod(shape)
     if count * dtype.itemsize >= 2**63:
         raise ProtocolError(f"{where}.shape: {list(shape)!r:.200} is larger than any memory")
-    size = _object(entry.get("parameters"), f"{where}.parameters").get("binary_data_size")
+    parameters = an_object(entry.get("parameters"), f"{where}.parameters")
+    if "shared_memory_region" in parameters:
+        region, offset = _read_place(parameters, entry, where, count * dtype.itemsize)
+        return _Tensor(where, name, dtype, shape, count * dtype.itemsize, None, region, offset), 0
+    size = parameters.get("binary_data_size")
     if size is None:
         if "data" not in entry:
             raise ProtocolError(f"{where}: neither 'data' nor the parameter 'binary_data_size' is there")
-        return _Tensor(where, name, dtype, shape, 0, _list(entry["data"], f"{where}.data")), 0
+        return _Tensor(where, name, dtype, shape, 0, a_list(entry["data"], f"{where}.data")), 0
     if "data" in entry:
         raise ProtocolError(f"{where}: both 'data' and the parameter 'binary_data_size' are there; one is enough")
     if type(size) is not int or size < 0 or (datatype != BYTES and size != count * dtype.itemsize):
@@ -281,15 +301,30 @@ def _read_tensor(entry: Any, where: str) -> tuple[_Tensor, int]:
     return _Tensor(where, name, dtype, shape, size, None), size
 
 
+def _read_place(parameters: Mapping[str, Any], entry: Mapping[str, Any], where: str, size: int) -> tuple[str, int]:
+    """The region in which a tensor of this size lies, and where it begins there."""
+    if "data" in entry or "binary_data_size" in parameters:
+        raise ProtocolError(f"{where}: it lies in shared memory, and data are there as well; one is enough")
+    if entry["datatype"] == BYTES:
+        raise ProtocolError(f"{where}: BYTES are not taken from shared memory")
+    region = a_text(parameters["shared_memory_region"], f"{where}.parameters.shared_memory_region")
+    said, offset = parameters.get("shared_memory_byte_size"), parameters.get("shared_memory_offset", 0)
+    if said != size or type(said) is not int:
+        raise ProtocolError(f"{where}: shared_memory_byte_size is {said!r:.40}, but the tensor has {size} bytes")
+    if type(offset) is not int or offset < 0:
+        raise ProtocolError(f"{where}: shared_memory_offset is {offset!r:.40}; it must be a number of bytes")
+    return region, offset
+
+
 def _read_wanted(wanted: Any, binary: bool) -> dict[str, bool]:
     found: dict[str, bool] = {}
-    for index, entry in enumerate(_list(wanted, "outputs")):
+    for index, entry in enumerate(a_list(wanted, "outputs")):
         where = f"outputs[{index}]"
         if not isinstance(entry, dict):
-            raise ProtocolError(f"{where} is a JSON {_word(entry)}; a requested output is an object")
-        parameters = _object(entry.get("parameters"), f"{where}.parameters")
-        name = _text(entry.get("name"), f"{where}.name")
-        found[name] = _flag(parameters.get("binary_data"), f"{where}.parameters.binary_data", otherwise=binary)
+            raise ProtocolError(f"{where} is a JSON {word_for(entry)}; a requested output is an object")
+        parameters = an_object(entry.get("parameters"), f"{where}.parameters")
+        name = a_text(entry.get("name"), f"{where}.name")
+        found[name] = a_flag(parameters.get("binary_data"), f"{where}.parameters.binary_data", otherwise=binary)
     return found
 
 
@@ -331,40 +366,3 @@ def _integers(tensor: _Tensor) -> Array:
         except OverflowError:
             pass
     return objects
-
-
-def _list(value: Any, where: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise ProtocolError(f"{where} is {_missing_or(value)}; it must be a list")
-    return value
-
-
-def _object(value: Any, where: str) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ProtocolError(f"{where} is {_missing_or(value)}; it must be an object")
-    return value
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise ProtocolError(f"{where} is {_missing_or(value)}; it must be a text")
-    return value
-
-
-def _flag(value: Any, where: str, *, otherwise: bool) -> bool:
-    if value is None:
-        return otherwise
-    if not isinstance(value, bool):
-        raise ProtocolError(f"{where} is {_missing_or(value)}; it must be true or false")
-    return value
-
-
-def _missing_or(value: Any) -> str:
-    return "missing" if value is None else f"a JSON {_word(value)}"
-
-
-def _word(value: Any) -> str:
-    words = {dict: "object", list: "list", str: "text", bool: "boolean", int: "number", float: "number"}
-    return words.get(type(value), "null")

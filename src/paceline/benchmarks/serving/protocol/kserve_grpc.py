@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from paceline.benchmarks.serving.protocol.byte_strings import pack
-from paceline.benchmarks.serving.protocol.kserve import ProtocolError, Request, read_binary
+from paceline.benchmarks.serving.protocol.kserve import Request, read_binary
+from paceline.benchmarks.serving.protocol.values import ProtocolError
 from paceline.benchmarks.serving.tensors import BYTE_STRINGS, BYTES, DATATYPES, Array, TensorSpec, datatype_of
 
 SERVICE = "inference.GRPCInferenceService"

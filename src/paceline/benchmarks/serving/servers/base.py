@@ -17,8 +17,9 @@ from paceline.core.parameters import Parameters
 from paceline.core.quantity import Duration
 
 # kserve-json: the JSON body of the open inference protocol, at whatever path; kserve-binary: tensors as raw bytes
-# behind a JSON header; kserve-grpc; openai-*: what language model servers speak.
-Wire = Literal["kserve-json", "kserve-binary", "kserve-grpc", "openai-chat", "openai-completions"]
+# behind a JSON header; kserve-grpc; kserve-shm: JSON that says where in shared memory the tensors lie; openai-*: what
+# language model servers speak.
+Wire = Literal["kserve-json", "kserve-binary", "kserve-grpc", "kserve-shm", "openai-chat", "openai-completions"]
 
 
 class ServerFailed(CaseError):

@@ -79,7 +79,7 @@ class Embedded(Server):
     name = "embedded"
     summary = "Paceline's own: KServe v2 over HTTP and gRPC, dynamic batching; torch, ONNX Runtime or OpenVINO"
     Settings: ClassVar[type[ServerSettings]] = EmbeddedSettings
-    wires: ClassVar[tuple[Wire, ...]] = ("kserve-binary", "kserve-json", "kserve-grpc")
+    wires: ClassVar[tuple[Wire, ...]] = ("kserve-binary", "kserve-json", "kserve-grpc", "kserve-shm")
     reads = ("image", "text")
 
     settings: EmbeddedSettings
@@ -227,6 +227,7 @@ class Embedded(Server):
             host=settings.host,
             port=settings.port,
             grpc_port=settings.grpc_port if self._speaks_grpc else None,
+            shared_memory=self.need.wire == "kserve-shm",
             processing=self._processing,
             max_batch=settings.max_batch,
             max_delay=settings.max_delay,

@@ -20,7 +20,7 @@ class TritonServer(GrpcServer):
 
     name = "tritonserver"
     summary = "Triton with its ONNX Runtime backend; HTTP and gRPC, dynamic batching"
-    wires = ("kserve-binary", "kserve-json", "kserve-grpc")
+    wires = ("kserve-binary", "kserve-json", "kserve-grpc", "kserve-shm")
     Settings: ClassVar[type[ServerSettings]] = BatchingSettings
     path = f"/v2/models/{MODEL}/infer"
     ready_path = f"/v2/models/{MODEL}/ready"

@@ -11,7 +11,8 @@ from paceline.benchmarks.serving.parameters import ServeParameters
 from paceline.benchmarks.serving.servers.base import Endpoint, Server
 from paceline.benchmarks.serving.workloads.language import language_requests
 from paceline.benchmarks.serving.workloads.raw import raw_requests
-from paceline.benchmarks.serving.workloads.tensors import tensor_requests
+from paceline.benchmarks.serving.workloads.shared import shared_requests
+from paceline.benchmarks.serving.workloads.tensors import Requests, tensor_batches, tensor_requests
 
 
 @dataclass(frozen=True)
@@ -31,16 +32,15 @@ def made_requests(parameters: ServeParameters, server: Server, endpoint: Endpoin
         prepared, source = language_requests(wanted, wire, model=endpoint.model, seed=parameters.seed)
         return Made(prepared, source, wanted.stream, None)
     artifact = server.artifact or _as_named(parameters, allow_import)
-    make = tensor_requests if wanted.form == "tensors" else raw_requests
-    requests = make(
-        wanted,
-        artifact,
-        wire,
-        model=endpoint.model,
-        seed=parameters.seed,
-        most_samples=server.most_samples(server.settings),
-        allow_import=allow_import,
-    )
+    most, seed = server.most_samples(server.settings), parameters.seed
+    if wire == "kserve-shm":
+        batches, source = tensor_batches(wanted, artifact, seed=seed, most_samples=most, allow_import=allow_import)
+        requests = Requests(shared_requests(batches, endpoint), batches, f"{source}, in shared memory")
+    else:
+        make = tensor_requests if wanted.form == "tensors" else raw_requests
+        requests = make(
+            wanted, artifact, wire, model=endpoint.model, seed=seed, most_samples=most, allow_import=allow_import
+        )
     answers = None
     is_null = getattr(server.settings, "engine", None) == "null"  # it computes nothing, on purpose
     if parameters.check_answers and server.is_checkable and not is_null:

@@ -15,7 +15,7 @@ from paceline.benchmarks.serving.artifact import Artifact
 from paceline.benchmarks.serving.load.prepared import Prepared
 from paceline.benchmarks.serving.processing import Processing
 from paceline.benchmarks.serving.protocol.byte_strings import byte_strings
-from paceline.benchmarks.serving.protocol.kserve import ProtocolError
+from paceline.benchmarks.serving.protocol.values import ProtocolError
 from paceline.benchmarks.serving.servers.base import Wire
 from paceline.benchmarks.serving.workloads.language import WORDS, read_prompts
 from paceline.benchmarks.serving.workloads.parameters import RequestParameters

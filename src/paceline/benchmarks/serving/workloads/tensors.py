@@ -41,6 +41,14 @@ def tensor_requests(
     allow_import: bool,
 ) -> Requests:
     """As many different requests as are wanted, each with its own samples."""
+    batches, source = tensor_batches(wanted, artifact, seed=seed, most_samples=most_samples, allow_import=allow_import)
+    return Requests([encode(batch, wire, model) for batch in batches], batches, source)
+
+
+def tensor_batches(
+    wanted: RequestParameters, artifact: Artifact, *, seed: int, most_samples: int | None, allow_import: bool
+) -> tuple[list[Tensors], str]:
+    """What each of the requests carries, and where that comes from."""
     if wanted.dataset is not None:
         samples, source = read_samples(wanted.dataset, artifact.inputs), f"the user's file {wanted.dataset.name}"
     else:
@@ -50,7 +58,7 @@ def tensor_requests(
         _require_fit(samples[0], artifact)
         source = "synthetic, encoded before the load begins"
     batches = [_batch(samples, number, size) for number, size in enumerate(drawn_sizes(wanted, seed, most_samples))]
-    return Requests([encode(batch, wire, model) for batch in batches], batches, source)
+    return batches, source
 
 
 def drawn_sizes(wanted: RequestParameters, seed: int, most_samples: int | None) -> list[int]:

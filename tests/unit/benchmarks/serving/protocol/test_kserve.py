@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from paceline.benchmarks.serving.protocol.kserve import (
-    ProtocolError,
     decode_request,
     decode_response,
     encode_request,
     encode_response,
+    encode_shared_request,
 )
 from paceline.benchmarks.serving.protocol.stages import Stages
+from paceline.benchmarks.serving.protocol.values import ProtocolError
 
 X = {"name": "x", "shape": [2, 2], "datatype": "FP32", "data": [1, 2.5, 3, 4]}
 
@@ -139,3 +140,41 @@ def test_the_header_of_the_stages() -> None:
     assert str(stages) == "d=1,q=2,b=3,i=4,p=5,n=6"
     assert str(stages._replace(pre=7)) == "d=1,q=2,b=3,i=4,p=5,n=6,r=7"
     assert Stages.read("q=1,d=2,b=3,i=4,p=5,n=6") is None
+
+
+def test_a_tensor_in_shared_memory_is_a_view_of_it() -> None:
+    x = np.arange(6, dtype=np.int64).reshape(2, 3)
+    memory = b"\0" * 16 + x.tobytes()
+    message = encode_shared_request({"x": x}, "mine", {"x": 16})
+    assert message.json_length is None
+    asked: list[tuple[str, int, int]] = []
+
+    def lookup(name: str, offset: int, size: int) -> memoryview:
+        asked.append((name, offset, size))
+        return memoryview(memory)[offset : offset + size]
+
+    found = decode_request(message.body, None, lookup)
+    assert asked == [("mine", 16, 48)]
+    assert np.array_equal(found.inputs["x"], x)
+    assert found.binary
+    with pytest.raises(ProtocolError, match=r"inputs\[0\]: this server takes no tensors from shared memory"):
+        decode_request(message.body)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "more", "said"),
+    [
+        ({"byte_size": 12}, {}, "shared_memory_byte_size is 12, but the tensor has 8 bytes"),
+        ({"byte_size": "8"}, {}, "shared_memory_byte_size is '8'"),
+        ({"byte_size": 8, "offset": -4}, {}, "shared_memory_offset is -4"),
+        ({"byte_size": 8, "offset": True}, {}, "shared_memory_offset is True"),
+        ({"byte_size": 8}, {"data": [1, 2]}, "data are there as well"),
+        ({"byte_size": 8}, {"datatype": "BYTES"}, "BYTES are not taken"),
+        ({"byte_size": 8, "region": 7}, {}, "shared_memory_region is a JSON number"),
+    ],
+)
+def test_what_is_said_of_a_wrong_place(parameters: dict[str, Any], more: dict[str, Any], said: str) -> None:
+    place = {f"shared_memory_{word}": value for word, value in ({"region": "mine"} | parameters).items()}
+    tensor = {"name": "x", "datatype": "FP32", "shape": [2], "parameters": place} | more
+    with pytest.raises(ProtocolError, match=said):
+        decode_request(json.dumps({"inputs": [tensor]}).encode(), None, lambda *_: b"12345678")

@@ -15,8 +15,9 @@ import pytest
 
 from paceline.benchmarks.serving.processing import INDICES, VALUES, Processing
 from paceline.benchmarks.serving.protocol.byte_strings import byte_strings
-from paceline.benchmarks.serving.protocol.kserve import ProtocolError, Response, decode_error, encode_request
+from paceline.benchmarks.serving.protocol.kserve import Response, decode_error, encode_request
 from paceline.benchmarks.serving.protocol.stages import Stages
+from paceline.benchmarks.serving.protocol.values import ProtocolError
 from paceline.benchmarks.serving.servers._embedded.engines import Arrays, Buffered, Session
 from paceline.benchmarks.serving.tensors import Array, TensorSpec
 from support.embedded import PATH, Doubling, Running, artifact_of, running

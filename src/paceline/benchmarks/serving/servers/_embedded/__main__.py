@@ -23,6 +23,7 @@ from paceline.benchmarks.serving.servers._embedded.engines import Engine, open_e
 from paceline.benchmarks.serving.servers._embedded.grpc_server import GrpcServer
 from paceline.benchmarks.serving.servers._embedded.http import Connection, listen
 from paceline.benchmarks.serving.servers._embedded.placement import available_cpus, shares, threads_for
+from paceline.benchmarks.serving.servers._embedded.regions import Regions
 from paceline.benchmarks.serving.servers._embedded.service import Service
 
 # Seconds that one thread may keep the interpreter while another waits: a finished batch must not wait for long until
@@ -41,7 +42,7 @@ async def serve(configuration: Configuration, folder: Path) -> None:
     ending = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
-    app = App(configuration.name, configuration.engine)
+    app = App(configuration.name, configuration.engine, Regions() if configuration.shared_memory else None)
     host = configuration.host
     try:
         server, connections = await listen(app, host, configuration.port)

@@ -11,32 +11,40 @@ from paceline.benchmarks.serving.protocol.kserve import (
     JSON_TYPE,
     Buffer,
     Message,
-    ProtocolError,
+    Request,
     decode_request,
     encode_response,
 )
 from paceline.benchmarks.serving.protocol.stages import HEADER, Stages
+from paceline.benchmarks.serving.protocol.values import ProtocolError
 from paceline.benchmarks.serving.servers._embedded.batcher import Waiting
 from paceline.benchmarks.serving.servers._embedded.http import Connection, Head
+from paceline.benchmarks.serving.servers._embedded.regions import Regions
 from paceline.benchmarks.serving.servers._embedded.service import Overloaded, Service, now
 from paceline.version import VERSION
 
 _TYPE_JSON = f"Content-Type: {JSON_TYPE}\r\n".encode()
 _HEADERS_JSON = f"Content-Type: {JSON_TYPE}\r\n{HEADER}: %b\r\n".encode()
 _HEADERS_BINARY = f"Content-Type: {BINARY_TYPE}\r\n{JSON_LENGTH}: %d\r\n{HEADER}: %b\r\n".encode()
-_EXTENSIONS = ["binary_tensor_data", "model_statistics"]
+_SHARED = "/v2/systemsharedmemory/"
 
 
 class App:
     """Routes requests; until it has a service, and once it is told to end, it is alive but not ready."""
 
-    def __init__(self, name: str, platform: str) -> None:
+    def __init__(self, name: str, platform: str, regions: Regions | None = None) -> None:
         self.service: Service | None = None
         self.is_ending = False
         self.name = name
         self.platform = platform
+        self.regions = regions  # None takes no tensors from shared memory
         self._model = f"/v2/models/{name}"
         self._infer = f"{self._model}/infer"
+
+    @property
+    def _extensions(self) -> list[str]:
+        shared = ["system_shared_memory"] if self.regions is not None else []
+        return ["binary_tensor_data", "model_statistics", *shared]
 
     @property
     def is_ready(self) -> bool:
@@ -58,6 +66,8 @@ class App:
         received = now()
         if head.path == self._infer and head.method == "POST":
             self._answer_inference(connection, head, body, received)
+        elif self.regions is not None and head.path.startswith(_SHARED):
+            self._answer_about_memory(connection, head, body, self.regions)
         elif head.method == "GET":
             self._answer_question(connection, head.path)
         else:
@@ -88,7 +98,7 @@ class App:
             connection.answer(200, found.parts, headers)
 
         try:
-            waiting = service.submit(decode_request(body, head.json_length), received, answer, encode_response)
+            waiting = service.submit(self._read(body, head.json_length), received, answer, encode_response)
         except ProtocolError as error:
             service.statistics.requests["refused"] += 1
             connection.answer_error(400, str(error))
@@ -98,9 +108,38 @@ class App:
             if not waiting.payload.is_answered:
                 connection.ticket = waiting
 
+    def _read(self, body: Buffer, json_length: int | None) -> Request:
+        return decode_request(body, json_length, None if self.regions is None else self.regions.part)
+
+    def _answer_about_memory(self, connection: Connection, head: Head, body: Buffer, regions: Regions) -> None:
+        """Register a region, forget one or all, or tell of them."""
+        words = head.path.removeprefix(_SHARED).split("/")
+        match head.method, *words:
+            case "GET", "status":
+                found = regions.describe()
+            case "GET", "region", name, "status":
+                found = regions.describe(name)
+            case "POST", "unregister":
+                regions.unregister()
+                found = []
+            case "POST", "region", name, "unregister":
+                regions.unregister(name)
+                found = []
+            case "POST", "region", name, "register":
+                try:
+                    regions.register(name, json.loads(bytes(body)))
+                except (ProtocolError, ValueError) as error:
+                    connection.answer_error(400, str(error))
+                    return
+                found = []
+            case _:
+                connection.answer_error(404, f"no {head.path[:200]} here for {head.method}")
+                return
+        connection.answer(200, (json.dumps(found).encode() if head.method == "GET" else b"{}",), _TYPE_JSON)
+
     def _answer_question(self, connection: Connection, path: str) -> None:
         if path == "/v2":
-            found: Any = {"name": "paceline", "version": VERSION, "extensions": _EXTENSIONS}
+            found: Any = {"name": "paceline", "version": VERSION, "extensions": self._extensions}
         elif path == "/v2/health/live":
             found = {"live": True}
         elif path in ("/v2/health/ready", f"{self._model}/ready"):

@@ -29,6 +29,7 @@ class Configuration(BaseModel):
     host: str
     port: int  # 0 for a free one
     grpc_port: int | None  # None for no gRPC
+    shared_memory: bool  # whether tensors may lie in memory of other processes of this machine
     processing: Processing | None  # of images or texts; None takes tensors
     max_batch: int
     max_delay: float  # seconds

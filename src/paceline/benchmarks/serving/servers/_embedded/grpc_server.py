@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from paceline.benchmarks.serving.protocol import kserve_grpc
-from paceline.benchmarks.serving.protocol.kserve import Message, ProtocolError, Request
+from paceline.benchmarks.serving.protocol.kserve import Message, Request
 from paceline.benchmarks.serving.protocol.stages import HEADER, Stages
+from paceline.benchmarks.serving.protocol.values import ProtocolError
 from paceline.benchmarks.serving.servers._embedded.app import App
 from paceline.benchmarks.serving.servers._embedded.engines import Arrays
 from paceline.benchmarks.serving.servers._embedded.http import MOST_BODY

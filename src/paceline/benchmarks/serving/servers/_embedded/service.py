@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from paceline.benchmarks.serving.processing import Processing
-from paceline.benchmarks.serving.protocol.kserve import Message, ProtocolError, Request
+from paceline.benchmarks.serving.protocol.kserve import Message, Request
 from paceline.benchmarks.serving.protocol.stages import Stages
+from paceline.benchmarks.serving.protocol.values import ProtocolError
 from paceline.benchmarks.serving.servers._embedded.alarm import Alarm
 from paceline.benchmarks.serving.servers._embedded.batcher import Batch, Batcher, Policy, Waiting
 from paceline.benchmarks.serving.servers._embedded.engines import Arrays, Buffered, Engine, Session, warm_up
