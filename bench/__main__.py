@@ -33,7 +33,7 @@ TIMES = 5
 @click.command()
 @click.argument("name", required=False)
 def main(name: str | None) -> None:
-    """Print the table, a part of it by NAME, or what takes minutes; the exit code says whether they could be."""
+    """Print the table line by line, a part of it by NAME, or what takes minutes; the exit code says if it could be."""
     names = [*TABLES, *LONG]
     if name is not None and name not in names:
         raise click.BadParameter(f"'{name}' is none of {', '.join(names)}")
@@ -41,14 +41,13 @@ def main(name: str | None) -> None:
         if name in LONG:
             LONG[name]()
             return
-        ratios = [ratio for part, made in TABLES.items() if name in (None, part) for ratio in made()]
+        click.echo(f"{'':34} {'ratio':>8}  {'target':<8}  {'':3}  made of")
+        for ratio in (ratio for part, made in TABLES.items() if name in (None, part) for ratio in made()):
+            met = "yes" if ratio.is_met else "no"
+            click.echo(f"{ratio.name:34} {ratio.value:8.4g}  {ratio.target:<8}  {met:3}  {ratio.made_of}")
     except (OSError, subprocess.SubprocessError, LookupError, ValueError, PacelineError) as error:
         click.echo(f"bench: could not measure: {error}{_last_words(error)}", err=True)
         sys.exit(1)
-    click.echo(f"{'':34} {'ratio':>8}  {'target':<8}  {'':3}  made of")
-    for ratio in ratios:
-        met = "yes" if ratio.is_met else "no"
-        click.echo(f"{ratio.name:34} {ratio.value:8.4g}  {ratio.target:<8}  {met:3}  {ratio.made_of}")
 
 
 def overhead_ratios() -> list[Ratio]:
