@@ -23,7 +23,7 @@ from paceline.measure import native
 
 pytestmark = pytest.mark.alone
 
-TURNS = 15
+TURNS = 5
 REPETITIONS = 9
 # Threads, barriers and a loop as anybody would write them, without a line of what is measured against it.
 PROGRAM = r"""
