@@ -124,14 +124,16 @@ def test_the_server_says_whether_it_replays(sandbox: Sandbox) -> None:
             common | {"model": "generated/transformer", "scale": "tiny", "server": server},
             common | {"model": "generated/transformer", "scale": "tiny", "server": server | {"graph": "off"}},
             common | {"model": "my_model:waiting", "server": server},
+            common | {"model": "generated/transformer", "scale": "tiny", "server": server, "wire": "kserve-shm"},
         ),
         "--no-report",
         timeout=500,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     records = sandbox.load().records
-    assert [record.outcome for record in records] == [Outcome.OK] * 3
+    assert [record.outcome for record in records] == [Outcome.OK] * 4
     assert all(int(record.facts["answers_checked"].partition(",")[0]) > 0 for record in records)
     said = [record.facts["server"]["graph"] for record in records]
     assert said[:2] == ["captured for batches of 1, 2", "off"]
     assert said[2].startswith("not captured: ")
+    assert said[3] == said[0]
