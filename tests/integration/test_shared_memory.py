@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ import pytest
 from paceline.benchmarks.serving.answers import decode
 from paceline.benchmarks.serving.load.generator import drive
 from paceline.benchmarks.serving.load.parameters import LoadParameters
+from paceline.benchmarks.serving.load.prepared import Prepared
 from paceline.benchmarks.serving.protocol.kserve import encode_shared_request
 from paceline.benchmarks.serving.servers.base import Endpoint, Need
 from paceline.benchmarks.serving.servers.embedded import Embedded, EmbeddedSettings
 from paceline.benchmarks.serving.workloads import shared
 from paceline.benchmarks.serving.workloads.shared import shared_requests
-from paceline.core.errors import CaseError, InputError
+from paceline.core.errors import CaseError, InputError, Unsupported
 from paceline.core.record import Outcome
 from support.cli import Sandbox
 from support.embedded import WEIGHTS, artifact_of, product
@@ -110,7 +112,9 @@ def test_a_region_is_registered_told_of_and_forgotten(server: Embedded, region: 
         ({"key": "/REGION", "byte_size": True}, "must be numbers of bytes"),
         ({"key": "/REGION", "offset": -1, "byte_size": 5}, "must be numbers of bytes"),
         ([], "must be a JSON object"),
-        (b"{", "Expecting"),
+        (b"{", "the body is not JSON"),
+        (b"[" * 100_000, "the body is not JSON"),
+        ({"key": "/psm_of_somebody", "byte_size": 1}, "is not the name of shared memory for this"),
     ],
 )
 def test_what_cannot_be_mapped_is_refused(server: Embedded, region: str, wanted: Any, says: str) -> None:
@@ -133,6 +137,39 @@ def test_a_link_out_of_shared_memory_is_not_followed(server: Embedded, tmp_path:
         assert call(where, "POST", "/v2/systemsharedmemory/region/mine/register", wanted)[0] == 400
     finally:
         link.unlink()
+
+
+def test_what_is_no_memory_does_not_hold_the_server_up(server: Embedded) -> None:
+    pipe = MEMORY / f"paceline-test-pipe-{os.getpid()}"
+    os.mkfifo(pipe)
+    try:
+        where = server.endpoint("kserve-shm")
+        wanted = {"key": f"/{pipe.name}", "byte_size": 10}
+        status, said = call(where, "POST", "/v2/systemsharedmemory/region/mine/register", wanted)
+        assert (status, said["error"]) == (400, f"'{pipe.name}' is no shared memory")
+    finally:
+        pipe.unlink()
+
+
+def test_there_is_an_end_to_regions(server: Embedded, region: str) -> None:
+    where, wanted = server.endpoint("kserve-shm"), {"key": f"/{region}", "byte_size": 24}
+    path = "/v2/systemsharedmemory/region"
+    assert {call(where, "POST", f"{path}/r{number}/register", wanted)[0] for number in range(64)} == {200}
+    assert "64 regions already" in call(where, "POST", f"{path}/more/register", wanted)[1]["error"]
+
+
+def test_a_region_may_be_forgotten_while_requests_look_at_it(server: Embedded, region: str) -> None:
+    where, wanted = server.endpoint("kserve-shm"), {"key": f"/{region}", "byte_size": 24}
+    asked = Prepared(encode_shared_request({"x": X}, "mine", {"x": 0}).body, samples=2)
+    with ThreadPoolExecutor(1) as pool:
+        load = LoadParameters(arrival="closed", users=8, requests=3000)
+        running = pool.submit(drive, where, [asked], load)
+        while not running.done():
+            call(where, "POST", "/v2/systemsharedmemory/region/mine/register", wanted)
+            call(where, "POST", "/v2/systemsharedmemory/region/mine/unregister")
+        status = running.result().status
+    assert set(status.tolist()) <= {200, 400}
+    assert server.is_alive()
 
 
 def test_a_tensor_beyond_its_region_is_refused(server: Embedded, region: str) -> None:
@@ -168,10 +205,18 @@ def test_too_little_room_is_told(server: Embedded, monkeypatch: pytest.MonkeyPat
     def full(_handle: int, _offset: int, _length: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(shared.os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(InputError, match=r"the requests take 4\.?0* KiB, and /dev/shm has room for .*: lower requests"):
         shared_requests([{"x": X}], server.endpoint("kserve-shm"))
     assert left_behind() == set()
+
+
+def test_where_there_is_no_shared_memory_another_wire_is_named(
+    server: Embedded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "FOLDER", tmp_path / "none")
+    with pytest.raises(Unsupported, match=r"none cannot be written to \(No such file or directory\): use wire kserve-"):
+        shared_requests([{"x": X}], server.endpoint("kserve-shm"))
 
 
 def test_a_run_says_where_its_requests_were(sandbox: Sandbox) -> None:
@@ -199,6 +244,7 @@ def test_a_run_says_where_its_requests_were(sandbox: Sandbox) -> None:
         (("--requests.form", "image"), "requests.form = image"),
         (("--clients.hosts", "localhost"), "clients.hosts"),
         (("--load.network", "wifi"), "load.network"),
+        (("--server.host", "0.0.0.0"), "server.host = 0.0.0.0"),
     ],
 )
 def test_what_would_travel_does_not_go_with_it(sandbox: Sandbox, flags: tuple[str, ...], says: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from paceline.benchmarks.serving import findings, metrics
 from paceline.benchmarks.serving.load import quality
-from paceline.benchmarks.serving.load.clients import is_for_others
+from paceline.benchmarks.serving.load.clients import is_for_others, is_of_this_machine_alone
 from paceline.benchmarks.serving.load.parameters import LoadParameters
 from paceline.benchmarks.serving.load.plan import require_known
 from paceline.benchmarks.serving.load.trace import Trace
@@ -70,7 +70,7 @@ class Serve(Benchmark[ServeParameters]):
         settings = parameters.server.settings()
         server.check(settings, need)
         _check_form(parameters, server)
-        _check_shared(parameters)
+        _check_shared(parameters, server.listens_at(settings))
         _check_promise(parameters)
         largest, most = parameters.wanted.samples.highest, server.most_samples(settings)
         if largest is not None and most is not None and largest > most:
@@ -126,7 +126,7 @@ def _check_form(parameters: ServeParameters, server: type[Server]) -> None:
         raise InputError("pictures do not travel as JSON: set wire to kserve-binary or kserve-grpc")
 
 
-def _check_shared(parameters: ServeParameters) -> None:
+def _check_shared(parameters: ServeParameters, address: str) -> None:
     """What lies in shared memory does not travel: no other host, no network, and nothing but tensors."""
     if parameters.chosen_wire != "kserve-shm":
         return
@@ -135,6 +135,7 @@ def _check_shared(parameters: ServeParameters) -> None:
         f"requests.form = {parameters.requests.form}": parameters.requests.form != "tensors",
         "clients.hosts": bool(parameters.clients.hosts),
         "load.network": load is not None and load.network is not None,
+        f"server.host = {address}": not is_of_this_machine_alone(address),
     }
     for name in (name for name, is_there in wrong.items() if is_there):
         raise InputError(f"{name} does not go with wire kserve-shm, whose tensors do not travel: use kserve-binary")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -25,10 +26,14 @@ from paceline.core.quantity import show_size
 PROBE_RATES = (500.0, 2000.0)
 _OF_THE_CLOSED_LOOP = (0.4, 0.7)  # parts of its rate that are probed as well
 _SECONDS = 0.4
-_LEAST = 50  # requests that tell something of a rate
-_BYTES_PER_SECOND = 2e9  # that one worker sends at least: for how long to send large requests
+_LONG = 1.0  # for a probe of large requests, if they are not very few
+_BYTES = 2 * 2**30  # of large requests that are sent instead, as many as that is
+_FEWEST, _MOST = 20, 4000  # requests
 _USERS = 16
+_UNDER_WAY = 256 * 2**20  # bytes of large requests at a time
+_STARVED = 0.1  # of its time that the null server waited for its core: somebody else is there
 _DISTURBED = 5e-3  # s late at the slowest rate: somebody else had the core, which is not to be remembered
+_LATE = 0.05  # s at the 99th percentile: later, and the rate was not kept
 _BUSY_BEFORE = 5  # times its own time that a large request may be late: the worker was sending another one
 _AGAIN = 2  # times, after a disturbance: a ceiling of nothing would bound a whole search
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -57,9 +62,14 @@ class Kind:
         return Prepared(_REQUEST.ljust(self.size))
 
     @property
-    def seconds(self) -> float:
-        """How long a load must be to tell of such requests."""
-        return max(_SECONDS, _LEAST * self.size / _BYTES_PER_SECOND)
+    def users(self) -> int:
+        """How many send at once: gRPC has a copy of each request that is under way."""
+        return max(1, min(_USERS, _UNDER_WAY // max(1, self.size)))
+
+    @property
+    def number(self) -> int | None:
+        """How many requests tell something of their rate; None for small ones, which are sent for some time."""
+        return max(_FEWEST, min(_MOST, _BYTES // self.size)) if self.size else None
 
     def __str__(self) -> str:
         return f"requests/s{f' of {show_size(self.size)}' if self.size else ''}{' by gRPC' if self.grpc else ''}"
@@ -76,6 +86,7 @@ class Probe:
     delivered: float
     lateness_p50: float
     lateness_p99: float
+    is_kept: bool = True  # whether as much went in time as must, and the rest not much later; of a few one may be late
 
 
 @dataclass(frozen=True)
@@ -108,36 +119,54 @@ def calibrate(cpus: Sequence[int] | None = None, kind: Kind = SMALL, *, is_fresh
         return known
     if kind.grpc:
         require_grpc()
-    with null_server.running(null_server.Behaviour(grpc=kind.grpc), cpu=cores[-1]) as endpoint:
+    with null_server.started(null_server.Behaviour(grpc=kind.grpc), cpu=cores[-1]) as (endpoint, process):
+        begun, waited = time.monotonic(), waiting_for_cpu(process)
         measured = measure(endpoint, cores[0], kind)
         for _ in range(_AGAIN):
             if measured.is_undisturbed:
                 break
             measured = max(measured, measure(endpoint, cores[0], kind), key=lambda one: (one.is_undisturbed, one.rate))
-    if measured.is_undisturbed:
+        starved = (waiting_for_cpu(process) - waited) / (time.monotonic() - begun)
+    if measured.is_undisturbed and (starved < _STARVED or cores[0] == cores[-1]):
         _remember(key, measured)
     return measured
+
+
+def waiting_for_cpu(process: int) -> float:
+    """Seconds that a process was ready to run and had no core; 0 where nobody knows."""
+    try:
+        return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def measure(endpoint: Endpoint, cpu: int | None = None, kind: Kind = SMALL) -> Ceiling:
     """The ceiling of one worker against this server."""
     pinned = None if cpu is None else [cpu]
-    closed = LoadParameters(arrival="closed", users=_USERS, duration=kind.seconds)
+    length = {"requests": kind.number} if kind.number else {"duration": _SECONDS}
+    closed = LoadParameters.model_validate({"arrival": "closed", "users": kind.users} | length)
     trace = drive(endpoint, [kind.request], closed, workers=1, cpus=pinned)
     done = trace.done[trace.ok]
-    rate = len(done) / max(kind.seconds, float(done.max(initial=0.0)))
+    if not len(done):
+        return Ceiling(0.0, 0.0, ())
+    per_cpu_second = len(done) / max(trace.cpu_seconds, 1e-9)
+    # The null server needs more time for a call of gRPC than the worker does, so that the worker can do more than this.
+    rate = per_cpu_second if kind.grpc else len(done) / float(done.max())
     fast = [part * rate for part in _OF_THE_CLOSED_LOOP]
-    slow = [one for one in PROBE_RATES if one < fast[0] or not rate]
-    probes = tuple(_probe(endpoint, one, pinned, kind) for one in (*slow, *(one for one in fast if one)))
-    kept = [probe.rate for probe in probes if probe.delivered >= quality.LEAST_DELIVERED]
-    return Ceiling(max(kept, default=0.0), len(done) / max(trace.cpu_seconds, 1e-9), probes)
+    slow = [one for one in PROBE_RATES if one < fast[0]]
+    late = max(_LATE, _BUSY_BEFORE / per_cpu_second)
+    probes = tuple(_probe(endpoint, one, pinned, kind, late) for one in (*slow, *fast))
+    return Ceiling(max((probe.rate for probe in probes if probe.is_kept), default=0.0), per_cpu_second, probes)
 
 
-def _probe(endpoint: Endpoint, rate: float, cpus: list[int] | None, kind: Kind) -> Probe:
-    load = LoadParameters(arrival="poisson", rate=rate, duration=kind.seconds)
+def _probe(endpoint: Endpoint, rate: float, cpus: list[int] | None, kind: Kind, late: float) -> Probe:
+    seconds = max(_SECONDS, min(_LONG, (kind.number or 0) / rate), _FEWEST / rate)
+    load = LoadParameters(arrival="poisson", rate=rate, duration=seconds)
     trace = drive(endpoint, [kind.request], load, workers=1, cpus=cpus)
     p50, p99 = np.nanpercentile(quality.own_lateness(trace), [50, 99])
-    return Probe(rate, quality.delivered(trace), float(p50), float(p99))
+    delivered = quality.delivered(trace)
+    is_in_time = delivered >= min(quality.LEAST_DELIVERED, 1.0 - 1.0 / len(trace))
+    return Probe(rate, delivered, float(p50), float(p99), is_in_time and bool(p99 <= late))
 
 
 def boot() -> str:

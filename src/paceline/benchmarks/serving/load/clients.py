@@ -268,6 +268,14 @@ def is_for_others(address: str) -> bool:
     return not (found.is_loopback or found.is_unspecified)
 
 
+def is_of_this_machine_alone(address: str) -> bool:
+    """Whether nobody elsewhere can reach it."""
+    try:
+        return ipaddress.ip_address(address.strip("[]").partition("%")[0]).is_loopback
+    except ValueError:
+        return address.casefold() == LOCAL
+
+
 def _merged(shares: Iterable[_Share], tasks: Sequence[Task], samples: NDArray[np.int32]) -> Seen:
     """One trace, in which workers are numbered as their tasks are."""
     parts: list[Trace] = []

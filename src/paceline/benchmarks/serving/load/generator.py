@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _OTHER_FILES = 64  # descriptors that a worker needs beside its connections
 _PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _USABLE_PORTS = 0.9
+MOST_COPIED = 4 * 2**30  # bytes of requests that workers have altogether, where nobody says how many there are to be
 
 
 def drive(
@@ -70,8 +71,9 @@ def drive(
         require_grpc()
     cost = cost_of(requests, is_grpc=is_grpc)
     plan = Plan.of(load, requests, seed, weights)
+    most = max(1, MOST_COPIED // max(1, sum(len(one.body) for one in requests)))  # each worker has all requests
     shared = workers_of_hosts(hosts.cores, plan.workers(sum(hosts.cores), cost), workers) if hosts is not None else []
-    number = sum(shared) or workers or plan.workers(len(cpus or os.sched_getaffinity(0)), cost)
+    number = sum(shared) or workers or plan.workers(min(most, len(cpus or os.sched_getaffinity(0))), cost)
     common = Task(
         parent=os.getpid(),
         transport="grpc" if is_grpc else "http",

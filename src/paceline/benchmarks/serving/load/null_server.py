@@ -145,6 +145,15 @@ class NullProtocol(asyncio.BufferedProtocol):
 @contextmanager
 def running(behaviour: Behaviour | None = None, cpu: int | None = None, host: str = "127.0.0.1") -> Iterator[Endpoint]:
     """A null server for this machine or at an address of it, on a core if one is named; it ends with this process."""
+    with started(behaviour, cpu, host) as (endpoint, _):
+        yield endpoint
+
+
+@contextmanager
+def started(
+    behaviour: Behaviour | None = None, cpu: int | None = None, host: str = "127.0.0.1"
+) -> Iterator[tuple[Endpoint, int]]:
+    """The same, with the id of its process."""
     from paceline.benchmarks.serving.servers.base import Endpoint
 
     behaviour = behaviour or Behaviour()
@@ -160,9 +169,10 @@ def running(behaviour: Behaviour | None = None, cpu: int | None = None, host: st
             if not port.isdecimal():
                 raise OSError(f"the null server did not start (exit code {process.wait()})")
             if behaviour.grpc:
-                yield Endpoint(wire="kserve-grpc", host=host, port=int(port), path=INFER, model="null")
+                endpoint = Endpoint(wire="kserve-grpc", host=host, port=int(port), path=INFER, model="null")
             else:
-                yield Endpoint(wire="kserve-json", host=host, port=int(port), path=PATH, model="null")
+                endpoint = Endpoint(wire="kserve-json", host=host, port=int(port), path=PATH, model="null")
+            yield endpoint, process.pid
         finally:
             process.kill()
 

@@ -9,6 +9,7 @@ import mmap
 import os
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from paceline.benchmarks.serving.load.prepared import Prepared
@@ -34,7 +35,8 @@ def shared_requests(batches: Sequence[Tensors], endpoint: Endpoint) -> list[Prep
         _fill(path, size, batches, places)
         _register(endpoint, path.name, size)
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
     prepared = []
     for batch, offsets in zip(batches, places, strict=True):
         body = kserve.encode_shared_request(batch, path.name, offsets).body
@@ -53,7 +55,7 @@ def _places(batches: Sequence[Tensors]) -> tuple[list[dict[str, int]], int]:
             offsets[name] = end
             end += -(-array.nbytes // _ALIGNED) * _ALIGNED
         places.append(offsets)
-    return places, end
+    return places, max(end, 1)
 
 
 def _fill(path: Path, size: int, batches: Sequence[Tensors], places: Sequence[dict[str, int]]) -> None:
@@ -69,7 +71,7 @@ def _fill(path: Path, size: int, batches: Sequence[Tensors], places: Sequence[di
                     memory[offsets[name] : offsets[name] + array.nbytes] = array.tobytes()
     except OSError as error:
         if error.errno != errno.ENOSPC:
-            raise
+            raise CaseError(f"{FOLDER} takes no requests ({error.strerror}): use wire kserve-binary") from None
         room = os.statvfs(FOLDER)
         free = show_size(room.f_bavail * room.f_frsize)
         raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,8 +21,8 @@ NOTHING = Ceiling(0.0, 10_000.0, (Probe(500.0, 0.5, 0.1, 0.3),))
 
 
 @contextmanager
-def _nobody(behaviour: object, cpu: int | None = None) -> Iterator[Endpoint]:
-    yield Endpoint("kserve-json", "127.0.0.1", 1, "/", "x")
+def _nobody(behaviour: object, cpu: int | None = None) -> Iterator[tuple[Endpoint, int]]:
+    yield Endpoint("kserve-json", "127.0.0.1", 1, "/", "x"), 0
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_a_disturbed_calibration_is_made_again(
     seen: list[Ceiling], taken: Ceiling, is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setattr(null_server, "running", _nobody)
+    monkeypatch.setattr(null_server, "started", _nobody)
     left = list(seen)
     monkeypatch.setattr(calibrate, "measure", lambda *_: left.pop(0))
     assert calibrate.calibrate((0, 0)) == taken
@@ -61,7 +62,7 @@ def test_ceilings_of_several_kinds_are_remembered_beside_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setattr(null_server, "running", _nobody)
+    monkeypatch.setattr(null_server, "started", _nobody)
     monkeypatch.setattr(calibrate, "measure", lambda _endpoint, _cpu, kind: replace(QUIET, rate=1.0 + kind.size))
     large = Kind(2**20)
     assert [calibrate.calibrate((0, 0), kind).rate for kind in (Kind(), large)] == [1.0, 1.0 + 2**20]
@@ -73,3 +74,25 @@ def test_a_large_request_may_be_late_by_the_time_of_those_before_it() -> None:
     late = Probe(10.0, 1.0, 1e-3, 2e-2)
     assert Ceiling(10.0, 100.0, (late,)).is_undisturbed
     assert not Ceiling(10.0, 10_000.0, (late,)).is_undisturbed
+
+
+def test_a_ceiling_of_a_null_server_that_had_to_wait_is_not_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(null_server, "started", _nobody)
+    monkeypatch.setattr(calibrate, "measure", lambda *_: QUIET)
+    waited = iter((0.0, 1e9))
+    monkeypatch.setattr(calibrate, "waiting_for_cpu", lambda _process: next(waited))
+    assert calibrate.calibrate((0, 1)) == QUIET
+    assert calibrate._remembered(calibrate._key([0, 1])) is None
+
+
+def test_how_long_a_process_waits_is_read() -> None:
+    assert calibrate.waiting_for_cpu(os.getpid()) >= 0
+    assert calibrate.waiting_for_cpu(2**30) == 0
+
+
+@pytest.mark.parametrize(("size", "users", "number"), [(0, 16, None), (600_000, 16, 3579), (2**28, 1, 20)])
+def test_large_requests_are_sent_by_few_and_counted(size: int, users: int, number: int | None) -> None:
+    assert (Kind(size).users, Kind(size).number) == (users, number)

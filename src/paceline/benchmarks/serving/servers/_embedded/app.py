@@ -128,8 +128,11 @@ class App:
             case "POST", "region", name, "register":
                 try:
                     regions.register(name, json.loads(bytes(body)))
-                except (ProtocolError, ValueError) as error:
+                except ProtocolError as error:
                     connection.answer_error(400, str(error))
+                    return
+                except (ValueError, RecursionError) as error:
+                    connection.answer_error(400, f"the body is not JSON: {error}")
                     return
                 found = []
             case _:
