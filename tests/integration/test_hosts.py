@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -180,10 +180,8 @@ def test_the_first_cause_counts_and_a_host_that_was_lost_is_entered_again(sandbo
     )
     watched = Watched.start(sandbox, "run", suite, "--no-report", "--json", *NO_HOSTS)
     assert watched.wait_for("case_progress", index=1)
-    (agent,) = (one for one in sandbox.processes() if one.environ().get("HOST") == "two" and is_agent(one))
-    agent.kill()
-    (agent,) = (one for one in sandbox.processes() if one.environ().get("HOST") == "one" and is_agent(one))
-    agent.kill()
+    agent_on(sandbox, "two").kill()
+    agent_on(sandbox, "one").kill()
     assert watched.finish() == 1
     raised, hung, killed = sandbox.load().records
     assert raised.cause is not None
@@ -198,8 +196,15 @@ def test_the_first_cause_counts_and_a_host_that_was_lost_is_entered_again(sandbo
     assert sandbox.left_behind() == []
 
 
-def is_agent(process: psutil.Process) -> bool:
-    return "paceline.runner.agent" in process.cmdline()
+def agent_on(sandbox: Sandbox, host: str) -> psutil.Process:
+    """The agent that runs on a host; ranks of the case before may be ending while one looks."""
+    found = []
+    for process in sandbox.processes():
+        with suppress(psutil.Error):
+            if process.environ().get("HOST") == host and "paceline.runner.agent" in process.cmdline():
+                found.append(process)
+    (agent,) = found
+    return agent
 
 
 def test_an_interrupt_ends_everything_everywhere(sandbox: Sandbox) -> None:
