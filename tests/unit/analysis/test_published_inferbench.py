@@ -75,6 +75,8 @@ def test_what_was_not_published_stays_empty_and_batches_are_in_order() -> None:
 def test_what_did_not_travel_is_told_apart() -> None:
     table, _ = tables_of(served("resnet50", 8, 9.0, wire="kserve-shm"), served("resnet50", 128, 9.0))
     assert [line[0] for line in table.lines] == ["resnet50 bf16", "resnet50 bf16, shared memory"]
+    assert "Shared memory:" in table.source
+    assert "Shared memory:" not in tables_of(served("resnet50", 8, 9.0))[0].source
 
 
 def test_a_processor_is_not_put_beside_a_gpu() -> None:

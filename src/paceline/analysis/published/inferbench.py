@@ -10,9 +10,9 @@ TITLE = "Beside InferBench's published figures"
 SOURCE = (
     "InferBench's public result table: ResNet-50 in TensorFlow Serving; throughput in samples/s with the 95th "
     "percentile of latency where it is published. A ratio is our throughput over theirs at the same batch; the server, "
-    "the number format and how requests arrive are not the same. Energy is that of the GPU. Shared memory: the tensors "
-    "of the requests do not travel, but lie where the server sees them."
+    "the number format and how requests arrive are not the same. Energy is that of the GPU."
 )
+SHARED = " Shared memory: the tensors of the requests do not travel, but lie where the server sees them."
 COMPARED = "resnet50"
 THEIRS = ("Tesla T4", "Tesla V100")
 PLATFORMS = "The published platforms"
@@ -25,7 +25,8 @@ def inferbench_tables(records: RunRecords) -> tuple[PublishedTable, ...]:
         return ()
     headers = ("Model", "Batch", "Samples/s", "p50", "p95", "p99", "GPU busy", "J per request", "J per sample")
     lines = [_line(record) for record in sorted(ours, key=_order)]
-    served = PublishedTable(TITLE, SOURCE, (*headers, *THEIRS), named=2, lines=tuple(lines))
+    source = SOURCE + (SHARED if any(map(_is_shared, ours)) else "")
+    served = PublishedTable(TITLE, source, (*headers, *THEIRS), named=2, lines=tuple(lines))
     return served, _platforms()
 
 

@@ -127,7 +127,8 @@ def calibrate(cpus: Sequence[int] | None = None, kind: Kind = SMALL, *, is_fresh
                 break
             measured = max(measured, measure(endpoint, cores[0], kind), key=lambda one: (one.is_undisturbed, one.rate))
         starved = (waiting_for_cpu(process) - waited) / (time.monotonic() - begun)
-    if measured.is_undisturbed and (starved < _STARVED or cores[0] == cores[-1]):
+    is_plausible = all(one.is_kept for one in measured.probes[:-1])  # only the fastest is beyond some machines
+    if measured.is_undisturbed and is_plausible and (starved < _STARVED or cores[0] == cores[-1]):
         _remember(key, measured)
     return measured
 

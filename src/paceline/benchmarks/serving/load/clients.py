@@ -261,19 +261,22 @@ def read_names(names: Sequence[str]) -> tuple[str, ...]:
 
 def is_for_others(address: str) -> bool:
     """Whether an address or a name may lead to a host from another one."""
-    try:
-        found = ipaddress.ip_address(address.strip("[]").partition("%")[0])
-    except ValueError:
-        return address.casefold() != LOCAL
-    return not (found.is_loopback or found.is_unspecified)
+    found = _read(address)
+    return not (is_of_this_machine_alone(address) or (found is not None and found.is_unspecified))
 
 
 def is_of_this_machine_alone(address: str) -> bool:
     """Whether nobody elsewhere can reach it."""
+    found = _read(address)
+    return address.casefold() == LOCAL if found is None else found.is_loopback
+
+
+def _read(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address; None if it is a name."""
     try:
-        return ipaddress.ip_address(address.strip("[]").partition("%")[0]).is_loopback
+        return ipaddress.ip_address(address.strip("[]").partition("%")[0])
     except ValueError:
-        return address.casefold() == LOCAL
+        return None
 
 
 def _merged(shares: Iterable[_Share], tasks: Sequence[Task], samples: NDArray[np.int32]) -> Seen:

@@ -19,8 +19,8 @@ from paceline.core.errors import InputError
 
 RATE_PER_WORKER = 4000.0  # a fraction of what one can do, so that none is busy when a request is due
 USERS_PER_WORKER = 32
-COSTLY_BYTES = 2**18  # of a request that takes a worker as long to send as a small one takes it altogether
-GRPC_COST = 7.0  # of a call, beside a request over HTTP
+COSTLY_BYTES = 2**16  # of a request, to send which takes a worker about as long as a small request altogether
+GRPC_COST = 10.0  # of a call, beside a request over HTTP, about
 GRACE_SECONDS = 10.0
 _ENDLESS = 65536  # how many are drawn where nobody knows how many will be sent
 
@@ -92,7 +92,8 @@ class Plan:
     def workers(self, cores: int, cost: float = 1.0) -> int:
         """How many processes: as many as such requests of this rate or these users need, one per core at most."""
         need = self.schedule.peak_rate / RATE_PER_WORKER if self.loop == "open" else self.users / USERS_PER_WORKER
-        return max(1, min(cores, math.ceil(need * cost)))
+        most = cores if self.loop == "open" else min(cores, self.users)
+        return max(1, min(most, math.ceil(need * cost)))
 
     def longest(self, timeout: float) -> float:
         """After how many seconds from the start everything must have ended."""

@@ -2,6 +2,7 @@
 
 Binary tensors are little-endian, in row-major order, one after the other behind the JSON header, whose length the HTTP
 header `Inference-Header-Content-Length` tells. What is decoded from them is a view of the received bytes, not a copy.
+Tensors may also lie in memory that the server shares; then the JSON says in which region and where.
 """
 
 from __future__ import annotations

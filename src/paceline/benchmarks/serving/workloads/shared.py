@@ -14,12 +14,12 @@ from pathlib import Path
 
 from paceline.benchmarks.serving.load.prepared import Prepared
 from paceline.benchmarks.serving.protocol import kserve
+from paceline.benchmarks.serving.protocol.shared_memory import FOLDER, PATH, PREFIX
 from paceline.benchmarks.serving.servers.base import Endpoint
 from paceline.benchmarks.serving.workloads.tensors import Tensors
 from paceline.core.errors import CaseError, InputError, Unsupported
 from paceline.core.quantity import show_size
 
-FOLDER = Path("/dev/shm")
 _ALIGNED = 4096  # bytes between the begins of tensors
 _PATIENCE = 60.0  # seconds for the server to map it
 
@@ -30,7 +30,7 @@ def shared_requests(batches: Sequence[Tensors], endpoint: Endpoint) -> list[Prep
     The memory has no name any more when this returns: it lasts as long as the server does, however either of us ends.
     """
     places, size = _places(batches)
-    path = FOLDER / f"paceline-{os.getpid()}-{secrets.token_hex(8)}"
+    path = FOLDER / f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
     try:
         _fill(path, size, batches, places)
         _register(endpoint, path.name, size)
@@ -86,7 +86,7 @@ def _register(endpoint: Endpoint, name: str, size: int) -> None:
     connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=_PATIENCE)
     try:
         words = json.dumps({"key": f"/{name}", "offset": 0, "byte_size": size})
-        connection.request("POST", f"/v2/systemsharedmemory/region/{name}/register", words)
+        connection.request("POST", f"{PATH}region/{name}/register", words)
         answer = connection.getresponse()
         said = answer.read()
     except (OSError, http.client.HTTPException) as error:

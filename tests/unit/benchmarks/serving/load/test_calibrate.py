@@ -96,3 +96,16 @@ def test_how_long_a_process_waits_is_read() -> None:
 @pytest.mark.parametrize(("size", "users", "number"), [(0, 16, None), (600_000, 16, 3579), (2**28, 1, 20)])
 def test_large_requests_are_sent_by_few_and_counted(size: int, users: int, number: int | None) -> None:
     assert (Kind(size).users, Kind(size).number) == (users, number)
+
+
+@pytest.mark.parametrize(("kept", "is_remembered"), [((True, True, False), True), ((True, False, False), False)])
+def test_a_ceiling_far_below_what_it_should_be_is_not_remembered(
+    kept: tuple[bool, ...], is_remembered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probes = tuple(Probe(500.0 * 4**i, 1.0, 1e-4, 1e-3, one) for i, one in enumerate(kept))
+    found = Ceiling(500.0, 10_000.0, probes)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(null_server, "started", _nobody)
+    monkeypatch.setattr(calibrate, "measure", lambda *_: found)
+    assert calibrate.calibrate((0, 0)) == found
+    assert (calibrate._remembered(calibrate._key([0, 0])) == found) is is_remembered

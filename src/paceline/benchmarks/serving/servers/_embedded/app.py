@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from paceline.benchmarks.serving.protocol import shared_memory
 from paceline.benchmarks.serving.protocol.kserve import (
     BINARY_TYPE,
     JSON_LENGTH,
@@ -26,7 +27,6 @@ from paceline.version import VERSION
 _TYPE_JSON = f"Content-Type: {JSON_TYPE}\r\n".encode()
 _HEADERS_JSON = f"Content-Type: {JSON_TYPE}\r\n{HEADER}: %b\r\n".encode()
 _HEADERS_BINARY = f"Content-Type: {BINARY_TYPE}\r\n{JSON_LENGTH}: %d\r\n{HEADER}: %b\r\n".encode()
-_SHARED = "/v2/systemsharedmemory/"
 
 
 class App:
@@ -66,7 +66,7 @@ class App:
         received = now()
         if head.path == self._infer and head.method == "POST":
             self._answer_inference(connection, head, body, received)
-        elif self.regions is not None and head.path.startswith(_SHARED):
+        elif self.regions is not None and head.path.startswith(shared_memory.PATH):
             self._answer_about_memory(connection, head, body, self.regions)
         elif head.method == "GET":
             self._answer_question(connection, head.path)
@@ -113,7 +113,7 @@ class App:
 
     def _answer_about_memory(self, connection: Connection, head: Head, body: Buffer, regions: Regions) -> None:
         """Register a region, forget one or all, or tell of them."""
-        words = head.path.removeprefix(_SHARED).split("/")
+        words = head.path.removeprefix(shared_memory.PATH).split("/")
         match head.method, *words:
             case "GET", "status":
                 found = regions.describe()

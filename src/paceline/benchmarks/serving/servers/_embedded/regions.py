@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.benchmarks.serving.protocol.shared_memory import FOLDER, PREFIX
 from paceline.benchmarks.serving.protocol.values import ProtocolError
 
-FOLDER = Path("/dev/shm")
-# Only what was made for this purpose: the server may read more of that folder than whoever asks it.
-_KEY = re.compile(r"/?(paceline-[A-Za-z0-9._-]{1,200})")
+_KEY = re.compile(rf"/?({PREFIX}[A-Za-z0-9._-]{{1,200}})")
 _MOST = 64  # regions; each takes a descriptor
 
 
@@ -46,7 +45,7 @@ class Regions:
         key, offset, size = wanted.get("key"), wanted.get("offset", 0), wanted.get("byte_size")
         found = _KEY.fullmatch(key) if isinstance(key, str) else None
         if found is None:
-            raise ProtocolError(f"key: {key!r:.80} is not the name of shared memory for this, like /paceline-1")
+            raise ProtocolError(f"key: {key!r:.80} is not the name of shared memory for this, like /{PREFIX}1")
         if type(offset) is not int or type(size) is not int or offset < 0 or size < 1:
             raise ProtocolError(f"offset {offset!r:.40} and byte_size {size!r:.40} must be numbers of bytes")
         if name in self._regions:
