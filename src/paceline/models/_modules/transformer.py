@@ -64,8 +64,17 @@ def gelu(x: Tensor, form: Literal["tanh", "none"]) -> Tensor:
 
 
 def _sigmoid_gelu(x: Tensor) -> Tensor:
-    wide = x.float()
-    return (wide * torch.sigmoid(wide * (_LINEAR + _CUBIC * (wide * wide)))).to(x.dtype)
+    wide = _in(torch.float32, x)
+    return _in(x.dtype, wide * torch.sigmoid(wide * (_LINEAR + _CUBIC * (wide * wide))))
+
+
+def _in(dtype: torch.dtype, x: Tensor) -> Tensor:
+    """`x.to(dtype)`, but no operation where there is nothing to do.
+
+    Compiled by torch 2.11, an autograd function whose result is also a step on the way has a gradient of zero, and
+    nothing says so (pytorch/pytorch#180642); a cast to the same format gives such a result.
+    """
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 class _SigmoidGelu(torch.autograd.Function):
@@ -79,11 +88,11 @@ class _SigmoidGelu(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         x: Tensor = ctx.saved_tensors[0]
-        wide = x.float()
+        wide = _in(torch.float32, x)
         square = _CUBIC * (wide * wide)
         share = torch.sigmoid(wide * (_LINEAR + square))
         slope = share + share * (1.0 - share) * wide * (_LINEAR + 3.0 * square)
-        return (gradient.float() * slope).to(x.dtype)
+        return _in(x.dtype, _in(torch.float32, gradient) * slope)
 
 
 def vocabulary_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None = None, *, training: bool) -> Tensor:
