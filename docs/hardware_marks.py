@@ -18,6 +18,7 @@ MARKS = {
     "contended": ("C", ""),
     "swapping": ("W", ""),
     "partly-compiled": ("Q", ""),
+    "miscompiled": ("#", "compiled, it does not compute what was written"),
     "recompiled": ("R", ""),
     "skipped-steps": ("K", ""),
     "emulated": ("E", "computed without instructions for this format"),

@@ -19,6 +19,7 @@ from paceline.benchmarks.model.metrics import COMMON, StepWork
 from paceline.benchmarks.model.parameters import ModelParameters
 from paceline.benchmarks.model.session import Session, compile_step, open_session
 from paceline.benchmarks.model.tracing import add_trace
+from paceline.benchmarks.model.uncompiled import compare_outputs
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
 from paceline.core.record import Doubt, Result
@@ -72,6 +73,8 @@ class Inference(ModelBenchmark[InferenceParameters]):
                     determinism.compare(*_differing(reference, _flat(output)), parameters.seed)
             is_finite = _is_finite(output)
             del output
+            if predictor.session.compiled:
+                compare_outputs(predictor.session, predictor.step, exact=parameters.precision == "fp32")
             is_first = reference is None and parameters.batch_size != "auto"  # else something ran before it
             step = capture(predictor.step) if parameters.graph else predictor.step
             result = measure_steps(

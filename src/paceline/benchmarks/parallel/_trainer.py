@@ -12,6 +12,7 @@ from torch import Tensor
 
 from paceline.benchmarks.model import precision as formats
 from paceline.benchmarks.model.session import seed_everything
+from paceline.benchmarks.model.uncompiled import Gradients
 from paceline.benchmarks.parallel._batch import draw
 from paceline.benchmarks.parallel._masters import Masters
 from paceline.benchmarks.parallel._mesh import Mesh
@@ -68,19 +69,29 @@ class ParallelTrainer:
 
     def step(self) -> Tensor | None:
         """One training step; this data-parallel rank's loss, still on the device, where the last stage is."""
-        batch = self._whole_batch()
-        self.optimizer.zero()
         scale = self.scale.value.clone()
-        with self._vocabulary_split():
-            losses = self._forward_and_backward(batch)
+        losses = self._forward_and_backward()
         self.norm = self.optimizer.step()
-        if not losses:
-            return None
-        return torch.stack([loss.detach() for loss in losses]).sum() / (
-            scale * self.loss_share * self.parameters.layout.micro_batches
-        )
+        return self._mean(losses, scale) if losses else None
 
-    def _forward_and_backward(self, batch: Batch) -> list[Tensor]:
+    def gradients(self) -> Gradients:
+        """What the weights as they are give, on one rank; no step is taken."""
+        loss = self._mean(self._forward_and_backward(), self.scale.value)
+        (stage,) = self.stages.values()
+        found = Gradients.of(loss, stage.named_parameters(), float(self.scale.value))
+        self.optimizer.zero()
+        return found
+
+    def _mean(self, losses: list[Tensor], scale: Tensor) -> Tensor:
+        share = self.loss_share * self.parameters.layout.micro_batches
+        return torch.stack([loss.detach() for loss in losses]).sum() / (scale * share)
+
+    def _forward_and_backward(self) -> list[Tensor]:
+        self.optimizer.zero()
+        with self._vocabulary_split():
+            return self._micro_batches(self._whole_batch())
+
+    def _micro_batches(self, batch: Batch) -> list[Tensor]:
         entry, head = self._divided(batch)
         if self.pipeline is not None:
             return self.pipeline.run(entry, head)

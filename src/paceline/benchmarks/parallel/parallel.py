@@ -151,6 +151,8 @@ class Parallel(Benchmark[ParallelParameters]):
                 watched.step()
             scale_before = float(trainer.scale.value)
             peak = device.peak_memory()
+            if training.compiled and ranks.world_size == 1:  # who lacks memory would leave other ranks waiting
+                self.compare(training, trainer)
             if training.is_graph:
                 watched.capture()
             result = measure_steps(
@@ -185,6 +187,14 @@ class Parallel(Benchmark[ParallelParameters]):
     def prepare(self, parameters: ParallelParameters, device: Device) -> Training:
         """Whether this device can do it, and how."""
         return _prepare(parameters, device)
+
+    def compare(self, training: Training, trainer: Trainer) -> None:
+        """Compiled with uncompiled, for the record to tell."""
+        from paceline.benchmarks.model.uncompiled import compare_gradients
+        from paceline.benchmarks.parallel._trainer import ParallelTrainer
+
+        if isinstance(trainer, ParallelTrainer):
+            compare_gradients(training, trainer.gradients)
 
     def facts(self, trainer: Trainer) -> dict[str, Any]:
         """What the record must say of the training."""

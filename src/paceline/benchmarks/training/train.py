@@ -17,6 +17,7 @@ from paceline.benchmarks.model.metrics import COMMON, LOSS, PHASES, StepWork
 from paceline.benchmarks.model.parameters import ModelParameters
 from paceline.benchmarks.model.session import Session, compile_step, open_session
 from paceline.benchmarks.model.tracing import add_trace
+from paceline.benchmarks.model.uncompiled import Gradients, compare_gradients
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import Unsupported
@@ -74,6 +75,8 @@ class Train(ModelBenchmark[TrainParameters]):
                 trace = [float(loss) for loss in losses]
                 if reference is not None:
                     determinism.compare(reference, trace, parameters.seed)
+            if trainer.session.compiled and ranks.world_size == 1:  # who lacks memory would leave other ranks waiting
+                compare_gradients(trainer.session, trainer.gradients)
             step = trainer.capture() if parameters.graph else trainer.step
             scale_before = trainer.loss_scale
             is_first = reference is None and parameters.batch_size != "auto"  # else something ran before it
@@ -115,6 +118,7 @@ class Trainer:
         self.marks = workload.marks
         apart = (isinstance(parameters, TrainParameters) and parameters.phases) or not workload.loss_compiles
         both: torch.nn.Module = _with_loss(session, compiled=session.compiled and apart)
+        self._both = both
         optimizer = parameters.optimizer if isinstance(parameters, TrainParameters) else "adamw"
         if optimizer == "adamw":
             self._optimizer: torch.optim.Optimizer = torch.optim.AdamW(
@@ -144,6 +148,20 @@ class Trainer:
 
     def step(self) -> Tensor:
         """One training step; returns its loss, still on the device."""
+        loss = self._backward()
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        self.marks("optimizer")
+        return loss
+
+    def gradients(self) -> Gradients:
+        """What the weights as they are give; no step is taken."""
+        loss = self._backward()
+        found = Gradients.of(loss, self._both.named_parameters(), self.loss_scale)
+        self._optimizer.zero_grad(set_to_none=True)
+        return found
+
+    def _backward(self) -> Tensor:
         if self._batch is None:
             raise RuntimeError("step() before load()")
         self._optimizer.zero_grad(set_to_none=True)
@@ -151,9 +169,6 @@ class Trainer:
         self.marks("criterion")
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.marks("backward")
-        self._scaler.step(self._optimizer)
-        self._scaler.update()
-        self.marks("optimizer")
         return loss.detach()
 
     @property

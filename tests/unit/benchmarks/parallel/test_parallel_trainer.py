@@ -133,3 +133,17 @@ def test_fp8_takes_the_layers_that_are_large_enough() -> None:
     wide = make(precision="fp8", fp8_least=128).fp8_layers  # the feed-forward layers are 4 x 32 wide
     assert (everything, wide) == (8, 4)
     assert make(precision="bf16").fp8_layers == 0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_looking_at_gradients_takes_no_step(precision: Any) -> None:
+    trainer, untouched = make(model="gpt2", precision=precision), make(model="gpt2", precision=precision)
+    for _ in range(2):
+        seen, again = trainer.gradients(), trainer.gradients()
+        loss, other = trainer.step(), untouched.step()
+        assert loss is not None
+        assert other is not None
+        assert float(loss) == float(other) == pytest.approx(seen.loss, rel=1e-5)
+        assert seen.norms == again.norms
+        assert trainer.norm is not None
+        assert sum(norm**2 for norm in seen.norms.values()) ** 0.5 == pytest.approx(float(trainer.norm), rel=1e-4)
