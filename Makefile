@@ -17,10 +17,10 @@ AGAIN := --reruns 2 -raR --durations 15
 STARTING := tests/integration tests/fault tests/browser
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all lint bench docs clean
+.PHONY: help run test test-all test-torch lint bench docs clean
 
 help: ## show this
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 # torch comes first and alone: whatever depends on it then takes the build that is there.
 $(VENV)/.run: pyproject.toml constraints.txt
@@ -46,6 +46,17 @@ test: lint ## everything that must hold: lint, types, import contract, tests
 
 test-all: test ## also with every serving software that can be installed here
 	$(BIN)/python -m pytest tests/integration -m all_servers
+
+# What compilers do differs from version to version of torch, and GPUs often run an older one.
+OTHER := $(VENV)-torch-$(TORCH)
+test-torch: ## unit tests with another torch, in an environment of its own (gigabytes): make test-torch TORCH=2.11.0
+	@test -n "$(TORCH)" || { echo 'TORCH is not set; for example: make test-torch TORCH=2.11.0' >&2; exit 2; }
+	test -x $(OTHER)/bin/python || $(PYTHON) -m venv $(OTHER)
+	grep -vE '^(torch|torchvision|torchao|setuptools)==' constraints.txt > $(OTHER)/constraints.txt
+	echo 'torch==$(TORCH)' >> $(OTHER)/constraints.txt
+	$(OTHER)/bin/python -m pip --disable-pip-version-check install -q -c $(OTHER)/constraints.txt torch
+	$(OTHER)/bin/python -m pip --disable-pip-version-check install -q -c $(OTHER)/constraints.txt --editable '.[dev]'
+	$(OTHER)/bin/python -m pytest tests/unit tests/property --numprocesses auto --maxprocesses 8 $(BESIDE) $(AGAIN)
 
 lint: $(VENV)/.dev ## style, types and the arrows of the design
 	$(BIN)/ruff check .
