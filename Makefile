@@ -52,7 +52,7 @@ OTHER := $(VENV)-torch-$(TORCH)
 test-torch: ## unit tests with another torch, in an environment of its own (gigabytes): make test-torch TORCH=2.11.0
 	@test -n "$(TORCH)" || { echo 'TORCH is not set; for example: make test-torch TORCH=2.11.0' >&2; exit 2; }
 	test -x $(OTHER)/bin/python || $(PYTHON) -m venv $(OTHER)
-	grep -vE '^(torch|torchvision|torchao|setuptools)==' constraints.txt > $(OTHER)/constraints.txt
+	grep -vE '^(torch|torchvision|torchao|setuptools|sympy)==' constraints.txt > $(OTHER)/constraints.txt
 	echo 'torch==$(TORCH)' >> $(OTHER)/constraints.txt
 	$(OTHER)/bin/python -m pip --disable-pip-version-check install -q -c $(OTHER)/constraints.txt torch
 	$(OTHER)/bin/python -m pip --disable-pip-version-check install -q -c $(OTHER)/constraints.txt --editable '.[dev]'

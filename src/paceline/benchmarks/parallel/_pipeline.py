@@ -82,6 +82,11 @@ class WatchedStage(PipelineStage):
         with self.watch.span("busy"):
             return super().backward_weight_one_chunk(*arguments, **more)
 
+    def _get_init_p2p_neighbors_ops(self) -> list[Any]:
+        # Where a schedule is a V, a stage's neighbour may be on its own rank; torch 2.11 then sends to itself here,
+        # which gloo refuses. Batches go from one to the other without being sent in any version.
+        return [one for one in super()._get_init_p2p_neighbors_ops() if one.group_peer != self.group_rank]
+
 
 class Pipeline:
     """All micro-batches of a step through all stages, in the order of a schedule."""
