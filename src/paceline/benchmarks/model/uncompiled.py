@@ -71,7 +71,10 @@ def compare_outputs(session: Stepped, forward: Callable[[], object], *, exact: b
     """Let the session's facts, or a doubt, tell whether the compiled forward pass agrees with the uncompiled one."""
     with _as_far_as_possible(session):
         wanted = _uncompiled(forward)
-        pairs = [(one.float(), other.float()) for one, other in zip(*map(_tensors, (forward(), wanted)), strict=True)]
+        pairs = [
+            (one.detach().float(), other.detach().float())
+            for one, other in zip(*map(_tensors, (forward(), wanted)), strict=True)
+        ]
         apart = max((_part(one - other, other) for one, other in pairs), default=0.0)
         longer = max((abs(1.0 - _part(one, other)) for one, other in pairs), default=0.0)
         if not math.isfinite(apart):
