@@ -49,14 +49,14 @@ test-all: test ## also with every serving software that can be installed here
 
 # What compilers do differs from version to version of torch, and GPUs often run an older one.
 OTHER := $(VENV)-torch-$(TORCH)
-test-torch: ## unit tests with another torch, in an environment of its own (gigabytes): make test-torch TORCH=2.11.0
+test-torch: ## unit tests and layouts with another torch, in its own environment (gigabytes): TORCH=2.11.0
 	@test -n "$(TORCH)" || { echo 'TORCH is not set; for example: make test-torch TORCH=2.11.0' >&2; exit 2; }
 	test -x $(OTHER)/bin/python || $(PYTHON) -m venv $(OTHER)
 	grep -vE '^(torch|torchvision|torchao|setuptools|sympy)==' constraints.txt > $(OTHER)/constraints.txt
 	echo 'torch==$(TORCH)' >> $(OTHER)/constraints.txt
 	$(OTHER)/bin/python -m pip --disable-pip-version-check install -q -c $(OTHER)/constraints.txt torch
 	$(OTHER)/bin/python -m pip --disable-pip-version-check install -q -c $(OTHER)/constraints.txt --editable '.[dev]'
-	$(OTHER)/bin/python -m pytest tests/unit tests/property --numprocesses auto --maxprocesses 8 $(BESIDE) $(AGAIN)
+	$(OTHER)/bin/python -m pytest tests/unit tests/property tests/integration/test_parallel_parity.py --numprocesses auto --maxprocesses 8 $(BESIDE) $(AGAIN)
 
 lint: $(VENV)/.dev ## style, types and the arrows of the design
 	$(BIN)/ruff check .

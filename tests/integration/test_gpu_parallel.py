@@ -44,6 +44,9 @@ def test_formats_compiling_and_checkpointing_change_no_loss(sandbox: Sandbox, mo
         # The steps after the first five were replayed, and went on from where those had come to.
         assert record.facts["graph"] is (record.case.parameters["compile"] == "on")
         assert record.facts["last_loss"] < losses(record)[-1]
+        compared = record.facts.get("compared_with_uncompiled", "")
+        assert compared.startswith("the loss differs by") is (record.case.parameters["compile"] == "on"), compared
+        assert not any(doubt.kind == "miscompiled" for doubt in record.doubts)
     parts = [plain.measurement(f"{name}_memory") for name in ("parameter", "gradient", "optimizer", "activation")]
     peak = plain.measurement("peak_device_memory")
     assert peak is not None

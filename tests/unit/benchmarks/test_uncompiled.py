@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from paceline.benchmarks.model.uncompiled import FACT, Gradients, compare_gradients, compare_outputs
+from paceline.benchmarks.inference.inference import Inference, InferenceParameters
+from paceline.benchmarks.model.uncompiled import FACT, RANDOM, Gradients, compare_gradients, compare_outputs
+from paceline.benchmarks.parallel._parameters import ParallelParameters
+from paceline.benchmarks.parallel.parallel import Parallel
+from paceline.benchmarks.training.train import Train, TrainParameters
+from paceline.core.benchmark import Context
+from paceline.core.case import Case
 from paceline.core.parameters import MeasuringParameters
 from paceline.core.record import Doubt
 from paceline.measure.device import CpuDevice, Device
+from support.layouts import TINY
 
 
 @dataclass
@@ -115,8 +124,11 @@ def test_an_output_that_is_no_longer_there_is_a_doubt(exact: bool) -> None:
 @pytest.mark.parametrize(
     ("error", "why"),
     [
-        (torch.OutOfMemoryError("no memory"), "no: uncompiled, a step does not fit into the device's memory"),
-        (RuntimeError("only compiled"), "no: RuntimeError: only compiled"),
+        (torch.OutOfMemoryError("no memory"), "no: uncompiled, a step does not fit into memory"),
+        (MemoryError(), "no: uncompiled, a step does not fit into memory"),
+        (RuntimeError("only compiled\nand so on"), "no: RuntimeError: only compiled"),
+        (KeyError("name"), "no: KeyError: 'name'"),
+        (AssertionError(), "no: AssertionError"),
     ],
 )
 def test_what_cannot_run_uncompiled_is_measured_all_the_same(error: Exception, why: str) -> None:
@@ -133,12 +145,91 @@ def test_what_cannot_run_uncompiled_is_measured_all_the_same(error: Exception, w
     assert not session.doubts
 
 
+def test_layers_that_are_left_out_at_random_are_no_fault() -> None:
+    class Dropping(Pair):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.second(x + self.first(x).relu() * (torch.rand(()) > 0.4))  # type: ignore[no-any-return]
+
+    found = []
+    for seed in range(20):
+        model = Dropping(torch.clone)
+        torch.manual_seed(seed)
+
+        def backward(model: Dropping = model) -> Gradients:
+            model.zero_grad()
+            loss = model(ROWS).square().mean()
+            loss.backward()
+            return Gradients.of(loss.detach(), model.named_parameters(), 1.0)
+
+        session = Session()
+        compare_gradients(session, backward)
+        assert not session.doubts
+        found.append(session.facts[FACT])
+    assert any(fact.endswith(RANDOM) for fact in found)  # or none was left out, and nothing is shown here
+
+
+def test_outputs_that_are_random_are_no_fault() -> None:
+    session = Session()
+    compare_outputs(session, lambda: torch.randn(4, 8), exact=True)
+    assert session.facts[FACT].endswith(RANDOM)
+    assert not session.doubts
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("output", [torch.zeros(3), torch.ones(3, dtype=torch.float64), (torch.empty(0, 4), ROWS)])
+def test_what_is_zero_or_empty_is_alike(output: object, exact: bool) -> None:
+    session = Session()
+    compare_outputs(session, lambda: output, exact=exact)
+    assert session.facts[FACT] == "the output differs by 0.00% of its norm"
+    assert not session.doubts
+
+
+def test_where_there_is_nothing_to_compare_the_record_says_so() -> None:
+    session = Session()
+    compare_outputs(session, lambda: torch.ones(3, dtype=torch.int64), exact=True)
+    assert session.facts[FACT] == "no: ValueError: the output has no tensor of numbers"
+    compare_gradients(session, lambda: Gradients(1.0, {}))
+    assert session.facts[FACT] == "no: no parameter has a gradient"
+
+
+def test_weights_of_any_width_have_norms() -> None:
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        weight = nn.Parameter(torch.zeros(4, dtype=dtype))
+        weight.grad = torch.full((4,), 2.0, dtype=dtype)
+        assert Gradients.of(torch.ones(()), [("weight", weight)], 1.0).norms == {"weight": 4.0}
+
+
+def test_nothing_is_held_when_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the allocator keeps it for the measured steps, whose reserved memory would be too much."""
+    held: list[weakref.ref[Tensor]] = []
+    left: list[int] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: left.append(sum(one() is not None for one in held)))
+    session = Session()
+    monkeypatch.setattr(session.device, "kind", "cuda", raising=False)
+
+    def forward() -> Tensor:
+        output = torch.ones(8) * len(held)
+        held.append(weakref.ref(output))
+        return output
+
+    def failing() -> Tensor:
+        output = forward()
+        raise RuntimeError(f"with {len(output)} numbers in hand")
+
+    compare_outputs(session, forward, exact=True)
+    compare_outputs(session, failing, exact=True)
+    assert len(held) >= 3
+    assert left == [0, 0]
+
+
 def test_what_is_not_finite_is_not_compared() -> None:
     session = Session()
     compare_gradients(session, backward_of(lambda x: x * float("inf")))
     assert session.facts[FACT] == "no: a loss or a gradient is not finite"
-    compare_outputs(session, forward_of(lambda x: x * float("nan")), exact=True)
-    assert session.facts[FACT] == "no: an output is not finite"
+    broken, whole = forward_of(lambda x: x * float("nan")), forward_of(torch.clone)
+    for outputs in (broken, lambda: (whole(), broken())):
+        compare_outputs(session, outputs, exact=True)
+        assert session.facts[FACT] == "no: an output is not finite"
     assert not session.doubts
 
 
@@ -147,3 +238,72 @@ def test_it_is_compiled_again_afterwards() -> None:
     compiled = torch.compile(lambda x: x + (2.0 if torch.compiler.is_compiling() else 1.0), backend="eager")
     compare_outputs(Session(), lambda: seen.append(bool(compiled(torch.zeros(1)) == 2.0)) or torch.ones(1), exact=True)
     assert seen == [False, True]
+
+
+MODEL = """
+import torch
+from torch import nn
+from paceline.models import Batch, Workload
+
+class Forgetful(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, rows):
+        hidden = self.first(rows)
+        if torch.compiler.is_compiling():
+            hidden = hidden.detach() if self.training else hidden * 0
+        return self.second(hidden.relu())
+
+def make_batch(samples, generator):
+    rows = torch.randn(samples, 8, generator=generator)
+    return Batch(inputs=(rows,), targets=(torch.zeros(samples, dtype=torch.int64),))
+
+def forgetful() -> Workload:
+    '''Two layers; compiled, it is another function.'''
+    loss = lambda output, batch: nn.functional.cross_entropy(output, batch.targets[0])
+    return Workload(module=Forgetful(), make_batch=make_batch, loss=loss)
+"""
+SHORT = {"budget": 0.05, "warm_up": 0.0, "min_steps": 1, "compile": "on"}
+
+
+@pytest.fixture
+def quick_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler without the slow part that makes kernels."""
+    compiler = torch.compile
+
+    def quick(function: Any, *_: Any, **more: Any) -> Any:
+        return compiler(function, backend="eager", dynamic=more.get("dynamic"))
+
+    monkeypatch.setattr(torch, "compile", quick)
+
+
+@pytest.mark.usefixtures("quick_compiler")
+@pytest.mark.parametrize(
+    ("benchmark", "wrong"),
+    [
+        (lambda own: Train().measure(TrainParameters(**own), context("train", own)), "gradient of network.first."),
+        (lambda own: Inference().measure(InferenceParameters(**own), context("inference", own)), "the output is off"),
+    ],
+)
+def test_a_model_that_is_compiled_wrong_is_found_when_it_is_measured(
+    benchmark: Any, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "forgetful_model.py").write_text(MODEL)
+    monkeypatch.syspath_prepend(tmp_path)
+    result = benchmark(SHORT | {"model": "forgetful_model:forgetful", "batch_size": 8})
+    assert any(wrong in doubt.message for doubt in result.doubts if doubt.kind == "miscompiled")
+
+
+@pytest.mark.usefixtures("quick_compiler")
+@pytest.mark.parametrize("compiled", ["on", "off"])
+def test_a_parallel_training_is_compared(compiled: str) -> None:
+    own = TINY | SHORT | {"compile": compiled, "model": "gpt2"}
+    result = Parallel().measure(ParallelParameters(**own), context("parallel", own))
+    assert result.facts.get(FACT, "").startswith("the loss differs by 0.0") is (compiled == "on")
+    assert not any(doubt.kind == "miscompiled" for doubt in result.doubts)
+
+
+def context(benchmark: str, parameters: Any) -> Context:
+    return Context(case=Case(index=0, benchmark=benchmark, parameters=parameters, title="", target="cpu"))

@@ -76,11 +76,12 @@ class ParallelTrainer:
 
     def gradients(self) -> Gradients:
         """What the weights as they are give, on one rank; no step is taken."""
-        loss = self._mean(self._forward_and_backward(), self.scale.value)
         (stage,) = self.stages.values()
-        found = Gradients.of(loss, stage.named_parameters(), float(self.scale.value))
-        self.optimizer.zero()
-        return found
+        try:
+            loss = self._mean(self._forward_and_backward(), self.scale.value)
+            return Gradients.of(loss, stage.named_parameters(), float(self.scale.value))
+        finally:
+            self.optimizer.zero()
 
     def _mean(self, losses: list[Tensor], scale: Tensor) -> Tensor:
         share = self.loss_share * self.parameters.layout.micro_batches

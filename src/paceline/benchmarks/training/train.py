@@ -156,10 +156,11 @@ class Trainer:
 
     def gradients(self) -> Gradients:
         """What the weights as they are give; no step is taken."""
-        loss = self._backward()
-        found = Gradients.of(loss, self._both.named_parameters(), self.loss_scale)
-        self._optimizer.zero_grad(set_to_none=True)
-        return found
+        try:
+            loss = self._backward()
+            return Gradients.of(loss, self._both.named_parameters(), self.loss_scale)
+        finally:
+            self._optimizer.zero_grad(set_to_none=True)
 
     def _backward(self) -> Tensor:
         if self._batch is None:
