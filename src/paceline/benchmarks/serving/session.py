@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -134,7 +135,7 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[Session]:
             made = made_requests(parameters, server, endpoint, allow_import=need.allow_import)
             say("calibrating the load generator")
             sent = Kind.of(endpoint, made.prepared)
-            ceiling = _ceiling(clients, place, sent)
+            ceiling = _ceiling(clients, place, sent, _needed(parameters))
             session = Session(
                 parameters,
                 context,
@@ -179,9 +180,17 @@ def _cable(load: LoadParameters | None) -> Iterator[Cable | None]:
         yield cable
 
 
-def _ceiling(clients: ClientHosts | None, place: Place, sent: Kind) -> Ceiling:
+def _needed(parameters: ServeParameters) -> float:
+    """Requests per second of the load, where that is known: a search, and users who wait, send as fast as they can."""
+    load = parameters.load
+    if load is None or load.loop != "open":
+        return math.inf
+    return load.schedule(np.random.default_rng(parameters.seed)).peak_rate
+
+
+def _ceiling(clients: ClientHosts | None, place: Place, sent: Kind, needed: float) -> Ceiling:
     if clients is None:
-        return calibrate((place.load[0], place.server[0]), sent)
+        return calibrate((place.load[0], place.server[0]), sent, needed=needed)
     clients.calibrate(sent)
     return clients.weakest
 

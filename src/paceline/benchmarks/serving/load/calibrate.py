@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -36,6 +37,8 @@ _DISTURBED = 5e-3  # s late at the slowest rate: somebody else had the core, whi
 _LATE = 0.05  # s at the 99th percentile: later, and the rate was not kept
 _BUSY_BEFORE = 5  # times its own time that a large request may be late: the worker was sending another one
 _AGAIN = 2  # times, after a disturbance: a ceiling of nothing would bound a whole search
+_FAR = 4.0  # times the load: a disturbed worker can do at least what it did, which is enough for so little
+_A_WHILE = 600.0  # s for which that holds
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _REQUEST = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[0.0,0.0,0.0,0.0]}]}'
 _SMALL = 4096  # bytes: below, the size of a request costs nothing beside the request
@@ -110,11 +113,16 @@ class Ceiling:
         return cls(float(words["rate"]), float(words["requests_per_cpu_second"]), probes)
 
 
-def calibrate(cpus: Sequence[int] | None = None, kind: Kind = SMALL, *, is_fresh: bool = False) -> Ceiling:
-    """The ceiling of one worker on the first of these cores, with the null server on the last; known until reboot."""
+def calibrate(
+    cpus: Sequence[int] | None = None, kind: Kind = SMALL, *, is_fresh: bool = False, needed: float = math.inf
+) -> Ceiling:
+    """The ceiling of one worker on the first of these cores, with the null server on the last; known until reboot.
+
+    One that was measured while others had the core is known for a while, for loads far below it: `needed` per second.
+    """
     cores = list(cpus or sorted(os.sched_getaffinity(0)))
     key = _key(cores, kind)
-    known = None if is_fresh else _remembered(key)
+    known = None if is_fresh else _remembered(key, needed)
     if known is not None:
         return known
     if kind.grpc:
@@ -130,6 +138,8 @@ def calibrate(cpus: Sequence[int] | None = None, kind: Kind = SMALL, *, is_fresh
     is_plausible = all(one.is_kept for one in measured.probes[:-1])  # only the fastest is beyond some machines
     if measured.is_undisturbed and is_plausible and (starved < _STARVED or cores[0] == cores[-1]):
         _remember(key, measured)
+    elif measured.rate > 0:
+        _remember(_at_least(key), measured, at=time.monotonic())
     return measured
 
 
@@ -191,14 +201,24 @@ def _file() -> Path:
     return data_directory() / "cache" / "load-ceiling.json"
 
 
-def _remembered(key: str) -> Ceiling | None:
+def _at_least(key: str) -> str:
+    return f"{key} at least"
+
+
+def _remembered(key: str, needed: float = math.inf) -> Ceiling | None:
     try:
-        return Ceiling.of_words(json.loads(_file().read_text())[key])
+        known = json.loads(_file().read_text())
+        if key in known:
+            return Ceiling.of_words(known[key])
+        words = known[_at_least(key)]
+        is_enough = needed * _FAR <= float(words["rate"])
+        is_recent = 0.0 <= time.monotonic() - float(words["at"]) < _A_WHILE
+        return Ceiling.of_words(words) if is_enough and is_recent else None
     except (OSError, ValueError, LookupError, TypeError):
         return None  # never measured, or written by another version
 
 
-def _remember(key: str, ceiling: Ceiling) -> None:
+def _remember(key: str, ceiling: Ceiling, **more: float) -> None:
     """Beside others of this boot; two who write at once cost one of them a measurement, some time later."""
     try:
         known = json.loads(_file().read_text())
@@ -207,4 +227,4 @@ def _remember(key: str, ceiling: Ceiling) -> None:
         kept = {}
     with suppress(OSError):  # a read-only home costs some seconds each time, nothing else
         _file().parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(_file(), json.dumps(kept | {key: asdict(ceiling)}, indent=1))
+        write_atomic(_file(), json.dumps(kept | {key: asdict(ceiling) | more}, indent=1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +46,40 @@ def test_a_disturbed_calibration_is_made_again(
     assert calibrate.calibrate((0, 0)) == taken
     assert left == []
     assert (calibrate._remembered(calibrate._key([0, 0])) == taken) is is_kept
+
+
+def test_what_a_disturbed_worker_did_is_enough_for_a_load_far_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(null_server, "started", _nobody)
+    now = 1000.0
+    ticks = itertools.count()
+    monkeypatch.setattr(calibrate.time, "monotonic", lambda: now + 1e-6 * next(ticks))
+    measured: list[Ceiling] = []
+
+    def measure(*_: object) -> Ceiling:
+        measured.append(LATE)
+        return LATE
+
+    def measures(needed: float, **more: bool) -> bool:
+        before = len(measured)
+        assert calibrate.calibrate((0, 0), needed=needed, **more) == LATE
+        return len(measured) > before
+
+    monkeypatch.setattr(calibrate, "measure", measure)
+    assert measures(10.0)
+    assert not measures(LATE.rate / 4)
+    assert measures(LATE.rate / 3)
+    assert measures(math.inf)
+    assert measures(10.0, is_fresh=True)
+    now += 599.0
+    assert not measures(10.0)
+    now += 2.0
+    assert measures(10.0)
+    monkeypatch.setattr(calibrate, "measure", lambda *_: QUIET)
+    assert calibrate.calibrate((0, 0)) == QUIET  # from now on this is known
+    assert calibrate.calibrate((0, 0), needed=10.0) == QUIET
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 4097, 5000, 602_217, 4_816_896, 77_070_336])
