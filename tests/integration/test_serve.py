@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import time
@@ -134,6 +135,15 @@ def test_every_answered_request_is_a_latency(poisson: Record) -> None:
     assert value(poisson, "delivered") == 100.0
     answered = poisson.facts["server_statistics"]["requests"]["ok"]
     assert 20 < len(latency.samples) < answered  # the server has counted the warm-up as well
+
+
+def test_the_record_says_how_much_the_load_generator_could_have_sent(poisson: Record) -> None:
+    said = re.fullmatch(
+        r"(?:at least )?(\d+) requests/s( of .+)? from one worker against a server that does nothing",
+        poisson.facts["client_ceiling"],
+    )
+    assert said is not None, poisson.facts["client_ceiling"]
+    assert int(said[1]) > value(poisson, "offered_rate")
 
 
 def test_percentiles_and_rates_agree_with_the_samples(poisson: Record) -> None:

@@ -57,6 +57,17 @@ class Gradients:
         return math.isfinite(self.loss) and all(map(math.isfinite, self.norms.values()))
 
 
+class Deviation(NamedTuple):
+    """How far two outputs are apart, as parts of the larger norm."""
+
+    apart: float  # the norm of the difference
+    longer: float  # the difference of the norms
+
+    def is_too_much(self, *, exact: bool) -> bool:
+        """For outputs of one computation; exact ones were computed in fp32."""
+        return self.apart > MOST_OF_AN_EXACT_OUTPUT if exact else self.longer > MOST_OF_AN_OUTPUT
+
+
 def compare_gradients(session: Stepped, backward: Callable[[], Gradients]) -> None:
     """Let the session's facts, or a doubt, tell whether the compiled backward pass agrees with the uncompiled one."""
     _tell(session, lambda: _of_gradients(backward))
@@ -115,16 +126,15 @@ def _of_gradients(backward: Callable[[], Gradients]) -> Finding:
 
 def _of_outputs(forward: Callable[[], object], *, exact: bool) -> Finding:
     wanted = _uncompiled(forward)
-    apart, longer = _deviation(forward(), wanted)
-    if not math.isfinite(apart):
+    found = _deviation(forward(), wanted)
+    if not math.isfinite(found.apart):
         return Finding("no: an output is not finite")
-    fact = f"the output differs by {apart:.2%} of its norm"
-    if not (apart > MOST_OF_AN_EXACT_OUTPUT if exact else longer > MOST_OF_AN_OUTPUT):
+    fact = f"the output differs by {found.apart:.2%} of its norm"
+    if not found.is_too_much(exact=exact):
         return Finding(fact)
-    own, own_longer = _deviation(_uncompiled(forward), wanted)
-    if own > MOST_OF_AN_EXACT_OUTPUT if exact else own_longer > MOST_OF_AN_OUTPUT:
+    if _deviation(_uncompiled(forward), wanted).is_too_much(exact=exact):
         return Finding(f"{fact}, {RANDOM}")
-    return Finding(fact, f"compiled, the output is off by {apart:.0%} of its norm uncompiled")
+    return Finding(fact, f"compiled, the output is off by {found.apart:.0%} of its norm uncompiled")
 
 
 def _uncompiled(compute: Callable[[], Result]) -> Result:
@@ -147,25 +157,25 @@ def _farthest(norms: Mapping[str, float], others: Mapping[str, float]) -> tuple[
 
 
 def _each(pick: Callable[[Iterable[float]], float], passes: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Of each parameter, one of the norms that it had; no gradient is one of zero."""
+    """Of each parameter, one of the norms that it had; a parameter without a gradient counts as zero."""
     passes = list(passes)
     return {name: pick([one.get(name, 0.0) for one in passes]) for name in {key for one in passes for key in one}}
 
 
-def _deviation(found: object, wanted: object) -> tuple[float, float]:
-    """Of the output that differs most: the norm of the difference and the difference of norms, as parts of the norm."""
-    parts = [_parts(one, other) for one, other in zip(_tensors(found), _tensors(wanted), strict=True)]
-    if not parts:
+def _deviation(found: object, wanted: object) -> Deviation:
+    """Of the tensors that differ most; not a number where one of them is not finite."""
+    each = [_deviation_of(one, other) for one, other in zip(_tensors(found), _tensors(wanted), strict=True)]
+    if not each:
         raise ValueError("the output has no tensor of numbers")
-    if not all(math.isfinite(part) for pair in parts for part in pair):
-        return math.nan, math.nan
-    return max(apart for apart, _ in parts), max(longer for _, longer in parts)
+    if not all(math.isfinite(part) for one in each for part in one):
+        return Deviation(math.nan, math.nan)
+    return Deviation(max(one.apart for one in each), max(one.longer for one in each))
 
 
-def _parts(found: Tensor, wanted: Tensor) -> tuple[float, float]:
+def _deviation_of(found: Tensor, wanted: Tensor) -> Deviation:
     here, there, between = _norm(found), _norm(wanted), _norm(found - wanted)
     size = max(here, there)
-    return (between / size, abs(here - there) / size) if size else (0.0, 0.0)
+    return Deviation(between / size, abs(here - there) / size) if size else Deviation(0.0, 0.0)
 
 
 def _norm(tensor: Tensor) -> float:

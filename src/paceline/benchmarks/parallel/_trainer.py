@@ -72,20 +72,16 @@ class ParallelTrainer:
         scale = self.scale.value.clone()
         losses = self._forward_and_backward()
         self.norm = self.optimizer.step()
-        return self._mean(losses, scale) if losses else None
+        return _unscaled(losses, scale) if losses else None
 
     def gradients(self) -> Gradients:
         """What the weights as they are give, on one rank; no step is taken."""
         (stage,) = self.stages.values()
         try:
-            loss = self._mean(self._forward_and_backward(), self.scale.value)
+            loss = _unscaled(self._forward_and_backward(), self.scale.value)
             return Gradients.of(loss, stage.named_parameters(), float(self.scale.value))
         finally:
             self.optimizer.zero()
-
-    def _mean(self, losses: list[Tensor], scale: Tensor) -> Tensor:
-        share = self.loss_share * self.parameters.layout.micro_batches
-        return torch.stack([loss.detach() for loss in losses]).sum() / (scale * share)
 
     def _forward_and_backward(self) -> list[Tensor]:
         self.optimizer.zero()
@@ -178,6 +174,11 @@ class ParallelTrainer:
         if layout.data > 1:
             _share_data(stage, self.mesh.along("data"), parameters)
         return stage
+
+
+def _unscaled(losses: list[Tensor], scale: Tensor) -> Tensor:
+    """The loss of the whole batch: each of its micro-batches came with its share of it."""
+    return torch.stack([loss.detach() for loss in losses]).sum() / scale
 
 
 def _compile_parts(stage: Stage, *, whole: bool) -> None:

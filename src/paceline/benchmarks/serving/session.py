@@ -185,7 +185,7 @@ def _needed(parameters: ServeParameters) -> float:
     load = parameters.load
     if load is None or load.loop != "open":
         return math.inf
-    return load.schedule(np.random.default_rng(parameters.seed)).peak_rate
+    return load.schedule(np.random.default_rng(parameters.seed)).peak_rate  # about that of the load itself
 
 
 def _ceiling(clients: ClientHosts | None, place: Place, sent: Kind, needed: float) -> Ceiling:
@@ -232,6 +232,8 @@ def _until_steady(trace: Trace) -> float | None:
 def _facts(session: Session, source: str, sent: Kind) -> dict[str, Any]:
     place, ceiling = session.place, session.ceiling
     weakest = " of the weakest host" if session.clients is not None else ""
+    least = "" if ceiling.is_undisturbed else "at least "  # others had the core meanwhile
+    most = f"{least}{ceiling.rate:.0f} {sent} from one worker{weakest}"
     return {
         "server": session.server.describe(),
         "wire": session.endpoint.wire,
@@ -240,7 +242,7 @@ def _facts(session: Session, source: str, sent: Kind) -> dict[str, Any]:
         **({"server_cores": list(place.server)} if session.server.processes() else {}),
         **({"load_cores": list(place.load)} if place.load else {}),
         **({"client_hosts": list(session.parameters.clients.hosts)} if session.clients is not None else {}),
-        "client_ceiling": f"{ceiling.rate:.0f} {sent} from one worker{weakest} against a server that does nothing",
+        "client_ceiling": f"{most} against a server that does nothing",
         "latency_counts_from": "the intended time of each request",
     }
 
