@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import tomllib
 from pathlib import Path
 
 import pytest
 
-import paceline
 from paceline.benchmarks.compute.kernel_launch import (
     KERNEL,
     PTX,
@@ -68,15 +66,3 @@ def test_a_cpu_is_refused_with_what_to_use() -> None:
     case = Case(index=0, benchmark="kernel-launch", parameters={}, title="", target="cpu")
     with pytest.raises(Unsupported, match=r"needs an NVIDIA GPU.*--target cuda:0"):
         KernelLaunch().measure(KernelLaunchParameters(), Context(case=case))
-
-
-def test_every_c_source_is_part_of_the_package() -> None:
-    root = Path(paceline.__file__).parent
-    description = root.parents[1] / "pyproject.toml"
-    if not description.exists():
-        pytest.skip("the installed package has no pyproject.toml beside it; run the tests of a checkout")
-    patterns = tomllib.loads(description.read_text())["tool"]["setuptools"]["package-data"]["paceline"]
-    shipped = {path for pattern in patterns for path in root.glob(pattern)}
-    sources = set(root.rglob("*.c"))
-    assert SOURCE in sources
-    assert sources <= shipped
