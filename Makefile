@@ -17,7 +17,7 @@ AGAIN := --reruns 2 -raR --durations 15
 STARTING := tests/integration tests/fault tests/browser
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-torch lint bench docs clean
+.PHONY: help run test test-all test-torch lint bench docs site clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -31,6 +31,12 @@ $(VENV)/.run: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.run
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+# Light: neither torch nor what else is needed to measure.
+$(VENV)/.site: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[site]'
 	@touch $@
 
 run: $(VENV)/.run ## measure this machine with the suite 'quick' and write paceline-report.html
@@ -69,6 +75,11 @@ bench: $(VENV)/.dev ## Paceline's own speed, as ratios
 
 docs: $(VENV)/.dev ## generate docs/reference from the code
 	$(BIN)/python docs/generate.py
+
+site: $(VENV)/.site ## the documentation as a site, in build/site; a broken link is an error
+	rm -rf build/site
+	$(BIN)/python -m sphinx -c docs/site -d build/site-cache -W --keep-going -q . build/site
+	@echo 'open build/site/index.html'
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build
