@@ -61,6 +61,12 @@ def _out_of_the_collectors_sight() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="module")
+def with_long(request: pytest.FixtureRequest) -> bool:
+    """Whether long tests of this file run too: what they share with the others must then be whole."""
+    return any(item.path == request.path and item.get_closest_marker("long") for item in request.session.items)
+
+
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
     """A place to start real processes in; whatever they leave running ends with the test."""

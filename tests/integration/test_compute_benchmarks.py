@@ -110,6 +110,7 @@ def test_a_convolution_is_measured_forward_and_both_ways_backward(records: dict[
     assert all(rate > 0 for rate in rates)
 
 
+@pytest.mark.long
 def test_a_users_own_list_is_measured_whole_and_in_its_order(sandbox: Sandbox) -> None:
     names = [f"f{number}" for number in range(14)]
     sandbox.write("mine.yaml", json.dumps([{"m": 8, "n": 8, "k": 8 + n, "name": name} for n, name in enumerate(names)]))
@@ -133,6 +134,7 @@ def test_an_axis_that_the_ranks_cannot_share_is_refused(sandbox: Sandbox) -> Non
     assert "k = 33 cannot be divided over 2 ranks" in done.stderr
 
 
+@pytest.mark.long
 def test_one_model_can_be_named_on_the_command_line(sandbox: Sandbox) -> None:
     done = sandbox.run("run", "blas-functions", "--models", "resnet18", "--steps", "2", "--warm-up", "0", "--no-report")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -97,6 +97,7 @@ def test_a_job_from_the_command_line_runs_and_shows_its_report(sandbox: Sandbox)
     assert sandbox.left_behind() == []
 
 
+@pytest.mark.long
 def test_a_leader_killed_in_the_middle_loses_nothing_and_counts_nothing_twice(sandbox: Sandbox) -> None:
     suite = sandbox.suite(*({"benchmark": "nap", "duration": "1s", "steps": n} for n in (1, 2, 3)))
     with leader(sandbox, end=signal.SIGKILL) as (_, url):
@@ -117,6 +118,7 @@ def test_a_leader_killed_in_the_middle_loses_nothing_and_counts_nothing_twice(sa
     assert sandbox.left_behind() == []
 
 
+@pytest.mark.long
 def test_what_runs_goes_on_while_nobody_leads(sandbox: Sandbox) -> None:
     suite = sandbox.suite({"benchmark": "nap", "duration": "1s", "steps": 2})
     with leader(sandbox) as (process, url):
@@ -139,6 +141,7 @@ def test_a_running_job_is_cancelled(sandbox: Sandbox) -> None:
     assert sandbox.left_behind() == []
 
 
+@pytest.mark.long
 def test_tokens_let_people_in(sandbox: Sandbox) -> None:
     made = sandbox.run("token", "create", "ann", "--scope", "submit")
     token = made.stdout.strip()
@@ -160,6 +163,7 @@ def test_tokens_let_people_in(sandbox: Sandbox) -> None:
         )
 
 
+@pytest.mark.long
 def test_a_wide_door_needs_a_token_and_tls_keeps_it_secret(sandbox: Sandbox) -> None:
     wide = sandbox.run("leader", "--host", "0.0.0.0", "--port", "0")
     assert (wide.returncode, "paceline token create NAME --scope submit" in wide.stderr) == (2, True)

@@ -57,7 +57,7 @@ def test_the_suite_fits_every_machine_and_every_case_of_it_is_read(gpus: int) ->
     assert gpus == 0 or {"cpu", "cuda:0", "cuda:*"} == {case.target for case in cases}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_measured_once_shown_and_used_ever_after(sandbox: Sandbox) -> None:
     measured = sandbox.run(*MEASURE, "--json")
     assert measured.returncode == 0, measured.stdout + measured.stderr
@@ -126,7 +126,7 @@ def test_without_a_profile_the_machine_says_how_to_get_one(sandbox: Sandbox) -> 
     ],
 )
 def test_bad_input_is_refused_in_one_line(sandbox: Sandbox, arguments: tuple[str, ...], words: str) -> None:
-    done = sandbox.run("machine", *arguments)
+    done = sandbox.ask("machine", *arguments)
     assert done.returncode == 2
     assert words in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -118,7 +118,7 @@ def test_a_training_of_two_ranks_yields_its_figures_and_says_where_they_come_fro
     assert sandbox.left_behind() == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_whatever_goes_wrong_is_an_outcome_with_its_cause(sandbox: Sandbox, checkout: Path) -> None:
     ways = ("raises", "no-memory", "ends-early", "diverges", "no-gpu", "no-module")
     suite = sandbox.suite(*(training(checkout, behave) for behave in ways))

@@ -44,6 +44,7 @@ def test_stream_measures_all_four_and_triad_leads(sandbox: Sandbox) -> None:
     assert record.measurement("peak_share") is None, "nobody knows the peak of a CPU"
 
 
+@pytest.mark.long
 def test_stream_without_a_compiler_falls_back_to_torch(sandbox: Sandbox) -> None:
     done = sandbox.run("run", "stream", "--size", "1MiB", *SHORT, env={"CC": "no-such-compiler"})
     assert done.returncode == 0, done.stderr
@@ -61,6 +62,7 @@ def test_a_missing_compiler_is_named_where_nothing_else_will_do(sandbox: Sandbox
     assert "correct $CC" in record.cause.message
 
 
+@pytest.mark.long
 def test_latency_grows_from_the_first_cache_to_main_memory(sandbox: Sandbox) -> None:
     [record] = measured(sandbox, "memory-latency", "--sizes", "8KiB,256MiB", *SHORT)
     found = points(record, "latency")
@@ -91,6 +93,7 @@ def test_contradictions_are_refused_at_once(sandbox: Sandbox) -> None:
     assert "one or the other" in done.stderr
 
 
+@pytest.mark.long
 def test_two_ranks_copy_together_and_their_rates_add_up(sandbox: Sandbox) -> None:
     [record] = measured(sandbox, "copy", "--ranks", "2", "--sizes", "1MiB", *SHORT)
     assert record.outcome is Outcome.OK

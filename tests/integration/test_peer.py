@@ -41,6 +41,7 @@ def test_what_is_no_peer_is_refused_with_those_that_fit(sandbox: Sandbox, peer: 
     assert done.stderr.splitlines() == [f"paceline: --peer {peer}: {words}"]
 
 
+@pytest.mark.long
 def test_a_run_with_a_peer_is_resumed_with_it(sandbox: Sandbox) -> None:
     long = {"benchmark": "nap", "duration": "1500ms", "steps": 1}
     suite = sandbox.suite({"benchmark": "nap", "duration": "20ms"}, long)

@@ -60,7 +60,7 @@ def frozen() -> Workload:
 def test_flags_and_settings_override_every_case_that_has_the_parameter(sandbox: Sandbox) -> None:
     suite = sandbox.suite({"benchmark": "nap", "steps": 7}, {"benchmark": "exits"})
     options = ("--set", "nap.duration=10ms,20ms", "--timeout", "2min", "--repeat", "2")
-    done = sandbox.run("run", suite, *options, "--dry-run", "--json")
+    done = sandbox.ask("run", suite, *options, "--dry-run", "--json")
     assert done.returncode == 0
     cases = [json.loads(line) for line in done.stdout.splitlines()]
     naps, exits = [c for c in cases if c["benchmark"] == "nap"], [c for c in cases if c["benchmark"] == "exits"]
@@ -75,7 +75,7 @@ def test_flags_and_settings_override_every_case_that_has_the_parameter(sandbox: 
 
 def test_only_leaves_what_has_all_words_of_one_of_them(sandbox: Sandbox) -> None:
     suite = sandbox.suite({"benchmark": "nap", "duration": ["10ms", "20ms", "30ms"]}, {"benchmark": "refuses"})
-    done = sandbox.run("run", suite, "--only", "NAP 0.02", "--only", "refuses", "--peer", "doze", "--dry-run", "--json")
+    done = sandbox.ask("run", suite, "--only", "NAP 0.02", "--only", "refuses", "--peer", "doze", "--dry-run", "--json")
     assert done.returncode == 0, done.stderr
     cases = [Case.model_validate_json(line) for line in done.stdout.splitlines()]
     assert [(case.index, case.benchmark) for case in cases] == [(0, "nap"), (1, "doze"), (2, "refuses")]
@@ -98,13 +98,13 @@ def test_a_run_of_some_cases_is_whole_with_them(sandbox: Sandbox) -> None:
     ],
 )
 def test_only_what_there_is_can_be_left(sandbox: Sandbox, options: tuple[str, ...], says: str) -> None:
-    done = sandbox.run("run", *options)
+    done = sandbox.ask("run", *options)
     assert done.returncode == 2
     assert says in done.stderr
 
 
 def test_a_dry_run_for_people_has_one_line_per_case_and_stores_nothing(sandbox: Sandbox) -> None:
-    done = sandbox.run("run", "nap", "--duration", "10ms,20ms", "--dry-run")
+    done = sandbox.ask("run", "nap", "--duration", "10ms,20ms", "--dry-run")
     assert done.returncode == 0
     assert [line.split()[:3] for line in done.stdout.splitlines()] == [
         ["1", "nap", "duration=0.01"],

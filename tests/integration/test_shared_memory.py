@@ -219,6 +219,7 @@ def test_where_there_is_no_shared_memory_another_wire_is_named(
         shared_requests([{"x": X}], server.endpoint("kserve-shm"))
 
 
+@pytest.mark.long
 def test_a_run_says_where_its_requests_were(sandbox: Sandbox) -> None:
     case = {
         "benchmark": "serve",
