@@ -78,4 +78,4 @@ docs: $(VENV)/.dev ## generate docs/reference from the code
 	$(BIN)/python docs/generate.py
 
 clean: ## remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build

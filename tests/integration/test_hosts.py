@@ -152,7 +152,7 @@ def test_a_first_host_that_the_others_do_not_reach_is_said_before_anything_is_me
     assert sandbox.left_behind() == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_processes_that_a_launcher_started_on_two_hosts_find_each_other(hosts: TwoHosts, sandbox: Sandbox) -> None:
     """The first host's name is the loopback there, so that gloo alone would tell the second to call itself."""
 

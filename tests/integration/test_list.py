@@ -95,7 +95,7 @@ def test_a_broken_module_says_why_and_everything_beside_it_works(sandbox: Sandbo
         pytest.param(
             *("sad_plugin.deeper", "raise OSError('no driver')", "OSError: no driver"), marks=pytest.mark.long
         ),
-        ("sad_plugin", "import sys; sys.exit('I leave')", "I leave"),
+        pytest.param("sad_plugin", "import sys; sys.exit('I leave')", "I leave", marks=pytest.mark.long),
         pytest.param("sad_plugin", None, "sad_plugin", marks=pytest.mark.long),
         ("sad_plugin.deeper", None, "sad_plugin"),
     ],

@@ -85,12 +85,12 @@ class Sandbox:
         """`paceline ...` until it ends."""
         return self.call([sys.executable, "-m", "paceline", *arguments], env=env, **more)
 
-    def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def ask(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """The same in a copy of a process that has imported everything: for tests of what a command says."""
         said = [self.folder / name for name in ("stdout.txt", "stderr.txt")]
         for path in said:
             path.write_bytes(b"")
-        order = {"arguments": arguments, "environment": self.environment(), "folder": str(self.work)}
+        order = {"arguments": arguments, "environment": self.environment(env), "folder": str(self.work)}
         code = _copies().run(order | {"stdout": str(said[0]), "stderr": str(said[1])})
         return subprocess.CompletedProcess(["paceline", *arguments], code, *(path.read_text() for path in said))
 
