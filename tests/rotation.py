@@ -102,6 +102,8 @@ def run_file(file: File, deadline: float) -> Turn:
             stdout=output,
             stderr=output,
             start_new_session=True,
+            # What starts this may ignore the terminal's interrupt, as shells do for what runs in the background.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         try:
             code = process.wait(deadline - begin)

@@ -52,7 +52,7 @@ def test_what_cannot_be_in_turns_is_refused(sandbox: Sandbox) -> None:
         (("--ab", "duration=1ms", "--ab", "duration=2ms", "--peer", "doze"), "nor --peer"),
         (("--ab", "duration=1ms", "--ab", "duration=2ms", "--repeat", "2"), "use --rounds"),
     ):
-        done = sandbox.run("run", "nap", *words)
+        done = sandbox.ask("run", "nap", *words)
         assert done.returncode == 2
         assert told in done.stderr
         assert len(done.stderr.splitlines()) == 1

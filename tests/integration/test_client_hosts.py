@@ -179,7 +179,7 @@ def start_in(host: str, sandbox: Sandbox, *words: str) -> Watched:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_hosts_ask_a_server_on_the_first(hosts: TwoHosts, sandbox: Sandbox) -> None:
     before = hosts.carried()
     run = start_in(hosts.first, sandbox, *asked_from(hosts), "--load.rate", "100", "--load.requests", "200")

@@ -122,14 +122,14 @@ def test_a_users_own_list_is_measured_whole_and_in_its_order(sandbox: Sandbox) -
 def test_a_mistake_in_a_list_is_refused_before_anything_runs(sandbox: Sandbox) -> None:
     sandbox.write("mine.yaml", "- {m: 8, n: 8}\n")
     suite = sandbox.suite({"benchmark": "nap", "duration": "1ms"}, {"benchmark": "blas-functions", "file": "mine.yaml"})
-    done = sandbox.run("run", suite)
+    done = sandbox.ask("run", suite)
     assert done.returncode == 2
     assert "mine.yaml, entry 1: 'k' is missing; write it like" in done.stderr
     assert not sandbox.store.exists()
 
 
 def test_an_axis_that_the_ranks_cannot_share_is_refused(sandbox: Sandbox) -> None:
-    done = sandbox.run("run", "sharding-matmul", "--ranks", "2", "--k", "33")
+    done = sandbox.ask("run", "sharding-matmul", "--ranks", "2", "--k", "33")
     assert done.returncode == 2
     assert "k = 33 cannot be divided over 2 ranks" in done.stderr
 

@@ -138,6 +138,7 @@ def test_a_rank_that_fails_is_the_cause_and_nothing_is_tried_again(cluster: Clus
     assert any("rank one has a fault of its own" in line for line in told), "who failed tells it as well"
 
 
+@pytest.mark.long
 def test_cancelling_stops_both(cluster: Cluster) -> None:
     cluster.submit({"name": "long", "cases": [{"benchmark": "nap", "duration": "300s", "steps": 3000}]})
     cluster.until_running()

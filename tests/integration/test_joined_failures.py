@@ -56,6 +56,7 @@ def is_training(runner: int) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_the_rank_that_failed_first_is_the_cause_although_it_is_not_the_first_rank(sandbox: Sandbox) -> None:
     words = ["run", "rankfail", "--how", "both", "--timeout", "90s", "--no-report"]
     port = free_port()

@@ -47,6 +47,7 @@ def assert_one_record_of_two_ranks(sandbox: Sandbox) -> None:
     assert rows.stdout.count("finished") == 1
 
 
+@pytest.mark.long
 def test_torchrun_joins_its_processes_into_one_run(sandbox: Sandbox) -> None:
     command = [TORCHRUN, "--nproc-per-node", "2", "--master-port", free_port(), "-m", "paceline", *TRAIN, *QUICK]
     done = sandbox.call(command)

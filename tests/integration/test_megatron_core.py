@@ -12,7 +12,7 @@ from support.cli import sandbox_in
 
 # Whether it is there, without the seconds that importing it takes.
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(not find_spec("megatron"), reason="needs megatron-core: pip install 'paceline[megatron]'"),
 ]
 
@@ -25,13 +25,12 @@ MESHES: dict[str, dict[str, object]] = {
     "1x2x1": {"tensor": 2, "micro_batch": 8},
     "1x1x2": {"pipeline": 2, "micro_batch": 2, "checkpointing": True},
 }
-SHORT = ("gpt2 by parallel", "gpt2 alone", "bert alone", "gpt2 2x1x1", "impossible")
 PLACES = [(model, mesh) for model in ("gpt2", "bert") for mesh in MESHES]
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory, with_long: bool) -> Iterator[dict[str, Record]]:
-    """Everything in one run, by name; or what the short tests need."""
+def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Record]]:
+    """Everything in one run, by name."""
     megatron, ours = COMMON | {"benchmark": "megatron-core"}, COMMON | {"benchmark": "parallel"}
     cases: dict[str, dict[str, object]] = {"gpt2 by parallel": ours | ALONE | {"model": "gpt2"}}
     for model in ("gpt2", "bert"):
@@ -39,8 +38,6 @@ def records(tmp_path_factory: pytest.TempPathFactory, with_long: bool) -> Iterat
         cases |= {f"{model} {mesh}": megatron | sizes | {"model": model} for mesh, sizes in MESHES.items()}
     cases["2x2x2"] = megatron | {"data": 2, "tensor": 2, "pipeline": 2, "micro_batch": 2}
     cases["impossible"] = megatron | MESHES["1x1x2"] | {"layers": 3}
-    if not with_long:
-        cases = {name: cases[name] for name in SHORT}
     with sandbox_in(tmp_path_factory.mktemp("megatron") / "sandbox") as sandbox:
         done = sandbox.run("run", sandbox.suite(*cases.values()), "--no-report", timeout=580)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -55,14 +52,7 @@ def samples(record: Record, name: str) -> list[float]:
     return found.samples
 
 
-@pytest.mark.parametrize(
-    ("model", "mesh"),
-    [
-        pytest.param("gpt2", "2x1x1"),
-        pytest.param("gpt2", "", id="against-parallel"),
-        *(pytest.param(*place, marks=pytest.mark.long) for place in PLACES if place != ("gpt2", "2x1x1")),
-    ],
-)
+@pytest.mark.parametrize(("model", "mesh"), [*PLACES, ("gpt2", "")], ids=lambda part: part or "against-parallel")
 def test_a_mesh_computes_what_one_rank_computes(records: dict[str, Record], model: str, mesh: str) -> None:
     record = records[f"{model} {mesh}" if mesh else "gpt2 by parallel"]
     alone = records[f"{model} alone"]
@@ -72,7 +62,6 @@ def test_a_mesh_computes_what_one_rank_computes(records: dict[str, Record], mode
     assert losses[0] - losses[-1] > 1000 * TOLERANCE  # it trains
 
 
-@pytest.mark.long
 def test_three_dimensions_at_once(records: dict[str, Record]) -> None:
     record = records["2x2x2"]
     assert record.case.ranks == 8

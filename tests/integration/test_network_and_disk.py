@@ -229,6 +229,7 @@ def running(command: list[str], ready: str) -> Iterator[None]:
             process.kill()
 
 
+@pytest.mark.long
 def test_a_peer_that_somebody_started_is_used(sandbox: Sandbox) -> None:
     port = str(free_port())
     command = [sys.executable, "-m", "paceline.benchmarks.communication._tcp_peer", "--port", port]

@@ -36,7 +36,7 @@ def test_every_case_that_fits_is_followed_by_its_peer(sandbox: Sandbox) -> None:
     ],
 )
 def test_what_is_no_peer_is_refused_with_those_that_fit(sandbox: Sandbox, peer: str, words: str) -> None:
-    done = sandbox.run("run", "nap", "--peer", peer)
+    done = sandbox.ask("run", "nap", "--peer", peer)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [f"paceline: --peer {peer}: {words}"]
 

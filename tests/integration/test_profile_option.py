@@ -153,6 +153,6 @@ def test_a_trace_that_fails_costs_the_measurement_nothing(mine: Sandbox) -> None
 )
 def test_what_cannot_be_profiled_is_refused_before_anything_runs(mine: Sandbox, words: list[str], said: str) -> None:
     mine.suite({"benchmark": "serve", "model": "resnet18", "slo": {"p99": "100ms"}}, name="served.yaml")
-    done = mine.run("run", *words)
+    done = mine.ask("run", *words)
     assert done.returncode == 2, done.stdout
     assert said in done.stderr

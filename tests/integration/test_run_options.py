@@ -186,6 +186,7 @@ def _path() -> str:
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 
+@pytest.mark.long
 def test_steps_that_only_seem_to_train_are_doubted(sandbox: Sandbox) -> None:
     sandbox.write("my_model.py", MODEL)
     options = ("--batch-size", "2", "--steps", "5", "--warm-up", "50ms", "--no-report")
@@ -199,6 +200,7 @@ def test_steps_that_only_seem_to_train_are_doubted(sandbox: Sandbox) -> None:
     assert "diverged" not in half
 
 
+@pytest.mark.long
 def test_a_partly_frozen_model_is_not_credited_with_work_that_it_skips(sandbox: Sandbox) -> None:
     sandbox.write("my_model.py", MODEL)
     done = sandbox.run("run", "train", "--model", "my_model:frozen", "--batch-size", "2", "--steps", "5", "--no-report")
