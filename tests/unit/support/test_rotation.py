@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import rotation
-from rotation import File, Outcome, Turn, rotated, run_file, run_in_order, stride, summary
+from rotation import File, Outcome, Turn, long_files, rotated, run_file, run_in_order, stride, summary
 
 SIZES = range(1, 41)
 GENEROUS = 300.0  # seconds; only what hangs takes so long
@@ -95,7 +95,7 @@ def test_a_turn_ends_in_time_and_a_failure_counts_however_it_ends(
     text: str, outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = long\n")
-    head = "import time\nfrom pathlib import Path\nimport pytest\npytestmark = pytest.mark.long\n"
+    head = "import time\nfrom pathlib import Path\nimport pytest as p\npytestmark = p.mark.long\n"
     (tmp_path / "test_it.py").write_text(head + text)
     monkeypatch.setattr(rotation, "ROOT", tmp_path)
     monkeypatch.setattr(rotation, "PYTEST", [*rotation.PYTEST, "-p", "no:schemathesis", "-p", "no:hypothesispytest"])
@@ -107,6 +107,14 @@ def test_a_turn_ends_in_time_and_a_failure_counts_however_it_ends(
 
 def test_nothing_is_begun_when_the_time_is_over() -> None:
     assert run_file(File("test_it.py"), time.monotonic()) == Turn(File("test_it.py"), Outcome.NO_TIME)
+
+
+def test_the_files_are_those_with_the_marker() -> None:
+    found = {file.path: file.is_alone for file in long_files()}
+    assert found["tests/fault/test_kill.py"] is False
+    assert found["tests/integration/test_slurm_engine.py"] is True
+    assert "tests/integration/test_outcomes.py" not in found
+    assert "tests/unit/support/test_rotation.py" not in found
 
 
 def test_the_end_names_what_did_not_have_its_turn() -> None:
