@@ -47,7 +47,7 @@ def mpirun() -> str:
 
 
 def measured(sandbox: Sandbox, *cases: dict[str, Any], code: int = 0) -> list[Record]:
-    done = sandbox.run("run", sandbox.suite(*cases), "--no-report", "--target", "cpu")
+    done = sandbox.ask("run", sandbox.suite(*cases), "--no-report", "--target", "cpu")
     assert done.returncode == code, done.stderr + done.stdout
     assert sandbox.left_behind() == []
     return sandbox.load().records
@@ -185,7 +185,7 @@ def test_a_sweep_that_failed_keeps_its_points_apart(sandbox: Sandbox) -> None:
     (sandbox.work / "mpirun").write_text(script)
     (sandbox.work / "mpirun").chmod(0o755)
     words = ["run", "collective", "--backend", "mpi", "--ranks", "2", "--target", "cpu", "--no-report"]
-    assert sandbox.run(*words, env={"PATH": f"{sandbox.work}:/usr/bin:/bin"}).returncode == 1
+    assert sandbox.ask(*words, env={"PATH": f"{sandbox.work}:/usr/bin:/bin"}).returncode == 1
     (record,) = sandbox.load().records
     assert {one.metric.name: one.samples for one in record.measurements} == {
         "time 1 KiB": [1.0, 1.0],
@@ -195,7 +195,7 @@ def test_a_sweep_that_failed_keeps_its_points_apart(sandbox: Sandbox) -> None:
 
 def test_without_mpirun_the_case_says_what_to_install(sandbox: Sandbox) -> None:
     words = ["run", "collective", "--backend", "mpi", "--ranks", "2", "--target", "cpu", "--no-report"]
-    done = sandbox.run(*words, env={"PATH": str(sandbox.work)})
+    done = sandbox.ask(*words, env={"PATH": str(sandbox.work)})
     assert done.returncode == 1
     (record,) = sandbox.load().records
     assert record.cause is not None

@@ -17,7 +17,7 @@ RANKS = 2
 
 
 def measured(sandbox: Sandbox, *cases: dict[str, object]) -> list[Record]:
-    done = sandbox.run("run", sandbox.suite(*cases), "--no-report")
+    done = sandbox.ask("run", sandbox.suite(*cases), "--no-report")
     assert done.returncode == 0, done.stdout + done.stderr
     return sandbox.load().records
 
@@ -136,7 +136,7 @@ def test_an_axis_that_the_ranks_cannot_share_is_refused(sandbox: Sandbox) -> Non
 
 @pytest.mark.long
 def test_one_model_can_be_named_on_the_command_line(sandbox: Sandbox) -> None:
-    done = sandbox.run("run", "blas-functions", "--models", "resnet18", "--steps", "2", "--warm-up", "0", "--no-report")
+    done = sandbox.ask("run", "blas-functions", "--models", "resnet18", "--steps", "2", "--warm-up", "0", "--no-report")
     assert done.returncode == 0, done.stdout + done.stderr
     [record] = sandbox.load().records
     assert record.case.parameters["models"] == ["resnet18"]

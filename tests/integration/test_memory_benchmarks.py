@@ -11,7 +11,7 @@ SHORT = ("--budget", "50ms", "--warm-up", "20ms", "--target", "cpu", "--json", "
 
 
 def measured(sandbox: Sandbox, *arguments: str, code: int = 0) -> list[Record]:
-    done = sandbox.run("run", *arguments)
+    done = sandbox.ask("run", *arguments)
     assert done.returncode == code, done.stderr
     return ended(events(done.stdout))
 
@@ -46,7 +46,7 @@ def test_stream_measures_all_four_and_triad_leads(sandbox: Sandbox) -> None:
 
 @pytest.mark.long
 def test_stream_without_a_compiler_falls_back_to_torch(sandbox: Sandbox) -> None:
-    done = sandbox.run("run", "stream", "--size", "1MiB", *SHORT, env={"CC": "no-such-compiler"})
+    done = sandbox.ask("run", "stream", "--size", "1MiB", *SHORT, env={"CC": "no-such-compiler"})
     assert done.returncode == 0, done.stderr
     [record] = ended(events(done.stdout))
     assert record.facts["engine"] == "torch"
@@ -54,7 +54,7 @@ def test_stream_without_a_compiler_falls_back_to_torch(sandbox: Sandbox) -> None
 
 
 def test_a_missing_compiler_is_named_where_nothing_else_will_do(sandbox: Sandbox) -> None:
-    done = sandbox.run("run", "memory-latency", "--sizes", "8KiB", *SHORT, env={"CC": "no-such-compiler"})
+    done = sandbox.ask("run", "memory-latency", "--sizes", "8KiB", *SHORT, env={"CC": "no-such-compiler"})
     assert done.returncode == 1
     [record] = ended(events(done.stdout))
     assert record.cause is not None

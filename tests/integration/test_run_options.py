@@ -84,7 +84,7 @@ def test_only_leaves_what_has_all_words_of_one_of_them(sandbox: Sandbox) -> None
 
 def test_a_run_of_some_cases_is_whole_with_them(sandbox: Sandbox) -> None:
     suite = sandbox.suite({"benchmark": "nap", "duration": ["10ms", "20ms"]})
-    assert sandbox.run("run", suite, "--only", "0.02", "--no-report").returncode == 0
+    assert sandbox.ask("run", suite, "--only", "0.02", "--no-report").returncode == 0
     stored = sandbox.load()
     assert [record.case.parameters["duration"] for record in stored.records] == [0.02]
     assert stored.missing == []
@@ -114,7 +114,7 @@ def test_a_dry_run_for_people_has_one_line_per_case_and_stores_nothing(sandbox: 
 
 
 def test_every_repetition_is_a_case_with_a_record_of_its_own(sandbox: Sandbox) -> None:
-    assert sandbox.run("run", "nap", "--duration", "5ms", "--repeat", "3", "--no-report").returncode == 0
+    assert sandbox.ask("run", "nap", "--duration", "5ms", "--repeat", "3", "--no-report").returncode == 0
     records = sandbox.load().records
     assert [(record.case.index, record.case.repeat, record.outcome) for record in records] == [
         (0, 1, Outcome.OK),
@@ -125,7 +125,7 @@ def test_every_repetition_is_a_case_with_a_record_of_its_own(sandbox: Sandbox) -
 
 
 def test_a_program_gets_one_json_object_per_line_that_tells_the_whole_story(sandbox: Sandbox) -> None:
-    done = sandbox.run("run", "nap", "--duration", "20ms", "--steps", "4", "--json")
+    done = sandbox.ask("run", "nap", "--duration", "20ms", "--steps", "4", "--json")
     said = events(done.stdout)
     kinds = [event["event"] for event in said]
     assert kinds[:2] == ["run_started", "case_started"]
@@ -141,7 +141,7 @@ def test_a_program_gets_one_json_object_per_line_that_tells_the_whole_story(sand
 
 
 def test_a_pipe_gets_plain_lines(sandbox: Sandbox) -> None:
-    done = sandbox.run("run", sandbox.suite({"benchmark": "nap"}, {"benchmark": "exits"}), "--report", "mine.html")
+    done = sandbox.ask("run", sandbox.suite({"benchmark": "nap"}, {"benchmark": "exits"}), "--report", "mine.html")
     assert done.returncode == 1
     assert "\x1b" not in done.stdout
     assert "\r" not in done.stdout
@@ -166,7 +166,7 @@ def test_two_computations_from_one_seed_agree_unless_the_model_is_noisy(sandbox:
     sandbox.write("my_model.py", MODEL)
     models = "gpt2-small,my_model:small,my_model:noisy"
     options = ("--scale", "tiny", "--batch-size", "2", "--steps", "3", "--warm-up", "100ms", "--deterministic")
-    done = sandbox.run("run", "train", "--model", models, *options, "--no-report")
+    done = sandbox.ask("run", "train", "--model", models, *options, "--no-report")
     assert done.returncode == 1, done.stderr
     gpt2, small, noisy = sandbox.load().records
     for record in (gpt2, small):
@@ -190,7 +190,7 @@ def _path() -> str:
 def test_steps_that_only_seem_to_train_are_doubted(sandbox: Sandbox) -> None:
     sandbox.write("my_model.py", MODEL)
     options = ("--batch-size", "2", "--steps", "5", "--warm-up", "50ms", "--no-report")
-    done = sandbox.run("run", "train", "--model", "my_model:hollow", "--precision", "fp32,fp16", *options)
+    done = sandbox.ask("run", "train", "--model", "my_model:hollow", "--precision", "fp32,fp16", *options)
     assert done.returncode == 0, done.stderr
     single, half = (
         {doubt.kind for doubt in record.doubts} for record in sorted(sandbox.load().records, key=lambda r: r.case.index)
@@ -203,7 +203,7 @@ def test_steps_that_only_seem_to_train_are_doubted(sandbox: Sandbox) -> None:
 @pytest.mark.long
 def test_a_partly_frozen_model_is_not_credited_with_work_that_it_skips(sandbox: Sandbox) -> None:
     sandbox.write("my_model.py", MODEL)
-    done = sandbox.run("run", "train", "--model", "my_model:frozen", "--batch-size", "2", "--steps", "5", "--no-report")
+    done = sandbox.ask("run", "train", "--model", "my_model:frozen", "--batch-size", "2", "--steps", "5", "--no-report")
     assert done.returncode == 0, done.stderr
     [record] = sandbox.load().records
     forward = 2 * (8 * 8 + 8 * 4)

@@ -23,7 +23,7 @@ squeezenet1_0 squeezenet1_1 alexnet googlenet inception_v3
 """
 # A smaller one of the same family has the same code; these take seconds each.
 LARGER_SIBLINGS = """
-resnet101 resnet152 resnext101_32x8d wide_resnet101_2 densenet161 densenet169 densenet201
+resnet101 resnet152 resnext101_32x8d wide_resnet50_2 wide_resnet101_2 densenet161 densenet169 densenet201
 vgg13 vgg16 vgg19 vgg13_bn vgg16_bn vgg19_bn
 """
 ALL = [pytest.param(spec, id=name) for name, spec in registry().entries.items()]
