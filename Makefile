@@ -10,11 +10,15 @@ BESIDE := --dist loadfile --no-loadscope-reorder
 # Tests that start processes wait half of the time, for a disk, a download or a timeout: two for each processor.
 CROWD := $(shell $(PYTHON) -c 'import os; print(min(6, 2 * (os.cpu_count() or 1)))')
 
-# What starts processes depends on when the machine lets them run: a test that fails is tried again, and the summary
-# names it (RERUN), so that it can be mended; what is skipped is named with how to get what it lacks.
-AGAIN := --reruns 2 -raR --durations 15
+# What is skipped is named with how to get what it lacks, and so is what took longest.
+PYTEST := $(BIN)/python -m pytest -ra --durations 15
 
 STARTING := tests/integration tests/fault tests/browser
+
+LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+# Runs stages, however they end, and prints the time of each and of all.
+STAGES := $(BIN)/python tests/stages.py
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all test-torch lint bench docs site clean
@@ -22,16 +26,20 @@ STARTING := tests/integration tests/fault tests/browser
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
+installed = touch $(1) && echo "installed $(1) in $$(($$(date +%s) - $$(cat $(VENV)/.begun))) s"
+
 # torch comes first and alone: whatever depends on it then takes the build that is there.
 $(VENV)/.run: pyproject.toml constraints.txt
+	@mkdir -p $(VENV) && date +%s > $(VENV)/.begun
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --constraint constraints.txt torch
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[all]'
-	@touch $@
+	@$(call installed,$@)
 
 $(VENV)/.dev: $(VENV)/.run
+	@date +%s > $(VENV)/.begun
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
-	@touch $@
+	@$(call installed,$@)
 
 # Light: neither torch nor what else is needed to measure.
 $(VENV)/.site: pyproject.toml constraints.txt
@@ -43,15 +51,17 @@ run: $(VENV)/.run ## measure this machine with the suite 'quick' and write pacel
 	$(BIN)/paceline run quick --report paceline-report.html
 
 # Hundreds of processes import the package: it is compiled once, also where the environment says not to keep that.
-test: export PYTHONDONTWRITEBYTECODE =
-test: lint ## everything that must hold: lint, types, import contract, tests
-	$(BIN)/python -m compileall -q src tests/support
-	$(BIN)/python -m pytest tests/unit tests/property --numprocesses auto --maxprocesses 8 $(BESIDE) $(AGAIN)
-	$(BIN)/python -m pytest $(STARTING) -m 'not alone and not all_servers' --numprocesses $(CROWD) $(BESIDE) $(AGAIN)
-	$(BIN)/python -m pytest $(STARTING) -m 'alone' $(AGAIN)
+test test-all: export PYTHONDONTWRITEBYTECODE =
+test: $(VENV)/.dev ## what must hold at every commit, within 12 minutes on two cores: lint, types, tests
+	@$(STAGES) \
+	  'lint: $(LINT)' \
+	  'compile: $(BIN)/python -m compileall -q src tests/support' \
+	  'unit and property tests: $(PYTEST) tests/unit tests/property -m "not long" -n auto --maxprocesses 8 $(BESIDE)' \
+	  'tests that start processes: $(PYTEST) $(STARTING) -m "not alone and not long" -n $(CROWD) $(BESIDE)' \
+	  'tests that run alone: $(PYTEST) $(STARTING) -m "alone and not long"'
 
-test-all: test ## also with every serving software that can be installed here
-	$(BIN)/python -m pytest tests/integration -m all_servers
+test-all: test ## also what takes longer: installed servers, clusters, fifty kills, every layout (an hour)
+	@$(STAGES) 'long tests: $(BIN)/python tests/rotation.py'
 
 # What compilers do differs from version to version of torch, and GPUs often run an older one.
 OTHER := $(VENV)-torch-$(TORCH)
@@ -62,13 +72,10 @@ test-torch: ## unit tests and layouts with another torch, in its own environment
 	echo 'torch==$(TORCH)' >> $(OTHER)/constraints.txt
 	$(OTHER)/bin/python -m pip --disable-pip-version-check install -q -c $(OTHER)/constraints.txt torch
 	$(OTHER)/bin/python -m pip --disable-pip-version-check install -q -c $(OTHER)/constraints.txt --editable '.[dev]'
-	$(OTHER)/bin/python -m pytest tests/unit tests/property tests/integration/test_parallel_parity.py --numprocesses auto --maxprocesses 8 $(BESIDE) $(AGAIN)
+	$(OTHER)/bin/python -m pytest -ra tests/unit tests/property tests/integration/test_parallel_parity.py --numprocesses auto --maxprocesses 8 $(BESIDE)
 
 lint: $(VENV)/.dev ## style, types and the arrows of the design
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(LINT)
 
 bench: $(VENV)/.dev ## Paceline's own speed, as ratios
 	$(BIN)/python -m bench
@@ -82,4 +89,4 @@ site: $(VENV)/.site ## the documentation as a site, in build/site; a broken link
 	@echo 'open build/site/index.html'
 
 clean: ## remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build

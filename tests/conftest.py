@@ -18,23 +18,26 @@ _BESIDE = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if _BESIDE > 1:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // _BESIDE)))
 
-# Files that take longest, the longest first: what starts last should be short, or the others wait for it alone.
+# Files that take longest in `make test`, the longest first: what starts last should be short, or all wait for it.
 LONGEST = (
-    "test_parallel_parity",
-    "test_flashlight",
-    "test_servers_openai",
-    "test_kill",
     "test_serve",
+    "test_parallel_parity",
     "test_network_and_disk",
-    "test_hosts",
-    "test_servers_mlserver",
-    "test_node_check",
-    "test_servers_environment",
-    "test_joined_failures",
+    "test_browser_report",
+    "test_browser_leader",
+    "test_leader_command",
+    "test_collectives",
+    "test_kill",
+    "test_flashlight",
+    "test_shared_memory",
+    "test_list",
+    "test_run_options",
+    "test_bad_days",
     "test_leader_kill",
-    "test_megatron_core",
     "test_libai",
+    "test_hosts",
     "test_machine_measure",
+    "test_load_faults",
     "test_zoo",
     "test_export",
     "test_docs",
@@ -59,6 +62,12 @@ def _out_of_the_collectors_sight() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def with_long(request: pytest.FixtureRequest) -> bool:
+    """Whether long tests of this file run too: what they share with the others must then be whole."""
+    return any(item.path == request.path and item.get_closest_marker("long") for item in request.session.items)
 
 
 @pytest.fixture

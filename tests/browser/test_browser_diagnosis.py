@@ -17,6 +17,8 @@ from support.browsing import watched
 
 DATA = Path(__file__).parents[1] / "data" / "superbench" / "results-summary.jsonl"
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:

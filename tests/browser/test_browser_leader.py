@@ -83,6 +83,7 @@ def test_the_form_tells_what_is_wrong_as_one_types(page: Any) -> None:
     assert "bandwidth" in page.locator(".said").inner_text()
 
 
+@pytest.mark.long
 def test_a_running_job_is_seen_and_cancelled(page: Any) -> None:
     submit(page, LONG)
     page.wait_for_selector(".badge.state.running >> nth=1")
@@ -94,6 +95,7 @@ def test_a_running_job_is_seen_and_cancelled(page: Any) -> None:
     page.wait_for_selector("#answer:has-text('was cancelled')")
 
 
+@pytest.mark.long
 def test_the_queue_changes_without_a_reload(page: Any, browser: Any, leader: str) -> None:
     page.goto("/")
     page.evaluate("window.stays = true")

@@ -28,6 +28,8 @@ CROSSING = """() => [...document.querySelectorAll("svg.chart")].flatMap((chart) 
     .filter(([, b]) => meet(a, b)).map(([other]) => `${name} / ${other}`));
 })"""
 
+pytestmark = pytest.mark.long
+
 
 def pages() -> dict[str, answer_page.Page]:
     asked = Question(bounds=read_bounds(["p99=50ms"]), rate=1000.0)

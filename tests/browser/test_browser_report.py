@@ -222,6 +222,7 @@ def insight_report(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
     return request.param, html.write(run(), path, ceilings=known())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_answers_beyond_the_cases_are_clear(browser: Any, insight_report: tuple[str, Path], scheme: str) -> None:
     key, path = insight_report
@@ -236,6 +237,7 @@ def test_answers_beyond_the_cases_are_clear(browser: Any, insight_report: tuple[
         assert page.evaluate(CONTRAST) == []
 
 
+@pytest.mark.long
 def test_answers_beyond_the_cases_fit_a_phone(browser: Any, insight_report: tuple[str, Path]) -> None:
     opened = browser.new_page(viewport={"width": 390, "height": 800})
     for page in watched(opened, insight_report[1]):

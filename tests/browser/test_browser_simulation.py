@@ -13,6 +13,8 @@ from paceline.cli.main import paceline
 from support.browsing import watched
 from support.contrast import CONTRAST
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:

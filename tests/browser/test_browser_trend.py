@@ -14,6 +14,8 @@ from paceline.report import answer_page, trend
 from support.records import HOSTILE
 from support.trend_records import four_series, levels, runs_of
 
+pytestmark = pytest.mark.long
+
 
 def written(path: Path, runs: Any, metric: str = "throughput") -> Path:
     path.write_text(answer_page.html(trend.page(history(runs, metric))), encoding="utf-8")

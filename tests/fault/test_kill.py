@@ -19,7 +19,6 @@ from paceline.core.record import CauseKind, Outcome
 from support.cli import Sandbox, case_processes, sandbox_in
 from support.watching import Watched
 
-KILLS = 50
 WORKERS = 2
 NAPS = [0.06, 0.15, 0.05, 0.2, 0.1, 0.08]  # seconds
 ALONE = ("--no-report", "--json")
@@ -134,19 +133,22 @@ def begun_run(sandbox: Sandbox) -> str | None:
     return None
 
 
-@pytest.mark.timeout(1500)  # it starts about a hundred processes, and others run beside it
-def test_fifty_kills_lose_nothing_and_every_run_can_be_resumed(tmp_path: Path) -> None:
+@pytest.mark.timeout(1500)  # fifty kills start about a hundred processes, and others run beside them
+@pytest.mark.parametrize("number_of_kills", [6, pytest.param(50, marks=pytest.mark.long)])
+def test_kills_lose_nothing_and_every_run_can_be_resumed(tmp_path: Path, number_of_kills: int) -> None:
+    share = number_of_kills // WORKERS
+
     def worker(number: int) -> int:
         rng = random.Random(f"kills, worker {number}")
         kills = runs = 0
-        while kills < KILLS // WORKERS:
+        while kills < share:
             with sandbox_in(tmp_path / f"{number}-{runs}") as sandbox:
-                kills += kill_until_done(sandbox, rng, KILLS // WORKERS - kills)
+                kills += kill_until_done(sandbox, rng, share - kills)
             runs += 1
         return kills
 
     with ThreadPoolExecutor(WORKERS) as pool:
-        assert sum(pool.map(worker, range(WORKERS))) >= KILLS
+        assert sum(pool.map(worker, range(WORKERS))) >= number_of_kills
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

@@ -12,13 +12,16 @@ from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from paceline.core.run import RunRecords
 from paceline.service.jobs import Job, JobState
 from paceline.store import open_store
 from paceline.store.store import Store
 from support.cli import PLUGIN, Sandbox
 
-KILLS = int(os.environ.get("PACELINE_TEST_LEADER_KILLS", "10"))
+KILLS = int(os.environ.get("PACELINE_TEST_LEADER_KILLS", "10"))  # of the long test
+FEW = 3
 LONGEST = 2.5  # seconds that a leader lives
 PATIENCE = 120.0  # seconds without any progress; only what hangs takes so long
 
@@ -74,11 +77,12 @@ class Client:
                 self.taken.add(line.strip())
 
 
-def test_a_leader_that_is_killed_loses_and_doubles_nothing(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("kills", [FEW, pytest.param(KILLS, marks=pytest.mark.long)])
+def test_a_leader_that_is_killed_loses_and_doubles_nothing(sandbox: Sandbox, kills: int) -> None:
     rng = random.Random(5)
     client = Client(sandbox)
     killed_leading = 0
-    for _ in range(KILLS):
+    for _ in range(kills):
         leader = client.start()
         client.submit(leader)
         if rng.random() < 0.7:
@@ -99,7 +103,7 @@ def test_a_leader_that_is_killed_loses_and_doubles_nothing(sandbox: Sandbox) -> 
     records = sum(len(run.records) for run in runs)
     finished = sum(run.run.status == "finished" for run in runs)
     print(
-        f"{KILLS} kills ({killed_leading} of them while it led), {len(client.taken)} jobs taken, {len(jobs)} kept, "
+        f"{kills} kills ({killed_leading} of them while it led), {len(client.taken)} jobs taken, {len(jobs)} kept, "
         f"{attempts} attempts, {finished} whole runs, {records} records"
     )
     assert {job.id for job in jobs} == client.taken

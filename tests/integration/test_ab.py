@@ -8,13 +8,13 @@ from support.cli import Sandbox, events
 
 
 def test_a_run_in_turns_ends_with_the_paired_comparison(sandbox: Sandbox) -> None:
-    done = sandbox.run("run", "nap", "--steps", "4", "--ab", "duration=20ms", "--ab", "duration=60ms", "--rounds", "4",
+    done = sandbox.ask("run", "nap", "--steps", "4", "--ab", "duration=20ms", "--ab", "duration=60ms", "--rounds", "4",
                        "--no-report")  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     records = sandbox.load().records
     assert [record.case.title[-2] for record in records] == list("ABBAABBA")
     assert "B (duration=0.06) against A (duration=0.02)" in done.stdout
-    again = sandbox.run("compare", "last", "--json")
+    again = sandbox.ask("compare", "last", "--json")
     assert again.returncode == 0, again.stderr
     document = json.loads(again.stdout)
     assert document["paired"]
@@ -25,7 +25,7 @@ def test_a_run_in_turns_ends_with_the_paired_comparison(sandbox: Sandbox) -> Non
 
 
 def test_programs_get_the_comparison_as_an_event(sandbox: Sandbox) -> None:
-    done = sandbox.run("run", "nap", "--ab", "duration=10ms", "--ab", "duration=30ms", "--rounds", "2", "--no-report",
+    done = sandbox.ask("run", "nap", "--ab", "duration=10ms", "--ab", "duration=30ms", "--rounds", "2", "--no-report",
                        "--json")  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     told = [event for event in events(done.stdout) if event["event"] == "comparison"]
@@ -35,7 +35,7 @@ def test_programs_get_the_comparison_as_an_event(sandbox: Sandbox) -> None:
 
 def test_cases_that_the_sides_do_not_touch_are_left_out(sandbox: Sandbox) -> None:
     suite = sandbox.suite({"benchmark": "nap"}, {"benchmark": "refuses"})
-    shown = sandbox.run("run", suite, "--ab", "duration=10ms", "--ab", "duration=30ms", "--rounds", "2", "--dry-run",
+    shown = sandbox.ask("run", suite, "--ab", "duration=10ms", "--ab", "duration=30ms", "--rounds", "2", "--dry-run",
                         "--json")  # fmt: skip
     assert shown.returncode == 0, shown.stderr
     cases = [json.loads(line) for line in shown.stdout.splitlines()]
@@ -52,7 +52,7 @@ def test_what_cannot_be_in_turns_is_refused(sandbox: Sandbox) -> None:
         (("--ab", "duration=1ms", "--ab", "duration=2ms", "--peer", "doze"), "nor --peer"),
         (("--ab", "duration=1ms", "--ab", "duration=2ms", "--repeat", "2"), "use --rounds"),
     ):
-        done = sandbox.run("run", "nap", *words)
+        done = sandbox.ask("run", "nap", *words)
         assert done.returncode == 2
         assert told in done.stderr
         assert len(done.stderr.splitlines()) == 1

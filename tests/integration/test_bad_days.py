@@ -59,7 +59,7 @@ def test_a_suite_may_merge_what_an_anchor_names(sandbox: Sandbox) -> None:
         "merged.yaml",
         "name: merged\ncases:\n  - &usual {benchmark: nap, duration: 20ms}\n  - {<<: *usual, duration: 30ms}\n",
     )
-    done = sandbox.run("run", suite, "--dry-run")
+    done = sandbox.ask("run", suite, "--dry-run")
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 2), done.stderr
 
 
@@ -78,15 +78,15 @@ def test_a_suite_may_merge_what_an_anchor_names(sandbox: Sandbox) -> None:
     ],
 )
 def test_every_refusal_is_one_line(sandbox: Sandbox, arguments: tuple[str, ...]) -> None:
-    done = sandbox.run(*arguments)
+    done = sandbox.ask(*arguments)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert done.stderr.startswith("paceline: ")
 
 
 def test_flags_of_parameters_need_no_suite_name_before_them(sandbox: Sandbox) -> None:
-    assert sandbox.run("run", "--budget", "1s", "--dry-run").returncode == 0
-    done = sandbox.run("run", "--scale", "tiny", "train", "--model", "lstm", "--dry-run")
+    assert sandbox.ask("run", "--budget", "1s", "--dry-run").returncode == 0
+    done = sandbox.ask("run", "--scale", "tiny", "train", "--model", "lstm", "--dry-run")
     assert "lstm fp32 tiny" in done.stdout
 
 

@@ -179,7 +179,7 @@ def start_in(host: str, sandbox: Sandbox, *words: str) -> Watched:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_hosts_ask_a_server_on_the_first(hosts: TwoHosts, sandbox: Sandbox) -> None:
     before = hosts.carried()
     run = start_in(hosts.first, sandbox, *asked_from(hosts), "--load.rate", "100", "--load.requests", "200")
@@ -197,7 +197,7 @@ def test_two_hosts_ask_a_server_on_the_first(hosts: TwoHosts, sandbox: Sandbox) 
     assert sandbox.left_behind() == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_host_that_is_lost_ends_the_case_and_what_was_measured_is_kept(hosts: TwoHosts, sandbox: Sandbox) -> None:
     run = start_in(hosts.first, sandbox, *asked_from(hosts), "--load.rate", "50", "--load.duration", "60s")
     assert run.wait_for("case_progress", phase="measuring")

@@ -47,7 +47,7 @@ def mpirun() -> str:
 
 
 def measured(sandbox: Sandbox, *cases: dict[str, Any], code: int = 0) -> list[Record]:
-    done = sandbox.run("run", sandbox.suite(*cases), "--no-report", "--target", "cpu")
+    done = sandbox.ask("run", sandbox.suite(*cases), "--no-report", "--target", "cpu")
     assert done.returncode == code, done.stderr + done.stdout
     assert sandbox.left_behind() == []
     return sandbox.load().records
@@ -69,7 +69,7 @@ def assert_bandwidths_follow_from_times(record: Record, ranks: int) -> None:
         assert bus.value == pytest.approx(factor * algorithm.value)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_every_operation_over_gloo(sandbox: Sandbox, ranks: int) -> None:
     common = {"benchmark": "collective", "ranks": ranks, "sizes": SIZES, **SHORT}
     placed = [
@@ -92,7 +92,7 @@ def test_every_operation_over_gloo(sandbox: Sandbox, ranks: int) -> None:
         assert sum(whole.samples) == pytest.approx(slowest)
 
 
-@pytest.mark.parametrize("good_calls", [0, 1])
+@pytest.mark.parametrize("good_calls", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_one_wrong_element_on_one_rank_fails_the_case_before_or_after_timing(sandbox: Sandbox, good_calls: int) -> None:
     case = {"benchmark": "corrupt-collective", "ranks": 2, "operation": "all-gather", "sizes": "64KiB"}
     (record,) = measured(sandbox, case | {"good_calls": good_calls} | SHORT, code=1)
@@ -105,6 +105,7 @@ def test_one_wrong_element_on_one_rank_fails_the_case_before_or_after_timing(san
     assert record.seconds < 60  # nobody waits for a rank that has failed
 
 
+@pytest.mark.long
 def test_what_cannot_be_is_unsupported_with_what_to_do(sandbox: Sandbox) -> None:
     common = {"benchmark": "collective", "sizes": "64B", **SHORT}
     alone, nccl, place, short = measured(
@@ -126,6 +127,7 @@ def test_what_cannot_be_is_unsupported_with_what_to_do(sandbox: Sandbox) -> None
         assert words in record.cause.message
 
 
+@pytest.mark.long
 def test_every_operation_over_mpi(sandbox: Sandbox, mpirun: str) -> None:
     common = {"benchmark": "collective", "backend": "mpi", "ranks": 2, "sizes": SIZES, **SHORT}
     records = measured(sandbox, common | {"operation": list(OPERATIONS)})
@@ -183,7 +185,7 @@ def test_a_sweep_that_failed_keeps_its_points_apart(sandbox: Sandbox) -> None:
     (sandbox.work / "mpirun").write_text(script)
     (sandbox.work / "mpirun").chmod(0o755)
     words = ["run", "collective", "--backend", "mpi", "--ranks", "2", "--target", "cpu", "--no-report"]
-    assert sandbox.run(*words, env={"PATH": f"{sandbox.work}:/usr/bin:/bin"}).returncode == 1
+    assert sandbox.ask(*words, env={"PATH": f"{sandbox.work}:/usr/bin:/bin"}).returncode == 1
     (record,) = sandbox.load().records
     assert {one.metric.name: one.samples for one in record.measurements} == {
         "time 1 KiB": [1.0, 1.0],
@@ -193,7 +195,7 @@ def test_a_sweep_that_failed_keeps_its_points_apart(sandbox: Sandbox) -> None:
 
 def test_without_mpirun_the_case_says_what_to_install(sandbox: Sandbox) -> None:
     words = ["run", "collective", "--backend", "mpi", "--ranks", "2", "--target", "cpu", "--no-report"]
-    done = sandbox.run(*words, env={"PATH": str(sandbox.work)})
+    done = sandbox.ask(*words, env={"PATH": str(sandbox.work)})
     assert done.returncode == 1
     (record,) = sandbox.load().records
     assert record.cause is not None
@@ -201,6 +203,7 @@ def test_without_mpirun_the_case_says_what_to_install(sandbox: Sandbox) -> None:
     assert "apt install openmpi-bin" in record.cause.message
 
 
+@pytest.mark.long
 def test_computation_and_collective_alone_and_together(sandbox: Sandbox) -> None:
     case = {"benchmark": "compute-during-collective", "ranks": 2, "size": "256KiB", "matmul_size": 64, **SHORT}
     (record,) = measured(sandbox, case)

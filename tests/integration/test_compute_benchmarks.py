@@ -17,7 +17,7 @@ RANKS = 2
 
 
 def measured(sandbox: Sandbox, *cases: dict[str, object]) -> list[Record]:
-    done = sandbox.run("run", sandbox.suite(*cases), "--no-report")
+    done = sandbox.ask("run", sandbox.suite(*cases), "--no-report")
     assert done.returncode == 0, done.stdout + done.stderr
     return sandbox.load().records
 
@@ -110,6 +110,7 @@ def test_a_convolution_is_measured_forward_and_both_ways_backward(records: dict[
     assert all(rate > 0 for rate in rates)
 
 
+@pytest.mark.long
 def test_a_users_own_list_is_measured_whole_and_in_its_order(sandbox: Sandbox) -> None:
     names = [f"f{number}" for number in range(14)]
     sandbox.write("mine.yaml", json.dumps([{"m": 8, "n": 8, "k": 8 + n, "name": name} for n, name in enumerate(names)]))
@@ -121,20 +122,21 @@ def test_a_users_own_list_is_measured_whole_and_in_its_order(sandbox: Sandbox) -
 def test_a_mistake_in_a_list_is_refused_before_anything_runs(sandbox: Sandbox) -> None:
     sandbox.write("mine.yaml", "- {m: 8, n: 8}\n")
     suite = sandbox.suite({"benchmark": "nap", "duration": "1ms"}, {"benchmark": "blas-functions", "file": "mine.yaml"})
-    done = sandbox.run("run", suite)
+    done = sandbox.ask("run", suite)
     assert done.returncode == 2
     assert "mine.yaml, entry 1: 'k' is missing; write it like" in done.stderr
     assert not sandbox.store.exists()
 
 
 def test_an_axis_that_the_ranks_cannot_share_is_refused(sandbox: Sandbox) -> None:
-    done = sandbox.run("run", "sharding-matmul", "--ranks", "2", "--k", "33")
+    done = sandbox.ask("run", "sharding-matmul", "--ranks", "2", "--k", "33")
     assert done.returncode == 2
     assert "k = 33 cannot be divided over 2 ranks" in done.stderr
 
 
+@pytest.mark.long
 def test_one_model_can_be_named_on_the_command_line(sandbox: Sandbox) -> None:
-    done = sandbox.run("run", "blas-functions", "--models", "resnet18", "--steps", "2", "--warm-up", "0", "--no-report")
+    done = sandbox.ask("run", "blas-functions", "--models", "resnet18", "--steps", "2", "--warm-up", "0", "--no-report")
     assert done.returncode == 0, done.stdout + done.stderr
     [record] = sandbox.load().records
     assert record.case.parameters["models"] == ["resnet18"]

@@ -43,6 +43,7 @@ def cpu_seconds(sandbox: Sandbox, *command: str) -> float:
     return used.ru_utime + used.ru_stime
 
 
+@pytest.mark.long
 def test_help_takes_less_than_a_sixth_of_the_cpu_time_of_importing_torch(sandbox: Sandbox) -> None:
     help_seconds = min(cpu_seconds(sandbox, "-m", "paceline", "--help") for _ in range(3))
     torch_seconds = min(cpu_seconds(sandbox, "-c", "import torch") for _ in range(3))

@@ -13,15 +13,18 @@ from paceline.core.record import Outcome, Record
 from support.cli import sandbox_in
 
 MODELS = ["gpt2-small", "lstm", "vit-base", "detr", "lm-transformer", "asr-transformer"]
+SHORT = MODELS[:2]
+BY_MODEL = [pytest.param(name, marks=[] if name in SHORT else [pytest.mark.long]) for name in MODELS]
 JOINED_BATCH = 4
 RANKS = 2
 STEPS = 4
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Record]]:
+def records(tmp_path_factory: pytest.TempPathFactory, with_long: bool) -> Iterator[list[Record]]:
     """Every model on one rank, then every model on two, with the same joined batch; at last a short nap."""
-    common = {"benchmark": "train", "model": MODELS, "scale": "tiny", "steps": STEPS, "warm_up": "100ms"}
+    models = MODELS if with_long else SHORT
+    common = {"benchmark": "train", "model": models, "scale": "tiny", "steps": STEPS, "warm_up": "100ms"}
     alone = common | {"batch_size": JOINED_BATCH}
     together = common | {"batch_size": JOINED_BATCH // RANKS, "ranks": RANKS}
     with sandbox_in(tmp_path_factory.mktemp("ranks") / "sandbox") as sandbox:
@@ -33,10 +36,13 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Record]]:
         yield sandbox.load().records
 
 
-@pytest.mark.parametrize("place", range(len(MODELS)), ids=MODELS)
-def test_two_ranks_show_the_loss_of_one_rank_with_the_joined_batch(records: list[Record], place: int) -> None:
-    alone, together = records[place], records[place + len(MODELS)]
-    assert alone.case.parameters["model"] == together.case.parameters["model"]
+def of_model(records: list[Record], model: str) -> list[Record]:
+    return [record for record in records if record.case.parameters.get("model") == model]
+
+
+@pytest.mark.parametrize("model", BY_MODEL)
+def test_two_ranks_show_the_loss_of_one_rank_with_the_joined_batch(records: list[Record], model: str) -> None:
+    alone, together = of_model(records, model)
     assert (alone.case.ranks, together.case.ranks) == (1, RANKS)
     expected, found = alone.measurement("loss"), together.measurement("loss")
     assert expected is not None
@@ -46,9 +52,9 @@ def test_two_ranks_show_the_loss_of_one_rank_with_the_joined_batch(records: list
     assert len(set(found.samples)) == 5  # it trains
 
 
-@pytest.mark.parametrize("place", range(len(MODELS)), ids=MODELS)
-def test_throughput_of_two_ranks_is_all_work_over_the_longest_time(records: list[Record], place: int) -> None:
-    record = records[place + len(MODELS)]
+@pytest.mark.parametrize("model", BY_MODEL)
+def test_throughput_of_two_ranks_is_all_work_over_the_longest_time(records: list[Record], model: str) -> None:
+    _, record = of_model(records, model)
     assert record.outcome is Outcome.OK
     assert record.facts["ranks"] == RANKS
     assert record.facts["global_batch_size"] == JOINED_BATCH
@@ -65,6 +71,7 @@ def test_throughput_of_two_ranks_is_all_work_over_the_longest_time(records: list
     assert all(one is not None and one.work == JOINED_BATCH / RANKS for one in of_ranks)
 
 
+@pytest.mark.long
 def test_a_later_case_starts_ten_times_faster_than_an_interpreter_that_imports_torch(records: list[Record]) -> None:
     def fresh() -> float:
         begun = time.monotonic()

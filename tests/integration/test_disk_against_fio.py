@@ -24,7 +24,7 @@ from paceline.core.record import Result
 
 pytestmark = [
     pytest.mark.alone,
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed here: apt-get install fio"),
 ]
 

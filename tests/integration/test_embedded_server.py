@@ -212,7 +212,14 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], de
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["torch", "torchscript", "torch-export", "torch-compile"])
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "torch",
+        "torchscript",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("torch-export", "torch-compile")),
+    ],
+)
 def test_engines_of_torch_answer_what_the_eager_model_says(make: Start, tmp_path: Path, engine: str) -> None:
     import torch
 
@@ -236,7 +243,7 @@ def test_engines_of_torch_answer_what_the_eager_model_says(make: Start, tmp_path
     assert (server.describe()["padded_to"] == [1, 2]) == (engine == "torch-compile")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_batching_pays_where_small_work_is_computed_with_much_ado(make: Start, tmp_path: Path) -> None:
     from paceline.benchmarks.serving.export import export, sample_inputs
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from paceline.benchmarks.serving.export import export
 
 MODEL = "generated/fc:layers=1,width=8"
@@ -43,6 +45,7 @@ def test_a_killed_export_is_made_again(tmp_path: Path) -> None:
     assert artifact.path.parent != left
 
 
+@pytest.mark.long
 def test_two_exports_at_once_leave_one(tmp_path: Path) -> None:
     both = [start(EXPORT, tmp_path) for _ in range(2)]
     told = [process.communicate(timeout=300) for process in both]

@@ -18,8 +18,10 @@ PHASES = ["forward", "criterion", "backward", "optimizer"]
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Record], str]]:
-    small = ["--target", "cpu", "--scale", "tiny", "--set", "budget=400ms", "--set", "warm_up=100ms"]
+def measured(tmp_path_factory: pytest.TempPathFactory, with_long: bool) -> Iterator[tuple[list[Record], str]]:
+    """The whole suite, or one model of it."""
+    small = [] if with_long else ["--only", "vit-base"]
+    small += ["--target", "cpu", "--scale", "tiny", "--set", "budget=400ms", "--set", "warm_up=100ms"]
     with sandbox_in(tmp_path_factory.mktemp("flashlight") / "sandbox") as sandbox:
         done = sandbox.run("run", "flashlight", *small, "--no-report", timeout=900)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -31,6 +33,7 @@ def records(measured: tuple[list[Record], str]) -> list[Record]:
     return measured[0]
 
 
+@pytest.mark.long
 def test_every_model_is_measured_in_both_precisions(records: list[Record]) -> None:
     found = {(r.case.parameters["model"], r.case.parameters["precision"]) for r in records if r.case.ranks == 1}
     assert found >= set(itertools.product(MODELS, ["fp32", "bf16"]))
@@ -60,6 +63,7 @@ def test_the_report_prints_the_published_table_and_leaves_empty_what_was_not_run
     assert "x)" not in printed.partition("Beside Flashlight")[2]  # a small model on a CPU is not compared
 
 
+@pytest.mark.long
 def test_speech_is_told_in_seconds_of_audio_and_language_in_tokens(records: list[Record]) -> None:
     by_model = {record.case.parameters["model"]: record for record in records if record.case.ranks == 1}
     assert by_model["asr-transformer"].measurement("audio_throughput") is not None

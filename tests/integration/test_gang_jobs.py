@@ -83,6 +83,7 @@ def _marked(mark: str) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.long
 def test_both_followers_are_ranks_of_one_case(cluster: Cluster) -> None:
     cluster.submit(TRAIN)
     cluster.until_over()
@@ -102,6 +103,7 @@ def test_both_followers_are_ranks_of_one_case(cluster: Cluster) -> None:
     assert [row.number for row in lines] == list(range(1, len(lines) + 1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", [0, 1])
 def test_one_that_is_killed_ends_the_attempt_on_both_and_the_next_one_is_whole(cluster: Cluster, place: int) -> None:
     cluster.submit(EXCHANGE)
@@ -136,6 +138,7 @@ def test_a_rank_that_fails_is_the_cause_and_nothing_is_tried_again(cluster: Clus
     assert any("rank one has a fault of its own" in line for line in told), "who failed tells it as well"
 
 
+@pytest.mark.long
 def test_cancelling_stops_both(cluster: Cluster) -> None:
     cluster.submit({"name": "long", "cases": [{"benchmark": "nap", "duration": "300s", "steps": 3000}]})
     cluster.until_running()

@@ -63,7 +63,7 @@ def is_warm(process: psutil.Process) -> bool:
     return "paceline.runner.warm" in process.cmdline() and "paceline.runner.warm" not in process.parent().cmdline()  # type: ignore[union-attr]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_hosts_train_what_two_ranks_of_one_host_train_and_the_gradients_cross_the_cable(
     hosts: TwoHosts, tmp_path: Path
 ) -> None:
@@ -91,7 +91,7 @@ def test_two_hosts_train_what_two_ranks_of_one_host_train_and_the_gradients_cros
         assert sent >= (TRACED_STEPS + 2) * gradient
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_rank_that_is_killed_on_another_host_is_the_cause(hosts: TwoHosts, sandbox: Sandbox) -> None:
     watched = Watched.start(
         sandbox, *parallel("2n1g", *LONG, "--timeout", "100s", *hosts.flags, "--master-address", ADDRESSES[0])
@@ -113,7 +113,7 @@ def test_a_rank_that_is_killed_on_another_host_is_the_cause(hosts: TwoHosts, san
     assert "is for 2 nodes, but it would run on 1: give the same --hosts as before" in elsewhere.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_cable_that_is_pulled_ends_the_case_by_its_timeout(hosts: TwoHosts, sandbox: Sandbox) -> None:
     watched = Watched.start(sandbox, *parallel("2n1g", *LONG, "--timeout", "30s", *hosts.flags))
     try:
@@ -152,7 +152,7 @@ def test_a_first_host_that_the_others_do_not_reach_is_said_before_anything_is_me
     assert sandbox.left_behind() == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_processes_that_a_launcher_started_on_two_hosts_find_each_other(hosts: TwoHosts, sandbox: Sandbox) -> None:
     """The first host's name is the loopback there, so that gloo alone would tell the second to call itself."""
 
@@ -172,6 +172,7 @@ def test_processes_that_a_launcher_started_on_two_hosts_find_each_other(hosts: T
     assert sandbox.left_behind() == []
 
 
+@pytest.mark.long
 def test_the_first_cause_counts_and_a_host_that_was_lost_is_entered_again(sandbox: Sandbox) -> None:
     suite = sandbox.suite(
         {"benchmark": "rankfail", "how": "both", "timeout": "90s"},
@@ -271,7 +272,7 @@ def test_a_host_with_another_version_is_named(sandbox: Sandbox) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(sandbox: Sandbox, words: list[str], message: str) -> None:
-    done = sandbox.run(*words)
+    done = sandbox.ask(*words)
     assert done.returncode == 2
     assert message in done.stderr
     assert sandbox.left_behind() == []

@@ -56,6 +56,7 @@ def is_training(runner: int) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_the_rank_that_failed_first_is_the_cause_although_it_is_not_the_first_rank(sandbox: Sandbox) -> None:
     words = ["run", "rankfail", "--how", "both", "--timeout", "90s", "--no-report"]
     port = free_port()
@@ -69,7 +70,7 @@ def test_the_rank_that_failed_first_is_the_cause_although_it_is_not_the_first_ra
     assert sandbox.left_behind() == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_process_that_is_gone_is_the_cause_and_no_later_case_waits_for_it(sandbox: Sandbox) -> None:
     long = {"benchmark": "parallel", "hidden": 64, "heads": 4, "sequence": 32, "vocabulary": 256, "layers": 2}
     long |= {"precision": "fp32", "data": 2, "steps": 1_000_000, "budget": "10min", "timeout": "200s"}

@@ -47,6 +47,7 @@ def assert_one_record_of_two_ranks(sandbox: Sandbox) -> None:
     assert rows.stdout.count("finished") == 1
 
 
+@pytest.mark.long
 def test_torchrun_joins_its_processes_into_one_run(sandbox: Sandbox) -> None:
     command = [TORCHRUN, "--nproc-per-node", "2", "--master-port", free_port(), "-m", "paceline", *TRAIN, *QUICK]
     done = sandbox.call(command)
@@ -55,6 +56,7 @@ def test_torchrun_joins_its_processes_into_one_run(sandbox: Sandbox) -> None:
     assert sandbox.left_behind() == []
 
 
+@pytest.mark.long
 def test_mpirun_joins_its_processes_into_one_run(sandbox: Sandbox) -> None:
     done = sandbox.call([*mpirun(), *TRAIN, *QUICK], env={"MASTER_PORT": free_port()})
     assert done.returncode == 0, done.stderr
@@ -62,6 +64,7 @@ def test_mpirun_joins_its_processes_into_one_run(sandbox: Sandbox) -> None:
     assert sandbox.left_behind() == []
 
 
+@pytest.mark.long
 def test_a_rank_that_fails_under_a_launcher_is_the_cause_and_every_process_says_so(sandbox: Sandbox) -> None:
     command = [TORCHRUN, "--nproc-per-node", "2", "--master-port", free_port(), "-m", "paceline"]
     done = sandbox.call([*command, "run", "rankfail", "--timeout", "90s", "--no-report"])

@@ -58,7 +58,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 def submitted(sandbox: Sandbox, url: str, *arguments: str) -> str:
-    done = sandbox.run("submit", *arguments, "--leader", url, "--json")
+    done = sandbox.ask("submit", *arguments, "--leader", url, "--json")
     assert done.returncode == 0, done.stderr
     return str(json.loads(done.stdout)["id"])
 
@@ -67,28 +67,28 @@ def test_a_job_from_the_command_line_runs_and_shows_its_report(sandbox: Sandbox)
     suite = sandbox.suite({"benchmark": "nap", "duration": "20ms"}, {"benchmark": "nap", "duration": "30ms"})
     with leader(sandbox) as (process, url):
         here = {"PACELINE_LEADER": url}
-        done = sandbox.run("submit", suite, "--tag", "night", "--wait", env=here)
+        done = sandbox.ask("submit", suite, "--tag", "night", "--wait", env=here)
         assert done.returncode == 0, done.stderr
         assert "succeeded - run " in done.stdout
-        listed = json.loads(sandbox.run("jobs", "--json", env=here).stdout)
+        listed = json.loads(sandbox.ask("jobs", "--json", env=here).stdout)
         assert [(job["name"], job["state"]) for job in listed] == [("suite", "succeeded")]
-        assert "succeeded" in sandbox.run("jobs", "--state", "succeeded", env=here).stdout
-        told = sandbox.run("logs", "last", "--follow", env=here)
+        assert "succeeded" in sandbox.ask("jobs", "--state", "succeeded", env=here).stdout
+        told = sandbox.ask("logs", "last", "--follow", env=here)
         assert told.stdout.count("ok after") == 2
         page = ask(url, f"runs/{listed[0]['run_id']}/report")
         assert "<html" in page
         assert listed[0]["run_id"] in page
-        failed = sandbox.run("submit", "raises", "--wait", env=here)
+        failed = sandbox.ask("submit", "raises", "--wait", env=here)
         assert failed.returncode == 1
         assert "failed (cases: 1 of 1 cases did not succeed" in failed.stdout
         late = sandbox.suite({"benchmark": "nap", "duration": "300s", "timeout": "1s"}, name="late.yaml")
-        failed = sandbox.run("submit", late, "--wait", env=here)
+        failed = sandbox.ask("submit", late, "--wait", env=here)
         assert (failed.returncode, "failed (timeout: " in failed.stdout) == (1, True)
         assert "What helps: give the suite's entries a longer `timeout`" in failed.stdout
-        table = sandbox.run("jobs", env=here).stdout
+        table = sandbox.ask("jobs", env=here).stdout
         assert "timeout: 1 of 1 cases did not succeed" in table
         assert "\ntimeout: give the suite's entries a longer `timeout`" in table
-        refused = sandbox.run("submit", "nap", "--set", "duratoin=1s", env=here)
+        refused = sandbox.ask("submit", "nap", "--set", "duratoin=1s", env=here)
         assert (refused.returncode, "did you mean 'duration'" in refused.stderr) == (2, True)
     assert process.returncode == 0
     stored = sandbox.load(listed[0]["run_id"])
@@ -97,6 +97,7 @@ def test_a_job_from_the_command_line_runs_and_shows_its_report(sandbox: Sandbox)
     assert sandbox.left_behind() == []
 
 
+@pytest.mark.long
 def test_a_leader_killed_in_the_middle_loses_nothing_and_counts_nothing_twice(sandbox: Sandbox) -> None:
     suite = sandbox.suite(*({"benchmark": "nap", "duration": "1s", "steps": n} for n in (1, 2, 3)))
     with leader(sandbox, end=signal.SIGKILL) as (_, url):
@@ -117,6 +118,7 @@ def test_a_leader_killed_in_the_middle_loses_nothing_and_counts_nothing_twice(sa
     assert sandbox.left_behind() == []
 
 
+@pytest.mark.long
 def test_what_runs_goes_on_while_nobody_leads(sandbox: Sandbox) -> None:
     suite = sandbox.suite({"benchmark": "nap", "duration": "1s", "steps": 2})
     with leader(sandbox) as (process, url):
@@ -129,39 +131,42 @@ def test_what_runs_goes_on_while_nobody_leads(sandbox: Sandbox) -> None:
         assert ask(url, f"jobs/{job}")["attempt"] == 1
 
 
+@pytest.mark.long
 def test_a_running_job_is_cancelled(sandbox: Sandbox) -> None:
     with leader(sandbox) as (_, url):
         job = submitted(sandbox, url, "hang")
         until(lambda: ask(url, f"jobs/{job}")["state"] == "running", "the job runs")
-        assert "being stopped" in sandbox.run("cancel", job[:6], "--leader", url).stdout
+        assert "being stopped" in sandbox.ask("cancel", job[:6], "--leader", url).stdout
         until(lambda: ask(url, f"jobs/{job}")["state"] == "cancelled", "the job is cancelled")
-        assert "is cancelled" in sandbox.run("cancel", job, "--leader", url).stdout
+        assert "is cancelled" in sandbox.ask("cancel", job, "--leader", url).stdout
     assert sandbox.left_behind() == []
 
 
+@pytest.mark.long
 def test_tokens_let_people_in(sandbox: Sandbox) -> None:
-    made = sandbox.run("token", "create", "ann", "--scope", "submit")
+    made = sandbox.ask("token", "create", "ann", "--scope", "submit")
     token = made.stdout.strip()
     assert made.returncode == 0
     assert token not in made.stderr
     with leader(sandbox) as (_, url):
         here = {"PACELINE_LEADER": url}
-        refused = sandbox.run("submit", "nap", env=here)
+        refused = sandbox.ask("submit", "nap", env=here)
         assert (refused.returncode, "paceline token create" in refused.stderr) == (2, True)
-        taken = sandbox.run("submit", "nap", "--set", "duration=20ms", env=here | {"PACELINE_TOKEN": token})
+        taken = sandbox.ask("submit", "nap", "--set", "duration=20ms", env=here | {"PACELINE_TOKEN": token})
         assert taken.returncode == 0, taken.stderr
         (sandbox.work / "token").write_text(token)
-        listed = sandbox.run("jobs", "--json", "--token-file", "token", env=here)
+        listed = sandbox.ask("jobs", "--json", "--token-file", "token", env=here)
         assert [job["submitted_by"] for job in json.loads(listed.stdout)] == ["ann"]
-        assert "ann" in sandbox.run("token", "list").stdout
-        assert sandbox.run("token", "revoke", "ann").returncode == 0
+        assert "ann" in sandbox.ask("token", "list").stdout
+        assert sandbox.ask("token", "revoke", "ann").returncode == 0
         until(
-            lambda: sandbox.run("jobs", "--token-file", "token", env=here).returncode == 2, "the token no longer holds"
+            lambda: sandbox.ask("jobs", "--token-file", "token", env=here).returncode == 2, "the token no longer holds"
         )
 
 
+@pytest.mark.long
 def test_a_wide_door_needs_a_token_and_tls_keeps_it_secret(sandbox: Sandbox) -> None:
-    wide = sandbox.run("leader", "--host", "0.0.0.0", "--port", "0")
+    wide = sandbox.ask("leader", "--host", "0.0.0.0", "--port", "0")
     assert (wide.returncode, "paceline token create NAME --scope submit" in wide.stderr) == (2, True)
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem",
@@ -173,18 +178,18 @@ def test_a_wide_door_needs_a_token_and_tls_keeps_it_secret(sandbox: Sandbox) -> 
         assert url.startswith("https://127.0.0.1:")
         assert (sandbox.work / "secret").stat().st_mode & 0o077 == 0
         arguments = ("jobs", "--leader", url, "--token-file", "secret")
-        assert "not trusted" in sandbox.run(*arguments).stderr
-        trusting = sandbox.run(*arguments, env={"SSL_CERT_FILE": str(sandbox.work / "cert.pem")})
+        assert "not trusted" in sandbox.ask(*arguments).stderr
+        trusting = sandbox.ask(*arguments, env={"SSL_CERT_FILE": str(sandbox.work / "cert.pem")})
         assert (trusting.returncode, "no such jobs" in trusting.stdout) == (0, True), trusting.stderr
 
 
 def test_a_second_leader_and_an_absent_one_are_told_in_one_line(sandbox: Sandbox) -> None:
     with leader(sandbox) as (_, url):
-        second = sandbox.run("leader", "--port", "0")
+        second = sandbox.ask("leader", "--port", "0")
         assert (second.returncode, "another leader uses the store" in second.stderr) == (2, True)
-        other = sandbox.run("leader", "--port", url.rpartition(":")[2], "--store", str(Path("other.db")))
+        other = sandbox.ask("leader", "--port", url.rpartition(":")[2], "--store", str(Path("other.db")))
         assert (other.returncode, "--port 0" in other.stderr) == (2, True)
-    absent = sandbox.run("jobs", "--leader", url)
+    absent = sandbox.ask("jobs", "--leader", url)
     assert (absent.returncode, len(absent.stderr.splitlines())) == (2, 1)
     assert "paceline leader" in absent.stderr
 

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 
 from paceline.core.record import Outcome
 from support.cli import Sandbox
 
-pytest.importorskip("megatron.core", reason="needs megatron-core: pip install 'paceline[megatron]'")
-pytestmark = pytest.mark.slow
+# Whether it is there, without the seconds that importing it takes.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not find_spec("megatron"), reason="needs megatron-core: pip install 'paceline[megatron]'"),
+]
 
 
-def test_the_comparison_is_one_command(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        pytest.param([], id="whole", marks=pytest.mark.long),
+        pytest.param(["--only", "gpt2/nl2_fp32_1x1x1"], id="one layout"),
+    ],
+)
+def test_the_comparison_is_one_command(sandbox: Sandbox, chosen: list[str]) -> None:
     short = ["--set", "budget=300ms", "--set", "warm_up=100ms"]
-    done = sandbox.run("run", "libai", "--peer", "megatron-core", "--no-report", *short, timeout=580)
+    done = sandbox.run("run", "libai", "--peer", "megatron-core", "--no-report", *short, *chosen, timeout=580)
     assert done.returncode == 0, done.stdout + done.stderr
     records = sandbox.load().records
     assert [record.case.benchmark for record in records] == ["parallel", "megatron-core"] * (len(records) // 2)

@@ -72,7 +72,7 @@ def names(output: str) -> list[str]:
 
 
 def test_every_model_is_listed(sandbox: Sandbox) -> None:
-    done = sandbox.run("list", "models")
+    done = sandbox.ask("list", "models")
     assert done.returncode == 0
     assert set(MODELS) <= set(names(done.stdout))
 
@@ -92,9 +92,11 @@ def test_a_broken_module_says_why_and_everything_beside_it_works(sandbox: Sandbo
     ("provider", "source", "reason"),
     [
         ("sad_plugin", "raise OSError('no driver')", "OSError: no driver"),
-        ("sad_plugin.deeper", "raise OSError('no driver')", "OSError: no driver"),
-        ("sad_plugin", "import sys; sys.exit('I leave')", "I leave"),
-        ("sad_plugin", None, "sad_plugin"),
+        pytest.param(
+            *("sad_plugin.deeper", "raise OSError('no driver')", "OSError: no driver"), marks=pytest.mark.long
+        ),
+        pytest.param("sad_plugin", "import sys; sys.exit('I leave')", "I leave", marks=pytest.mark.long),
+        pytest.param("sad_plugin", None, "sad_plugin", marks=pytest.mark.long),
         ("sad_plugin.deeper", None, "sad_plugin"),
     ],
     ids=["raises", "raises-above", "exits", "absent", "absent-above"],
@@ -113,13 +115,13 @@ def test_a_provider_that_cannot_be_imported_disables_itself_alone(
 
 @pytest.mark.parametrize("name", ["train", "nap", "gpt2-small", "quick"])
 def test_whatever_is_listed_can_be_shown(sandbox: Sandbox, name: str) -> None:
-    done = sandbox.run("show", name)
+    done = sandbox.ask("show", name)
     assert done.returncode == 0
     assert name in done.stdout
 
 
 def test_showing_an_unknown_name_names_the_nearest(sandbox: Sandbox) -> None:
-    done = sandbox.run("show", "resnet5")
+    done = sandbox.ask("show", "resnet5")
     assert done.returncode == 2
     assert done.stderr.startswith("paceline: nothing is called 'resnet5': did you mean 'resnet5")
     assert len(done.stderr.splitlines()) == 1

@@ -57,9 +57,9 @@ def test_the_suite_fits_every_machine_and_every_case_of_it_is_read(gpus: int) ->
     assert gpus == 0 or {"cpu", "cuda:0", "cuda:*"} == {case.target for case in cases}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_measured_once_shown_and_used_ever_after(sandbox: Sandbox) -> None:
-    measured = sandbox.run(*MEASURE, "--json")
+    measured = sandbox.ask(*MEASURE, "--json")
     assert measured.returncode == 0, measured.stdout + measured.stderr
     told: list[dict[str, Any]] = events(measured.stdout)
     assert [event["event"] for event in told[-2:]] == ["profile", "run_ended"]
@@ -77,18 +77,18 @@ def test_measured_once_shown_and_used_ever_after(sandbox: Sandbox) -> None:
     for one in profile.ceilings:
         assert one.share is None or datasheet(one.device_name) is not None or one.kind == "link"
 
-    shown = sandbox.run("machine")
+    shown = sandbox.ask("machine")
     assert shown.returncode == 0, shown.stderr
     assert f"run {profile.run_id}" in shown.stdout
     assert "fp32" in shown.stdout
     assert "other software" not in shown.stdout
-    assert Profile.model_validate(json.loads(sandbox.run("machine", "--json").stdout)["profile"]) == profile
+    assert Profile.model_validate(json.loads(sandbox.ask("machine", "--json").stdout)["profile"]) == profile
 
     aged = profile.model_copy(update={"software": profile.software | {"torch": "1.0"}})
     path.write_text(aged.model_dump_json())
-    assert "torch was 1.0 and is" in " ".join(sandbox.run("machine").stdout.split())
+    assert "torch was 1.0 and is" in " ".join(sandbox.ask("machine").stdout.split())
 
-    trained = sandbox.run(*TRAIN, "--target", "cpu", "--no-report", "--json")
+    trained = sandbox.ask(*TRAIN, "--target", "cpu", "--no-report", "--json")
     assert trained.returncode == 0, trained.stdout + trained.stderr
     (training,) = ended(events(trained.stdout))
     flops, mfu = training.measurement("achieved_flops"), training.measurement("mfu")
@@ -99,18 +99,18 @@ def test_measured_once_shown_and_used_ever_after(sandbox: Sandbox) -> None:
 
 
 def test_a_run_that_measures_nothing_keeps_the_profile_that_there_is(sandbox: Sandbox) -> None:
-    done = sandbox.run("machine", "--measure", "--set", "timeout=1ms")
+    done = sandbox.ask("machine", "--measure", "--set", "timeout=1ms")
     assert done.returncode == 1
     assert "nothing could be measured" in done.stderr
     assert profiles(sandbox) == []
 
 
 def test_without_a_profile_the_machine_says_how_to_get_one(sandbox: Sandbox) -> None:
-    shown = sandbox.run("machine")
+    shown = sandbox.ask("machine")
     assert shown.returncode == 0
     assert "paceline machine --measure" in shown.stdout
-    assert json.loads(sandbox.run("machine", "--json").stdout)["profile"] is None
-    trained = sandbox.run(*TRAIN, "--target", "cpu", "--no-report", "--json")
+    assert json.loads(sandbox.ask("machine", "--json").stdout)["profile"] is None
+    trained = sandbox.ask(*TRAIN, "--target", "cpu", "--no-report", "--json")
     (training,) = ended(events(trained.stdout))
     assert training.measurement("mfu") is None
     assert "paceline machine --measure" in training.facts["peak_flops_source"]
@@ -126,7 +126,7 @@ def test_without_a_profile_the_machine_says_how_to_get_one(sandbox: Sandbox) -> 
     ],
 )
 def test_bad_input_is_refused_in_one_line(sandbox: Sandbox, arguments: tuple[str, ...], words: str) -> None:
-    done = sandbox.run("machine", *arguments)
+    done = sandbox.ask("machine", *arguments)
     assert done.returncode == 2
     assert words in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
@@ -135,6 +135,6 @@ def test_bad_input_is_refused_in_one_line(sandbox: Sandbox, arguments: tuple[str
 
 def test_a_launcher_is_refused(sandbox: Sandbox) -> None:
     world = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    done = sandbox.run("machine", "--measure", env=world | {"MASTER_PORT": "29999"})
+    done = sandbox.ask("machine", "--measure", env=world | {"MASTER_PORT": "29999"})
     assert done.returncode == 2
     assert "without a launcher" in done.stderr

@@ -118,7 +118,7 @@ def test_a_training_of_two_ranks_yields_its_figures_and_says_where_they_come_fro
     assert sandbox.left_behind() == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_whatever_goes_wrong_is_an_outcome_with_its_cause(sandbox: Sandbox, checkout: Path) -> None:
     ways = ("raises", "no-memory", "ends-early", "diverges", "no-gpu", "no-module")
     suite = sandbox.suite(*(training(checkout, behave) for behave in ways))
@@ -148,7 +148,7 @@ def test_whatever_goes_wrong_is_an_outcome_with_its_cause(sandbox: Sandbox, chec
     assert sandbox.left_behind() == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_training_that_hangs_is_ended_with_all_its_ranks_when_its_time_is_over(
     sandbox: Sandbox, checkout: Path
 ) -> None:

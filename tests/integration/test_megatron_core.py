@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 
 from paceline.core.record import Outcome, Record
 from support.cli import sandbox_in
 
-pytest.importorskip("megatron.core", reason="needs megatron-core: pip install 'paceline[megatron]'")
-pytestmark = pytest.mark.slow
+# Whether it is there, without the seconds that importing it takes.
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not find_spec("megatron"), reason="needs megatron-core: pip install 'paceline[megatron]'"),
+]
 
 TOLERANCE = 1e-5
 SHAPE = {"hidden": 64, "heads": 4, "sequence": 32, "vocabulary": 256, "layers": 2, "precision": "fp32"}

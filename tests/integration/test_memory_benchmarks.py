@@ -11,7 +11,7 @@ SHORT = ("--budget", "50ms", "--warm-up", "20ms", "--target", "cpu", "--json", "
 
 
 def measured(sandbox: Sandbox, *arguments: str, code: int = 0) -> list[Record]:
-    done = sandbox.run("run", *arguments)
+    done = sandbox.ask("run", *arguments)
     assert done.returncode == code, done.stderr
     return ended(events(done.stdout))
 
@@ -44,8 +44,9 @@ def test_stream_measures_all_four_and_triad_leads(sandbox: Sandbox) -> None:
     assert record.measurement("peak_share") is None, "nobody knows the peak of a CPU"
 
 
+@pytest.mark.long
 def test_stream_without_a_compiler_falls_back_to_torch(sandbox: Sandbox) -> None:
-    done = sandbox.run("run", "stream", "--size", "1MiB", *SHORT, env={"CC": "no-such-compiler"})
+    done = sandbox.ask("run", "stream", "--size", "1MiB", *SHORT, env={"CC": "no-such-compiler"})
     assert done.returncode == 0, done.stderr
     [record] = ended(events(done.stdout))
     assert record.facts["engine"] == "torch"
@@ -53,7 +54,7 @@ def test_stream_without_a_compiler_falls_back_to_torch(sandbox: Sandbox) -> None
 
 
 def test_a_missing_compiler_is_named_where_nothing_else_will_do(sandbox: Sandbox) -> None:
-    done = sandbox.run("run", "memory-latency", "--sizes", "8KiB", *SHORT, env={"CC": "no-such-compiler"})
+    done = sandbox.ask("run", "memory-latency", "--sizes", "8KiB", *SHORT, env={"CC": "no-such-compiler"})
     assert done.returncode == 1
     [record] = ended(events(done.stdout))
     assert record.cause is not None
@@ -61,6 +62,7 @@ def test_a_missing_compiler_is_named_where_nothing_else_will_do(sandbox: Sandbox
     assert "correct $CC" in record.cause.message
 
 
+@pytest.mark.long
 def test_latency_grows_from_the_first_cache_to_main_memory(sandbox: Sandbox) -> None:
     [record] = measured(sandbox, "memory-latency", "--sizes", "8KiB,256MiB", *SHORT)
     found = points(record, "latency")
@@ -72,8 +74,8 @@ def test_latency_grows_from_the_first_cache_to_main_memory(sandbox: Sandbox) -> 
     ("arguments", "words"),
     [
         (("copy", "--direction", "h2d"), "needs a GPU"),
-        (("stream", "--threads", "99999"), "use fewer threads"),
-        (("stream", "--numa-node", "4095"), "does not exist here"),
+        pytest.param(("stream", "--threads", "99999"), "use fewer threads", marks=pytest.mark.long),
+        pytest.param(("stream", "--numa-node", "4095"), "does not exist here", marks=pytest.mark.long),
     ],
 )
 def test_what_this_machine_cannot_do_is_unsupported_with_the_reason(
@@ -86,11 +88,12 @@ def test_what_this_machine_cannot_do_is_unsupported_with_the_reason(
 
 
 def test_contradictions_are_refused_at_once(sandbox: Sandbox) -> None:
-    done = sandbox.run("run", "stream", "--size", "1MiB", "--sizes", "1MiB,2MiB")
+    done = sandbox.ask("run", "stream", "--size", "1MiB", "--sizes", "1MiB,2MiB")
     assert done.returncode == 2
     assert "one or the other" in done.stderr
 
 
+@pytest.mark.long
 def test_two_ranks_copy_together_and_their_rates_add_up(sandbox: Sandbox) -> None:
     [record] = measured(sandbox, "copy", "--ranks", "2", "--sizes", "1MiB", *SHORT)
     assert record.outcome is Outcome.OK

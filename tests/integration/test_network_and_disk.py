@@ -51,7 +51,7 @@ def without(sandbox: Sandbox, program: str) -> dict[str, str]:
 
 
 @needs_fio
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_pattern_yields_its_figures_and_leaves_no_file(sandbox: Sandbox, folder: Path) -> None:
     patterns = "read,write,random-read,random-write,mixed,random-mixed"
     done = sandbox.run("run", "disk", "--pattern", patterns, "--folder", str(folder), *SHORT, *ALONE)
@@ -84,7 +84,7 @@ def assert_figures_agree(record: Record) -> None:
 
 
 @needs_fio
-@pytest.mark.parametrize("engine", ["libaio", "psync"])
+@pytest.mark.parametrize("engine", ["libaio", pytest.param("psync", marks=pytest.mark.long)])
 def test_engines_and_jobs(sandbox: Sandbox, folder: Path, engine: str) -> None:
     given = ("--engine", engine, "--jobs", "2", "--pattern", "random-read")
     done = sandbox.run("run", "disk", *given, "--folder", str(folder), *SHORT, *ALONE)
@@ -110,6 +110,7 @@ def test_a_killed_case_leaves_neither_file_nor_fio(sandbox: Sandbox, folder: Pat
     assert cause.kind is CauseKind.INTERRUPTED
 
 
+@pytest.mark.long
 @needs_fio
 def test_a_killed_fio_takes_its_jobs_with_it(sandbox: Sandbox, folder: Path) -> None:
     given = ("--pattern", "random-write", "--jobs", "2", "--folder", str(folder), "--size", "64MiB", "--steps", "1000")
@@ -127,6 +128,7 @@ def test_a_killed_fio_takes_its_jobs_with_it(sandbox: Sandbox, folder: Path) -> 
     assert record.measurements, "what was measured until then is kept"
 
 
+@pytest.mark.long
 @needs_fio
 def test_a_killed_runner_leaves_neither_file_nor_fio(sandbox: Sandbox, folder: Path) -> None:
     given = ("--folder", str(folder), "--size", "64MiB", "--steps", "1000")
@@ -227,6 +229,7 @@ def running(command: list[str], ready: str) -> Iterator[None]:
             process.kill()
 
 
+@pytest.mark.long
 def test_a_peer_that_somebody_started_is_used(sandbox: Sandbox) -> None:
     port = str(free_port())
     command = [sys.executable, "-m", "paceline.benchmarks.communication._tcp_peer", "--port", port]
@@ -237,6 +240,7 @@ def test_a_peer_that_somebody_started_is_used(sandbox: Sandbox) -> None:
     assert only(sandbox).measurement("round_trip_time") is not None
 
 
+@pytest.mark.long
 @needs_iperf3
 def test_a_peer_that_is_iperf3_is_recognised(sandbox: Sandbox) -> None:
     port = str(free_port())
@@ -249,6 +253,7 @@ def test_a_peer_that_is_iperf3_is_recognised(sandbox: Sandbox) -> None:
     assert record.measurement("round_trip_time") is None
 
 
+@pytest.mark.long
 def test_hosts_are_told_apart_and_a_closed_port_fails_the_case(sandbox: Sandbox) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=128) as first, socket.create_server(("127.0.0.1", 0)) as second:
         open_ports = [f"127.0.0.1:{one.getsockname()[1]}" for one in (first, second)]
@@ -280,6 +285,7 @@ def test_a_killed_case_ends_its_peer(sandbox: Sandbox) -> None:
     assert sandbox.left_behind() == []
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     Path("/sys/class/infiniband").is_dir() and any(Path("/sys/class/infiniband").iterdir()), reason="there is RDMA here"
 )

@@ -34,16 +34,18 @@ MEASURED = {
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Record]]:
-    """The whole suite with little time for each case; it ends well although some cases are not possible here."""
+def records(tmp_path_factory: pytest.TempPathFactory, with_long: bool) -> Iterator[list[Record]]:
+    """The suite or some of it, with little time for each case; it ends well although some are not possible here."""
     with sandbox_in(tmp_path_factory.mktemp("node") / "sandbox") as sandbox:
+        some = [] if with_long else ["--only", "tcp", "--only", "p2p", "--only", "rdma"]
         short = ["--set", "budget=50ms", "--set", "warm_up=20ms"]
-        done = sandbox.run("run", "node-check", *short, "--no-report", timeout=900)
+        done = sandbox.run("run", "node-check", *short, *some, "--no-report", timeout=900)
         assert done.returncode == 0, done.stdout + done.stderr
         assert sandbox.left_behind() == []
         yield sandbox.load().records
 
 
+@pytest.mark.long
 def test_what_has_a_meaning_on_a_cpu_is_measured(records: list[Record]) -> None:
     ok = {record.case.benchmark for record in records if record.outcome is Outcome.OK}
     assert ok == MEASURED

@@ -21,7 +21,7 @@ def test_every_case_beside_failing_ones_is_measured_and_each_failure_has_its_own
     ]
     suite = [entry for case, *_ in failing for entry in (case, NAP)]
 
-    done = sandbox.run("run", sandbox.suite(*suite), "--no-report", "--json")
+    done = sandbox.ask("run", sandbox.suite(*suite), "--no-report", "--json")
 
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
@@ -48,7 +48,7 @@ def test_every_case_beside_failing_ones_is_measured_and_each_failure_has_its_own
 
 
 def test_a_crash_keeps_the_samples_and_the_last_words_of_the_process(sandbox: Sandbox) -> None:
-    assert sandbox.run("run", "crash", "--no-report").returncode == 1
+    assert sandbox.ask("run", "crash", "--no-report").returncode == 1
     (record,) = sandbox.load().records
     assert record.cause is not None
     assert "the last words of native code" in record.cause.detail
@@ -58,12 +58,12 @@ def test_a_crash_keeps_the_samples_and_the_last_words_of_the_process(sandbox: Sa
 
 
 def test_retrying_what_failed_leaves_what_is_ok_alone(sandbox: Sandbox) -> None:
-    assert sandbox.run("run", sandbox.suite(NAP, {"benchmark": "exits"}), "--no-report").returncode == 1
+    assert sandbox.ask("run", sandbox.suite(NAP, {"benchmark": "exits"}), "--no-report").returncode == 1
     run_id = sandbox.load().run.id
-    nothing_missing = sandbox.run("run", "--resume", run_id, "--no-report", "--json")
+    nothing_missing = sandbox.ask("run", "--resume", run_id, "--no-report", "--json")
     assert events(nothing_missing.stdout)[0]["todo"] == []
     assert nothing_missing.returncode == 1
-    again = sandbox.run("run", "--resume", run_id, "--retry-failed", "--no-report", "--json")
+    again = sandbox.ask("run", "--resume", run_id, "--retry-failed", "--no-report", "--json")
     assert events(again.stdout)[0]["todo"] == [1]
     assert again.returncode == 1
     assert [record.attempt for record in sandbox.attempts(run_id, 0)] == [1]

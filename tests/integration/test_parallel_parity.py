@@ -53,6 +53,8 @@ LAYOUTS: dict[str, list[dict[str, object]]] = {
         mesh(2, 2, 2, micro_batch=2) | FSDP,
     ],
 }
+# The others take minutes: these are a data, a tensor, a pipeline and a sharded layout, and two faults.
+SHORT = ("gpt2 alone", "gpt2 0", "gpt2 1", "gpt2 2", "bert alone", "bert 0", "scale", "raise")
 WRONG = {
     "scale": mesh(1, 1, 2, micro_batch=2),
     "weight": mesh(2, 1, 1, micro_batch=4),
@@ -73,9 +75,13 @@ def shown(model: str, place: int) -> str:
     return "-".join([model, sizes, *(word for word in more if word not in ("data", "tensor", "pipeline"))])
 
 
+def marks(case: str) -> list[pytest.MarkDecorator]:
+    return [] if case in SHORT else [pytest.mark.long]
+
+
 @pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Record]]:
-    """Everything in one run, by name."""
+def records(tmp_path_factory: pytest.TempPathFactory, with_long: bool) -> Iterator[dict[str, Record]]:
+    """Everything in one run, by name; or what the short tests need."""
     cases: dict[str, dict[str, object]] = {}
     for model, layouts in LAYOUTS.items():
         cases[f"{model} alone"] = COMMON | ALONE | {"model": model}
@@ -85,6 +91,8 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Reco
     plain = mesh(2, 1, 2, micro_batch=2)
     cases |= {fault: faulty | plain | {"fault": fault, "timeout": "60s"} for fault in FAILING}
     cases["hang"]["timeout"] = "8s"
+    if not with_long:
+        cases = {name: cases[name] for name in SHORT}
     with sandbox_in(tmp_path_factory.mktemp("parallel") / "sandbox") as sandbox:
         done = sandbox.run("run", sandbox.suite(*cases.values()), "--no-report", timeout=580)
         assert done.returncode == 1, done.stdout + done.stderr  # some are made to fail
@@ -106,7 +114,10 @@ def differences(record: Record, alone: Record) -> tuple[float, float]:
     return max(abs(a - b) for a, b in losses), max(abs(a / b - 1) for a, b in norms)
 
 
-@pytest.mark.parametrize(("model", "place"), PLACES, ids=[shown(*each) for each in PLACES])
+@pytest.mark.parametrize(
+    ("model", "place"),
+    [pytest.param(*each, id=shown(*each), marks=marks("{} {}".format(*each))) for each in PLACES],
+)
 def test_a_layout_computes_what_one_process_computes(records: dict[str, Record], model: str, place: int) -> None:
     record, alone = records[f"{model} {place}"], records[f"{model} alone"]
     loss, norm = differences(record, alone)
@@ -117,7 +128,7 @@ def test_a_layout_computes_what_one_process_computes(records: dict[str, Record],
     assert losses[0] - losses[-1] > 1000 * TOLERANCE
 
 
-@pytest.mark.parametrize("fault", WRONG)
+@pytest.mark.parametrize("fault", [pytest.param(fault, marks=marks(fault)) for fault in WRONG])
 def test_wrong_gradients_break_parity(records: dict[str, Record], fault: str) -> None:
     loss, norm = differences(records[fault], records["gpt2 alone"])
     assert norm > 100 * TOLERANCE
@@ -125,7 +136,7 @@ def test_wrong_gradients_break_parity(records: dict[str, Record], fault: str) ->
         assert loss > TOLERANCE
 
 
-@pytest.mark.parametrize("fault", FAILING)
+@pytest.mark.parametrize("fault", [pytest.param(fault, marks=marks(fault)) for fault in FAILING])
 def test_a_rank_that_fails_ends_the_case_with_its_own_cause(records: dict[str, Record], fault: str) -> None:
     record = records[fault]
     kind, words = FAILING[fault]
@@ -138,6 +149,7 @@ def test_a_rank_that_fails_ends_the_case_with_its_own_cause(records: dict[str, R
     assert record.outcome is outcomes[fault]
 
 
+@pytest.mark.long
 def test_a_record_tells_of_the_whole_mesh(records: dict[str, Record]) -> None:
     record = records["gpt2 6"]
     assert record.case.ranks == 8

@@ -16,7 +16,7 @@ def measured(sandbox: Sandbox) -> list[tuple[int, str, int]]:
 
 def test_every_case_that_fits_is_followed_by_its_peer(sandbox: Sandbox) -> None:
     suite = sandbox.suite({"benchmark": "nap", "duration": ["20ms", "30ms"], "repeat": 2}, {"benchmark": "refuses"})
-    shown = sandbox.run("run", suite, "--peer", "doze", "--dry-run", "--json")
+    shown = sandbox.ask("run", suite, "--peer", "doze", "--dry-run", "--json")
     assert shown.returncode == 0, shown.stderr
     cases = [json.loads(line) for line in shown.stdout.splitlines()]
     assert [case["benchmark"] for case in cases] == ["nap", "doze"] * 4 + ["refuses"]
@@ -36,11 +36,12 @@ def test_every_case_that_fits_is_followed_by_its_peer(sandbox: Sandbox) -> None:
     ],
 )
 def test_what_is_no_peer_is_refused_with_those_that_fit(sandbox: Sandbox, peer: str, words: str) -> None:
-    done = sandbox.run("run", "nap", "--peer", peer)
+    done = sandbox.ask("run", "nap", "--peer", peer)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [f"paceline: --peer {peer}: {words}"]
 
 
+@pytest.mark.long
 def test_a_run_with_a_peer_is_resumed_with_it(sandbox: Sandbox) -> None:
     long = {"benchmark": "nap", "duration": "1500ms", "steps": 1}
     suite = sandbox.suite({"benchmark": "nap", "duration": "20ms"}, long)
@@ -54,8 +55,8 @@ def test_a_run_with_a_peer_is_resumed_with_it(sandbox: Sandbox) -> None:
             break
     runner.communicate(timeout=30)
     assert [name for _, name, _ in measured(sandbox)][:2] == ["nap", "doze"]
-    refused = sandbox.run("run", "--resume", "last", "--peer", "doze")
+    refused = sandbox.ask("run", "--resume", "last", "--peer", "doze")
     assert refused.returncode == 2
     assert "--peer" in refused.stderr
-    assert sandbox.run("run", "--resume", "last", "--no-report").returncode == 0
+    assert sandbox.ask("run", "--resume", "last", "--no-report").returncode == 0
     assert measured(sandbox) == [(0, "nap", 1), (1, "doze", 1), (2, "nap", 1), (3, "doze", 1)]

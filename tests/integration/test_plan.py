@@ -26,7 +26,7 @@ H200 = ("--device", "H200", "--memory", "141GB")
 
 @pytest.mark.parametrize("model", ["gpt2", "bert"])
 def test_every_layout_takes_all_gpus_and_fits(sandbox: Sandbox, model: str) -> None:
-    done = sandbox.run("plan", model, "--layers", "24", "--gpus", "32", "--memory", "16GiB", "--json", "--top", "100")
+    done = sandbox.ask("plan", model, "--layers", "24", "--gpus", "32", "--memory", "16GiB", "--json", "--top", "100")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["kind"] == "prediction"
@@ -43,7 +43,7 @@ def test_every_layout_takes_all_gpus_and_fits(sandbox: Sandbox, model: str) -> N
 
 
 def test_a_person_gets_the_best_with_reasons_and_is_told_that_it_is_a_prediction(sandbox: Sandbox) -> None:
-    done = sandbox.run("plan", "gpt2", "--layers", "48", "--hidden", "4096", "--gpus", "16", "--top", "3", *H200)
+    done = sandbox.ask("plan", "gpt2", "--layers", "48", "--hidden", "4096", "--gpus", "16", "--top", "3", *H200)
     assert done.returncode == 0, done.stderr
     first = done.stdout.splitlines()[0]
     assert first.startswith("Predicted best: gpt2/nl48_bf16_")
@@ -60,13 +60,13 @@ def test_a_person_gets_the_best_with_reasons_and_is_told_that_it_is_a_prediction
 
 
 def test_without_a_network_between_nodes_none_is_assumed(sandbox: Sandbox) -> None:
-    done = sandbox.run("plan", "gpt2", "--gpus", "8", *H200)
+    done = sandbox.ask("plan", "gpt2", "--gpus", "8", *H200)
     assert "network" not in done.stdout
 
 
 def test_a_slower_network_is_predicted_to_be_slower(sandbox: Sandbox) -> None:
     def speed(network: str) -> float:
-        done = sandbox.run("plan", "gpt2", "--gpus", "32", "--network", network, "--json", *H200)
+        done = sandbox.ask("plan", "gpt2", "--gpus", "32", "--network", network, "--json", *H200)
         assert done.returncode == 0, done.stderr
         return float(json.loads(done.stdout)["candidates"][0]["samples_per_s"])
 
@@ -98,7 +98,7 @@ def test_a_slower_network_is_predicted_to_be_slower(sandbox: Sandbox) -> None:
 def test_input_that_cannot_be_meant_is_refused_in_one_line(
     sandbox: Sandbox, arguments: tuple[str, ...], says: tuple[str, ...]
 ) -> None:
-    done = sandbox.run("plan", *arguments)
+    done = sandbox.ask("plan", *arguments)
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1, done.stderr
@@ -108,7 +108,7 @@ def test_input_that_cannot_be_meant_is_refused_in_one_line(
 
 
 def test_a_model_that_fits_nowhere_is_no_plan(sandbox: Sandbox) -> None:
-    done = sandbox.run("plan", "gpt2", "--layers", "96", "--hidden", "12288", "--gpus", "8", "--memory", "80GiB")
+    done = sandbox.ask("plan", "gpt2", "--layers", "96", "--hidden", "12288", "--gpus", "8", "--memory", "80GiB")
     assert done.returncode == 1
     assert done.stdout == ""
     assert "no layout of 8 GPUs fits 80 GiB each: the smallest, gpt2/nl96_" in done.stderr

@@ -97,6 +97,7 @@ def test_the_trace_is_taken_after_the_measurement_and_kept(mine: Sandbox) -> Non
     assert "of the step is" in again.stdout
 
 
+@pytest.mark.long
 def test_every_model_case_of_a_suite_into_a_folder_of_ones_own(mine: Sandbox) -> None:
     short = {"steps": 3, "warm_up": "50ms"}
     model = short | {"model": "generated/fc:layers=1,width=16", "batch_size": 2}
@@ -120,6 +121,7 @@ def test_every_model_case_of_a_suite_into_a_folder_of_ones_own(mine: Sandbox) ->
     assert models[-1].measurement("exposed_communication") is not None
 
 
+@pytest.mark.long
 def test_a_trace_that_fails_costs_the_measurement_nothing(mine: Sandbox) -> None:
     short = {"steps": 10, "warm_up": "50ms", "batch_size": 2}
     suite = mine.suite(
@@ -151,6 +153,6 @@ def test_a_trace_that_fails_costs_the_measurement_nothing(mine: Sandbox) -> None
 )
 def test_what_cannot_be_profiled_is_refused_before_anything_runs(mine: Sandbox, words: list[str], said: str) -> None:
     mine.suite({"benchmark": "serve", "model": "resnet18", "slo": {"p99": "100ms"}}, name="served.yaml")
-    done = mine.run("run", *words)
+    done = mine.ask("run", *words)
     assert done.returncode == 2, done.stdout
     assert said in done.stderr

@@ -191,6 +191,18 @@ def losses(store: Store, follower: str, jobs: Collection[str]) -> list[str]:
     return [event.document["reason"] for event in events if f"follower {follower}" in event.document["reason"]]
 
 
+def test_a_job_is_measured_on_the_leaders_own_node(ray_cluster: RayCluster) -> None:
+    ray_cluster.lead()
+    with open_store(ray_cluster.sandbox.folder / "store.db") as store:
+        ray_cluster.submit("at-home", naps("100ms", "200ms"), needs={"labels": ["home"]})
+        wait_for("the end of the job", lambda: not unfinished(store))
+        job = kept(store, "at-home")
+        assert job.state is JobState.SUCCEEDED, job.failure
+        assert history(store, "at-home") == ["submitted", "placed", "began", "ended"]
+        assert len(store.load(job.run_ids[0]).records) == 2
+
+
+@pytest.mark.long
 def test_a_gang_measures_on_two_nodes_and_each_tells_its_part(ray_cluster: RayCluster, store: Store) -> None:
     ray_cluster.submit("gang", EXCHANGE, needs=TWO)
     wait_for("the end of the gang", lambda: not unfinished(store))
@@ -208,6 +220,7 @@ def test_a_gang_measures_on_two_nodes_and_each_tells_its_part(ray_cluster: RayCl
         assert any(line.startswith("  ok after") for line in lines)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", [0, 1], ids=["first", "other"])
 def test_a_gang_that_loses_a_node_tells_so_and_is_whole_once_that_is_back(
     ray_cluster: RayCluster, store: Store, place: int
@@ -232,6 +245,7 @@ def test_a_gang_that_loses_a_node_tells_so_and_is_whole_once_that_is_back(
     assert {row.follower for row in store.queue.logs(name) if row.attempt == job.attempt} == set(PAIR)
 
 
+@pytest.mark.long
 def test_every_job_ends_once_whatever_happens_to_the_nodes(ray_cluster: RayCluster, store: Store) -> None:
     cluster = ray_cluster
     names = _submit_twelve(cluster)

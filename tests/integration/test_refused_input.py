@@ -10,7 +10,7 @@ NAP = {"benchmark": "nap"}
 
 
 def assert_refused(sandbox: Sandbox, *arguments: str, says: tuple[str, ...]) -> None:
-    done = sandbox.run(*arguments, "--no-report")
+    done = sandbox.ask(*arguments, "--no-report")
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("paceline: ")
     assert len(done.stderr.splitlines()) == 1, done.stderr

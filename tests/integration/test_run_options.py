@@ -60,7 +60,7 @@ def frozen() -> Workload:
 def test_flags_and_settings_override_every_case_that_has_the_parameter(sandbox: Sandbox) -> None:
     suite = sandbox.suite({"benchmark": "nap", "steps": 7}, {"benchmark": "exits"})
     options = ("--set", "nap.duration=10ms,20ms", "--timeout", "2min", "--repeat", "2")
-    done = sandbox.run("run", suite, *options, "--dry-run", "--json")
+    done = sandbox.ask("run", suite, *options, "--dry-run", "--json")
     assert done.returncode == 0
     cases = [json.loads(line) for line in done.stdout.splitlines()]
     naps, exits = [c for c in cases if c["benchmark"] == "nap"], [c for c in cases if c["benchmark"] == "exits"]
@@ -75,7 +75,7 @@ def test_flags_and_settings_override_every_case_that_has_the_parameter(sandbox: 
 
 def test_only_leaves_what_has_all_words_of_one_of_them(sandbox: Sandbox) -> None:
     suite = sandbox.suite({"benchmark": "nap", "duration": ["10ms", "20ms", "30ms"]}, {"benchmark": "refuses"})
-    done = sandbox.run("run", suite, "--only", "NAP 0.02", "--only", "refuses", "--peer", "doze", "--dry-run", "--json")
+    done = sandbox.ask("run", suite, "--only", "NAP 0.02", "--only", "refuses", "--peer", "doze", "--dry-run", "--json")
     assert done.returncode == 0, done.stderr
     cases = [Case.model_validate_json(line) for line in done.stdout.splitlines()]
     assert [(case.index, case.benchmark) for case in cases] == [(0, "nap"), (1, "doze"), (2, "refuses")]
@@ -84,7 +84,7 @@ def test_only_leaves_what_has_all_words_of_one_of_them(sandbox: Sandbox) -> None
 
 def test_a_run_of_some_cases_is_whole_with_them(sandbox: Sandbox) -> None:
     suite = sandbox.suite({"benchmark": "nap", "duration": ["10ms", "20ms"]})
-    assert sandbox.run("run", suite, "--only", "0.02", "--no-report").returncode == 0
+    assert sandbox.ask("run", suite, "--only", "0.02", "--no-report").returncode == 0
     stored = sandbox.load()
     assert [record.case.parameters["duration"] for record in stored.records] == [0.02]
     assert stored.missing == []
@@ -98,13 +98,13 @@ def test_a_run_of_some_cases_is_whole_with_them(sandbox: Sandbox) -> None:
     ],
 )
 def test_only_what_there_is_can_be_left(sandbox: Sandbox, options: tuple[str, ...], says: str) -> None:
-    done = sandbox.run("run", *options)
+    done = sandbox.ask("run", *options)
     assert done.returncode == 2
     assert says in done.stderr
 
 
 def test_a_dry_run_for_people_has_one_line_per_case_and_stores_nothing(sandbox: Sandbox) -> None:
-    done = sandbox.run("run", "nap", "--duration", "10ms,20ms", "--dry-run")
+    done = sandbox.ask("run", "nap", "--duration", "10ms,20ms", "--dry-run")
     assert done.returncode == 0
     assert [line.split()[:3] for line in done.stdout.splitlines()] == [
         ["1", "nap", "duration=0.01"],
@@ -114,7 +114,7 @@ def test_a_dry_run_for_people_has_one_line_per_case_and_stores_nothing(sandbox: 
 
 
 def test_every_repetition_is_a_case_with_a_record_of_its_own(sandbox: Sandbox) -> None:
-    assert sandbox.run("run", "nap", "--duration", "5ms", "--repeat", "3", "--no-report").returncode == 0
+    assert sandbox.ask("run", "nap", "--duration", "5ms", "--repeat", "3", "--no-report").returncode == 0
     records = sandbox.load().records
     assert [(record.case.index, record.case.repeat, record.outcome) for record in records] == [
         (0, 1, Outcome.OK),
@@ -125,7 +125,7 @@ def test_every_repetition_is_a_case_with_a_record_of_its_own(sandbox: Sandbox) -
 
 
 def test_a_program_gets_one_json_object_per_line_that_tells_the_whole_story(sandbox: Sandbox) -> None:
-    done = sandbox.run("run", "nap", "--duration", "20ms", "--steps", "4", "--json")
+    done = sandbox.ask("run", "nap", "--duration", "20ms", "--steps", "4", "--json")
     said = events(done.stdout)
     kinds = [event["event"] for event in said]
     assert kinds[:2] == ["run_started", "case_started"]
@@ -141,7 +141,7 @@ def test_a_program_gets_one_json_object_per_line_that_tells_the_whole_story(sand
 
 
 def test_a_pipe_gets_plain_lines(sandbox: Sandbox) -> None:
-    done = sandbox.run("run", sandbox.suite({"benchmark": "nap"}, {"benchmark": "exits"}), "--report", "mine.html")
+    done = sandbox.ask("run", sandbox.suite({"benchmark": "nap"}, {"benchmark": "exits"}), "--report", "mine.html")
     assert done.returncode == 1
     assert "\x1b" not in done.stdout
     assert "\r" not in done.stdout
@@ -166,7 +166,7 @@ def test_two_computations_from_one_seed_agree_unless_the_model_is_noisy(sandbox:
     sandbox.write("my_model.py", MODEL)
     models = "gpt2-small,my_model:small,my_model:noisy"
     options = ("--scale", "tiny", "--batch-size", "2", "--steps", "3", "--warm-up", "100ms", "--deterministic")
-    done = sandbox.run("run", "train", "--model", models, *options, "--no-report")
+    done = sandbox.ask("run", "train", "--model", models, *options, "--no-report")
     assert done.returncode == 1, done.stderr
     gpt2, small, noisy = sandbox.load().records
     for record in (gpt2, small):
@@ -186,10 +186,11 @@ def _path() -> str:
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 
+@pytest.mark.long
 def test_steps_that_only_seem_to_train_are_doubted(sandbox: Sandbox) -> None:
     sandbox.write("my_model.py", MODEL)
     options = ("--batch-size", "2", "--steps", "5", "--warm-up", "50ms", "--no-report")
-    done = sandbox.run("run", "train", "--model", "my_model:hollow", "--precision", "fp32,fp16", *options)
+    done = sandbox.ask("run", "train", "--model", "my_model:hollow", "--precision", "fp32,fp16", *options)
     assert done.returncode == 0, done.stderr
     single, half = (
         {doubt.kind for doubt in record.doubts} for record in sorted(sandbox.load().records, key=lambda r: r.case.index)
@@ -199,9 +200,10 @@ def test_steps_that_only_seem_to_train_are_doubted(sandbox: Sandbox) -> None:
     assert "diverged" not in half
 
 
+@pytest.mark.long
 def test_a_partly_frozen_model_is_not_credited_with_work_that_it_skips(sandbox: Sandbox) -> None:
     sandbox.write("my_model.py", MODEL)
-    done = sandbox.run("run", "train", "--model", "my_model:frozen", "--batch-size", "2", "--steps", "5", "--no-report")
+    done = sandbox.ask("run", "train", "--model", "my_model:frozen", "--batch-size", "2", "--steps", "5", "--no-report")
     assert done.returncode == 0, done.stderr
     [record] = sandbox.load().records
     forward = 2 * (8 * 8 + 8 * 4)

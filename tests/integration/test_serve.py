@@ -25,6 +25,7 @@ MODEL = "generated/fc:layers=1,width=16"
 LONG = 600.0  # seconds; a busy machine starts a server slowly
 COMMON = {"benchmark": "serve", "model": MODEL, "scale": "tiny", "warm_up": "300ms"}
 LIGHT = {"engine": "onnxruntime"}  # starts without torch, for what is not about the engine
+SHORT = ("closed", "single-stream", "offline", "wrong", "port", "late", "dataset")  # the others take a minute
 CEILING = calibrate.Ceiling(5000.0, 10_000.0, (calibrate.Probe(500.0, 1.0, 1e-4, 1e-3),))
 OWN_MODEL = """
 import torch
@@ -63,7 +64,7 @@ def poisson(place: Sandbox) -> Record:
 
 
 @pytest.fixture(scope="module")
-def suite(place: Sandbox, poisson: Record) -> dict[str, Record]:
+def suite(place: Sandbox, poisson: Record, with_long: bool) -> dict[str, Record]:
     """One run of many cases, good and bad, by name; the load generator was calibrated before."""
     remember_the_ceiling(place)
     place.write("own.py", OWN_MODEL)
@@ -89,6 +90,8 @@ def suite(place: Sandbox, poisson: Record) -> dict[str, Record]:
             "late": {"server": LIGHT | {"ready_timeout": "10ms"}, "load": {"rate": 9}},
             "dataset": {"server": LIGHT, "load": {"rate": 9}, "requests": {"dataset": "other.npz"}},
         }
+        if not with_long:
+            cases = {name: cases[name] for name in SHORT}
         name = place.suite(*({**COMMON, **case} for case in cases.values()))
         done = place.run("run", name, "--no-report", "--json", timeout=LONG)
     assert done.returncode == 1, done.stderr
@@ -212,12 +215,14 @@ def test_closed_loops_and_scenarios_of_mlperf_are_marked(suite: dict[str, Record
     assert suite["offline"].measurement("offered_rate") is None  # all came at once
 
 
+@pytest.mark.long
 def test_multi_stream_sends_its_samples_in_each_request(suite: dict[str, Record]) -> None:
     record = suite["multi-stream"]
     assert record.outcome is Outcome.OK, record.cause
     assert value(record, "sample_throughput") == pytest.approx(3 * value(record, "throughput"))
 
 
+@pytest.mark.long
 def test_a_search_tells_the_capacity_or_why_it_is_not_sure(suite: dict[str, Record]) -> None:
     record = suite["search"]
     assert record.outcome is Outcome.OK, record.cause
@@ -234,6 +239,7 @@ def test_a_search_tells_the_capacity_or_why_it_is_not_sure(suite: dict[str, Reco
     assert "confirmed_at" in record.facts
 
 
+@pytest.mark.long
 def test_a_promise_that_cannot_be_kept_fails_with_one_sentence(suite: dict[str, Record]) -> None:
     record = suite["never"]
     assert record.outcome is Outcome.FAILED
@@ -256,7 +262,10 @@ def test_wrong_answers_are_found(suite: dict[str, Record]) -> None:
     ("name", "outcome", "says"),
     [
         ("port", Outcome.FAILED, ("in use",)),
-        ("branching", Outcome.UNSUPPORTED, ("own:branching as torch-export", "cannot be exported")),
+        pytest.param(
+            *("branching", Outcome.UNSUPPORTED, ("own:branching as torch-export", "cannot be exported")),
+            marks=pytest.mark.long,
+        ),
         ("late", Outcome.FAILED, ("not ready after 0.01 s", "ready_timeout")),
         ("dataset", Outcome.FAILED, ("other.npz", "has no array", "it has y")),
     ],
@@ -276,6 +285,7 @@ def test_the_log_of_a_server_that_could_not_listen_is_kept(suite: dict[str, Reco
     assert cause.detail
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_under_load_ends_the_case_soon(place: Sandbox) -> None:
     load = ("--load.rate", "20", "--load.duration", "300s", "--warm-up", "300ms", "--server.engine", "onnxruntime")
     run = place.start("run", "serve", "--model", MODEL, "--scale", "tiny", *load, "--no-report", "--json")
@@ -319,7 +329,7 @@ def _embedded(place: Sandbox) -> psutil.Process:
 )
 def test_recorded_arrivals_that_cannot_be_sent_are_refused_at_once(sandbox: Sandbox, text: str, says: str) -> None:
     (sandbox.work / "arrivals.csv").write_text(text)
-    done = sandbox.run("run", "serve", "--load.arrival", "trace", "--load.file", "arrivals.csv", "--no-report")
+    done = sandbox.ask("run", "serve", "--load.arrival", "trace", "--load.file", "arrivals.csv", "--no-report")
     assert done.returncode == 2, done.stdout + done.stderr
     assert says in done.stderr
     assert not sandbox.store.exists()
@@ -369,7 +379,7 @@ def test_recorded_arrivals_that_cannot_be_sent_are_refused_at_once(sandbox: Sand
     ids=lambda value: "_".join(value) if isinstance(value, tuple) and value and value[0].startswith("--") else "",
 )
 def test_what_cannot_work_is_refused_at_once(sandbox: Sandbox, flags: tuple[str, ...], says: tuple[str, ...]) -> None:
-    done = sandbox.run("run", "serve", *flags, "--no-report")
+    done = sandbox.ask("run", "serve", *flags, "--no-report")
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.startswith("paceline: ")
     assert len(done.stderr.splitlines()) == 1, done.stderr

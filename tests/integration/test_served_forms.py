@@ -45,9 +45,9 @@ def served(folder: Path, model: str, wire: Wire, **requests: object) -> Iterator
 @pytest.mark.parametrize(
     ("model", "form", "wire"),
     [
-        ("resnet18", "image", "kserve-binary"),
+        pytest.param("resnet18", "image", "kserve-binary", marks=pytest.mark.long),
         ("generated/transformer", "text", "kserve-json"),
-        ("bert-base", "text", "kserve-grpc"),
+        pytest.param("bert-base", "text", "kserve-grpc", marks=pytest.mark.long),
     ],
 )
 def test_the_server_answers_what_preparing_and_computing_by_hand_gives(

@@ -1,4 +1,4 @@
-"""Every other serving software that pip installs here, started for real; `make test-all` runs these."""
+"""Every other serving software that pip installs here, started for real."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.benchmarks.serving.servers.base import Need
 from support import server_software as tools
 from support.server_software import Software, environments, software  # noqa: F401 (fixtures)
 
-pytestmark = [pytest.mark.slow, pytest.mark.servers, pytest.mark.all_servers]
+pytestmark = pytest.mark.long
 
 NAMES = ["litserve", "bentoml", "ray-serve", "pytriton", "torchserve"]
 

@@ -58,6 +58,7 @@ def test_an_environment_is_made_once_and_removed(tiny: Requirements) -> None:
     assert tiny.missing() is not None
 
 
+@pytest.mark.long
 def test_a_failure_tells_the_last_lines_and_leaves_nothing_that_looks_whole(tiny: Requirements) -> None:
     absent = Requirements(server="tiny", packages=("/no/such/wheel-1.0-py3-none-any.whl",), shown=())
     with pytest.raises(InstallFailed) as failed:
@@ -70,6 +71,7 @@ def test_a_failure_tells_the_last_lines_and_leaves_nothing_that_looks_whole(tiny
     assert tiny.missing() is None
 
 
+@pytest.mark.long
 def test_torch_is_the_one_that_paceline_runs_with(tiny: Requirements, monkeypatch: pytest.MonkeyPatch) -> None:
     with_torch = Requirements(server="tiny", packages=tiny.packages, shown=(), torch=True)
     monkeypatch.setattr("importlib.metadata.version", lambda name: "9.9.9+nowhere")
@@ -90,7 +92,7 @@ def test_the_command_lists_what_is_there_and_refuses_what_is_not(sandbox: Sandbo
         (("install", "url"), "'url' is nothing that pip installs"),
         (("remove", "embedded"), "'embedded' is nothing that pip installs"),
     ):
-        refused = sandbox.run("servers", *arguments)
+        refused = sandbox.ask("servers", *arguments)
         assert refused.returncode == 2
         assert words in refused.stderr
         assert len(refused.stderr.splitlines()) == 1

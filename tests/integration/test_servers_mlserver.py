@@ -11,7 +11,7 @@ from paceline.benchmarks.serving.servers.base import ServerFailed
 from support import server_software as tools
 from support.server_software import Software, environments, software  # noqa: F401 (fixtures)
 
-pytestmark = [pytest.mark.slow, pytest.mark.servers]
+pytestmark = pytest.mark.long
 
 
 def test_http_and_grpc_give_the_right_answers(software: Software) -> None:  # noqa: F811

@@ -11,7 +11,7 @@ from paceline.benchmarks.serving.servers.base import Endpoint, Need
 from support import server_software as tools
 from support.server_software import Software, environments, software  # noqa: F401 (fixtures)
 
-pytestmark = [pytest.mark.slow, pytest.mark.servers]
+pytestmark = pytest.mark.long
 
 LLAMA = Need(model="generated/llama:layers=2,width=32,vocabulary=128", allow_import=True)
 TOKENS = 6

@@ -219,6 +219,7 @@ def test_where_there_is_no_shared_memory_another_wire_is_named(
         shared_requests([{"x": X}], server.endpoint("kserve-shm"))
 
 
+@pytest.mark.long
 def test_a_run_says_where_its_requests_were(sandbox: Sandbox) -> None:
     case = {
         "benchmark": "serve",
@@ -248,6 +249,6 @@ def test_a_run_says_where_its_requests_were(sandbox: Sandbox) -> None:
     ],
 )
 def test_what_would_travel_does_not_go_with_it(sandbox: Sandbox, flags: tuple[str, ...], says: str) -> None:
-    done = sandbox.run("run", "serve", "--wire", "kserve-shm", "--load.rate", "5", *flags, "--no-report")
+    done = sandbox.ask("run", "serve", "--wire", "kserve-shm", "--load.rate", "5", *flags, "--no-report")
     assert done.returncode == 2, done.stdout + done.stderr
     assert f"{says} does not go with wire kserve-shm" in done.stderr

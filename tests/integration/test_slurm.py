@@ -41,6 +41,7 @@ def test_tasks_of_a_step_over_two_nodes_are_one_run(slurm: Slurm, sandbox: Sandb
     assert sandbox.run("results").stdout.count("finished") == 1
 
 
+@pytest.mark.long
 def test_a_script_and_a_step_of_one_task_measure_alone(slurm: Slurm, sandbox: Sandbox) -> None:
     nap = f"{' '.join(PACELINE)} run nap --no-report"
     lines = ["#!/bin/sh", "env > script.env", nap, f"srun --nodes 1 --ntasks 1 {nap}", "mv script.env done.env"]

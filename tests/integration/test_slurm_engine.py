@@ -33,7 +33,7 @@ from support.namespaces import two_hosts
 from support.scripted_followers import a_job, naps
 from support.slurm import Slurm, slurm_on
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = [pytest.mark.alone, pytest.mark.long]
 
 PATIENCE = 150.0  # seconds for any one thing to happen; only what hangs takes so long
 SHORT_LEASE = timedelta(seconds=3)

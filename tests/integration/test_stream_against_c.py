@@ -136,7 +136,7 @@ def measured(size: int, threads: int) -> dict[str, Measurement]:
     return {m.metric.name: m for m in Stream().measure(parameters, Context(case=case)).measurements}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_triad_agrees_with_a_compiled_program_turn_by_turn(tmp_path: Path) -> None:
     cpus = host.usable_cpus().choose(None)
     size = min(2 * (host.cache_of(cpus) or host.UNKNOWN_CACHE), host.free_memory() // 16) // 4096 * 4096

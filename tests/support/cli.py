@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -83,6 +85,15 @@ class Sandbox:
         """`paceline ...` until it ends."""
         return self.call([sys.executable, "-m", "paceline", *arguments], env=env, **more)
 
+    def ask(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """The same in a copy of a process that has imported everything: for tests of what a command says."""
+        said = [self.folder / name for name in ("stdout.txt", "stderr.txt")]
+        for path in said:
+            path.write_bytes(b"")
+        order = {"arguments": arguments, "environment": self.environment(env), "folder": str(self.work)}
+        code = _copies().run(order | {"stdout": str(said[0]), "stderr": str(said[1])})
+        return subprocess.CompletedProcess(["paceline", *arguments], code, *(path.read_text() for path in said))
+
     def call(
         self,
         command: list[str],
@@ -146,6 +157,39 @@ class Sandbox:
         for process in self.processes():
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+class _Copies:
+    """See `forked_cli`."""
+
+    def __init__(self) -> None:
+        program = Path(__file__).with_name("forked_cli.py")
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(program)],
+            env=_plain_environment() | {"PYTHONPATH": str(PLUGIN)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, order: Mapping[str, Any]) -> int:
+        """The exit code of a command."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(order), file=self._process.stdin, flush=True)
+        copy = int(self._process.stdout.readline())
+        ending = threading.Timer(GENEROUS, os.kill, (copy, signal.SIGKILL))
+        ending.start()
+        try:
+            return int(self._process.stdout.readline())
+        finally:
+            ending.cancel()
+
+
+@functools.cache
+def _copies() -> _Copies:
+    """One for as long as the tests run; it ends with its input."""
+    return _Copies()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Real serving software in a test: installed once in a session, started, asked, and seen to be gone."""
+"""Real serving software in a test: installed once in a checkout, started, asked, and seen to be gone."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ GENEROUS = 300.0  # seconds; only what hangs takes so long
 
 
 @pytest.fixture(scope="session")
-def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where environments are made; $PACELINE_TEST_SERVERS names a folder to keep them for the next session."""
-    kept = os.environ.get("PACELINE_TEST_SERVERS")
-    return Path(kept) if kept else tmp_path_factory.mktemp("servers")
+def environments() -> Path:
+    """Where environments are made and kept for the next session; $PACELINE_TEST_SERVERS names another folder."""
+    own = Path(__file__).parent.parent.parent / ".cache" / "servers"
+    return Path(os.environ.get("PACELINE_TEST_SERVERS", own))
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Software:
 def software(
     environments: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Software:
-    """Servers in environments of this session or kept ones, models in a cache of this session in any case."""
+    """Servers in environments that are kept, models in a cache of this session."""
     monkeypatch.setenv("XDG_DATA_HOME", str(environments))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
     # Half of the time of an installation is compiling modules, few of which a server imports: it compiles those itself.

@@ -23,12 +23,12 @@ from paceline.benchmarks.compute.dnn_functions import ConvolutionFunction
 from paceline.benchmarks.micro import session
 from paceline.cli import run
 from paceline.cli.main import Verbs, paceline
-from paceline.core.record import CauseKind, Outcome
+from paceline.core.record import CauseKind, Outcome, Record
 from paceline.core.suite import Here, Suite, expand
 from paceline.measure import loop
 from paceline.report import superbench_micro
 from support import docs_markdown as markdown
-from support.cli import Sandbox, ended, events
+from support.cli import Sandbox, ended, events, sandbox_in
 from support.docs_markdown import ROOT
 
 GUIDE = ROOT / "docs" / "guide"
@@ -37,10 +37,10 @@ CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 SHORT = ("--budget", "0.2s", "--warm-up", "0.2s", "--target", "cpu", "--no-report", "--json")
 
 
-@pytest.fixture
-def plugin(tmp_path: Path) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """CONTRIBUTING's package, installed in a folder of its own; the environment that finds it."""
-    folder = tmp_path / "site"
+    folder = tmp_path_factory.mktemp("plugin") / "site"
     files = markdown.files(CONTRIBUTING)
     project = tomllib.loads(files.pop("pyproject.toml"))["project"]
     for name, text in files.items():
@@ -76,26 +76,44 @@ def test_the_plug_in_of_contributing_is_listed(sandbox: Sandbox, plugin: dict[st
     assert "disabled" not in listed.stdout
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory, plugin: dict[str, str]) -> Iterator[dict[str, list[Record]]]:
+    """The benchmark and the model of CONTRIBUTING and the model of the guide in one run, by what is measured."""
+    (module,) = markdown.files(GUIDE / "models.md").items()
+    models = [("my-mlp", {"batch_size": 4}), ("my_models:classifier", {"scale": "tiny"})]
+    cases = [
+        {"benchmark": "my-matmul", "size": [32, 64]},
+        *({"benchmark": kind, "model": name, **more} for name, more in models for kind in ("train", "inference")),
+    ]
+    with sandbox_in(tmp_path_factory.mktemp("measured") / "sandbox") as sandbox:
+        sandbox.write(*module)
+        run = sandbox.run("run", sandbox.suite(*cases), *SHORT, env=plugin)
+        assert run.returncode == 0, run.stdout + run.stderr
+        acknowledged, records = ended(events(run.stdout)), sandbox.load().records
+    assert [record.case for record in acknowledged] == [record.case for record in records]
+    yield {
+        name: [record for record in records if name in (record.case.benchmark, record.case.parameters.get("model"))]
+        for name in ("my-matmul", "my-mlp", "my_models:classifier")
+    }
+
+
 @pytest.mark.slow
-def test_the_benchmark_of_contributing_is_measured(sandbox: Sandbox, plugin: dict[str, str]) -> None:
-    run = sandbox.run("run", "my-matmul", "--size", "32,64", *SHORT, env=plugin)
-    assert run.returncode == 0, run.stdout + run.stderr
-    records = ended(events(run.stdout))
+def test_the_benchmark_of_contributing_is_measured(measured: dict[str, list[Record]]) -> None:
+    records = measured["my-matmul"]
     assert [record.case.parameters["size"] for record in records] == [32, 64]
     for record in records:
         rate, time = record.measurement("flops"), record.measurement("step_time")
         assert rate is not None
         assert time is not None
         assert rate.value == pytest.approx(2 * record.case.parameters["size"] ** 3 / time.summary.mean)
-    assert sandbox.load().records[0].measurement("step_time").samples  # type: ignore[union-attr]
+        assert time.samples
 
 
 @pytest.mark.slow
-def test_the_model_of_contributing_is_measured(sandbox: Sandbox, plugin: dict[str, str]) -> None:
-    suite = sandbox.suite({"benchmark": "train"}, {"benchmark": "inference"})
-    run = sandbox.run("run", suite, "--model", "my-mlp", "--batch-size", "4", *SHORT, env=plugin)
-    assert run.returncode == 0, run.stdout + run.stderr
-    records = ended(events(run.stdout))
+def test_the_model_of_contributing_is_measured(
+    measured: dict[str, list[Record]], sandbox: Sandbox, plugin: dict[str, str]
+) -> None:
+    records = measured["my-mlp"]
     assert [record.case.benchmark for record in records] == ["train", "inference"]
     shown = sandbox.run("show", "my-mlp", env=plugin)
     for record in records:
@@ -106,13 +124,8 @@ def test_the_model_of_contributing_is_measured(sandbox: Sandbox, plugin: dict[st
 
 
 @pytest.mark.slow
-def test_the_own_model_of_the_guide_is_measured(sandbox: Sandbox) -> None:
-    ((name, text),) = markdown.files(GUIDE / "models.md").items()
-    sandbox.write(name, text)
-    suite = sandbox.suite({"benchmark": "train"}, {"benchmark": "inference"})
-    run = sandbox.run("run", suite, "--model", "my_models:classifier", "--scale", "tiny", *SHORT)
-    assert run.returncode == 0, run.stdout + run.stderr
-    records = ended(events(run.stdout))
+def test_the_own_model_of_the_guide_is_measured(measured: dict[str, list[Record]]) -> None:
+    records = measured["my_models:classifier"]
     assert [record.case.benchmark for record in records] == ["train", "inference"]
     assert all(record.measurement("achieved_flops") is not None for record in records)
 

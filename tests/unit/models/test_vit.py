@@ -51,7 +51,7 @@ def spread(module: nn.Module) -> None:
     nn.init.normal_(module.class_token, std=0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("quick_weights")
 def test_the_base_size_agrees_with_torchvision() -> None:
     reference = models.vit_b_16(weights=None).eval()

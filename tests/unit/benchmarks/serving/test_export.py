@@ -105,7 +105,7 @@ def test_an_exported_model_answers_as_the_eager_one_of_its_seed(
     check(format, model, precision, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("format", "model", "precision"), MORE_MODELS)
 def test_larger_models_too(format: Format, model: str, precision: str, tmp_path: Path) -> None:
     check(format, model, precision, tmp_path)
