@@ -14,8 +14,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from paceline.benchmarks.serving.place import on_cores
-from paceline.benchmarks.serving.servers.base import Endpoint
+from paceline.load.cpu_placement import on_cores
+from paceline.load.request import Endpoint
 
 PEERS = "PACELINE_BENCH_PEERS"
 _FEW, _MANY = 200, 2200  # requests: what both runs take alike, the start above all, cancels out

@@ -29,11 +29,11 @@ from paceline.analysis.simulation import BASELINE, OURS, measure
 from paceline.benchmarks import registry
 from paceline.service.engines.base import Assignment, Attempt, FollowerGone, FollowerState, Report
 from paceline.service.follower.worker import Worker
+from paceline.service.job_store import UNFINISHED, list_jobs
 from paceline.service.jobs import Job, JobState, MachineNeeds
 from paceline.service.leader import Leader
 from paceline.service.scheduler.state import Needs
-from paceline.service.simulate.study import POLICIES
-from paceline.service.simulate.workload import KIND, Fleet, Workload, load_of
+from paceline.service.simulate import KIND, POLICIES, Fleet, Workload, load_of
 from paceline.store import open_store
 from paceline.store.store import Store
 
@@ -202,23 +202,22 @@ def _submit(leader: Leader, name: str, wanted: Wanted, label: str, priority: int
     end = leader.expected_end(name)
     if end is not None:
         return (end - now).total_seconds()
-    return next(task.seconds for task in leader.waiting(JOBS) if task.id == name)
+    return next(seconds for job, seconds in leader.waiting(JOBS) if job.id == name)
 
 
 def _wait_for_all(store: Store) -> None:
-    unfinished = [state.value for state in JobState if not state.is_final]
-    while store.queue.jobs(unfinished, limit=1):
+    while list_jobs(store, UNFINISHED, limit=1):
         time.sleep(0.1)
 
 
 def _done(store: Store, predicted: dict[str, float]) -> list[Done]:
-    jobs = [row for row in store.queue.jobs(limit=None) if row.id in predicted]
-    if failed := [row.id for row in jobs if row.document["state"] != JobState.SUCCEEDED.value]:
+    jobs = [job for job in list_jobs(store) if job.id in predicted]
+    if failed := [job.id for job in jobs if job.state is not JobState.SUCCEEDED]:
         raise ValueError(f"job {failed[0]} did not succeed")
     found = []
-    for row in jobs:
-        at = {event.kind: event.at.timestamp() for event in store.queue.events(row.id)}
-        found.append(Done(at["submitted"], predicted[row.id], at["placed"], at["ended"]))
+    for job in jobs:
+        at = {event.kind: event.at.timestamp() for event in store.queue.events(job.id)}
+        found.append(Done(at["submitted"], predicted[job.id], at["placed"], at["ended"]))
     found.sort(key=lambda job: job.submitted)
     first = found[0].submitted
     return [Done(job.submitted - first, job.predicted, job.started - first, job.ended - first) for job in found]

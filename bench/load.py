@@ -17,13 +17,12 @@ import numpy as np
 
 from bench import guidellm
 from bench.ratio import Ratio
-from paceline.benchmarks.serving.load.generator import drive
-from paceline.benchmarks.serving.load.null_server import Behaviour, running
-from paceline.benchmarks.serving.load.parameters import LoadParameters
-from paceline.benchmarks.serving.load.prepared import Prepared
-from paceline.benchmarks.serving.load.quality import delivered
-from paceline.benchmarks.serving.load.trace import Trace
-from paceline.benchmarks.serving.servers.base import Endpoint
+from paceline.load.generator import drive
+from paceline.load.null_server import Behaviour, running
+from paceline.load.parameters import LoadParameters
+from paceline.load.quality import delivered
+from paceline.load.request import Endpoint, Prepared
+from paceline.load.trace import Trace
 
 REQUEST = Prepared(b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[0.0,0.0,0.0,0.0]}]}')
 CHAT = Prepared(b'{"model":"any","messages":[{"role":"user","content":"say a word about 7"}],"stream":false}')

@@ -1,4 +1,4 @@
-"""What a decision of the scheduler costs while many tasks wait, and how the simulator grows with the cluster.
+"""What a decision of the scheduler costs while many jobs wait, and how the simulator grows with the cluster.
 
 All times are of the CPU: nothing here waits for anything.
 """
@@ -12,15 +12,14 @@ from itertools import count
 import numpy as np
 
 from bench.ratio import Ratio
-from paceline.service.scheduler import turns
-from paceline.service.scheduler.cluster import Cluster
-from paceline.service.scheduler.state import Device, Follower, Needs, Task
-from paceline.service.simulate.engine import two_tier
-from paceline.service.simulate.workload import Fleet, generate
+from paceline.service.scheduler import events
+from paceline.service.scheduler.cluster import ClusterState
+from paceline.service.scheduler.state import Demand, Device, Follower, Needs
+from paceline.service.simulate import Fleet, generate, two_tier
 
-LIVE = ((100, 1_000), (1_000, 10_000), (10_000, 100_000))  # followers, tasks that wait
+LIVE = ((100, 1_000), (1_000, 10_000), (10_000, 100_000))  # followers, jobs that wait
 ASKED = (1_000, 10_000)
-SIMULATED = ((100, 10_000), (1_000, 100_000), (10_000, 1_000_000))  # followers, tasks
+SIMULATED = ((100, 10_000), (1_000, 100_000), (10_000, 1_000_000))  # followers, jobs
 DECISIONS = 400
 DECISION_SECONDS = 10e-3
 SIMULATION_SECONDS = 600.0
@@ -33,27 +32,27 @@ def scheduler_ratios() -> list[Ratio]:
 
 
 def _live(followers: int, waiting: int) -> Ratio:
-    """A full cluster of mixed followers and tasks: what it takes to decide when a task comes and when one ends."""
+    """A full cluster of mixed followers and jobs: what it takes to decide when a job comes and when one ends."""
     generator = random.Random(7)
-    cluster, names = Cluster(), count()
+    cluster, names = ClusterState(), count()
     for place in range(followers):
         kind = KINDS[place % len(KINDS)]
         devices = (Device(kind, memory_gib=80),) * (1 if kind == "cpu" else 8)
-        turns.joined(cluster, Follower(f"f{place}", devices, cpu_slots=2), 0.0)
+        events.joined(cluster, Follower(f"f{place}", devices, cpu_slots=2), 0.0)
     queued = 0
     while queued < waiting:
-        task = _task(generator, names, 0.0)
-        queued += not turns.submitted(cluster, task, 0.0)
+        demand = _task(generator, names, 0.0)
+        queued += not events.submitted(cluster, demand, 0.0)
     spent = []
     for step in range(DECISIONS):
         now = float(step)
         if step % 2:
-            task, begun = _task(generator, names, now), time.process_time()
-            turns.submitted(cluster, task, now)
+            demand, begun = _task(generator, names, now), time.process_time()
+            events.submitted(cluster, demand, now)
         else:
             ended = generator.choice(list(cluster.running))
             begun = time.process_time()
-            turns.ended(cluster, ended, now)
+            events.ended(cluster, ended, now)
         spent.append(time.process_time() - begun)
     usual, late, worst = (float(value) for value in np.percentile(spent, (50, 99, 100)))
     is_asked = (followers, waiting) == ASKED
@@ -63,7 +62,7 @@ def _live(followers: int, waiting: int) -> Ratio:
     return Ratio(f"{name} / 10 ms", ratio, "<= 1" if is_asked else "", ratio <= 1 or not is_asked, made_of)
 
 
-def _task(generator: random.Random, names: count[int], now: float) -> Task:
+def _task(generator: random.Random, names: count[int], now: float) -> Demand:
     kind = generator.choice(KINDS)
     wide = kind != "cpu" and generator.random() < 0.2
     needs = Needs(
@@ -74,23 +73,23 @@ def _task(generator: random.Random, names: count[int], now: float) -> Task:
         nodes=generator.choice((2, 4)) if wide and generator.random() < 0.3 else 1,
         cpu_heavy=kind == "cpu" or generator.random() < 0.2,
     )
-    return Task(f"t{next(names)}", needs, generator.lognormvariate(5.0, 1.0), now, error=0.3)
+    return Demand(f"t{next(names)}", needs, generator.lognormvariate(5.0, 1.0), now, error=0.3)
 
 
 def _simulated() -> list[Ratio]:
     ratios = []
     before = 0.0
-    for followers, tasks in SIMULATED:
+    for followers, demands in SIMULATED:
         fleet = Fleet(followers)
-        workload = generate("lognormal", load=0.9, fleet=fleet, jobs=tasks, error=0.3, seed=0)
+        workload = generate("lognormal", load=0.9, fleet=fleet, jobs=demands, error=0.3, seed=0)
         begun = time.process_time()
         two_tier(workload, fleet)
         seconds = time.process_time() - begun
         growth = f"; {seconds / before:.3g} times the one before" if before else ""
-        is_asked = tasks == SIMULATED[-1][1]
+        is_asked = demands == SIMULATED[-1][1]
         ratio = seconds / SIMULATION_SECONDS
-        made_of = f"{seconds:.3g} s, {seconds / tasks * 1e6:.3g} us a task{growth}"
-        name = f"simulate: {followers:,} and {tasks:,} / 10 min"
+        made_of = f"{seconds:.3g} s, {seconds / demands * 1e6:.3g} us a job{growth}"
+        name = f"simulate: {followers:,} and {demands:,} / 10 min"
         ratios.append(Ratio(name, ratio, "<= 1" if is_asked else "", ratio <= 1 or not is_asked, made_of))
         before = seconds
     return ratios

@@ -11,14 +11,14 @@ from typing import Any
 import click
 
 from bench.ratio import Ratio
-from paceline.benchmarks.serving import findings
-from paceline.benchmarks.serving.load.parameters import LoadParameters
+from paceline.benchmarks.serving import trace_metrics
 from paceline.benchmarks.serving.parameters import ServeParameters
-from paceline.benchmarks.serving.servers import registry
+from paceline.benchmarks.serving.resource_use import watched
 from paceline.benchmarks.serving.session import opened
-from paceline.benchmarks.serving.watch import watched
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
+from paceline.load.parameters import LoadParameters
+from paceline.servers import registry
 
 NULL = "generated/fc:layers=1,width=16"
 SMALL = "generated/transformer:layers=2,width=128,heads=4,sequence=16"
@@ -66,7 +66,7 @@ def _per_cpu_second(server: dict[str, Any]) -> float:
 def _throughput(server: dict[str, Any]) -> float:
     with opened(*_case(SMALL, server, SATURATING)) as session:
         traces = [session.send(_closed(SATURATING), "measuring") for _ in range(TIMES)]
-    return max(float(trace.ok.sum()) / findings.seconds_of(trace) for trace in traces)
+    return max(float(trace.ok.sum()) / trace_metrics.seconds_of(trace) for trace in traces)
 
 
 def _closed(users: int) -> LoadParameters:

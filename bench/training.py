@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from bench.ratio import Ratio
 from paceline.benchmarks.parallel._parameters import LEARNING_RATE, ParallelParameters
-from paceline.measure.device import Device, open_device
+from paceline.devices import Device, open_device
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,7 +48,7 @@ def training_ratios() -> Iterator[Ratio]:
 
 
 def _ours(parameters: ParallelParameters, device: Device) -> Step:
-    from paceline.benchmarks.graph import capture
+
     from paceline.benchmarks.parallel._mesh import Mesh
     from paceline.benchmarks.parallel._trainer import ParallelTrainer
 
@@ -56,17 +56,17 @@ def _ours(parameters: ParallelParameters, device: Device) -> Step:
     mesh = Mesh.of(parameters.layout, 0, device.kind)
     trainer = ParallelTrainer(parameters, device, mesh, compiled=on_gpu, capturable=on_gpu)
     trainer.step()
-    return capture(trainer.step) if on_gpu else trainer.step
+    return device.capture(trainer.step) if on_gpu else trainer.step
 
 
 def _by_hand(parameters: ParallelParameters, device: Device) -> Step:
     import torch
 
-    from paceline.benchmarks.model.session import seed_everything
     from paceline.benchmarks.parallel._batch import draw
     from paceline.benchmarks.parallel._mesh import Mesh
     from paceline.benchmarks.parallel._optimizer import CLIP
     from paceline.benchmarks.parallel._shape import build
+    from paceline.models.building import seed_everything
 
     seed_everything(parameters.seed)
     with torch.device(device.torch()):

@@ -143,7 +143,7 @@ def cli_page() -> str:
 
 def _case_count(name: str, gpus: int) -> int:
     try:
-        return len(expand(load_suite(name), benchmarks.registry().get, Here(gpus=gpus)))
+        return len(expand(load_suite(name), benchmarks.registry().get, Here.with_devices(gpus)))
     except InputError:  # a suite for GPUs leaves nothing without one
         return 0
 

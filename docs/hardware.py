@@ -10,6 +10,7 @@ import hardware_micro
 from hardware_beside import beside_sections, is_beside
 from hardware_marks import legend, marks
 
+from paceline.core.environment import Driver, Gpu
 from paceline.core.quantity import show_size
 from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords
@@ -69,15 +70,14 @@ def page(runs: Sequence[RunRecords], *, title: str, commits: Sequence[str], note
 def _environment(runs: Sequence[RunRecords], commits: Sequence[str]) -> str:
     seen = runs[0].run.environment
     days = sorted({f"{run.run.started_at:%Y-%m-%d}" for run in runs})
-    gpu = (seen.get("gpus") or [{}])[0]
-    driver, software = seen.get("driver") or {}, seen.get("software") or {}
-    packages = software.get("packages") or {}
+    gpu, driver, software = next(iter(seen.gpus), Gpu()), seen.driver or Driver(), seen.software
+    torch = f"{software.packages.get('torch')} for CUDA {software.torch_cuda}, Python {software.python}"
     facts = {
         "measured": f"{' and '.join(days)}, commit {_words(commits)}, Paceline {runs[0].run.version}",
-        "device": gpu.get("name"),
-        "driver": f"{driver.get('version')}, CUDA {driver.get('cuda')}",
-        "torch": f"{packages.get('torch')} for CUDA {software.get('torch_cuda')}, Python {software.get('python')}",
-        "host": f"{(seen.get('cpu') or {}).get('model')}, {seen.get('virtualization') or 'no virtual machine'}",
+        "device": gpu.name,
+        "driver": f"{driver.version}, CUDA {driver.cuda}",
+        "torch": torch,
+        "host": f"{seen.cpu.model}, {seen.virtualization or 'no virtual machine'}",
     }
     return "\n".join(["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in facts.items())])
 

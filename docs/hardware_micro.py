@@ -8,13 +8,15 @@ from collections.abc import Iterable, Sequence
 from hardware_marks import marks
 
 from paceline.analysis.figures import figure_of
-from paceline.analysis.summary import MICRO, Row, summarize_run
+from paceline.analysis.summary import Row, summarize_run
 from paceline.benchmarks import registry
+from paceline.core import category as categories
 from paceline.core.metric import Metric
 from paceline.core.record import Measurement, Record
 from paceline.core.run import Run, RunRecords
-from paceline.report.sweeps import leading_metric
-from paceline.report.text import heading, humanize, show_at, show_coordinate, show_relative, show_value
+from paceline.report.numbers import half_width, show_at, show_coordinate, show_value
+from paceline.report.run.sweeps import leading_metric
+from paceline.report.text import heading, humanize
 
 LEGEND = (
     "Micro benchmarks: each figure with the half-width of its 95 % interval. Percent of peak is of what the datasheet "
@@ -36,11 +38,12 @@ Place = tuple[int | float | str, ...]  # the coordinates of a point
 _SIZES = re.compile(r"(?:(?:^| )(?:to )?[\d.]+ [KMGT]?i?B)+$")  # what a title says of sizes stands in the tables
 
 
-def micro_sections(runs: Sequence[RunRecords], primary: dict[str, str] | None = None) -> list[str]:
+def micro_sections(runs: Sequence[RunRecords]) -> list[str]:
     """Everything that was measured of single operations, as Markdown paragraphs."""
-    rows = _rows(runs, primary if primary is not None else _primary())
+    rows = _rows(runs)
     parts: list[str] = []
-    for category in MICRO:
+    known = dict.fromkeys(row.case.category for row in rows)
+    for category in sorted(known, key=categories.section_order):
         here = [row for row in rows if row.case.category == category]
         parts += [f"## {heading(category)}"] if here else []
         for benchmark in dict.fromkeys(row.case.benchmark for row in here):
@@ -51,14 +54,10 @@ def micro_sections(runs: Sequence[RunRecords], primary: dict[str, str] | None = 
 
 def is_micro(record: Record) -> bool:
     """Whether the record is one of a single operation."""
-    return record.case.category in MICRO
+    return categories.is_micro(record.case.category)
 
 
-def _primary() -> dict[str, str]:
-    return {name: benchmark.primary for name, benchmark in registry().entries.items()}
-
-
-def _rows(runs: Sequence[RunRecords], primary: dict[str, str]) -> list[Row]:
+def _rows(runs: Sequence[RunRecords]) -> list[Row]:
     """The successful cases of all runs, named so that no two are called the same."""
     found = [record for run in runs for record in run.records if is_micro(record)]
     if not found:
@@ -69,7 +68,7 @@ def _rows(runs: Sequence[RunRecords], primary: dict[str, str]) -> list[Row]:
     ]
     first = runs[0].run
     run = Run(id=first.id, name=first.name, started_at=first.started_at, version=first.version)
-    return list(summarize_run(RunRecords(run=run, records=numbered), primary).measured)
+    return list(summarize_run(RunRecords(run=run, records=numbered)).measured)
 
 
 def _benchmark(benchmark: str, rows: Sequence[Row]) -> list[str]:
@@ -187,7 +186,7 @@ def _cell(measurement: Measurement | None) -> str:
     figure = figure_of(measurement)
     shown = show_value(figure.value, figure.unit)
     if figure.relative is not None:
-        return f"{shown} {show_relative(figure.relative)}"
+        return f"{shown} {half_width(figure.relative)}"
     return f"{shown} *single*" if figure.count == 1 else f"{shown} ± unknown"
 
 

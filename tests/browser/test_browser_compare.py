@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from paceline.analysis.compare import Side, compare
-from paceline.report import answer_page
-from paceline.report import compare as pages
+from paceline.report.compare import document as pages
+from paceline.report.render import html as render_html
 from support.browsing import watched
 from support.compare_records import before_and_after, renamed, side
 from support.records import hostile_run
@@ -22,7 +22,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     other = side(3, [1, 1, 0.2, 1, 1, 4], run_id="20260316-090000-cccc")
     sides = [Side("main", (before,)), Side("my-branch", (after,)), Side("other", (other,))]
     path = tmp_path_factory.mktemp("compare") / "compare.html"
-    path.write_text(answer_page.html(pages.page(compare(sides), full=True)), encoding="utf-8")
+    path.write_text(render_html.render(pages.document(compare(sides), full=True)), encoding="utf-8")
     return path
 
 
@@ -78,7 +78,7 @@ def test_a_phone_scrolls_in_one_direction_only(browser: Any, report: Path) -> No
 def test_hostile_text_runs_nothing(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "compare.html"
     found = compare([Side("a", (hostile_run(),)), Side("b", (renamed(hostile_run(), "other"),))])
-    path.write_text(answer_page.html(pages.page(found, full=True)), encoding="utf-8")
+    path.write_text(render_html.render(pages.document(found, full=True)), encoding="utf-8")
     opened = browser.new_page()
     dialogs: list[str] = []
     opened.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))

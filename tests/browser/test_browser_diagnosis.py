@@ -12,7 +12,7 @@ from paceline.analysis.diagnose.judge import diagnose
 from paceline.analysis.diagnose.rules import default_rules
 from paceline.analysis.diagnose.superbench import read_nodes
 from paceline.analysis.diagnose.table import assemble
-from paceline.report import diagnosis_html
+from paceline.report.diagnose import html as diagnosis_html
 from support.browsing import watched
 
 DATA = Path(__file__).parents[1] / "data" / "superbench" / "results-summary.jsonl"

@@ -12,8 +12,10 @@ from paceline.analysis.leaderboard import boards
 from paceline.analysis.recommend.answer import recommend
 from paceline.analysis.recommend.points import evidence
 from paceline.analysis.recommend.question import Question, read_bounds
-from paceline.report import answer_page, leaderboard
-from paceline.report import recommend as report
+from paceline.report.document import Document
+from paceline.report.recommend import document as report
+from paceline.report.recommend import leaderboard
+from paceline.report.render import html as render_html
 from support.records import hostile_run, sample_run
 from support.serving_records import capacity_run, rates_run
 
@@ -31,15 +33,15 @@ CROSSING = """() => [...document.querySelectorAll("svg.chart")].flatMap((chart) 
 pytestmark = pytest.mark.long
 
 
-def pages() -> dict[str, answer_page.Page]:
+def pages() -> dict[str, Document]:
     asked = Question(bounds=read_bounds(["p99=50ms"]), rate=1000.0)
     plain = Question(bounds=read_bounds(()))
     return {
-        "rates": report.page([recommend(one, asked) for one in evidence([rates_run()], PRICES)], 5),
-        "searched": report.page([recommend(one, asked) for one in evidence([capacity_run()], PRICES)], 5),
-        "training": report.page([recommend(one, plain) for one in evidence([sample_run()], PRICES)], 5),
-        "boards": leaderboard.page(boards([sample_run()], PRICES), 10),
-        "hostile": leaderboard.page(boards([hostile_run()], PRICES), 10),
+        "rates": report.document([recommend(one, asked) for one in evidence([rates_run()], PRICES)], 5),
+        "searched": report.document([recommend(one, asked) for one in evidence([capacity_run()], PRICES)], 5),
+        "training": report.document([recommend(one, plain) for one in evidence([sample_run()], PRICES)], 5),
+        "boards": leaderboard.document(boards([sample_run()], PRICES), 10),
+        "hostile": leaderboard.document(boards([hostile_run()], PRICES), 10),
     }
 
 
@@ -49,7 +51,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
     for name, page in pages().items():
         found[name] = folder / f"{name}.html"
-        found[name].write_text(answer_page.html(page), encoding="utf-8")
+        found[name].write_text(render_html.render(page), encoding="utf-8")
     return found
 
 

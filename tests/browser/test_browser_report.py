@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.report import html
+from paceline.report.run import html
 from support.browsing import watched
 from support.contrast import CONTRAST
 from support.insight_records import gpu_ceilings, grid_run, roofline_run, scaling_run

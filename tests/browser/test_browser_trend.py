@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from paceline.analysis.trend import history
-from paceline.report import answer_page, trend
+from paceline.report.render import html as render_html
+from paceline.report.trend import document as trend
 from support.records import HOSTILE
 from support.trend_records import four_series, levels, runs_of
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.long
 
 
 def written(path: Path, runs: Any, metric: str = "throughput") -> Path:
-    path.write_text(answer_page.html(trend.page(history(runs, metric))), encoding="utf-8")
+    path.write_text(render_html.render(trend.document(history(runs, metric))), encoding="utf-8")
     return path
 
 

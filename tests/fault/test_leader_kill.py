@@ -96,7 +96,7 @@ def test_a_leader_that_is_killed_loses_and_doubles_nothing(sandbox: Sandbox, kil
         _wait(store, client)
         leader.kill()
         leader.wait()
-        jobs = [Job.model_validate(row.document) for row in store.queue.jobs(limit=None)]
+        jobs = [Job.model_validate(row) for row in store.queue.jobs(limit=None)]
         runs = [store.load(row.id) for row in store.runs(limit=None)]
         submitted = {job.id: [event.kind for event in store.queue.events(job.id)].count("submitted") for job in jobs}
     attempts = sum(job.attempt for job in jobs)

@@ -13,20 +13,18 @@ import numpy as np
 import psutil
 import pytest
 
-from paceline.benchmarks.serving.load.clients import AGENT, ClientHosts, ClientLost
-from paceline.benchmarks.serving.load.generator import drive
-from paceline.benchmarks.serving.load.null_server import Behaviour, running
-from paceline.benchmarks.serving.load.parameters import LoadParameters
-from paceline.benchmarks.serving.load.plan import Plan
-from paceline.benchmarks.serving.load.prepared import Prepared
-from paceline.benchmarks.serving.load.trace import BROKEN, UNSENT
-from paceline.benchmarks.serving.place import Place
-from paceline.core.errors import InputError
 from paceline.core.record import Outcome
-from paceline.machine.agents import HostTrouble
-from paceline.machine.remote import RemoteShell
+from paceline.load.clients import AGENT, ClientHosts, ClientLost
+from paceline.load.cpu_placement import Place
+from paceline.load.generator import Plan, drive
+from paceline.load.null_server import Behaviour, running
+from paceline.load.parameters import LoadParameters
+from paceline.load.request import Prepared
+from paceline.load.trace import BROKEN, UNSENT
+from paceline.remote.hosts import HostTrouble, RemoteShell
 from support.cli import Sandbox
 from support.namespaces import ADDRESSES, TwoHosts, two_hosts
+from support.refused import refused
 from support.watching import Watched
 
 pytestmark = pytest.mark.alone
@@ -138,7 +136,7 @@ def test_a_server_that_ends_ends_the_load_on_all_hosts(pair: ClientHosts) -> Non
 def test_a_host_that_cannot_be_entered_or_does_not_reach_the_server_is_named(pair: ClientHosts) -> None:
     closed = RemoteShell('sh -c \'test {host} = one || exit 7; exec "$0" "$@"\'', sys.executable)
     with (
-        pytest.raises(InputError, match="two cannot be used: its process ended with code 7"),
+        refused("unusable-host", value="two"),
         ClientHosts.reached(["one", "two"], closed, Place.of_machine()),
     ):
         pass

@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def ours(folder: Path, pattern: str) -> Result:
     given = {"pattern": pattern, "folder": str(folder), "size": SIZE, "budget": 0.9, "warm_up": 0}
-    parameters = DiskParameters.read(given, "here")
+    parameters = DiskParameters.read(given)
     case = Case(index=0, benchmark="disk", parameters=given, title=pattern)
     return Disk().measure(parameters, Context(case=case))
 

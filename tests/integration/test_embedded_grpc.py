@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.benchmarks.serving.load.generator import drive
-from paceline.benchmarks.serving.load.parameters import LoadParameters
-from paceline.benchmarks.serving.protocol import kserve_grpc
-from paceline.benchmarks.serving.protocol.kserve import Response
-from paceline.benchmarks.serving.protocol.stages import Stages
-from paceline.benchmarks.serving.servers.base import Endpoint, Need, ServerFailed
-from paceline.benchmarks.serving.servers.embedded import MODEL, Embedded, EmbeddedSettings
-from paceline.benchmarks.serving.tensors import Array
-from paceline.benchmarks.serving.workloads.tensors import encode
+from paceline.benchmarks.serving.requests import encode
+from paceline.load import kserve_grpc
+from paceline.load.generator import drive
+from paceline.load.kserve import Response
+from paceline.load.parameters import LoadParameters
+from paceline.load.request import Endpoint
+from paceline.load.server_timing import Stages
+from paceline.load.tensors import Array
+from paceline.servers.base import Need, ServerFailed
+from paceline.servers.embedded import MODEL, Embedded, EmbeddedSettings
 from support.embedded import WEIGHTS, artifact_of, product
 from support.embedded_client import ask
 
@@ -38,7 +39,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         folder = tmp_path / f"server-{len(made)}"
         folder.mkdir()
         need = Need("made-by-hand", wire="kserve-grpc")
-        server = Embedded(EmbeddedSettings.read(settings, "server"), need, folder, lambda _: None)
+        server = Embedded(EmbeddedSettings.read(settings), need, folder, lambda _: None)
         server.artifact = artifact_of(product(tmp_path / "model.onnx"))
         made.append(server)
         server.start()

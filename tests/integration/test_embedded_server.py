@@ -15,16 +15,17 @@ import numpy as np
 import psutil
 import pytest
 
-from paceline.benchmarks.serving.artifact import Artifact
-from paceline.benchmarks.serving.protocol.kserve import JSON_LENGTH, Response, encode_request
-from paceline.benchmarks.serving.servers import registry
-from paceline.benchmarks.serving.servers._process import answers
-from paceline.benchmarks.serving.servers.base import Endpoint, Need, ServerFailed
-from paceline.benchmarks.serving.servers.embedded import Embedded, EmbeddedSettings
-from paceline.benchmarks.serving.tensors import Array
-from paceline.core.errors import InputError
+from paceline.load.kserve import JSON_LENGTH, Response, encode_request
+from paceline.load.request import Endpoint
+from paceline.load.tensors import Array
+from paceline.servers import registry
+from paceline.servers._program import answers
+from paceline.servers.artifact import Artifact
+from paceline.servers.base import Need, ServerFailed
+from paceline.servers.embedded import Embedded, EmbeddedSettings
 from support.embedded import WEIGHTS, artifact_of, product
 from support.embedded_client import ask, raw
+from support.refused import refused
 
 Start = Callable[..., Embedded]
 NOTHING = {"x": np.zeros((1, 3), np.float32)}
@@ -39,7 +40,7 @@ def make(tmp_path: Path) -> Iterator[Start]:
     def make(artifact: Artifact | None = None, **settings: object) -> Embedded:
         folder = tmp_path / f"server-{len(made)}"
         folder.mkdir()
-        server = Embedded(EmbeddedSettings.read(settings, "server"), Need("made-by-hand"), folder, lambda _: None)
+        server = Embedded(EmbeddedSettings.read(settings), Need("made-by-hand"), folder, lambda _: None)
         server.artifact = artifact or artifact_of(product(tmp_path / "model.onnx"))
         made.append(server)
         return server
@@ -198,17 +199,17 @@ def test_an_engine_that_cannot_read_the_model_says_so(make: Start, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("settings", "device", "said"),
+    ("settings", "device", "code"),
     [
-        ({"preferred": [2, 9]}, "cpu", "preferred = 9: a batch has 1 to max_batch = 8 samples"),
-        ({"cpus": [0, 0]}, "cpu", "named twice"),
-        ({"cpus": []}, "cpu", "cpus is empty"),
-        ({"engine": "openvino"}, "cuda:0", "openvino computes on the CPU, not on cuda:0"),
+        ({"preferred": [2, 9]}, "cpu", "out-of-range"),
+        ({"cpus": [0, 0]}, "cpu", "duplicate-cpu"),
+        ({"cpus": []}, "cpu", "empty-list"),
+        ({"engine": "openvino"}, "cuda:0", "needs-cpu"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], device: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        Embedded.check(EmbeddedSettings.read(settings, "server"), Need("m", device=device))
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], device: str, code: str) -> None:
+    with refused(code, key=f"server.{next(iter(settings))}"):
+        Embedded.check(EmbeddedSettings.read(settings), Need("m", device=device))
 
 
 @pytest.mark.slow
@@ -223,7 +224,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], de
 def test_engines_of_torch_answer_what_the_eager_model_says(make: Start, tmp_path: Path, engine: str) -> None:
     import torch
 
-    from paceline.benchmarks.serving.export import export, load_eager, sample_inputs
+    from paceline.servers.export import export, load_eager, sample_inputs
 
     model = "generated/transformer"
     kind = engine if engine in ("torchscript", "torch-export") else "eager"
@@ -245,7 +246,7 @@ def test_engines_of_torch_answer_what_the_eager_model_says(make: Start, tmp_path
 
 @pytest.mark.long
 def test_batching_pays_where_small_work_is_computed_with_much_ado(make: Start, tmp_path: Path) -> None:
-    from paceline.benchmarks.serving.export import export, sample_inputs
+    from paceline.servers.export import export, sample_inputs
 
     artifact = export(SMALL_TRANSFORMER, scale="full", format="eager", folder=tmp_path)
     [sample] = sample_inputs(artifact, 1, seed=1)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from paceline.benchmarks.serving.export import export
+from paceline.servers.export import export
 
 MODEL = "generated/fc:layers=1,width=8"
 EXPORT = """
 import sys, time
 from pathlib import Path
-from paceline.benchmarks.serving.export import export
+from paceline.servers.export import export
 print(export(sys.argv[1], scale="full", format="torchscript", folder=Path(sys.argv[2])).path, flush=True)
 """
 HALF = """

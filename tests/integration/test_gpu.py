@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from paceline.machine import gpu_count
+from paceline.devices import device_count
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(gpu_count() == 0, reason="needs an NVIDIA GPU and its driver"),
+    pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU and its driver"),
 ]
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from paceline.core.profile import Profile
-from paceline.machine import gpu_count
-from paceline.machine.datasheet import datasheet
+from paceline.devices import datasheet, device_count
 from support.cli import Sandbox, events
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(gpu_count() == 0, reason="needs an NVIDIA GPU")]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")]
 
 
 def test_a_gpu_has_compute_memory_link_and_launch_ceilings(sandbox: Sandbox) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from paceline.core.record import Outcome, Record
-from paceline.machine import gpu_count
+from paceline.devices import device_count
 from support.cli import Sandbox
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(gpu_count() == 0, reason="needs an NVIDIA GPU and its driver"),
+    pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU and its driver"),
 ]
-needs_two = pytest.mark.skipif(gpu_count() < 2, reason="needs two NVIDIA GPUs")
+needs_two = pytest.mark.skipif(device_count() < 2, reason="needs two NVIDIA GPUs")
 SHORT = ["--budget", "200ms", "--warm-up", "100ms", "--no-report"]
 
 
@@ -23,7 +23,7 @@ def measured(sandbox: Sandbox, *words: str, code: int = 0) -> Record:
     return record
 
 
-@pytest.mark.skipif(gpu_count() != 1, reason="needs exactly one NVIDIA GPU")
+@pytest.mark.skipif(device_count() != 1, reason="needs exactly one NVIDIA GPU")
 @pytest.mark.parametrize(
     ("words", "remedy"),
     [
@@ -62,7 +62,7 @@ def test_every_pair_of_gpus_has_its_bandwidth(sandbox: Sandbox) -> None:
     record = measured(sandbox, "p2p", "--size", "64MiB")
     assert record.outcome is Outcome.OK, record.cause
     pairs = [m for m in record.measurements if m.metric.name == "bandwidth"]
-    assert len(pairs) == gpu_count() * (gpu_count() - 1)
+    assert len(pairs) == device_count() * (device_count() - 1)
     smallest, largest = record.measurement("minimum_bandwidth"), record.measurement("maximum_bandwidth")
     assert smallest is not None
     assert largest is not None

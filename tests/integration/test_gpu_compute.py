@@ -14,12 +14,12 @@ from paceline.benchmarks.micro.formats import random_operand
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.record import Outcome, Result
-from paceline.machine import gpu_count
+from paceline.devices import device_count
 from support.cli import Sandbox
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(gpu_count() == 0, reason="needs an NVIDIA GPU and its driver"),
+    pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU and its driver"),
 ]
 
 
@@ -27,7 +27,7 @@ def measured(name: str, **parameters: Any) -> Result:
     """A case in this process."""
     benchmark = registry().get(name)
     case = Case(index=0, benchmark=name, parameters={}, title="", target="cuda:0")
-    return benchmark().measure(benchmark.Parameters.read(parameters, name), Context(case=case))
+    return benchmark().measure(benchmark.Parameters.read(parameters), Context(case=case))
 
 
 def value(result: Result, name: str) -> float:
@@ -105,7 +105,7 @@ def test_the_functions_of_models_are_right_in_every_format(name: str, precision:
     assert "scale full" in result.facts["source"]
 
 
-@pytest.mark.skipif(gpu_count() < 2, reason="needs two GPUs")
+@pytest.mark.skipif(device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("mode", ["all-reduce", "all-gather"])
 def test_a_product_is_divided_over_two_gpus(sandbox: Sandbox, mode: str) -> None:
     case = {"benchmark": "sharding-matmul", "mode": mode, "ranks": 2, "target": "cuda:*", "precision": "bf16"}

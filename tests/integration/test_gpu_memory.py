@@ -13,12 +13,11 @@ from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.errors import SilentCorruption
 from paceline.core.record import Measurement, Result
-from paceline.machine import gpu_count
-from paceline.measure.device import open_device
+from paceline.devices import device_count, open_device
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(gpu_count() == 0, reason="needs an NVIDIA GPU and its driver"),
+    pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU and its driver"),
 ]
 
 MIB = 1024**2
@@ -30,7 +29,7 @@ def case_of(benchmark: str) -> Case:
 
 
 def copied(**values: Any) -> Result:
-    return Copy().measure(CopyParameters.read(values, "test"), Context(case=case_of("copy")))
+    return Copy().measure(CopyParameters.read(values), Context(case=case_of("copy")))
 
 
 def figure(result: Result, name: str, size: int | None = None) -> Measurement:
@@ -101,7 +100,7 @@ def test_a_byte_that_changed_on_the_way_is_silent_corruption(way: Any) -> None:
 
 
 def streamed(**values: Any) -> Result:
-    return Stream().measure(StreamParameters.read(values, "test"), Context(case=case_of("stream")))
+    return Stream().measure(StreamParameters.read(values), Context(case=case_of("stream")))
 
 
 def test_stream_on_a_gpu_comes_near_the_promised_bandwidth_and_not_beyond() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from paceline.core.record import Record
-from paceline.machine import gpu_count
+from paceline.devices import device_count
 from support.cli import Sandbox
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(gpu_count() == 0, reason="needs an NVIDIA GPU and its driver"),
+    pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU and its driver"),
 ]
 
 SMALL = {"benchmark": "parallel", "layers": 4, "hidden": 256, "heads": 4, "sequence": 128, "vocabulary": 1024}

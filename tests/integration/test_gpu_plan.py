@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from paceline.machine import gpu_count
+from paceline.devices import device_count
 from support.cli import Sandbox, events
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(gpu_count() == 0, reason="needs an NVIDIA GPU")]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")]
 
 
 def test_a_plan_takes_the_memory_of_the_gpu_that_is_here(sandbox: Sandbox) -> None:

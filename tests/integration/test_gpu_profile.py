@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.machine import gpu_count
+from paceline.devices import device_count
 from support.cli import Sandbox
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(gpu_count() == 0, reason="needs an NVIDIA GPU and its driver"),
+    pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU and its driver"),
 ]
 
 COMMON = {"target": "cuda:0", "steps": 10, "warm_up": "2s"}

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from paceline.core.record import Outcome
-from paceline.machine import gpu_count
+from paceline.devices import device_count
 from support.cli import Sandbox
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(gpu_count() == 0, reason="needs an NVIDIA GPU and its driver"),
+    pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU and its driver"),
 ]
 
 SIZES = (1, 2, 4)
@@ -47,9 +47,9 @@ def waiting() -> Workload:
 def test_recorded_batches_answer_as_the_eager_model_does_each_instance_by_itself(model: str) -> None:
     import torch
 
-    from paceline.benchmarks.serving.export import TOLERANCES, export, load_eager, sample_inputs
-    from paceline.benchmarks.serving.servers._embedded.cuda_sessions import Replaying
-    from paceline.benchmarks.serving.servers._embedded.engines import open_engine
+    from paceline.servers._embedded.cuda_sessions import Replaying
+    from paceline.servers._embedded.engines import open_engine
+    from paceline.servers.export import TOLERANCES, export, load_eager, sample_inputs
 
     precision = MODELS[model]
     artifact = export(model, scale="tiny", format="eager", precision=precision, device="cuda:0")

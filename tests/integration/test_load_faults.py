@@ -12,25 +12,14 @@ import numpy as np
 import psutil
 import pytest
 
-from paceline.benchmarks.serving.load.calibrate import Kind, measure
-from paceline.benchmarks.serving.load.generator import drive
-from paceline.benchmarks.serving.load.null_server import Behaviour, running
-from paceline.benchmarks.serving.load.parameters import LoadParameters
-from paceline.benchmarks.serving.load.prepared import Prepared
-from paceline.benchmarks.serving.load.processes import LoadFailed
-from paceline.benchmarks.serving.load.quality import LoadNotDelivered, doubts, require_delivered
-from paceline.benchmarks.serving.load.trace import (
-    BROKEN,
-    FAILED,
-    OUT_OF_SOCKETS,
-    REFUSED,
-    SHED,
-    TIMED_OUT,
-    UNREADABLE,
-    UNSENT,
-    Trace,
-)
-from paceline.benchmarks.serving.servers.base import Endpoint
+from paceline.load.calibrate import Kind, measure
+from paceline.load.generator import drive
+from paceline.load.null_server import Behaviour, running
+from paceline.load.parameters import LoadParameters
+from paceline.load.processes import LoadFailed
+from paceline.load.quality import LoadNotDelivered, doubts, require_delivered
+from paceline.load.request import Endpoint, Prepared
+from paceline.load.trace import BROKEN, FAILED, OUT_OF_SOCKETS, REFUSED, SHED, TIMED_OUT, UNREADABLE, UNSENT, Trace
 
 ONE = [Prepared(b'{"inputs":[]}')]
 HUNDRED = LoadParameters(arrival="constant", rate=100, requests=100)
@@ -110,7 +99,7 @@ def workers_of(process: psutil.Process) -> list[psutil.Process]:
     found = []
     for child in process.children():
         try:
-            if "paceline.benchmarks.serving.load._worker" in child.cmdline():
+            if "paceline.load.worker" in child.cmdline():
                 found.append(child)
         except psutil.NoSuchProcess:
             continue
@@ -150,10 +139,10 @@ def test_a_worker_that_is_killed_loses_its_requests_alone() -> None:
 
 def test_workers_end_with_the_process_that_started_them() -> None:
     code = """
-from paceline.benchmarks.serving.load.generator import drive
-from paceline.benchmarks.serving.load.parameters import LoadParameters
-from paceline.benchmarks.serving.load.prepared import Prepared
-from paceline.benchmarks.serving.servers.base import Endpoint
+from paceline.load.generator import drive
+from paceline.load.parameters import LoadParameters
+from paceline.load.request import Prepared
+from paceline.load.request import Endpoint
 import sys
 endpoint = Endpoint("kserve-json", "127.0.0.1", int(sys.argv[1]), "/", "x")
 drive(endpoint, [Prepared(b"")], LoadParameters(arrival="constant", rate=10, duration=300))

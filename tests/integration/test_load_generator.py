@@ -20,15 +20,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.benchmarks.serving.load.generator import drive
-from paceline.benchmarks.serving.load.grpc_client import INFER
-from paceline.benchmarks.serving.load.null_server import BODY, Behaviour, running
-from paceline.benchmarks.serving.load.parameters import LoadParameters
-from paceline.benchmarks.serving.load.plan import Plan
-from paceline.benchmarks.serving.load.prepared import Prepared
-from paceline.benchmarks.serving.load.quality import delivered
-from paceline.benchmarks.serving.load.trace import REFUSED
-from paceline.benchmarks.serving.servers.base import Endpoint
+from paceline.load.generator import Plan, drive
+from paceline.load.grpc_client import INFER
+from paceline.load.null_server import BODY, Behaviour, running
+from paceline.load.parameters import LoadParameters
+from paceline.load.quality import delivered
+from paceline.load.request import Endpoint, Prepared
+from paceline.load.trace import REFUSED
 
 pytestmark = pytest.mark.alone
 
@@ -177,7 +175,7 @@ def test_without_uvloop_it_works_all_the_same(tmp_path: Path, monkeypatch: pytes
 
 
 def test_workers_import_nothing_heavy() -> None:
-    code = "import sys, paceline.benchmarks.serving.load._worker; print(*sys.modules)"
+    code = "import sys, paceline.load.worker; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"pydantic", "torch", "grpc", "sqlalchemy", "yaml", "rich", "click", "psutil", "scipy"}
     assert not heavy & set(done.stdout.split())

@@ -14,7 +14,7 @@ from paceline.benchmarks import registry
 from paceline.core.profile import Profile
 from paceline.core.run import Run, RunRecords
 from paceline.core.suite import Here, expand
-from paceline.machine.datasheet import datasheet
+from paceline.devices import datasheet
 from paceline.runner.suite_file import load_suite
 from support.cli import Sandbox, ended, events
 
@@ -50,7 +50,7 @@ def profiles(sandbox: Sandbox) -> list[Path]:
 
 @pytest.mark.parametrize("gpus", [0, 1, 8])
 def test_the_suite_fits_every_machine_and_every_case_of_it_is_read(gpus: int) -> None:
-    cases = expand(load_suite("ceilings"), registry().get, Here(gpus=gpus))
+    cases = expand(load_suite("ceilings"), registry().get, Here(devices={"cuda": gpus}))
     waiting = Run(id="r", name="ceilings", started_at=datetime(2026, 3, 14, tzinfo=UTC), version="0", cases=cases)
     _, absent = ceilings_of(RunRecords(run=waiting, records=[]))
     assert len(absent) == len(cases)

@@ -172,7 +172,7 @@ def test_a_raw_device_is_not_written_without_saying_so(sandbox: Sandbox) -> None
     assert "destroy_data" in done.stderr
     done = sandbox.run("run", "disk", "--pattern", "write", "--raw-device", "/dev/null", "--destroy-data", *ALONE)
     assert done.returncode == 2
-    assert "no block device" in done.stderr
+    assert "not a block device" in done.stderr
     assert not sandbox.store.exists()
 
 

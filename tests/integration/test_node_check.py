@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from paceline.core.record import CauseKind, Outcome, Record
-from paceline.machine import gpu_count
+from paceline.devices import device_count
 from support.cli import sandbox_in
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(gpu_count() > 0, reason="this is about a machine without a GPU"),
+    pytest.mark.skipif(device_count() > 0, reason="this is about a machine without a GPU"),
     pytest.mark.skipif(
         not all(map(shutil.which, ("fio", "mpirun", "cc"))), reason="needs fio, mpirun and cc: see apt-packages.txt"
     ),

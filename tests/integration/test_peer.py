@@ -31,7 +31,7 @@ def test_every_case_that_fits_is_followed_by_its_peer(sandbox: Sandbox) -> None:
     ("peer", "words"),
     [
         ("exits", "it takes other parameters than nap; these fit: doze for nap"),
-        ("nobody", "there is no such benchmark to put beside nap; these fit: doze for nap"),
+        ("nobody", "there is no such benchmark to compare with nap; these fit: doze for nap"),
         ("nap", "it is measured already, and nothing else here takes its parameters; these fit: doze for nap"),
     ],
 )

@@ -13,10 +13,10 @@ from paceline.analysis.plan.search import plan
 from paceline.analysis.plan.transformer import transformer
 from paceline.cli._cluster import OF_DATASHEET, OF_LINKS, OF_MATRIX_PRODUCT, Wanted, _of_profile
 from paceline.cli.plan import compared
+from paceline.core.environment import Gpu
 from paceline.core.layout import Layout
 from paceline.core.profile import Ceiling, CeilingKind, Identity, Profile
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome
-from paceline.machine.environment import Gpu
 from support.cli import Sandbox
 from support.docs_markdown import ROOT
 from support.records import MEMORY, STEP_TIME, case, record, run_of, throughput
@@ -79,15 +79,18 @@ def test_a_slower_network_is_predicted_to_be_slower(sandbox: Sandbox) -> None:
         (("gpt3", "--gpus", "8"), ("unknown model 'gpt3'", "did you mean 'gpt2'?")),
         (("gpt2",), ("--gpus",)),
         (("gpt2", "--gpus", "0"), ("--gpus", "0")),
-        (("gpt2", "--gpus", "12"), ("12 GPUs are no whole number of nodes with 8 each", "--gpus-per-node")),
+        (("gpt2", "--gpus", "12"), ("12 GPUs are not a whole number of nodes with 8 each", "--gpus-per-node")),
         (("gpt2", "--gpus", "8", "--memory", "lots"), ("--memory", "'lots' is not a size", "64MiB")),
-        (("gpt2", "--gpus", "8", "--memory", "0"), ("--memory 0 must be more than nothing",)),
+        (("gpt2", "--gpus", "8", "--memory", "0"), ("--memory 0 must be more than 0",)),
         (("gpt2", "--gpus", "8", "--device", "H20000"), ("no datasheet of 'H20000'", "A100-SXM4-80GB")),
         (("gpt2", "--gpus", "8", "--device", "H200"), ("--memory", "80GiB")),
         (("gpt2", "--gpus", "8", "--device", "V100-SXM2", "--memory", "32GiB", "--precision", "bf16"), ("bf16",)),
-        (("gpt2", "--gpus", "8", "--hidden", "1000"), ("no multiple of 15 heads, one for every 64: give --heads",)),
+        (("gpt2", "--gpus", "8", "--hidden", "1000"), ("not a multiple of 15 heads, one for every 64: give --heads",)),
         (("gpt2", "--gpus", "65536"), ("32 samples for each of 65536 GPUs are a batch of 2,097,152", "--global-batch")),
-        (("gpt2", "--gpus", "8", "--hidden", "1000", "--heads", "16"), ("--hidden 1000 is no multiple of --heads 16",)),
+        (
+            ("gpt2", "--gpus", "8", "--hidden", "1000", "--heads", "16"),
+            ("--hidden 1000 is not a multiple of --heads 16",),
+        ),
         (("gpt2", "--gpus", "7", "--global-batch", "4", "--layers", "3"), ("no layout of 7 GPUs", "--global-batch")),
         (("gpt2", "--gpus", "8", "--store", "x.db"), ("--store goes with --verify",)),
         (("gpt2", "--gpus", "8", *H200, "--verify"), ("--verify", "leave out --device")),

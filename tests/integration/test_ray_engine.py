@@ -174,7 +174,7 @@ def wait_for(what: str, is_so: Callable[[], Any]) -> None:
 
 
 def all_jobs(store: Store, *states: JobState) -> list[Job]:
-    return [Job.model_validate(row.document) for row in store.queue.jobs(states, limit=None)]
+    return [Job.model_validate(row) for row in store.queue.jobs(states, limit=None)]
 
 
 def unfinished(store: Store) -> list[Job]:

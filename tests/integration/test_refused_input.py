@@ -58,7 +58,7 @@ def test_a_mistake_in_one_case_refuses_the_suite_before_anything_runs(
         ("name: x\ncase:\n  - benchmark: nap\n", ("unknown key 'case'", "did you mean 'cases'?")),
         ("cases:\n  - benchmark: nap\n", ("'name' is missing",)),
         ("name: x\ncases: nap\n", ("must be a list of mappings",)),
-        ("name: x\ncases:\n  - benchmark: nap\n    steps: 1\n    steps: 2\n", ("line 5", "'steps' stands twice")),
+        ("name: x\ncases:\n  - benchmark: nap\n    steps: 1\n    steps: 2\n", ("line 5", "duplicate key 'steps'")),
         ("name: x\ncases:\n  - {benchmark: nap\n", ("line", "not valid YAML")),
         ("name: !!python/object/apply:os.getpid []\ncases: []\n", ("not valid YAML",)),
         ("name: x\ncases:\n\t- benchmark: nap\n", ("line 3", "with spaces, not with tabs")),

@@ -14,9 +14,9 @@ import numpy as np
 import psutil
 import pytest
 
-from paceline.benchmarks.serving.load import calibrate
-from paceline.benchmarks.serving.place import Place
 from paceline.core.record import CauseKind, Outcome, Record
+from paceline.load import calibrate
+from paceline.load.cpu_placement import Place
 from support.cli import Sandbox, events, sandbox_in
 
 pytestmark = pytest.mark.slow
@@ -313,7 +313,7 @@ def test_a_server_that_is_killed_under_load_ends_the_case_soon(place: Sandbox) -
 
 def _embedded(place: Sandbox) -> psutil.Process:
     """The server itself, not the process that watches over it."""
-    found = [one for one in place.processes() if "paceline.benchmarks.serving.servers._embedded" in one.cmdline()]
+    found = [one for one in place.processes() if "paceline.servers._embedded" in one.cmdline()]
     return max(found, key=lambda one: one.create_time())
 
 

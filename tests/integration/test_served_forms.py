@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from paceline.benchmarks.serving.answers import Answers
-from paceline.benchmarks.serving.load.generator import drive
-from paceline.benchmarks.serving.load.parameters import LoadParameters
 from paceline.benchmarks.serving.parameters import ServeParameters
-from paceline.benchmarks.serving.protocol.byte_strings import byte_strings
-from paceline.benchmarks.serving.servers.base import Endpoint, Need, Wire
-from paceline.benchmarks.serving.servers.embedded import Embedded
-from paceline.benchmarks.serving.workloads.make import Made, made_requests
-from paceline.benchmarks.serving.workloads.tensors import encode
+from paceline.benchmarks.serving.requests import Made, encode, made_requests
+from paceline.load.generator import drive
+from paceline.load.parameters import LoadParameters
+from paceline.load.request import Endpoint, Wire
+from paceline.load.tensors import byte_strings
+from paceline.servers.base import Need
+from paceline.servers.embedded import Embedded
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ def served(folder: Path, model: str, wire: Wire, **requests: object) -> Iterator
     """A started server, and requests for it."""
     server = {"engine": "torch", "max_batch": 4, "threads": 1, "ready_timeout": "10min"}
     asked = {"model": model, "scale": "tiny", "server": server, "wire": wire, "load": USERS}
-    parameters = ServeParameters.read({**asked, "requests": {"distinct": 4, **requests}}, "test")
+    parameters = ServeParameters.read({**asked, "requests": {"distinct": 4, **requests}})
     form = parameters.requests.read_by_server
     need = Need(model, "tiny", seed=parameters.seed, wire=wire, form=form)
     own = Embedded(parameters.server.settings(), need, folder, lambda _: None)

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from paceline.benchmarks.serving.servers._process import ServedProcess, answers, free_port
-from paceline.benchmarks.serving.servers.base import ServerFailed
+from paceline.servers._program import ServedProcess, answers, free_port
+from paceline.servers.base import ServerFailed
 
 # Starts a daemon in a session of its own, ends the process in between, and says both ids.
 DAEMONS = """
@@ -86,7 +86,7 @@ def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
             "-c",
             f"""
 import sys, time, pathlib
-from paceline.benchmarks.serving.servers._process import ServedProcess
+from paceline.servers._program import ServedProcess
 folder = pathlib.Path({str(tmp_path)!r})
 served = ServedProcess([sys.executable, "-c", {DAEMONS!r}], folder=folder)
 served.start()

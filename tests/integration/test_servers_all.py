@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from paceline.benchmarks.serving.servers.base import Need
+from paceline.servers.base import Need
 from support import server_software as tools
 from support.server_software import Software, environments, software  # noqa: F401 (fixtures)
 

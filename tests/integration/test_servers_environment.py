@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.benchmarks.serving.servers import _environment
-from paceline.benchmarks.serving.servers._environment import InstallFailed, Requirements, folder_of, install
+from paceline.servers import _environment
+from paceline.servers._environment import InstallFailed, Requirements, folder_of, install
 from support.cli import Sandbox
 
 pytestmark = [pytest.mark.slow]

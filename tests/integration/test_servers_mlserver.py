@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from paceline.benchmarks.serving.servers._exporting import ExportingServer
-from paceline.benchmarks.serving.servers.base import ServerFailed
+from paceline.servers._program import Program
+from paceline.servers.base import ServerFailed
 from support import server_software as tools
 from support.server_software import Software, environments, software  # noqa: F401 (fixtures)
 
@@ -50,7 +50,7 @@ def test_a_model_that_cannot_be_loaded_fails_with_the_servers_words(software: So
     software.install("mlserver")
     server = software.make("mlserver")
     server.prepare()
-    assert isinstance(server, ExportingServer)
+    assert isinstance(server, Program)
     (server.folder / "onnx_model.py").write_text("raise OSError('the disk is on fire')")
     with pytest.raises(ServerFailed) as failed:
         server.start()

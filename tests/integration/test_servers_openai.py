@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from paceline.benchmarks.serving.servers.base import Endpoint, Need
+from paceline.load.request import Endpoint
+from paceline.servers.base import Need
 from support import server_software as tools
 from support.server_software import Software, environments, software  # noqa: F401 (fixtures)
 

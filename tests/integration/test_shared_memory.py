@@ -15,18 +15,19 @@ import numpy as np
 import pytest
 
 from paceline.benchmarks.serving.answers import decode
-from paceline.benchmarks.serving.load.generator import drive
-from paceline.benchmarks.serving.load.parameters import LoadParameters
-from paceline.benchmarks.serving.load.prepared import Prepared
-from paceline.benchmarks.serving.protocol.kserve import encode_shared_request
-from paceline.benchmarks.serving.servers.base import Endpoint, Need
-from paceline.benchmarks.serving.servers.embedded import Embedded, EmbeddedSettings
-from paceline.benchmarks.serving.workloads import shared
-from paceline.benchmarks.serving.workloads.shared import shared_requests
-from paceline.core.errors import CaseError, InputError, Unsupported
+from paceline.core.errors import CaseError, Unsupported
 from paceline.core.record import Outcome
+from paceline.load import shared_memory
+from paceline.load.generator import drive
+from paceline.load.kserve import encode_shared_request
+from paceline.load.parameters import LoadParameters
+from paceline.load.request import Endpoint, Prepared
+from paceline.load.shared_memory import shared_requests
+from paceline.servers.base import Need
+from paceline.servers.embedded import Embedded, EmbeddedSettings
 from support.cli import Sandbox
 from support.embedded import WEIGHTS, artifact_of, product
+from support.refused import refused
 
 MEMORY = Path("/dev/shm")
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -206,7 +207,7 @@ def test_too_little_room_is_told(server: Embedded, monkeypatch: pytest.MonkeyPat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(InputError, match=r"the requests take 4\.?0* KiB, and /dev/shm has room for .*: lower requests"):
+    with refused("shared-memory-full", key="requests.distinct", value=1):
         shared_requests([{"x": X}], server.endpoint("kserve-shm"))
     assert left_behind() == set()
 
@@ -214,7 +215,7 @@ def test_too_little_room_is_told(server: Embedded, monkeypatch: pytest.MonkeyPat
 def test_where_there_is_no_shared_memory_another_wire_is_named(
     server: Embedded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared, "FOLDER", tmp_path / "none")
+    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path / "none")
     with pytest.raises(Unsupported, match=r"none cannot be written to \(No such file or directory\): use wire kserve-"):
         shared_requests([{"x": X}], server.endpoint("kserve-shm"))
 

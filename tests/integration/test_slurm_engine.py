@@ -112,7 +112,7 @@ class Led:
     def job(self, name: str) -> Job:
         row = self.store.queue.job(name)
         assert row is not None
-        return Job.model_validate(row.document)
+        return Job.model_validate(row)
 
     def until(self, name: str, *states: JobState) -> Job:
         wait_for(f"{name} to be {states}", lambda: self.job(name).state in states)

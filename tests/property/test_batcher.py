@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.benchmarks.serving.servers._embedded.batcher import Batch, Batcher, Policy, Waiting
+from paceline.servers._embedded.batcher import Batch, Batcher, Policy, Waiting
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from paceline.benchmarks.serving.load.clients import Offset
-from paceline.benchmarks.serving.load.parameters import LoadParameters
-from paceline.benchmarks.serving.load.plan import Plan, dealt, workers_of_hosts
-from paceline.benchmarks.serving.load.prepared import Prepared
-from paceline.benchmarks.serving.load.processes import Seen
-from paceline.benchmarks.serving.load.trace import Trace
-from paceline.benchmarks.serving.load.travel import packed, unpacked
-from paceline.benchmarks.serving.load.worker import Task
+from paceline.load.clients import Offset
+from paceline.load.generator import Plan, dealt, workers_of_hosts
+from paceline.load.parameters import LoadParameters
+from paceline.load.processes import Seen, packed, unpacked
+from paceline.load.request import Prepared
+from paceline.load.trace import Trace
+from paceline.load.worker import Task
 
 hosts = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 seeds = st.integers(0, 2**32)

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.benchmarks.serving.protocol.kserve import JSON_LENGTH, decode_response, encode_request
+from paceline.load.kserve import JSON_LENGTH, decode_response, encode_request
 from support.embedded import PATH, Doubling, Running, running
 
 

@@ -66,7 +66,7 @@ def expected_count(entry: dict[str, Any]) -> int:
 @given(st.lists(entries, min_size=1, max_size=3))
 def test_the_number_of_cases_is_the_product_of_the_lists_lengths(suite: list[dict[str, Any]]) -> None:
     document = {"name": "s", "cases": [{"benchmark": "grid", **entry} for entry in suite]}
-    found = expand(Suite.read(document, "s"), lambda _name: Grid, Here(gpus=1))
+    found = expand(Suite.read(document, "s"), lambda _name: Grid, Here(devices={"cuda": 1}))
     assert len(found) == sum(map(expected_count, suite))
     assert [case.index for case in found] == list(range(len(found)))
 

@@ -8,8 +8,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.benchmarks.serving.protocol.kserve import Buffer
-from paceline.benchmarks.serving.servers._embedded.http import Connection, Head
+from paceline.load.kserve import Buffer
+from paceline.servers._embedded.http import Connection, Head
 
 LINES = st.sampled_from(
     [

@@ -12,7 +12,7 @@ from paceline.analysis.heatmap import heat_maps
 from paceline.analysis.roofline import BEYOND, Bound, KnownCeilings, rooflines
 from paceline.analysis.scaling import scaling
 from paceline.analysis.summary import summarize_run
-from paceline.report.roofline_charts import roofline_parts
+from paceline.report.run.sections.roofline import roofline_parts
 from support.insight_records import EXPOSED, ceiling, cell, data_parallel, inference, of_ranks
 from support.records import run_of
 

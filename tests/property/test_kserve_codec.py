@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from paceline.benchmarks.serving.protocol import kserve_grpc
-from paceline.benchmarks.serving.protocol.byte_strings import byte_strings
-from paceline.benchmarks.serving.protocol.kserve import (
+from paceline.load import kserve_grpc
+from paceline.load.kserve import (
+    ProtocolError,
     Request,
     decode_error,
     decode_request,
@@ -22,9 +22,8 @@ from paceline.benchmarks.serving.protocol.kserve import (
     encode_request,
     encode_response,
 )
-from paceline.benchmarks.serving.protocol.stages import Stages
-from paceline.benchmarks.serving.protocol.values import ProtocolError
-from paceline.benchmarks.serving.tensors import BYTE_STRINGS, BYTES, DATATYPES, Array
+from paceline.load.server_timing import Stages
+from paceline.load.tensors import BYTE_STRINGS, BYTES, DATATYPES, Array, byte_strings
 
 KNOWN = [*DATATYPES, BYTES]
 NAMES = st.text(min_size=1, max_size=8)

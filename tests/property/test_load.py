@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.benchmarks.serving.load import arrivals
-from paceline.benchmarks.serving.load.http_answer import AnswerReader, Unreadable
+from paceline.load import arrivals
+from paceline.load.http11 import AnswerReader, Unreadable
 
 rates = st.floats(0.1, 2000.0)
 seeds = st.integers(0, 2**32)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paceline.analysis.diagnose.superbench import read_results, run_of
 from paceline.core.run import RunRecords
-from paceline.report import jsonl, superbench
+from paceline.report.export import jsonl, superbench
 from paceline.store import open_store
 
 DATA = Path(__file__).parents[1] / "data" / "superbench" / "results-summary.jsonl"

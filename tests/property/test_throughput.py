@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from paceline.core.metric import Merge, Metric
 from paceline.core.parameters import MeasuringParameters
 from paceline.core.record import Measurement
+from paceline.devices.timeline import HostTimeline
 from paceline.measure.loop import measure
-from paceline.measure.timeline import HostTimeline
 from support.scripted import ScriptedClock, ScriptedDevice, ScriptedStep
 
 TIME = Metric(name="step_time", unit="s", merge=Merge.SLOWEST)

@@ -116,12 +116,12 @@ class Sandbox:
             **more,
         )
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """`paceline ...` in a session of its own, to be watched; its output is line by line."""
         return subprocess.Popen(
             [sys.executable, "-m", "paceline", *arguments],
             cwd=self.work,
-            env=self.environment(),
+            env=self.environment(env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

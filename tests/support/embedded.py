@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.benchmarks.serving.artifact import Artifact
-from paceline.benchmarks.serving.processing import Processing
-from paceline.benchmarks.serving.protocol.kserve import JSON_LENGTH, Response, decode_response, encode_request
-from paceline.benchmarks.serving.servers._embedded.app import App
-from paceline.benchmarks.serving.servers._embedded.batcher import Policy
-from paceline.benchmarks.serving.servers._embedded.engines import Arrays, Engine, Session
-from paceline.benchmarks.serving.servers._embedded.http import listen
-from paceline.benchmarks.serving.servers._embedded.service import Service
-from paceline.benchmarks.serving.tensors import Array, TensorSpec
+from paceline.load.kserve import JSON_LENGTH, Response, decode_response, encode_request
+from paceline.load.tensors import Array, TensorSpec
+from paceline.servers._embedded.app import App
+from paceline.servers._embedded.batcher import Policy
+from paceline.servers._embedded.engines import Arrays, Engine, Session
+from paceline.servers._embedded.http import listen
+from paceline.servers._embedded.service import Service
+from paceline.servers.artifact import Artifact
+from paceline.servers.processing import Processing
 
 PATH = "/v2/models/m/infer"
 WEIGHTS = np.arange(9, dtype=np.float32).reshape(3, 3)

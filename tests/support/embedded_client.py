@@ -5,9 +5,9 @@ from __future__ import annotations
 import http.client
 import socket
 
-from paceline.benchmarks.serving.protocol.kserve import JSON_LENGTH, Response, decode_response, encode_request
-from paceline.benchmarks.serving.servers.base import Endpoint
-from paceline.benchmarks.serving.tensors import Array
+from paceline.load.kserve import JSON_LENGTH, Response, decode_response, encode_request
+from paceline.load.request import Endpoint
+from paceline.load.tensors import Array
 
 
 def ask(where: Endpoint, x: Array, *, name: str = "x") -> tuple[int, Response | bytes]:

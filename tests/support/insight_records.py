@@ -11,7 +11,7 @@ from paceline.core.metric import Better, Merge, Metric
 from paceline.core.profile import Ceiling, CeilingKind
 from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
 from paceline.core.run import RunRecords
-from support.records import FLOPS, MEMORY, STEP_TIME, case, record, run_of, throughput
+from support.records import FLOPS, MEMORY, STEP_TIME, case, described_here, record, run_of, throughput
 
 GPU = "NVIDIA H200"
 SOURCE = "paceline machine --measure, 2026-03-14, run 20260314-080000-abcd"
@@ -67,17 +67,11 @@ def inference(
 def training(index: int, weights: float, flops: float, seconds: float, *, peak: float | None, **more: Any) -> Record:
     """A training step in fp32 with AdamW; `peak` bytes of device memory."""
     own = inference(index, weights, flops, seconds, precision="fp32", **more)
-    where = of_category(
-        case(index, "train", f"model-{index} fp32", model=f"model-{index}", precision="fp32"), "training"
-    )
+    where = case(index, "train", f"model-{index} fp32", category="training", model=f"model-{index}", precision="fp32")
     memory = [Measurement.of_value(MEMORY, peak)] if peak is not None else []
-    return own.model_copy(
-        update={
-            "case": where,
-            "measurements": [*own.measurements, *memory],
-            "facts": own.facts | {"optimizer": "adamw, fused"},
-        }
-    )
+    facts = own.facts | {"optimizer": "adamw, fused"}
+    found = {"case": where, "measurements": [*own.measurements, *memory], "facts": facts}
+    return described_here(own.model_copy(update=found))
 
 
 def roofline_run() -> RunRecords:

@@ -21,9 +21,9 @@ def history(store: Store, job_id: str = "job") -> list[str]:
 
 
 def kept(store: Store, job_id: str = "job") -> Job:
-    row = store.queue.job(job_id)
-    assert row is not None
-    return Job.model_validate(row.document)
+    document = store.queue.job(job_id)
+    assert document is not None
+    return Job.model_validate(document)
 
 
 def statuses(store: Store, job_id: str = "job") -> list[str]:

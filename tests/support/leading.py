@@ -16,9 +16,8 @@ from typing import Any
 from paceline.core.run import RunRecords
 from paceline.service.api import tokens
 from paceline.service.api.app import Pages, create_app
-from paceline.service.api.guard import Door
-from paceline.service.api.limits import Limits
-from paceline.service.api.serving import bind, make_server
+from paceline.service.api.guard import Door, Limits
+from paceline.service.api.server import bind, make_server
 from paceline.service.engines.base import Assignment, FollowerState, Item, Report
 from paceline.service.jobs import JobFailure
 from paceline.service.leader import Leader
@@ -138,7 +137,7 @@ class Served:
         token, row = tokens.make(name, tokens.Scope.of(scope), lasts, now)
         with self.store.queue.writing("keep a token") as writing:
             writing.put_token(row)
-        self.app.state.served.tokens.forget()
+        self.app.state.context.tokens.forget()
         return token
 
     def audit(self) -> list[tuple[str, str, str, str]]:

@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from paceline.core.benchmark import described
 from paceline.core.case import Case
+from paceline.core.environment import Environment
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords
+from paceline.core.subject import Description, Subject
 
 STEP_TIME = Metric(name="step_time", unit="s", better=Better.LOWER, merge=Merge.SLOWEST, description="One step")
 MEMORY = Metric(name="peak_device_memory", unit="B", better=Better.LOWER, merge=Merge.MAXIMUM)
@@ -31,15 +34,22 @@ def throughput(unit: str) -> Metric:
 
 def case(index: int, benchmark: str, title: str, **parameters: Any) -> Case:
     """A case; keys that a case has itself are taken out of the parameters."""
-    own = {key: parameters.pop(key) for key in ("target", "ranks", "repeat") if key in parameters}
+    own = {key: parameters.pop(key) for key in ("target", "ranks", "repeat", "category") if key in parameters}
     return Case(index=index, benchmark=benchmark, title=title, parameters=parameters, **({"target": "cuda:0"} | own))
 
 
 def record(case: Case, measurements: list[Measurement] | None = None, **more: Any) -> Record:
-    """One attempt at a case, ok unless told otherwise."""
+    """One attempt at a case, ok unless told otherwise; its benchmark describes it, but for what the test says of it."""
     values: dict[str, Any] = {"outcome": Outcome.OK, "seconds": 21.4} | more
     started = STARTED + timedelta(seconds=30 * case.index)
-    return Record(run_id=RUN_ID, case=case, started_at=started, measurements=measurements or [], **values)
+    found = Record(run_id=RUN_ID, case=case, started_at=started, measurements=measurements or [], **values)
+    said = described_here(found)
+    return said.model_copy(update={name: getattr(found, name) for name in Description.model_fields if name in more})
+
+
+def described_here(found: Record) -> Record:
+    """The record with what its benchmark says of it, measured in the environment of these runs."""
+    return described(found, Environment.model_validate(ENVIRONMENT))
 
 
 def run_of(records: list[Record], *, not_run: list[Case] | None = None, **more: Any) -> RunRecords:
@@ -110,7 +120,7 @@ def sample_run() -> RunRecords:
             seconds=48.2,
         )
     )
-    broken = case(8, "inference", "lstm fp8_e4m3", **_parameters("lstm", "fp8_e4m3", 32))
+    broken = case(8, "inference", "lstm fp8_e4m3", category="inference", **_parameters("lstm", "fp8_e4m3", 32))
     message = '"lstm" is not implemented for Float8_e4m3fn'
     trace = f'Traceback (most recent call last):\n  File "lstm.py", line 41, in forward\nRuntimeError: {message}'
     records.append(
@@ -200,7 +210,9 @@ def _inference(
     if batch == 1:
         remedy = "close other programs, or take a machine of its own"
         doubts = [Doubt(kind="contended", message="other processes used 41 % of the CPU meanwhile", remedy=remedy)]
-    where = case(index, "inference", f"{model} {precision}", **_parameters(model, precision, batch))
+    where = case(
+        index, "inference", f"{model} {precision}", category="inference", **_parameters(model, precision, batch)
+    )
     return record(where, found, facts=_facts(model, precision, batch, 1), doubts=doubts, conditions=CONDITIONS)
 
 
@@ -284,8 +296,11 @@ def hostile_run() -> RunRecords:
     bad = case(1, "train", f"={HOSTILE}")
     cause = Cause(kind=CauseKind.ERROR, message=HOSTILE, detail=HOSTILE)
     facts = {HOSTILE: {HOSTILE: [HOSTILE]}, "device": HOSTILE}
+    subject = Subject(model=HOSTILE, scale=HOSTILE, layout=HOSTILE, device=HOSTILE, engine=HOSTILE)
+    said = {"primary": rate.name, "subject": subject, "timing": HOSTILE}
+    measured = [Measurement.of_rate(rate, 1, times), times]
     records = [
-        record(good, [Measurement.of_rate(rate, 1, times), times], facts=facts, doubts=doubts, conditions=facts),
+        record(good, measured, facts=facts, doubts=doubts, conditions=facts, **said),
         record(bad, outcome=Outcome.FAILED, cause=cause),
     ]
     environment = {"host": HOSTILE, HOSTILE: [{"name": HOSTILE}]}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import combinations
 
-from paceline.service.scheduler import turns
-from paceline.service.scheduler.cluster import Cluster
-from paceline.service.scheduler.order import STRETCH
-from paceline.service.scheduler.state import Device, Follower, Needs, Placement, Task
+from paceline.service.scheduler import events
+from paceline.service.scheduler.cluster import STRETCH, ClusterState
+from paceline.service.scheduler.state import Demand, Device, Follower, JobPlacement, Needs
 
 GPU = Device("gpu", memory_gib=80)
 
@@ -19,15 +18,17 @@ def node(name: str, gpus: int = 1, *, pace: float = 1.0, cpu_slots: int = 1) -> 
     return Follower(name, (GPU,) * gpus, pace=pace, cpu_slots=cpu_slots)
 
 
-def task(name: str, seconds: float, at: float = 0.0, *, priority: int = 0, error: float = 0.0, **needs: object) -> Task:
-    return Task(name, Needs(**needs), seconds, at, priority, error)  # type: ignore[arg-type]
+def demand(
+    name: str, seconds: float, at: float = 0.0, *, priority: int = 0, error: float = 0.0, **needs: object
+) -> Demand:
+    return Demand(name, Needs(**needs), seconds, at, priority, error)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A task on some devices of one follower, from when to when."""
+    """A job on some devices of one follower, from when to when."""
 
-    task: Task
+    demand: Demand
     follower: str
     devices: tuple[int, ...]
     started: float
@@ -39,7 +40,7 @@ class Interval:
 
 @dataclass
 class Drive:
-    """Tasks come at their time and take as long as they really take; followers go and come."""
+    """Jobs come at their time and take as long as they really take; followers go and come."""
 
     followers: list[Follower]
     true_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -49,20 +50,20 @@ class Drive:
     ends: dict[str, list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.cluster = Cluster(stretch=self.stretch)
+        self.cluster = ClusterState(stretch=self.stretch)
         self.now = 0.0
-        self._running: dict[str, tuple[Placement, float]] = {}
+        self._running: dict[str, tuple[JobPlacement, float]] = {}
         self._events: list[tuple[float, int, str, object]] = []
         self._number = 0
         for follower in self.followers:
-            self._carry_out(turns.joined(self.cluster, follower, 0.0))
+            self._carry_out(events.joined(self.cluster, follower, 0.0))
 
     def at(self, when: float, what: str, of: object) -> None:
         self._number += 1
         heappush(self._events, (when, self._number, what, of))
 
-    def submit(self, tasks: Iterable[Task]) -> Drive:
-        for one in tasks:
+    def submit(self, demands: Iterable[Demand]) -> Drive:
+        for one in demands:
             self.at(one.submitted_at, "submit", one)
         return self
 
@@ -70,44 +71,45 @@ class Drive:
         while self._events and self._events[0][0] <= until:
             self.now, _, what, of = heappop(self._events)
             getattr(self, f"_{what}")(of)
+            assert set(self.cluster.demands) == {*self.cluster.running, *(one.id for one in self.cluster.waiting)}
         return self
 
-    def _submit(self, one: Task) -> None:
-        self._carry_out(turns.submitted(self.cluster, one, self.now))
+    def _submit(self, one: Demand) -> None:
+        self._carry_out(events.submitted(self.cluster, one, self.now))
 
-    def _end(self, of: tuple[str, int]) -> None:
-        name, attempt = of
-        if name not in self._running or self._running[name][0].task.attempt != attempt:
+    def _end(self, start: JobPlacement) -> None:
+        name = start.demand.id
+        if name not in self._running or self._running[name][0] is not start:
             return  # its follower was lost
         self._ran(name)
         self.ends.setdefault(name, []).append(self.now)
-        self._carry_out(turns.ended(self.cluster, name, self.now))
+        self._carry_out(events.ended(self.cluster, name, self.now))
 
     def _lose(self, name: str) -> None:
         if name in self.cluster.followers:
-            tasks, starts = turns.lost(self.cluster, name, self.now)
-            for one in tasks:
+            demands, starts = events.lost(self.cluster, name, self.now)
+            for one in demands:
                 self._ran(one.id)
             self._carry_out(starts)
-            for one in tasks:
-                self._submit(replace(one, attempt=one.attempt + 1))
+            for one in demands:
+                self._submit(one)
 
     def _join(self, follower: Follower) -> None:
         if follower.id not in self.cluster.followers:
-            self._carry_out(turns.joined(self.cluster, follower, self.now))
+            self._carry_out(events.joined(self.cluster, follower, self.now))
 
-    def _carry_out(self, starts: Iterable[Placement]) -> None:
+    def _carry_out(self, starts: Iterable[JobPlacement]) -> None:
         for start in starts:
-            one = start.task
+            one = start.demand
             pace = max(follower.pace for follower in start.followers)
             self.starts[one.id] = self.now
             self._running[one.id] = (start, self.now)
-            self.at(self.now + self.true_seconds.get(one.id, one.seconds) * pace, "end", (one.id, one.attempt))
+            self.at(self.now + self.true_seconds.get(one.id, one.seconds) * pace, "end", start)
 
     def _ran(self, name: str) -> None:
         start, began = self._running.pop(name)
         for follower, devices in zip(start.followers, start.devices, strict=True):
-            self.intervals.append(Interval(start.task, follower.id, devices, began, self.now))
+            self.intervals.append(Interval(start.demand, follower.id, devices, began, self.now))
 
 
 def conflicts(intervals: Iterable[Interval]) -> list[tuple[Interval, Interval]]:
@@ -122,8 +124,8 @@ def conflicts(intervals: Iterable[Interval]) -> list[tuple[Interval, Interval]]:
         if a.overlaps(b)
         and (
             set(a.devices) & set(b.devices)
-            or a.task.needs.whole_node
-            or b.task.needs.whole_node
-            or (a.task.needs.cpu_heavy and b.task.needs.cpu_heavy)
+            or a.demand.needs.whole_node
+            or b.demand.needs.whole_node
+            or (a.demand.needs.cpu_heavy and b.demand.needs.cpu_heavy)
         )
     ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, repeat
 
-from paceline.measure.timeline import EventTimeline, HostTimeline
+from paceline.devices.cpu import CpuDevice
+from paceline.devices.timeline import EventTimeline, HostTimeline
 
 
 class ScriptedClock:
@@ -21,14 +22,13 @@ class ScriptedClock:
         self.now += seconds
 
 
-class ScriptedDevice:
+class ScriptedDevice(CpuDevice):
     """Works off one queue, asynchronously to the host that shares its clock."""
 
-    kind = "cpu"
-    name = "scripted device"
-
     def __init__(self, clock: ScriptedClock) -> None:
-        self.clock = clock
+        super().__init__()
+        self.name = "scripted device"
+        self.clock = clock  # type: ignore[method-assign,assignment]
         self.busy_until = 0.0
         self.events: list[ScriptedEvent] = []
 

@@ -17,12 +17,13 @@ import numpy as np
 import psutil
 import pytest
 
-from paceline.benchmarks.serving.export import export
-from paceline.benchmarks.serving.protocol import kserve, kserve_grpc
-from paceline.benchmarks.serving.servers import _environment, registry
-from paceline.benchmarks.serving.servers._program import PythonProgram
-from paceline.benchmarks.serving.servers.base import Endpoint, Need, Server, ServerFailed
-from paceline.benchmarks.serving.tensors import Array
+from paceline.load import kserve, kserve_grpc
+from paceline.load.request import Endpoint
+from paceline.load.tensors import Array
+from paceline.servers import _environment, registry
+from paceline.servers._program import Program
+from paceline.servers.base import Need, Server, ServerFailed
+from paceline.servers.export import export
 
 MODEL = "generated/fc:layers=2,width=16"
 NEED = Need(model=MODEL, allow_import=True)
@@ -44,7 +45,8 @@ class Software:
 
     def install(self, name: str) -> _environment.Installed:
         server = registry().get(name)
-        assert issubclass(server, PythonProgram)
+        assert issubclass(server, Program)
+        assert server.requirements is not None
         return _environment.install(server.requirements, print)
 
     @contextmanager

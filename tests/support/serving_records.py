@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from paceline.benchmarks.serving import findings, metrics
-from paceline.benchmarks.serving.load.trace import OK, SHED, Trace
+from paceline.benchmarks.serving import metrics, trace_metrics
 from paceline.benchmarks.serving.slo import Slo
 from paceline.core.record import Doubt, Measurement, Record
 from paceline.core.run import RunRecords
 from paceline.core.stats import Interval, summarize
+from paceline.load.trace import OK, SHED, Trace
 from support.records import CONDITIONS, case, record, run_of
 
 PROMISE = {"p99": 0.05}
@@ -61,12 +61,12 @@ def served(
     """One load at a chosen rate, or by users who wait for their answers."""
     sent = trace(rate, fixed=fixed, each=each, most=most, seed=7 + index, **more)
     slo = Slo(**PROMISE)
-    load = {"arrival": "poisson" if loop == "open" else loop, "rate": rate}
+    load = {"arrival": "poisson", "rate": rate} if loop == "open" else {"arrival": loop, "users": 8}
     verdict = slo.judge(sent)
     facts = {"loop": loop, "slo": "held" if verdict.holds else f"missed: {verdict.reason}"}
     title = f"resnet18 embedded {engine} max_batch={most} {load['arrival']} {rate:g}/s p99≤50ms"
     about = case(index, "serve", title, **parameters(engine, most, load=load))
-    return _record(about, [*findings.traffic(sent, slo), *findings.details(sent)], sent, facts)
+    return _record(about, [*trace_metrics.traffic(sent, slo), *trace_metrics.details(sent)], sent, facts)
 
 
 def searched(index: int, engine: str, *, fixed: float, each: float, most: int = 8, capacity: float) -> Record:
@@ -76,7 +76,7 @@ def searched(index: int, engine: str, *, fixed: float, each: float, most: int = 
     for place, part in enumerate((0.25, 0.5, 1.0, 1.3, 1.12, 1.05, 0.97, 1.02, 0.99, 1.01)):
         rate = part * capacity
         tried = trace(rate, fixed=fixed, each=each, most=most, count=700, seed=100 * index + place)
-        points += findings.traffic(tried, slo, at={"rate": round(rate, 3)})
+        points += trace_metrics.traffic(tried, slo, at={"rate": round(rate, 3)})
     sent = trace(0.97 * capacity, fixed=fixed, each=each, most=most, seed=index)
     interval = Interval(low=0.97 * capacity, high=1.02 * capacity, confidence=0.95)
     summary = summarize([capacity]).model_copy(update={"mean_interval": interval, "count": 10})
@@ -84,12 +84,14 @@ def searched(index: int, engine: str, *, fixed: float, each: float, most: int = 
     facts = {"loop": "open", "slo": "held", "search": "10 trials, 7000 requests"}
     title = f"resnet18 embedded {engine} max_batch={most} search p99≤50ms"
     about = case(index, "serve", title, **parameters(engine, most))
-    return _record(about, [found, *findings.traffic(sent, slo), *findings.details(sent), *points], sent, facts)
+    return _record(
+        about, [found, *trace_metrics.traffic(sent, slo), *trace_metrics.details(sent), *points], sent, facts
+    )
 
 
 def _record(about: Any, measurements: list[Measurement], sent: Trace, facts: dict[str, Any]) -> Record:
-    rate = int(sent.ok.sum()) / findings.seconds_of(sent)
-    busy = float(sent.stages["inference"][sent.ok].sum()) / findings.seconds_of(sent)
+    rate = int(sent.ok.sum()) / trace_metrics.seconds_of(sent)
+    busy = float(sent.stages["inference"][sent.ok].sum()) / trace_metrics.seconds_of(sent)
     measurements += [Measurement.of_value(metrics.COLD_START, took, at={"part": part}) for part, took in _PARTS.items()]
     measurements += [
         Measurement.of_value(metrics.CPU, min(190.0, 100 * busy + 9)),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.benchmarks.serving.load.trace import OK, Trace
+from paceline.load.trace import OK, Trace
 
 
 def trace(

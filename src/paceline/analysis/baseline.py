@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paceline.core.errors import InputError
 from paceline.core.metric import Better
-from paceline.core.parameters import explain
+from paceline.core.parameters import refusal
 from paceline.core.stats import Interval, median_interval
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def make_baseline(table: Table, sources: Sequence[str] = (), *, names: str = "pa
             nodes = int((~np.isnan(pooled)).any(axis=1).sum())
             metrics[name] = _reference(table.columns[indices[0]], pooled.ravel(), nodes)
     if not metrics:
-        raise InputError("there is nothing to make a baseline of: no node measured anything")
+        raise InputError("no-results", "there is nothing to make a baseline of: no node measured anything")
     return Baseline(names=names, nodes=len(table.nodes), sources=list(sources), metrics=dict(sorted(metrics.items())))
 
 
@@ -148,10 +148,11 @@ def _reference(column: Column, values: NDArray[np.float64], nodes: int | None = 
 def extend(previous: Baseline, new: Baseline) -> Baseline:
     """The previous references as they are, and of the new ones those that it lacks."""
     if previous.names != new.names:
-        raise InputError(
+        message = (
             f"the previous baseline has the names of {previous.names}, the new one those of {new.names}: "
             "they cannot be one"
         )
+        raise InputError("mismatched-names", message, key="--extend", value=previous.names)
     merged = {**new.metrics, **previous.metrics}
     return new.model_copy(
         update={
@@ -167,15 +168,18 @@ def read_baseline(path: Path) -> Baseline:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise InputError(f"cannot read the baseline '{path}': {error.strerror}") from None
+        message = f"cannot read the baseline '{path}': {error.strerror}"
+        raise InputError("unreadable-file", message, value=str(path)) from None
     except UnicodeDecodeError:
-        raise InputError(f"the baseline '{path}' is no text") from None
+        raise InputError("not-text", f"the baseline '{path}' is not text", value=str(path)) from None
     try:
         document: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"the baseline '{path}' is no JSON: {error}") from None
+        message = f"the baseline '{path}' is not valid JSON: {error}"
+        raise InputError("not-json", message, value=str(path)) from None
     if not isinstance(document, Mapping):
-        raise InputError(f"the baseline '{path}' must be an object; make one with `paceline baseline RUN...`")
+        message = f"the baseline '{path}' must be an object; make one with `paceline baseline RUN...`"
+        raise InputError("not-a-baseline", message, value=str(path))
     if "paceline_baseline" in document:
         return _own(document, path)
     return Baseline(names="superbench", metrics={key: _foreign(key, value, path) for key, value in document.items()})
@@ -183,18 +187,20 @@ def read_baseline(path: Path) -> Baseline:
 
 def _own(document: Mapping[str, Any], path: Path) -> Baseline:
     if document["paceline_baseline"] != FORMAT:
-        raise InputError(f"the baseline '{path}' is of another version of Paceline; make it again")
+        message = f"the baseline '{path}' is of another version of Paceline; make it again"
+        raise InputError("other-version", message, key="paceline_baseline", value=document["paceline_baseline"])
     try:
         return Baseline.model_validate(document)
     except ValidationError as error:
-        raise InputError(f"the baseline '{path}': {explain(error, Baseline)}") from None
+        raise refusal(error, Baseline).within(f"the baseline '{path}'") from None
 
 
 def _foreign(key: str, value: object, path: Path) -> Reference:
     from paceline.analysis.diagnose.superbench import column_of
 
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InputError(f"the baseline '{path}' has {value!r} for '{key[:80]}', which is no number")
+        message = f"the baseline '{path}' has {value!r} for '{key[:80]}', which is not a number"
+        raise InputError("not-a-number", message, key=key, value=value)
     column = column_of(key)
     return Reference(value=float(value), unit=column.unit, better=column.better)
 
@@ -202,7 +208,8 @@ def _foreign(key: str, value: object, path: Path) -> Reference:
 def as_superbench(baseline: Baseline) -> str:
     """SuperBench's form: a number for each metric, with all its digits."""
     if baseline.names != "superbench":
-        raise InputError("this baseline has Paceline's names of metrics, which SuperBench does not know")
+        message = "this baseline has Paceline's names of metrics, which SuperBench does not know"
+        raise InputError("mismatched-names", message, value=baseline.names)
     plain = {name: reference.value for name, reference in baseline.metrics.items()}
     return json.dumps(plain, indent=2, sort_keys=True) + "\n"
 

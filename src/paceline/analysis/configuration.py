@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from paceline.analysis.summary import SERVING
-from paceline.core.case import Case
 from paceline.core.errors import InputError
 from paceline.core.layout import Layout
 from paceline.core.record import Record
@@ -27,8 +25,6 @@ _CHOICES = (
     "schedule", "shard", "sequence_parallel", "fp8_recipe", "threads", "zero_stage", "tensor_parallel",
     "pipeline_parallel", "micro_batch_size", "code_base",
 )  # fmt: skip
-_LENGTH = ("duration", "requests")  # of a load: how long it is
-_AMOUNT = (*_LENGTH, "rate", "to_rate", "users")  # how much of it, not of which kind
 _OF_LAYOUT = ("data", "tensor", "pipeline", "checkpointing", "micro_batch", "precision")
 _USUAL = ("auto", "off")  # values that go without saying
 MACHINE, TARGET, RANKS = "machine", "target", "ranks"
@@ -57,8 +53,9 @@ def configuration_of(record: Record, run: Run, *, with_load: bool = False) -> Co
     case = record.case
     work = dict(case.parameters)
     choices: dict[str, Any] = {}
-    layout = _layout(work.pop("case", None))
+    layout = _layout(record.subject.layout)
     if layout is not None:
+        work = {name: value for name, value in work.items() if value != record.subject.layout}
         own = layout.model_dump()
         choices |= {name: own[name] for name in _OF_LAYOUT}
         work |= {name: own[name] for name in ("model", "layers", "global_batch")}
@@ -66,10 +63,10 @@ def configuration_of(record: Record, run: Run, *, with_load: bool = False) -> Co
         value = work.pop(name, None)
         if value is not None and name not in choices:
             choices[name] = value
-    told = [_told(name, value) for name, value in _work(case, work, with_load=with_load).items()]
+    told = [_told(name, value) for name, value in _work(record, work, with_load=with_load).items()]
     flat = {name: _word(value) for name, value in _flat(choices).items()}
     flat |= {MACHINE: machine_of(record, run), TARGET: case.target.partition(":")[0]}
-    if not case.target.startswith("cuda"):  # of GPUs the machine's name tells how many
+    if case.target == "cpu":  # of GPUs the machine's name tells how many
         flat[RANKS] = str(case.ranks)
     return Configuration(work=" ".join([case.benchmark, *(word for word in told if word)]), choices=flat)
 
@@ -77,30 +74,28 @@ def configuration_of(record: Record, run: Run, *, with_load: bool = False) -> Co
 def device_count(record: Record, run: Run) -> int:
     """How many devices a case used: GPUs, or the one machine that its processor belongs to."""
     target, ranks = record.case.target, record.case.ranks
-    if not target.startswith("cuda"):
+    if target == "cpu":
         return 1
-    return max(ranks, len(_gpus(run)) if target.endswith("*") and ranks == 1 else 1)
+    return max(ranks, len(run.environment.gpus) if target.endswith("*") and ranks == 1 else 1)
 
 
 def device_of(record: Record, run: Run) -> str:
     """The name of what computed: a GPU's, or a processor's."""
-    server = record.case.parameters.get("server")
-    if isinstance(server, Mapping) and server.get("url"):
-        return str(server["url"])  # whatever stands behind it
-    if record.case.target.startswith("cuda"):
-        names = [str(gpu.get("name", "")) for gpu in _gpus(run)]
-        fact = record.facts.get("device")
-        return str(fact) if isinstance(fact, str) else next(iter(names), "unknown GPU")
-    return str(_cpu(run).get("model") or record.facts.get("device") or "unknown processor")
+    if record.load is not None and record.load.server:
+        return record.load.server  # whatever stands behind it
+    if record.case.target != "cpu":
+        names = [gpu.name or "" for gpu in run.environment.gpus]
+        return record.subject.device or next(iter(names), "unknown GPU")
+    return run.environment.cpu.model or record.subject.device or "unknown processor"
 
 
 def machine_of(record: Record, run: Run) -> str:
     """What computed, and how much of it: `2x NVIDIA H200`, `Neoverse-N1, 2 cores`."""
     name, count = device_of(record, run), device_count(record, run)
-    if record.case.target.startswith("cuda") or "://" in name:
+    if record.case.target != "cpu" or "://" in name:
         return f"{count}x {name}" if count > 1 else name
-    cores = _cpu(run).get("usable") or _cpu(run).get("physical_cores")
-    return f"{name}, {cores:g} cores" if isinstance(cores, int | float) else name
+    cores = run.environment.cpu.usable or run.environment.cpu.physical_cores
+    return f"{name}, {cores:g} cores" if cores else name
 
 
 def labels(configurations: Sequence[Configuration]) -> list[str]:
@@ -138,17 +133,11 @@ def _phrase(name: str, value: str) -> str:
     return value if bare else f"{name.removeprefix('server.')}={value}"
 
 
-def _work(case: Case, parameters: Mapping[str, Any], *, with_load: bool) -> dict[str, Any]:
+def _work(record: Record, parameters: Mapping[str, Any], *, with_load: bool) -> dict[str, Any]:
     """The parameters that say what is done."""
     kept = {name: value for name, value in parameters.items() if name not in _MEASURING and value is not None}
-    if case.category != SERVING and case.benchmark != "serve":
-        return kept
-    load = parameters.get("load")
-    given = {key: value for key, value in load.items() if value is not None} if isinstance(load, Mapping) else {}
-    if not given:  # a search sends as users come
-        given = {"arrival": "poisson", **({"slo": case.parameters.get("slo"), "search": True} if with_load else {})}
-    dropped = _LENGTH if with_load else _AMOUNT
-    kept["load"] = {key: value for key, value in given.items() if key not in dropped}
+    if record.load is not None:
+        kept |= {"load": record.load.traffic if with_load else record.load.kind, "requests": record.load.requests}
     return kept
 
 
@@ -160,9 +149,6 @@ def _told(name: str, value: Any) -> str:
         return ""
     if isinstance(value, Mapping):
         inner = {key: item for key, item in _flat(value).items() if item is not None}
-        if name == "requests":
-            usual: dict[str, Any] = {"samples": 1, "distinct": 32, "shared_prefix": 0.0, "stream": True}
-            inner = {key: item for key, item in inner.items() if usual.get(key) != item}
         return " ".join(str(item) if key == "arrival" else f"{key}={_word(item)}" for key, item in inner.items())
     return f"{name}={_word(value)}"
 
@@ -187,13 +173,3 @@ def _layout(word: object) -> Layout | None:
         return Layout.parse(word) if isinstance(word, str) else None
     except InputError:
         return None
-
-
-def _gpus(run: Run) -> list[Mapping[str, Any]]:
-    gpus = run.environment.get("gpus")
-    return [gpu for gpu in gpus if isinstance(gpu, Mapping)] if isinstance(gpus, list) else []
-
-
-def _cpu(run: Run) -> Mapping[str, Any]:
-    cpu = run.environment.get("cpu")
-    return cpu if isinstance(cpu, Mapping) else {}

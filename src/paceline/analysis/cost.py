@@ -117,23 +117,31 @@ class Prices:
         for price in self.stated:
             if price.machine and not any(price.fits(device) for device in devices):
                 known = ", ".join(sorted(set(devices))) or "none"
-                raise InputError(f"--price '{price.machine}=...': no machine of these results has that name: {known}")
+                raise InputError(
+                    "unknown-machine",
+                    f"no machine of these results has that name: {known}",
+                    where=f"--price '{price.machine}=...'",
+                    key="--price",
+                    value=price.machine,
+                )
 
 
 def read_price(text: str, table: Mapping[str, Rented]) -> StatedPrice:
     """A price as people write it: `2.5 USD/h`, `c7g.large`, `H100=3 USD/h`, `H100=p5.48xlarge`."""
     machine, separator, price = text.rpartition("=")
     if separator and not machine.strip():
-        raise InputError(f"--price '{text}': name a machine before '=', like 'H100=3 USD/h'")
+        message = "name a machine before '=', like 'H100=3 USD/h'"
+        raise InputError("missing-machine", message, where=f"--price '{text}'", key="--price", value=text)
     price = price.strip()
     if price in table:
         row = table[price]
         return StatedPrice(machine.strip(), row.per_device, f"{row.instance}: {row.basis}")
     amount, per = _amount(price)
     if amount is None:
-        raise unknown("instance or price", price, table)
+        raise unknown("instance or price", price, table, key="--price")
     if per not in _HOUR:
-        raise InputError(f"--price '{text}': a price is for an hour, like '2.5 USD/h'")
+        message = "a price is for an hour, like '2.5 USD/h'"
+        raise InputError("not-per-hour", message, where=f"--price '{text}'", key="--price", value=text)
     return StatedPrice(machine.strip(), amount, "as you said")
 
 
@@ -151,7 +159,8 @@ class Budget:
         words = per.removesuffix("requests").removesuffix("samples").strip()
         kinds = {"h": "hour", "hour": "hour", "1k": "thousand", "1000": "thousand", "thousand": "thousand"}
         if amount is None or words not in kinds:
-            raise InputError(f"'{text}' is no budget: write it like '5 USD/h' or '0.02 USD/1k' (for 1,000 requests)")
+            message = f"'{text}' is not a budget: write it like '5 USD/h' or '0.02 USD/1k' (for 1,000 requests)"
+            raise InputError("not-a-budget", message, key="--budget", value=text)
         return cls(amount, kinds[words])
 
     def __str__(self) -> str:
@@ -163,7 +172,8 @@ def read_carbon(text: str) -> float:
     found = _CARBON.match(text)
     value = float(found.group(1)) * (1000.0 if found.group(2) == "kg" else 1.0) if found else 0.0
     if value <= 0:
-        raise InputError(f"'{text}' is no carbon intensity: write it like '400 g/kWh'")
+        message = f"'{text}' is not a carbon intensity: write it like '400 g/kWh'"
+        raise InputError("not-a-carbon-intensity", message, key="--carbon", value=text)
     return value
 
 
@@ -172,9 +182,10 @@ def read_per_second(text: str) -> float:
     try:
         rate = parse_rate(text)
     except ValueError as error:
-        raise InputError(str(error)) from None
+        raise InputError("not-a-rate", str(error), key="--rate", value=text) from None
     if rate <= 0:
-        raise InputError(f"'{text}' is no rate to serve: write it like 200/s")
+        message = f"'{text}' is not a rate that can be served: write it like 200/s"
+        raise InputError("out-of-range", message, key="--rate", value=text)
     return rate
 
 
@@ -187,7 +198,7 @@ def costs_of(record: Record, price: HourlyPrice | None, carbon: float | None) ->
         work=work or "sample",
         per_thousand=_per_thousand(throughput, price),
         energy=energy,
-        co2=co2_of(energy, carbon, record.case.parameters.get("carbon")),
+        co2=co2_of(energy, carbon, record.economy.carbon),
     )
 
 
@@ -201,8 +212,8 @@ def energy_of(record: Record) -> Derived | None:
     for name in ("energy_per_request", "energy_per_sample"):
         found = record.measurement(name)
         if found is not None and math.isfinite(found.value) and found.value > 0:
-            source = record.facts.get("energy_source")
-            return Derived(Reading.of(found), "J", (name, *([str(source)] if source else [])))
+            source = record.economy.energy_source
+            return Derived(Reading.of(found), "J", (name, *([source] if source else [])))
     return None
 
 
@@ -230,7 +241,7 @@ def _own_price(record: Record) -> HourlyPrice | None:
     cost, throughput = record.measurement("cost_per_thousand"), record.measurement("throughput")
     if cost is None or throughput is None or not cost.value * throughput.value > 0:
         return None
-    basis = re.sub(r"^[\d.e+-]+ USD per hour \((.*)\)$", r"\1", str(record.facts.get("price", "as the run was told")))
+    basis = record.economy.price_basis or "as the run was told"
     return HourlyPrice(float(f"{cost.value * throughput.value * 3600.0 / THOUSAND:.9g}"), basis)
 
 

@@ -68,7 +68,6 @@ def boards(
     sources: Iterable[RunRecords],
     prices: Prices,
     *,
-    primary: Mapping[str, str] | None = None,
     metric: str | None = None,
     text: str = "",
 ) -> list[Board]:
@@ -84,8 +83,7 @@ def boards(
             if text.casefold() not in name:
                 continue
             known |= {one.metric.name for one in record.measurements if one.metric.better is not Better.NEITHER}
-            own = (primary or {}).get(record.case.benchmark)
-            found = record.measurement(metric) if metric else headline_of(record, own)
+            found = record.measurement(metric) if metric else headline_of(record)
             if found is None or found.metric.better is Better.NEITHER or not math.isfinite(found.value):
                 continue
             key = (configuration.work, found.metric.name, found.metric.unit)
@@ -99,16 +97,12 @@ def boards(
 
 def software_of(run: Run) -> dict[str, str]:
     """The versions that matter to a number."""
-    found: dict[str, str] = {}
-    software = run.environment.get("software")
-    if isinstance(software, Mapping):
-        packages = software.get("packages")
-        if isinstance(packages, Mapping) and packages.get("torch"):
-            found["torch"] = str(packages["torch"])
-    driver = run.environment.get("driver")
-    if isinstance(driver, Mapping) and driver.get("version"):
-        found["driver"] = str(driver["version"])
-    return found | {"Paceline": run.version}
+    environment = run.environment
+    known = {
+        "torch": environment.software.packages.get("torch"),
+        "driver": environment.driver.version if environment.driver else None,
+    }
+    return {name: version for name, version in known.items() if version} | {"Paceline": run.version}
 
 
 def is_rate(metric: Metric) -> bool:

@@ -6,21 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from paceline.analysis.ceilings import DEVICE_MEMORY, MAIN_MEMORY, ceilings_of
+from paceline.analysis.ceilings import shown_by
 from paceline.analysis.summary import Row
-from paceline.analysis.traffic import Work, asks_for_a_roof, device_of, work_of
+from paceline.core.category import Category
 from paceline.core.profile import Ceiling
 from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords
+from paceline.core.subject import COPY_WITHIN_DEVICE, DEVICE_MEMORY, MAIN_MEMORY, Work
 
 NEAR = 0.6  # of a ceiling: who reaches this is bound by it and by little else
 FAR = 0.2  # below this part of the lowest ceiling, something that is no ceiling takes the time
 BEYOND = 1.05  # nothing is faster than its ceiling: then the ceiling is not this one
 MEASURE = "paceline machine --measure"
 OWN_RUN = "measured in this run"
-COPY = "copy within device memory"
-_CEILINGS = {"gemm": "compute_rate", "stream": "triad_bandwidth", "copy": "bandwidth"}  # benchmarks, and what tells it
-_APART = ("precision", "tensor_cores", "direction", "sizes")  # parameters that make it another ceiling
 
 
 class Bound(StrEnum):
@@ -111,10 +109,9 @@ def rooflines(source: RunRecords, rows: Iterable[Row], known: KnownCeilings | No
     for row in rows:
         if not row.ok:
             continue
-        work = work_of(row.record)
-        if work is not None:
-            works.setdefault(device_of(row.record), []).append((row, work))
-        elif asks_for_a_roof(row.record):
+        if row.record.work is not None:
+            works.setdefault(device_of(row.record), []).append((row, row.record.work))
+        elif row.record.counts_work:
             uncounted.append(row)
     found, unknown = [], []
     for device, cases in works.items():
@@ -122,17 +119,23 @@ def rooflines(source: RunRecords, rows: Iterable[Row], known: KnownCeilings | No
         placed = [
             _placed(row, work, compute, memory)
             for row, work in cases
-            if memory and (compute := roofs.get((device, "compute", work.precision)))
+            if memory and (compute := roofs.get((device, "compute", work.number_format)))
         ]
         # What a ceiling was taken from lies on it by definition.
         told = [one for one in placed if one.row.case.index not in (one.compute.defined_by, one.memory.defined_by)]
         if memory is None or not placed:
-            unknown += [device] if any(row.case.category not in ("compute", "memory") for row, _ in cases) else []
+            own = (Category.COMPUTE, Category.MEMORY)
+            unknown += [device] if any(row.case.category not in own for row, _ in cases) else []
         elif told:
             used = {one.compute.name: one.compute for one in told}
             highest_first = sorted(used.values(), key=lambda roof: -roof.value)
             found.append(Roofline(device, memory, tuple(highest_first), tuple(told)))
     return Rooflines(tuple(found), tuple(unknown), tuple(uncounted))
+
+
+def device_of(record: Record) -> str:
+    """The device's name as ceilings have it; the host's processor is the cpu."""
+    return "cpu" if record.case.target == "cpu" else record.subject.device or record.case.target
 
 
 def _placed(row: Row, work: Work, compute: Roof, memory: Roof) -> Placed:
@@ -166,26 +169,16 @@ def _roofs(source: RunRecords, known: KnownCeilings) -> dict[_Key, Roof]:
 
 def _copied(device: str, measured: Mapping[_Key, Roof]) -> Iterable[tuple[_Key, Roof]]:
     """What memory carries while it is copied, where no better is known: it reads and writes each byte."""
-    copy = measured.get((device, "memory", COPY))
+    copy = measured.get((device, "memory", COPY_WITHIN_DEVICE))
     if copy is not None:
         yield (device, "memory", DEVICE_MEMORY), replace(copy, name=DEVICE_MEMORY, value=2 * copy.value)
 
 
 def _own_ceilings(source: RunRecords) -> Iterable[tuple[int, Ceiling]]:
     """The ceilings that cases of this run measured, each with its case."""
-    best: dict[tuple[str, ...], tuple[float, Record]] = {}
     for record in source.records:
-        metric = _CEILINGS.get(record.case.benchmark)
-        if metric is None or record.outcome is not Outcome.OK:
-            continue
-        found = record.measurement(metric)
-        key = (record.case.benchmark, device_of(record), *(str(record.case.parameters.get(name)) for name in _APART))
-        if found is not None and (key not in best or found.value > best[key][0]):
-            best[key] = (found.value, record)
-    bare = source.run.model_copy(update={"cases": []})
-    for _, record in best.values():
-        ceilings, _ = ceilings_of(RunRecords.model_construct(run=bare, records=[record]))
-        yield from ((record.case.index, one) for one in ceilings)
+        if record.outcome is Outcome.OK:
+            yield from ((record.case.index, one) for one in shown_by(record, source.run.environment))
 
 
 def _roof(ceiling: Ceiling, source: str, defined_by: int | None = None) -> Roof:

@@ -112,17 +112,17 @@ def _keys(row: Row) -> list[tuple[object, ...]]:
     work = (case.benchmark, kind, head.name, head.unit, json.dumps(rest, sort_keys=True, default=str))
     if head.name == "bus_bandwidth":
         return [("bandwidth", None, *work)]
-    batch = row.record.facts.get("global_batch_size")
-    if head.name != "throughput" or not isinstance(batch, int | float) or batch <= 0:
+    batch = row.record.subject.batch
+    if head.name != "throughput" or not batch or batch <= 0:
         return []
     return [("weak", batch / case.ranks, *work), ("strong", float(batch), *work)]
 
 
 def layout_of(row: Row) -> Layout | None:
     """How the ranks of a case are laid out, where its record tells."""
-    word = row.record.facts.get("layout")
+    word = row.record.subject.layout
     try:
-        return Layout.parse(word) if isinstance(word, str) and "/" in word else None
+        return Layout.parse(word) if word and "/" in word else None
     except InputError:
         return None
 
@@ -156,7 +156,7 @@ def _scaled(row: Row, base: Row, rule: Rule, *, mesh: str) -> Scaled:
 
 def _devices(row: Row) -> float:
     """GPUs, one for each rank; of a CPU the cores, which ranks share."""
-    threads = row.record.facts.get("threads")
+    threads = row.record.subject.threads
     if row.case.target == "cpu" and isinstance(threads, int) and threads > 0:
         return float(row.case.ranks * threads)
     return float(row.case.ranks)

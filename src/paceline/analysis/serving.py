@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from paceline.analysis.figures import Figure, Point
-from paceline.analysis.summary import SERVING, TAILS, Row
+from paceline.analysis.summary import TAILS, Row
+from paceline.core.subject import REQUEST_STAGES
 
-# As a request meets them.
-STAGES = (
-    "client pre",
-    "send lateness",
-    "transmission",
-    "decode",
-    "pre",
-    "queue",
-    "batch",
-    "inference",
-    "post",
-    "client post",
-)
 DRAWN = 400  # points of a distribution at most
 TAIL_DRAWN = 120  # of them, those beyond the 98th percentile, where a request has a step of its own
 FEWEST_SETTINGS = 3  # between two, each is on the front or one is simply better
 BURST = "burst"  # a load that comes at once: its latencies tell how long the queue was
-
-_OF_LOAD = ("rate", "to_rate", "users", "duration", "requests")  # how much, as opposed to which kind of load
 
 
 @dataclass(frozen=True)
@@ -81,24 +65,21 @@ def by_model(rows: Sequence[Row]) -> list[list[Row]]:
     """Served cases that may share a chart: those of one model."""
     found: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        if row.ok and row.case.category == SERVING:
-            key = (row.case.benchmark, *(str(row.case.parameters.get(name, "")) for name in ("model", "scale")))
+        if row.ok and row.record.load is not None:
+            subject = row.record.subject
+            key = (row.case.benchmark, subject.model or "", subject.scale or "")
             found.setdefault(key, []).append(row)
     return list(found.values())
 
 
 def promises(row: Row) -> dict[str, float]:
     """The bounds on latency that were promised, in seconds: {"p99": 0.1}."""
-    given = row.case.parameters.get("slo")
-    bounds = given if isinstance(given, Mapping) else {}
-    named = {name: bounds.get(name.replace(".", "_")) for name in reversed(("p99.9", *TAILS))}
-    return {name: float(limit) for name, limit in named.items() if isinstance(limit, int | float)}
+    return row.record.load.slo if row.record.load is not None else {}
 
 
 def kept(row: Row) -> bool | None:
     """Whether the promise was kept; None if there was none."""
-    told = row.record.facts.get("slo")
-    return told == "held" if isinstance(told, str) else None
+    return row.record.load.slo_met if row.record.load is not None else None
 
 
 def percentile(row: Row, name: str) -> Figure | None:
@@ -125,7 +106,7 @@ def distribution(row: Row) -> Distribution | None:
 def stages(row: Row) -> dict[str, Figure]:
     """The mean time of each part of a request, in the order that a request meets them; unknown ones follow."""
     found = {str(point.at["stage"]): figure for point, figure in _at(row, "stage", "stage_time")}
-    order = {name: place for place, name in enumerate(STAGES)}
+    order = {name: place for place, name in enumerate(REQUEST_STAGES)}
     return dict(sorted(found.items(), key=lambda item: order.get(item[0], len(order))))
 
 
@@ -144,8 +125,9 @@ def curves(rows: Sequence[Row]) -> list[Curve]:
     """Servers that were seen under two loads or more: in several cases, or in the trials of a search."""
     found: dict[str, list[Row]] = {}
     for row in rows:
-        if row.ok and row.case.category == SERVING and row.record.facts.get("loop") != BURST:
-            found.setdefault(_server_key(row), []).append(row)
+        load = row.record.load
+        if row.ok and load is not None and load.loop != BURST:
+            found.setdefault(load.setting, []).append(row)
     made = [Curve(tuple(members), _loads(members)) for members in found.values()]
     return [curve for curve in made if len({load.throughput for load in curve.loads}) > 1]
 
@@ -224,19 +206,6 @@ def _load(figures: Mapping[str, Figure], row: Row, *, is_trial: bool) -> Load | 
         return None
     offered = figures.get("offered_rate", throughput)
     return Load(offered.value, throughput.value, told, row, is_trial)
-
-
-def _server_key(row: Row) -> str:
-    """All that makes cases one server with one kind of load; how much load, and what is promised, may differ."""
-    parameters = row.case.parameters
-    load: Any = parameters.get("load")
-    kind = (
-        {key: value for key, value in load.items() if value is not None and key not in _OF_LOAD}
-        if isinstance(load, Mapping)
-        else {"arrival": "poisson"}  # as a search does
-    )
-    server = {key: parameters.get(key) for key in ("model", "scale", "precision", "server", "wire", "requests")}
-    return json.dumps([row.case.benchmark, row.case.target, row.case.ranks, server, kind], sort_keys=True, default=str)
 
 
 def _at(row: Row, axis: str, name: str) -> list[tuple[Point, Figure]]:

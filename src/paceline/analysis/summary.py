@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from paceline.analysis.figures import Figure, Point, Sweep, figure_of, sweeps_of
 from paceline.analysis.labels import unique_labels
 from paceline.core.case import Case
+from paceline.core.category import Category, is_micro, section_order
 from paceline.core.errors import InputError
 from paceline.core.layout import Layout
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
 from paceline.core.run import RunRecords
+from paceline.core.subject import TAILS as TAILS
 
 REMEDIES = {
     CauseKind.ERROR: "read the traceback in the HTML report, or run this case alone",
@@ -30,16 +31,11 @@ REMEDIES = {
     CauseKind.CORRUPTION: "trust no number from this device until it was checked; repeat the case on another one",
 }
 
-MICRO = ("compute", "memory", "communication", "storage")  # categories of benchmarks of one operation each
-SERVING = "serving"
-CATEGORIES = (*MICRO, "training", "inference", "parallel", SERVING, "harness")  # in a report's order; others follow
-
 # Parameters that say what is done; cases that differ in them do different work, so that neither wins.
 _WORK = (
     *("model", "scale", "layers", "hidden", "sequence"),
     *("operation", "direction", "mode", "function", "load", "requests", "slo"),
 )
-TAILS = ("p99", "p95", "p90", "p50")  # percentiles of a served latency, the most telling first
 _RATES = ("FLOP/s", "B/s")  # units of which more is the news of a micro benchmark
 
 
@@ -190,26 +186,24 @@ class RunSummary:
     @cached_property
     def categories(self) -> tuple[str, ...]:
         """Which kinds of benchmarks were measured, in the order of a report."""
-        found = dict.fromkeys(row.case.category for row in self.measured)
-        known = {name: place for place, name in enumerate(CATEGORIES)}
-        return tuple(sorted(found, key=lambda name: known.get(name, len(known))))
+        return tuple(sorted(dict.fromkeys(row.case.category for row in self.measured), key=section_order))
 
     @property
     def is_micro(self) -> bool:
         """Whether benchmarks of single operations are among what was measured."""
-        return any(name in MICRO for name in self.categories)
+        return any(map(is_micro, self.categories))
 
     @property
     def is_sectioned(self) -> bool:
         """Whether its cases need tables of their own kind, one for each category."""
-        return self.is_micro or SERVING in self.categories
+        return self.is_micro or Category.SERVING in self.categories
 
     @property
     def highlights(self) -> tuple[Highlight, ...]:
         """The leader of every category of single operations: its highest rate."""
         found = []
         for name in self.categories:
-            rows = [row for row in self.measured if row.case.category == name and name in MICRO and _is_rate(row)]
+            rows = [row for row in self.measured if row.case.category == name and is_micro(name) and _is_rate(row)]
             if rows:
                 found.append(Highlight(name, max(rows, key=_headline_value), len(rows)))
         return tuple(found)
@@ -228,15 +222,12 @@ class RunSummary:
         return "".join(kind.mark for kind in self.doubts if kind.kind in kinds)
 
 
-def summarize_run(records: RunRecords, primary: Mapping[str, str] | None = None) -> RunSummary:
-    """All rows of a run; `primary` names the metric that leads a benchmark's row, else the first directed one does."""
+def summarize_run(records: RunRecords) -> RunSummary:
+    """All rows of a run."""
     ordered = sorted(records.records, key=lambda record: record.case.index)
     seen = {record.case.index for record in ordered}
     labels = unique_labels([record.case for record in ordered])
-    rows = tuple(
-        Row(record, label, headline_of(record, (primary or {}).get(record.case.benchmark)))
-        for record, label in zip(ordered, labels, strict=True)
-    )
+    rows = tuple(Row(record, label, headline_of(record)) for record, label in zip(ordered, labels, strict=True))
     return RunSummary(
         source=records,
         rows=rows,
@@ -246,18 +237,11 @@ def summarize_run(records: RunRecords, primary: Mapping[str, str] | None = None)
     )
 
 
-def headline_of(record: Record, primary: str | None = None) -> Measurement | None:
-    """The measurement that leads: the one told, else the first with a direction, of the whole case if it can be."""
+def headline_of(record: Record) -> Measurement | None:
+    """The measurement that leads: the primary one, or the first with a direction, of the whole case if it can be."""
     whole = [m for m in record.measurements if not m.scope and not m.at] or list(record.measurements)
-    names = [primary, *_leaders(record)]
-    told = next((m for name in names for m in whole if m.metric.name == name), None)
-    return told or next((m for m in whole if m.metric.better is not Better.NEITHER), None)
-
-
-def _leaders(record: Record) -> list[str]:
-    """Where the rate of requests was chosen, throughput only repeats the choice: the tail is what came of it."""
-    is_chosen = record.case.category == SERVING and record.facts.get("loop") == "open"
-    return ["capacity", *(f"latency_{name}" for name in TAILS)] if is_chosen else []
+    primary = next((m for m in whole if m.metric.name == record.primary), None)
+    return primary or next((m for m in whole if m.metric.better is not Better.NEITHER), None)
 
 
 def sampled(record: Record, headline: Measurement | None) -> Measurement | None:
@@ -292,7 +276,7 @@ def _groups(rows: Iterable[Row]) -> tuple[Group, ...]:
     found: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         if row.ok and row.lead is not None and math.isfinite(row.lead.value):
-            work = _work(row.case.parameters)
+            work = _work(row.record)
             found.setdefault((row.case.benchmark, row.lead.metric.name, row.lead.metric.unit, *work), []).append(row)
     groups = []
     for members in found.values():
@@ -304,12 +288,12 @@ def _groups(rows: Iterable[Row]) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def _work(given: Mapping[str, Any]) -> list[str]:
+def _work(record: Record) -> list[str]:
     """What is computed: that one model is faster than another is no news; that one way to run it is, is."""
-    word = given.get("case")
-    if isinstance(word, str):  # a layout, which names the model and its layers
+    given = record.case.parameters
+    if record.subject.layout:  # which names the model and its layers
         with suppress(InputError):
-            layout = Layout.parse(word)
+            layout = Layout.parse(record.subject.layout)
             given = {**given, "model": layout.model, "layers": layout.layers}
     return [str(given[key]) if key in given else "" for key in _WORK]
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
-
-from pydantic import ValidationError
 
 from paceline.analysis.summary import Row
+from paceline.core.subject import StepTrace
 from paceline.core.time_spent import IDLE, TimeSpent
 
-FACT = "trace"
 MUCH = 0.2  # of a step: worth doing something about
 MOST = 0.5
 SLOWED = 1.1  # from this ratio on, tracing itself is to be seen in the shares
@@ -37,30 +34,18 @@ class Traced:
 
 def traced(rows: Iterable[Row]) -> list[Traced]:
     """The cases that were to be traced."""
-    return [
-        _read(row, facts)
-        for row in rows
-        if isinstance(facts := row.record.facts.get(FACT), Mapping) and facts.keys() & {"spent", "missing", "file"}
-    ]
+    return [_read(row, row.record.trace) for row in rows if row.record.trace is not None]
 
 
-def _read(row: Row, facts: Mapping[str, Any]) -> Traced:
-    spent, missing = None, str(facts.get("missing") or "")
-    if "cut_short" in row.record.facts:
-        missing = f"{missing}: {row.record.facts['cut_short']}"
-    try:
-        spent = TimeSpent.model_validate(facts["spent"]) if "spent" in facts else None
-    except ValidationError:
-        missing = "another version of Paceline took it; the file may still be there"
-    size, slowdown = facts.get("bytes"), facts.get("slowdown")
+def _read(row: Row, trace: StepTrace) -> Traced:
     return Traced(
         row=row,
-        spent=spent,
-        missing=missing or ("" if spent else "nothing was kept of it"),
-        file=str(facts.get("file") or ""),
-        no_file=str(facts.get("no_file") or ""),
-        size=size if isinstance(size, int) else None,
-        slowdown=float(slowdown) if isinstance(slowdown, int | float) else None,
+        spent=trace.spent,
+        missing=trace.missing or ("" if trace.spent else "nothing was kept of it"),
+        file=trace.file,
+        no_file=trace.no_file,
+        size=trace.bytes,
+        slowdown=trace.slowdown,
     )
 
 
@@ -68,12 +53,11 @@ def advice(one: Traced) -> tuple[str, ...]:
     """What would make the step shorter, where the shares show it plainly."""
     if one.spent is None:
         return ()
-    shares, parameters = one.spent.shares, one.row.case.parameters
+    shares = one.spent.shares
     found = []
     if one.spent.on_device and shares.get(IDLE, 0.0) >= MUCH:
-        ways = ["a larger batch"]
-        ways += ["--compile on"] if not one.row.record.facts.get("compiled") and "compile" in parameters else []
-        ways += ["--graph"] if parameters.get("graph") is False else []
+        switches = one.row.record.trace.switches if one.row.record.trace else ()
+        ways = ["a larger batch", *switches]
         found.append(f"the device waits for the host: give it more at once with {' or '.join(ways)}")
     if shares.get("communication", 0.0) >= MUCH:
         found.append(

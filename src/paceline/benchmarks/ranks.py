@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from paceline.core.benchmark import Context
+from paceline.devices import DeviceKind
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,10 @@ class Ranks:
 
 
 @contextmanager
-def join(context: Context, device_kind: str, backend: str | None = None) -> Iterator[Ranks]:
+def join(context: Context, device_kind: DeviceKind, backend: str | None = None) -> Iterator[Ranks]:
     """Meet the other ranks at the rendezvous that the environment names, as torchrun sets it.
 
-    Data moves by nccl between GPUs and by gloo between CPUs, unless another backend is named.
+    Data moves by the backend of the device kind (nccl between GPUs, gloo between CPUs), unless another is named.
     """
     if context.world_size == 1:
         yield Ranks(0, 1)
@@ -78,13 +79,13 @@ def join(context: Context, device_kind: str, backend: str | None = None) -> Iter
     from torch import distributed
 
     distributed.init_process_group(
-        backend or ("nccl" if device_kind == "cuda" else "gloo"),
+        backend or device_kind.collective_backend,
         rank=context.rank,
         world_size=context.world_size,
         timeout=timedelta(seconds=context.case.timeout),
     )
     try:
-        if device_kind == "cpu":
+        if not device_kind.is_accelerator:
             _share_cores()
         ranks = Ranks(context.rank, context.world_size, distributed.new_group(backend="gloo"))
         yield replace(ranks, siblings=siblings_among(ranks.gather(own_process())))

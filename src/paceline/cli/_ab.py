@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 6  # even, so that each side comes first equally often
 FEWEST = 2  # with one there is nothing to tell chance from
+_FLAG = "--ab"
 _COMMA = re.compile(r",(?=\s*[\w.-]+=)")  # between settings; one within a value stays
 
 Overrides = Mapping[str, Any]
@@ -34,12 +35,12 @@ class Turns:
         """Every case that the sides set differently, in turns; `expand` makes the cases of one side."""
         both = [_expanded(expand, side) for side in self.sides]
         if len(both[0]) != len(both[1]):
-            raise InputError(
-                f"--ab: the sides make {len(both[0])} and {len(both[1])} cases, which are no pairs; give single values"
-            )
+            message = f"the sides make {len(both[0])} and {len(both[1])} cases, which are not pairs; give single values"
+            raise InputError("unpaired-sides", message, where=_FLAG, key=_FLAG)
         pairs = [(one, other) for one, other in zip(*both, strict=True) if one.key != other.key]
         if not pairs:
-            raise InputError("--ab: both sides are the same; set something else on the second")
+            message = "both sides are the same; set something else on the second"
+            raise InputError("same-sides", message, where=_FLAG, key=_FLAG)
         return self._in_turns(pairs)
 
     def _in_turns(self, pairs: Sequence[tuple[Case, Case]]) -> list[Case]:
@@ -65,33 +66,37 @@ def read_turns(texts: Sequence[str], rounds: int | None, overrides: Overrides) -
     """What --ab and --rounds ask for, if they do."""
     if not texts:
         if rounds is not None:
-            raise InputError("--rounds goes with --ab A --ab B")
+            raise InputError("rounds-without-ab", "--rounds goes with --ab A --ab B", key="--rounds", value=rounds)
         return None
     if len(texts) != 2:
-        raise InputError(f"--ab is given {len(texts)} times; give it twice: what side A sets, and what side B sets")
+        message = f"{_FLAG} is given {len(texts)} times; give it twice: what side A sets, and what side B sets"
+        raise InputError("not-two-sides", message, key=_FLAG, value=len(texts))
     if "repeat" in overrides:
-        raise InputError("--repeat does not go with --ab, which measures in rounds: use --rounds")
+        message = "--repeat does not go with --ab, which measures in rounds: use --rounds"
+        raise InputError("repeat-with-ab", message, key="--repeat", value=overrides["repeat"], suggestion="--rounds")
     rounds = ROUNDS if rounds is None else rounds
     if rounds < FEWEST:
-        raise InputError(f"--rounds {rounds}: at least {FEWEST} are needed to tell a change from chance")
+        message = f"--rounds {rounds}: at least {FEWEST} are needed to tell a change from chance"
+        raise InputError("too-few-rounds", message, key="--rounds", value=rounds)
     return Turns((_read_side(texts[0]), _read_side(texts[1])), rounds)
 
 
 def show_turns(records: RunRecords, *, as_json: bool) -> None:
     """What a run in turns came to."""
     from paceline.analysis.compare import compare_turns
-    from paceline.cli.report import primary_metrics
-    from paceline.report import answer_page, compare, compare_data
+    from paceline.report.compare import data as compare_data
+    from paceline.report.compare import document as compare
+    from paceline.report.render import terminal
 
     try:
-        comparison = compare_turns(records, primary=primary_metrics())
+        comparison = compare_turns(records)
     except InputError as error:  # no round in which both sides succeeded
         click.echo(f"paceline: {error}", err=True)
         return
     if as_json:
         click.echo(compare_data.json_line(comparison))
     else:
-        answer_page.show(compare.page(comparison))
+        terminal.show(compare.document(comparison))
 
 
 def _read_side(text: str) -> dict[str, Any]:
@@ -99,7 +104,8 @@ def _read_side(text: str) -> dict[str, Any]:
     for setting in _COMMA.split(text):
         key, equals, value = setting.partition("=")
         if not equals or not key.strip() or not value.strip():
-            raise InputError(f"--ab {text}: write a side as key=value, or several with commas between")
+            message = "write a side as key=value, or several with commas between"
+            raise InputError("not-a-setting", message, where=f"{_FLAG} {text}", key=_FLAG, value=text)
         side[key.strip().replace("-", "_")] = read_value([value])
     return side
 
@@ -108,4 +114,6 @@ def _expanded(expand: Callable[[Overrides], Sequence[Case]], side: Overrides) ->
     try:
         return expand(side)
     except InputError as error:
-        raise InputError(str(error).replace("--set", "--ab")) from None
+        if error.key in side:
+            error.where = f"{_FLAG} {error.key}"  # it would say --set, which was not given
+        raise

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from paceline.report.answer_page import Page
+    from paceline.report.document import Document
+
+Data = Mapping[str, Callable[[], str | bytes]]  # by format
 
 FORMATS = {
     "html": "A self-contained page.",
@@ -42,37 +44,34 @@ def chosen_format(flags: Mapping[str, bool], output: str | None) -> str | None:
     return kind
 
 
-def give(page: Page, kind: str | None, output: str | None, name: str, data: Mapping[str, Callable[[], str]]) -> None:
-    """Show the page, or write it; `data` makes the formats for programs."""
-    from paceline.report import answer_page
-
+def give(document: Document, kind: str | None, output: str | None, name: str, data: Data) -> None:
+    """Show the document, or write it; `data` makes the formats for programs."""
     if kind is None:
-        answer_page.show(page)
+        from paceline.report.render import terminal
+
+        terminal.show(document)
         return
-    content = _made(page, kind, data)
-    target = output or (f"{name}.{kind}" if kind in ("html", "png") else "-")
-    if target == "-":
-        click.echo(content, nl=False)
-        return
+    write(_made(document, kind, data), output or (f"{name}.{kind}" if kind in ("html", "png") else "-"))
+
+
+def write(content: str | bytes, target: str) -> None:
+    """Write a file and say where it is; `-` is standard output."""
     from paceline.core.errors import InputError
     from paceline.core.files import write_atomic
 
+    if target == "-":
+        click.echo(content, nl=False)
+        return
     try:
         click.echo(str(write_atomic(target, content)))
     except OSError as error:
-        raise InputError(f"cannot write '{target}': {error.strerror}; choose another place with -o") from None
+        message = f"cannot write '{target}': {error.strerror}; choose another place with -o"
+        raise InputError("cannot-write", message, key="-o", value=target) from None
 
 
-def _made(page: Page, kind: str, data: Mapping[str, Callable[[], str]]) -> bytes:
-    from paceline.core.errors import InputError
-    from paceline.report import answer_page
-    from paceline.report.charts import draw_png
+def _made(document: Document, kind: str, data: Data) -> str | bytes:
+    from paceline.report.render import html, markdown, png
 
     if kind in data:
-        return data[kind]().encode()
-    if kind != "png":
-        return (answer_page.html(page) if kind == "html" else answer_page.markdown(page)).encode()
-    chart = answer_page.first_chart(page)
-    if chart is None:
-        raise InputError("there is nothing to draw: no case has the figures for a chart")
-    return draw_png(chart)
+        return data[kind]()
+    return png.render(document) if kind == "png" else (html if kind == "html" else markdown).render(document)

@@ -93,7 +93,8 @@ class Client:
         if text in found or not found:
             return text
         if len(found) > 1:
-            raise InputError(f"'{text}' is the beginning of {len(found)} jobs: {', '.join(found[:5])}; type more of it")
+            message = f"'{text}' is the beginning of {len(found)} jobs: {', '.join(found[:5])}; type more of it"
+            raise InputError("ambiguous-job", message, value=text)
         return str(found[0])
 
     def _asked(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
@@ -125,7 +126,7 @@ class Client:
         except urllib.error.URLError as error:
             raise self._unreachable(error.reason) from None
         except ValueError as error:
-            raise NoLeader(f"what answers at {self.url} is no leader of Paceline: {error}") from None
+            raise NoLeader(f"what answers at {self.url} is not a leader of Paceline: {error}") from None
         except (OSError, HTTPException) as error:  # it went away in the middle of an answer
             raise self._unreachable(error) from None
 
@@ -135,7 +136,7 @@ class Client:
                 detail = json.loads(error.read(1 << 20))["error"]
                 message = str(detail["message"])
             except (ValueError, KeyError, TypeError, OSError):  # a proxy, or a server that is too busy for more
-                stranger = NoLeader(f"what answers at {self.url} is no leader of Paceline: status {error.code}")
+                stranger = NoLeader(f"what answers at {self.url} is not a leader of Paceline: status {error.code}")
                 return _Again(stranger) if error.code in _AGAIN else stranger
         words = f"{message}; {detail['remedy']}" if detail.get("remedy") else message
         if error.code in _AGAIN:
@@ -143,7 +144,8 @@ class Client:
             return _Again(NoLeader(f"the leader at {self.url}: {words}"), float(after) if after.isdecimal() else 0.0)
         if error.code >= _WORST:
             return NoLeader(f"the leader at {self.url}: {words}")
-        return InputError(words)
+        known = {name: detail.get(name) for name in ("case", "key", "value", "suggestion")}
+        return InputError(str(detail.get("code", "refused")), words, **known)
 
     def _unreachable(self, reason: object) -> Exception:
         if isinstance(reason, ssl.SSLError):
@@ -180,7 +182,8 @@ def _checked(url: str) -> str:
     except ValueError:
         usable = False
     if not usable or "@" in url:
-        raise InputError(f"'{url}' is no address of a leader; write it like {DEFAULT}")
+        message = f"'{url}' is not the address of a leader; write it like {DEFAULT}"
+        raise InputError("not-an-address", message, key="--leader", value=url)
     return url.rstrip("/")
 
 
@@ -199,11 +202,11 @@ def _token(path: Path | None) -> str | None:
         try:
             token = path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"--token-file {path} cannot be read: {error}") from None
+            message = f"--token-file {path} cannot be read: {error}"
+            raise InputError("unreadable-file", message, key="--token-file", value=str(path)) from None
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise InputError(
-            f"the token in {path or f'${TOKEN}'} is none: it is one word, as `paceline token create` gave it"
-        )
+        message = f"{path or f'${TOKEN}'} is not a token: one is a single word, as `paceline token create` gave it"
+        raise InputError("not-a-token", message, key="--token-file" if path else TOKEN)
     return token or None
 
 
@@ -211,4 +214,4 @@ def _encoded(body: dict[str, Any]) -> bytes:
     try:
         return json.dumps(body, allow_nan=False).encode()
     except (TypeError, ValueError) as error:  # a date in YAML, say
-        raise InputError(f"the suite cannot be sent: {error}") from None
+        raise InputError("not-json", f"the suite cannot be sent: {error}") from None

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 
 from paceline.analysis.plan.cluster import Cluster
 from paceline.analysis.plan.published import LIBAI
+from paceline.core.device import is_accelerator
 from paceline.core.errors import InputError
 from paceline.core.layout import LayoutPrecision
 from paceline.core.quantity import show_scaled
+from paceline.devices import datasheet
+from paceline.devices.datasheet import Datasheet
 from paceline.machine import describe
-from paceline.machine.datasheet import Datasheet, datasheet
 from paceline.machine.profile import identity_of, load_profile
 
 if TYPE_CHECKING:
+    from paceline.core.environment import Gpu
     from paceline.core.profile import Profile
-    from paceline.machine.environment import Gpu
 
 # What compiled layers of BERT and GPT-2 with a large micro-batch were measured to reach on an H200, as a part of the
 # datasheet's rate and of the fastest matrix product, and what a layer costs beside, however small the batch.
@@ -61,7 +63,7 @@ def find_cluster(wanted: Wanted) -> Known:
     if wanted.device is not None:
         return _of_datasheet(wanted, wanted.device, _known_sheet(wanted.device), gpu=None, here=0)
     environment = describe()
-    gpus = [gpu for gpu in environment.gpus if gpu.name and gpu.cuda_index is not None]
+    gpus = [gpu for gpu in environment.usable_gpus if gpu.name]
     if not gpus:
         return _published(wanted)
     profile = load_profile(identity_of(environment))
@@ -72,8 +74,11 @@ def find_cluster(wanted: Wanted) -> Known:
     sheet = datasheet(name)
     if sheet is None:
         raise InputError(
+            "unknown-device",
             f"nothing is known of {name} in {precision}: measure it first (paceline machine --measure), or plan for "
-            "another with --device"
+            "another with --device",
+            key="--device",
+            value=name,
         )
     return _of_datasheet(wanted, name, sheet, gpu=gpus[0], here=len(gpus))
 
@@ -94,8 +99,9 @@ def _of_profile(wanted: Wanted, profile: Profile, gpus: list[Gpu]) -> Known:
     elif sheet is not None:
         bandwidth = OF_MEMORY_BANDWIDTH * sheet.memory_bandwidth
     else:
-        raise InputError(f"the memory of {name} was not measured: measure again (paceline machine --measure)")
-    sums = [one for one in profile.ceilings if one.name.startswith("all-reduce, ") and one.device.startswith("cuda")]
+        message = f"the memory of {name} was not measured: measure again (paceline machine --measure)"
+        raise InputError("memory-not-measured", message, value=name)
+    sums = [one for one in profile.ceilings if one.name.startswith("all-reduce, ") and is_accelerator(one.device)]
     link = next((one.value for one in sums if one.kind == "link"), None)
     if link is None:
         link, how_linked = _assumed_links(wanted, sheet)
@@ -122,7 +128,8 @@ def _of_datasheet(wanted: Wanted, name: str, sheet: Datasheet, *, gpu: Gpu | Non
     precision: LayoutPrecision = wanted.precision or ("bf16" if sheet.rate("bf16") else "fp16")
     rate = sheet.rate(precision)
     if rate is None:
-        raise InputError(f"{name} does not compute in {precision}: choose another --precision")
+        message = f"{name} does not compute in {precision}: choose another --precision"
+        raise InputError("precision-not-supported", message, key="--precision", value=precision)
     link, how_linked = _assumed_links(wanted, sheet)
     per_node = wanted.gpus_per_node or (here if here > 1 else GPUS_PER_NODE)
     network, how = _network(wanted, per_node)
@@ -146,8 +153,11 @@ def _of_datasheet(wanted: Wanted, name: str, sheet: Datasheet, *, gpu: Gpu | Non
 def _published(wanted: Wanted) -> Known:
     if wanted.precision not in (None, "fp16"):
         raise InputError(
+            "precision-not-published",
             f"there is no GPU here, and the published figures that stand in for one are in fp16: name the GPU to plan "
-            f"for in {wanted.precision}, such as --device H200 --memory 141GB"
+            f"for in {wanted.precision}, such as --device H200 --memory 141GB",
+            key="--precision",
+            value=wanted.precision,
         )
     cluster = replace(
         LIBAI,
@@ -166,8 +176,11 @@ def _known_sheet(name: str) -> Datasheet:
     sheet = datasheet(name)
     if sheet is None:
         raise InputError(
+            "unknown-device",
             f"there is no datasheet of '{name}': write the name as the driver gives it, such as H200, "
-            "'H100 80GB HBM3', A100-SXM4-80GB, L40S or V100-SXM2"
+            "'H100 80GB HBM3', A100-SXM4-80GB, L40S or V100-SXM2",
+            key="--device",
+            value=name,
         )
     return sheet
 
@@ -177,7 +190,8 @@ def _memory(wanted: Wanted, gpu: Gpu | None) -> float:
         return float(wanted.memory)
     if gpu is not None and gpu.memory_total:
         return float(gpu.memory_total)
-    raise InputError("how much memory the GPU has is not in its datasheet: add --memory, such as 80GiB")
+    message = "how much memory the GPU has is not in its datasheet: add --memory, such as 80GiB"
+    raise InputError("missing-memory", message, key="--memory")
 
 
 def _assumed_links(wanted: Wanted, sheet: Datasheet | None) -> tuple[float, list[str]]:

@@ -49,7 +49,8 @@ def read_settings(settings: Iterable[str]) -> dict[str, Any]:
     for text in settings:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise InputError(f"--set {text}: write it as key=value or benchmark.key=value")
+            message = "write it as key=value or benchmark.key=value"
+            raise InputError("not-a-setting", message, where=f"--set {text}", key="--set", value=text)
         given[key.strip().replace("-", "_")] = read_value([value])
     return given
 

@@ -24,9 +24,8 @@ SYMBOLS = {Outcome.OK: "✓", Outcome.UNSUPPORTED: "-"}
 def headline(record: Record) -> Measurement | None:
     """The measurement that leads, as in a report."""
     from paceline.analysis.summary import headline_of
-    from paceline.benchmarks import PrimaryMetrics
 
-    found = headline_of(record, PrimaryMetrics().get(record.case.benchmark))
+    found = headline_of(record)
     return found or (record.measurements[0] if record.measurements else None)
 
 

@@ -17,7 +17,6 @@ def read_table(texts: Sequence[str], store: str | None, *, superbench: bool = Fa
     """The table, and whether its metrics have SuperBench's names, as rules or a baseline may ask for."""
     from paceline.analysis.diagnose.superbench import read_nodes
     from paceline.analysis.diagnose.table import assemble, results_of, run_names
-    from paceline.cli.report import primary_metrics
     from paceline.core.errors import InputError
 
     theirs = [text for text in texts if _is_theirs(text)]
@@ -29,15 +28,16 @@ def read_table(texts: Sequence[str], store: str | None, *, superbench: bool = Fa
             names = run_names(runs)
             parts += [_under_their_names(run, name) for run, name in zip(runs, names, strict=True)]
         else:
-            parts += results_of(runs, primary_metrics())
+            parts += results_of(runs)
     if not parts:
-        raise InputError("there are no results behind these words")
+        message = f"there are no results in {', '.join(texts)}; name a run, a tag, or a file of results"
+        raise InputError("no-results", message, value=", ".join(texts))
     return assemble(parts), bool(theirs) or superbench
 
 
 def _is_theirs(text: str) -> bool:
     """Whether it is a file or folder of SuperBench's results; what is ours says so in its first line."""
-    from paceline.report import jsonl
+    from paceline.report.export import jsonl
 
     path = Path(text)
     if not ("/" in text or text.endswith((".json", ".jsonl"))):
@@ -51,10 +51,9 @@ def _is_theirs(text: str) -> bool:
 def _under_their_names(run: RunRecords, name: str) -> NodeResults:
     """A run of ours as SuperBench would have written it."""
     from paceline.analysis.diagnose.superbench import nodes_results
-    from paceline.report.superbench import results
-    from paceline.report.text import host_name
+    from paceline.report.export.superbench import results
 
-    found = nodes_results(host_name(run.run.environment), results(run.records))
+    found = nodes_results(run.run.environment.host_name, results(run.records))
     found.run = name
     found.environment = run.run.environment
     return found

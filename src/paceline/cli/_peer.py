@@ -13,7 +13,7 @@ from paceline.core.errors import InputError
 def with_peer(cases: Sequence[Case], peer: str, known: Mapping[str, type[Benchmark[Any]]]) -> list[Case]:
     """After each case that the peer can measure, the same under the peer: what drifts in a run hits both alike."""
     if peer not in known or not any(_fits(case, peer, known) for case in cases):
-        raise InputError(_why_not(cases, peer, known))
+        raise _refusal(cases, peer, known)
     together: list[Case] = []
     for case in cases:
         together.append(case.model_copy(update={"index": len(together)}))
@@ -35,7 +35,7 @@ def _as_peer(case: Case, peer: type[Benchmark[Any]]) -> Case:
     return other
 
 
-def _why_not(cases: Sequence[Case], peer: str, known: Mapping[str, type[Benchmark[Any]]]) -> str:
+def _refusal(cases: Sequence[Case], peer: str, known: Mapping[str, type[Benchmark[Any]]]) -> InputError:
     measured = list(dict.fromkeys(case.benchmark for case in cases))
     fitting = [
         f"{', '.join(names)} for {benchmark}"
@@ -44,12 +44,13 @@ def _why_not(cases: Sequence[Case], peer: str, known: Mapping[str, type[Benchmar
     ]
     shown = ", ".join(measured)
     if peer in measured:
-        reason = "it is measured already, and nothing else here takes its parameters"
+        code, reason = "peer-of-itself", "it is measured already, and nothing else here takes its parameters"
     elif peer in known:
-        reason = f"it takes other parameters than {shown}"
+        code, reason = "peer-does-not-fit", f"it takes other parameters than {shown}"
     else:
-        reason = f"there is no such benchmark to put beside {shown}"
-    return f"--peer {peer}: {reason}; " + (f"these fit: {'; '.join(fitting)}" if fitting else "none fits")
+        code, reason = "unknown-benchmark", f"there is no such benchmark to compare with {shown}"
+    message = f"{reason}; " + (f"these fit: {'; '.join(fitting)}" if fitting else "none fits")
+    return InputError(code, message, where=f"--peer {peer}", key="--peer", value=peer)
 
 
 def _same(one: type[Benchmark[Any]], other: type[Benchmark[Any]]) -> bool:

@@ -11,10 +11,10 @@ import click
 
 from paceline.analysis.ceilings import ceilings_of
 from paceline.cli import _running
+from paceline.core.environment import Environment
 from paceline.core.errors import InputError
 from paceline.core.profile import Ceiling, Profile
 from paceline.core.run import RunRecords
-from paceline.machine.environment import Environment
 from paceline.machine.profile import (
     MEASURE_AGAIN,
     changes_since,
@@ -23,8 +23,9 @@ from paceline.machine.profile import (
     software_of,
     with_datasheets,
 )
-from paceline.report.terminal import open_console
-from paceline.report.text import one_line, show_relative, show_value, when
+from paceline.report.numbers import half_width, show_value
+from paceline.report.render.terminal import open_console
+from paceline.report.text import one_line, when
 from paceline.runner.joined import World
 from paceline.runner.suite_file import load_suite
 
@@ -38,7 +39,8 @@ SUITE = "ceilings"
 def measure(overrides: dict[str, Any], store: str | None, *, as_json: bool) -> int:
     """Measure the suite of ceilings as any other, and keep what it found; returns the exit code."""
     if World.of_environment() is not None:
-        raise InputError("--measure starts the processes it needs by itself: run it without a launcher")
+        message = "--measure starts the processes it needs by itself: run it without a launcher"
+        raise InputError("measure-with-launcher", message, key="--measure")
 
     def keep(records: RunRecords) -> None:
         profile = profile_of(records)
@@ -128,7 +130,7 @@ def _cells(one: Ceiling, known: bool) -> Iterator[str]:
     yield one.kind
     yield one_line(one.name)
     yield show_value(one.value, one.unit)
-    yield show_relative(_relative(one))
+    yield half_width(_relative(one))
     if known:
         yield show_value(one.datasheet, one.unit) if one.datasheet else ""
         yield f"{one.share:.0f} %" if one.share else ""

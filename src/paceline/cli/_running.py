@@ -23,7 +23,7 @@ from paceline.core.only import only
 from paceline.core.record import Outcome
 from paceline.core.run import Run, RunRecords, RunStatus
 from paceline.core.suite import Here, Suite, expand
-from paceline.machine.remote import SSH, RemoteShell
+from paceline.remote.hosts import SSH, RemoteShell
 from paceline.runner.hosts import HostRanks, read_hosts
 from paceline.runner.joined import JoinedRanks, World
 from paceline.runner.run import Listener, SuiteRun, execute_here
@@ -60,13 +60,17 @@ class Output:
             return
         path = Path(self.report_path)
         if path.is_dir():
-            raise InputError(f"--report {path} is a directory; give the path of a file, such as {path / 'report.html'}")
+            example = str(path / "report.html")
+            message = f"--report {path} is a directory; give the path of a file, such as {example}"
+            raise InputError("not-a-file", message, key="--report", value=str(path), suggestion=example)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"--report {path}: its folder cannot be made: {error.strerror}") from None
+            message = f"--report {path}: its folder cannot be made: {error.strerror}"
+            raise InputError("cannot-make-folder", message, key="--report", value=str(path)) from None
         if not os.access(path.parent, os.W_OK):
-            raise InputError(f"--report {path}: its folder is not writable; choose another")
+            message = f"--report {path}: its folder is not writable; choose another"
+            raise InputError("cannot-write", message, key="--report", value=str(path))
 
 
 @contextmanager
@@ -77,13 +81,15 @@ def others(
     world = World.of_environment()
     if hosts is None:
         if remote_shell or remote_python or master_address:
-            raise InputError("--remote-shell, --remote-python and --master-address go with --hosts A,B")
+            message = "--remote-shell, --remote-python and --master-address go with --hosts A,B"
+            raise InputError("remote-without-hosts", message, key="--hosts")
         if world is not None and world.rank != 0:
             sys.exit(follow(world))
         yield world
         return
     if world is not None:
-        raise InputError("--hosts starts the ranks itself: leave it out under torchrun, mpirun or srun")
+        message = "--hosts starts the ranks itself: leave it out under torchrun, mpirun or srun"
+        raise InputError("hosts-with-launcher", message, key="--hosts", value=hosts)
     shell = RemoteShell(remote_shell or SSH, remote_python or sys.executable)
     with HostRanks.reached(read_hosts(hosts), shell, master_address) as ranks:
         yield ranks
@@ -100,11 +106,11 @@ def expand_here(
     """The suite's cases on this machine, or where its ranks will be; each also under the peer, or in turns."""
     from paceline.benchmarks import find, registry
     from paceline.cli._peer import with_peer
-    from paceline.machine import gpu_count
+    from paceline.devices import counts
 
-    gpus = world.gpus if isinstance(world, HostRanks) else gpu_count()
+    devices = world.devices if isinstance(world, HostRanks) else counts()
     size, nodes = (world.size, world.nodes) if world is not None else (1, 1)
-    here = Here(gpus=gpus, world=size, nodes=nodes)
+    here = Here(devices=devices, world=size, nodes=nodes)
     if turns is not None:
         return turns.cases(lambda side: only(expand(suite, find, here, {**overrides, **side}), wanted, suite.name))
     cases = only(expand(suite, find, here, overrides), wanted, suite.name)
@@ -147,7 +153,8 @@ def resume(name: str, store: str | None, output: Output, world: Others, *, retry
         with open_existing(store) as opened:
             run_id = opened.find_run(name)
             if opened.is_alive(run_id):
-                raise InputError(f"run {run_id} is still being measured by another process; wait for it or end it")
+                message = f"run {run_id} is still being measured by another process; wait for it or end it"
+                raise InputError("run-in-progress", message, key="--resume", value=run_id)
             opened.recover(run_id)
             stored = opened.load(run_id)
             again = {case.index for case in stored.missing}
@@ -169,11 +176,10 @@ def _refuse_other_nodes(todo: list[Case], world: Others) -> None:
     here = world.nodes if world is not None else 1
     for case in todo:
         benchmark = find(case.benchmark)
-        wanted = benchmark.nodes(benchmark.Parameters.read(case.parameters, case.title))
+        wanted = benchmark.nodes(benchmark.Parameters.read(case.parameters))
         if wanted not in (None, here):
-            raise InputError(
-                f"{case.title} is for {wanted} nodes, but it would run on {here}: give the same --hosts as before"
-            )
+            message = f"{case.title} is for {wanted} nodes, but it would run on {here}: give the same --hosts as before"
+            raise InputError("wrong-number-of-nodes", message, key="--hosts", value=here)
 
 
 def follow(world: World) -> int:
@@ -316,10 +322,9 @@ def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
         output.answer(records)
     else:
         from paceline.cli._ceilings import known_ceilings
-        from paceline.cli.report import primary_metrics
-        from paceline.report import console
+        from paceline.report.run import terminal as console
 
-        console.render(records, primary=primary_metrics(), ceilings=known_ceilings(records))
+        console.render(records, ceilings=known_ceilings(records))
     if path is not None:
         click.echo(f"\nReport: {path}")
     click.echo(f"Run:    {records.run.id}")
@@ -328,9 +333,8 @@ def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
 
 def _write_report(records: RunRecords, output: Output) -> Path | None:
     from paceline.cli._ceilings import known_ceilings
-    from paceline.cli.report import primary_metrics
     from paceline.core.files import data_directory
-    from paceline.report import html
+    from paceline.report.run import html
 
     run_id = records.run.id
     path = Path(output.report_path or f"{run_id}.html")
@@ -338,7 +342,7 @@ def _write_report(records: RunRecords, output: Output) -> Path | None:
         if output.report_path is None:
             path = data_directory() / "reports" / path
         path.parent.mkdir(parents=True, exist_ok=True)
-        return html.write(records, path, primary=primary_metrics(), ceilings=known_ceilings(records))
+        return html.write(records, path, ceilings=known_ceilings(records))
     except (OSError, InputError) as error:  # what was measured is in the store: a report can be made later
         why = error.strerror if isinstance(error, OSError) else error
         click.echo(f"paceline: no report at {path}: {why}; try: paceline report {run_id} --html", err=True)

@@ -59,7 +59,7 @@ def _looks_like_a_file(text: str) -> bool:
 
 
 def _file(path: Path) -> Source:
-    from paceline.report import jsonl
+    from paceline.report.export import jsonl
 
     try:
         with path.open(encoding="utf-8") as lines:
@@ -69,9 +69,11 @@ def _file(path: Path) -> Source:
             lines.seek(0)
             return Source(str(path), tuple(jsonl.parse(lines, str(path))))
     except OSError as error:
-        raise InputError(f"cannot read '{path}': {error.strerror}; name a run, a tag, or a file of results") from None
+        message = f"cannot read '{path}': {error.strerror}; name a run, a tag, or a file of results"
+        raise InputError("unreadable-file", message, value=str(path)) from None
     except UnicodeDecodeError:
-        raise InputError(f"'{path}' is no text: name a file of `paceline report --jsonl`") from None
+        message = f"'{path}' is not a text file: name a file of `paceline report --jsonl`"
+        raise InputError("not-text", message, value=str(path)) from None
 
 
 def _foreign(path: Path) -> Source:

@@ -39,9 +39,11 @@ def folder_of(given: str | None) -> Path | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{FLAG} {folder}: the folder cannot be made: {error.strerror}; choose another") from None
+        message = f"{FLAG} {folder}: the folder cannot be made: {error.strerror}; choose another"
+        raise InputError("cannot-make-folder", message, key=FLAG, value=str(folder)) from None
     if not os.access(folder, os.W_OK):
-        raise InputError(f"{FLAG} {folder}: the folder is not writable; choose another")
+        message = f"{FLAG} {folder}: the folder is not writable; choose another"
+        raise InputError("cannot-write", message, key=FLAG, value=str(folder))
     return folder
 
 
@@ -54,11 +56,13 @@ def refuse_if_none_can(cases: Sequence[Case]) -> None:
         return
     traceable = ", ".join(sorted(name for name, benchmark in known.items() if benchmark.traceable))
     measured = ", ".join(dict.fromkeys(case.benchmark for case in cases))
-    remedy = f"profile one of {traceable}"
+    remedy, suggestion = f"profile one of {traceable}", None
     if any(case.benchmark == "serve" for case in cases):
         model = next(case.parameters.get("model") for case in cases if case.benchmark == "serve")
-        remedy = f"the model alone can be: paceline run inference --model {model} {FLAG}"
-    raise InputError(f"{FLAG} traces the steps of a model, and {measured} has none that can be traced: {remedy}")
+        suggestion = f"paceline run inference --model {model} {FLAG}"
+        remedy = f"the model alone can be: {suggestion}"
+    message = f"{FLAG} traces the steps of a model, and {measured} has none that can be traced: {remedy}"
+    raise InputError("not-traceable", message, key=FLAG, value=measured, suggestion=suggestion)
 
 
 def with_traces(cases: Sequence[Case], folder: Path) -> list[Case]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
 from paceline.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,13 +33,16 @@ def read_history(asked: Asked, store: str | None) -> History:
     with open_existing(store) as opened:
         runs = opened.history(asked.metric, tag=asked.tag, limit=asked.limit)
     if not runs:
-        raise InputError(f"no run with the tag '{asked.tag}' measured '{asked.metric}'; `paceline results` lists runs")
+        message = f"no run with the tag '{asked.tag}' measured '{asked.metric}'; `paceline results` lists runs"
+        raise InputError("no-runs", message, key="--tag", value=asked.tag)
     found = history(_chosen(runs, asked), asked.metric)
     if not found.series:
         raise InputError(
+            "no-history",
             f"no case was measured for '{asked.metric}' in two runs on the same machine; a history needs some, "
             f"{'with --benchmark and --case less narrow, or ' if asked.benchmark or asked.case else ''}"
-            "by the same command at another time"
+            "by the same command at another time",
+            value=asked.metric,
         )
     return found
 
@@ -49,32 +50,25 @@ def read_history(asked: Asked, store: str | None) -> History:
 def tell(history: History, kind: str | None, output: str | None) -> None:
     """Show the history, or write it in the format that was asked for."""
     from paceline.cli._answers import give
-    from paceline.report import trend
-    from paceline.report.terminal import open_console
+    from paceline.report.render.terminal import open_console
+    from paceline.report.trend import document as trend
 
     if kind == "png":
         _draw(history, output)
         return
     console = open_console()
     ascii_only = not console.is_terminal or console.options.ascii_only
-    page = trend.page(history) if kind == "html" else trend.terminal_page(history, ascii_only=ascii_only)
+    page = trend.document(history) if kind == "html" else trend.text_document(history, ascii_only=ascii_only)
     data = {"json": lambda: trend.to_json(history), "csv": lambda: trend.to_csv(history)}
     give(page, kind, output, f"paceline-trend-{history.metric}", data)
 
 
 def _draw(history: History, output: str | None) -> None:
-    from paceline.core.files import write_atomic
-    from paceline.report import charts, trend
+    from paceline.cli._answers import write
+    from paceline.report import charts
+    from paceline.report.trend import document as trend
 
-    content = charts.draw_png(trend.picture(history))
-    if output == "-":
-        click.echo(content, nl=False)
-        return
-    target = output or f"paceline-trend-{history.metric}.png"
-    try:
-        click.echo(str(write_atomic(target, content)))
-    except OSError as error:
-        raise InputError(f"cannot write '{target}': {error.strerror}; choose another place with -o") from None
+    write(charts.draw_png(trend.picture(history)), output or f"paceline-trend-{history.metric}.png")
 
 
 def _chosen(runs: list[RunRecords], asked: Asked) -> list[RunRecords]:
@@ -83,11 +77,11 @@ def _chosen(runs: list[RunRecords], asked: Asked) -> list[RunRecords]:
 
     known = {record.case.benchmark for records in runs for record in records.records}
     if asked.benchmark and asked.benchmark not in known:
-        raise unknown(f"benchmark with the metric '{asked.metric}'", asked.benchmark, known)
+        raise unknown(f"benchmark in runs with '{asked.metric}'", asked.benchmark, known, key="--benchmark")
     wanted = asked.case.casefold()
     titles = {f"{record.case.benchmark} {record.case.title}" for records in runs for record in records.records}
     if wanted and not any(wanted in title.casefold() for title in titles):
-        raise unknown(f"case with the metric '{asked.metric}'", asked.case, titles)
+        raise unknown(f"case in runs with '{asked.metric}'", asked.case, titles, key="--case")
     chosen = []
     for records in runs:
         mine = [

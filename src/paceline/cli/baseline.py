@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli._answers import write
 from paceline.core.metric import Better
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def command(
         return
     _show(made, table.by_run)
     if output is not None:
-        _write(output, content)
+        write(content, output)
 
 
 def _show(made: Baseline, by_run: bool) -> None:
@@ -58,8 +59,9 @@ def _show(made: Baseline, by_run: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from paceline.report.terminal import open_console
-    from paceline.report.text import one_line, plain, show_relative, show_value
+    from paceline.report.numbers import half_width, show_value
+    from paceline.report.render.terminal import open_console
+    from paceline.report.text import one_line, plain
 
     console = open_console()
     ascii_only = not console.is_terminal or console.options.ascii_only
@@ -81,7 +83,7 @@ def _show(made: Baseline, by_run: bool) -> None:
 
     for name, one in shown[:SHOWN]:
         spread = f"{100 * one.spread / abs(one.value):.2g} %" if one.spread is not None and one.value else ""
-        doubt = show_relative(one.interval.relative(one.value)) if one.interval and one.value else ""
+        doubt = half_width(one.interval.relative(one.value)) if one.interval and one.value else ""
         better = one.better.value if one.better is not Better.NEITHER else ""
         cells = (name, show_value(one.value, one.unit), doubt, spread, str(one.nodes or ""), better)
         table.add_row(*(text(cell) for cell in cells))
@@ -99,13 +101,3 @@ def _worth_showing(made: Baseline) -> list[tuple[str, Reference]]:
     return [
         (name, one) for name, one in chosen if ranked.sub("", name) == name or ranked.sub("", name) not in made.metrics
     ]
-
-
-def _write(output: str, content: str) -> None:
-    from paceline.core.errors import InputError
-    from paceline.core.files import write_atomic
-
-    try:
-        click.echo(str(write_atomic(output, content)))
-    except OSError as error:
-        raise InputError(f"cannot write '{output}': {error.strerror}; choose another place with -o") from None

@@ -49,18 +49,18 @@ def command(
     """
     from paceline.analysis.compare import Limit, violations
     from paceline.core.errors import InputError
-    from paceline.report import compare as pages
-    from paceline.report import compare_data
-    from paceline.report.compare_words import violation_words
+    from paceline.report.compare import data as compare_data
+    from paceline.report.compare import document as pages
+    from paceline.report.compare.words import violation_words
 
     kind = chosen_format(flags, output)
     if strict and not limits:
-        raise InputError("--strict goes with --fail-on METRIC<RATIO")
+        raise InputError("strict-without-fail-on", "--strict goes with --fail-on METRIC<RATIO", key="--strict")
     bounds = [Limit.parse(text, strict=strict) for text in limits]
     named = [bound.metric for bound in bounds if bound.metric != "*"]
     comparison = _compared(sides, store, metrics, named, every=every)
     crossed = violations(comparison, bounds, strict=strict)
-    page = pages.page(comparison, full=kind in ("html", "md"), charts=kind is not None, every=whole)
+    page = pages.document(comparison, full=kind in ("html", "md"), charts=kind is not None, every=whole)
     data = {
         "csv": lambda: compare_data.csv_text(comparison),
         "json": lambda: compare_data.json_text(comparison, crossed),
@@ -77,16 +77,15 @@ def _compared(
     """By the metrics asked for; those that a limit names are compared beside the headlines."""
     from paceline.analysis.compare import Side, compare, compare_turns, is_in_turns
     from paceline.cli._sources import read_sources
-    from paceline.cli.report import primary_metrics
     from paceline.core.errors import InputError
     from paceline.core.garbage import no_garbage
 
-    primary = primary_metrics()
     with no_garbage():
         found = [Side(source.name, source.runs) for source in read_sources(sides, store)]
         if len(found) > 1:
-            return compare(found, primary=primary, metrics=metrics, also=named, every=every)
+            return compare(found, metrics=metrics, also=named, every=every)
     runs = found[0].runs
     if len(runs) == 1 and is_in_turns(runs[0]):
-        return compare_turns(runs[0], primary=primary, metrics=metrics, also=named, every=every)
-    raise InputError(f"'{sides[0]}' alone is no comparison: name another run, tag or file to compare it with")
+        return compare_turns(runs[0], metrics=metrics, also=named, every=every)
+    message = f"'{sides[0]}' alone is not a comparison: name another run, tag or file to compare it with"
+    raise InputError("one-side", message, value=sides[0])

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.cli._answers import write
+
 if TYPE_CHECKING:
     from paceline.analysis.diagnose.judge import Diagnosis
 
@@ -53,7 +55,7 @@ def command(
     kind = _kind([name for name in FORMATS if chosen[name]], output)
     found = _diagnose(sources, rules, baseline, store)
     if kind is None:
-        from paceline.report import diagnosis as report
+        from paceline.report.diagnose import document as report
 
         report.render(found)
     else:
@@ -73,14 +75,16 @@ def _diagnose(sources: tuple[str, ...], rules: Path | None, baseline: Path | Non
     wants_theirs = asked.is_theirs or (given is not None and given.names == "superbench")
     if given is not None and given.names != "superbench" and asked.is_theirs:
         raise InputError(
+            "rules-with-other-names",
             f"the rules '{rules}' have SuperBench's names of metrics, but the baseline '{baseline}' has Paceline's: "
-            "make it with `paceline baseline RUN... --superbench`"
+            "make it with `paceline baseline RUN... --superbench`",
+            key="--baseline",
+            value=str(baseline),
         )
     table, is_theirs = read_table(sources, store, superbench=wants_theirs)
     if is_theirs and given is not None and given.names != "superbench":
-        raise InputError(
-            f"the results have SuperBench's names of metrics, but the baseline '{baseline}' has Paceline's"
-        )
+        message = f"the results have SuperBench's names of metrics, but the baseline '{baseline}' has Paceline's"
+        raise InputError("results-with-other-names", message, key="--baseline", value=str(baseline))
     return diagnose(table, asked, given)
 
 
@@ -96,9 +100,8 @@ def _kind(chosen: list[str], output: str | None) -> str | None:
 
 
 def _write(found: Diagnosis, kind: str, output: str | None) -> None:
-    from paceline.core.errors import InputError
-    from paceline.core.files import write_atomic
-    from paceline.report import diagnosis_files, diagnosis_html
+    from paceline.report.diagnose import files as diagnosis_files
+    from paceline.report.diagnose import html as diagnosis_html
 
     forms: dict[str, Any] = {
         "json": diagnosis_files.as_json,
@@ -109,12 +112,4 @@ def _write(found: Diagnosis, kind: str, output: str | None) -> None:
         "png": diagnosis_files.as_png,
         "xlsx": diagnosis_files.as_xlsx,
     }
-    content = forms[kind](found)
-    target = output or (f"paceline-diagnosis.{kind}" if kind in ("html", "png", "xlsx") else "-")
-    if target == "-":
-        click.echo(content, nl=False)
-        return
-    try:
-        click.echo(str(write_atomic(target, content)))
-    except OSError as error:
-        raise InputError(f"cannot write '{target}': {error.strerror}; choose another place with -o") from None
+    write(forms[kind](found), output or (f"paceline-diagnosis.{kind}" if kind in ("html", "png", "xlsx") else "-"))

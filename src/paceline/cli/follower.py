@@ -34,9 +34,11 @@ def command(leader: str, token_file: Path, name: str, labels: tuple[str, ...], o
     from paceline.service.engines import ray
 
     if not token_file.is_file():
-        raise InputError(f"--token-file {token_file}: there is no such file; copy `ray-token` from the leader's folder")
+        message = f"--token-file {token_file}: there is no such file; copy `ray-token` from the leader's folder"
+        raise InputError("missing-file", message, key="--token-file", value=str(token_file))
     if bad := [label for label in labels if not label or "," in label]:
-        raise InputError(f"--label {bad[0]!r}: a label is one word without commas")
+        message = f"--label {bad[0]!r}: a label is one word without commas"
+        raise InputError("invalid-label", message, key="--label", value=bad[0])
     address = _address(leader)
     click.echo(f"Following the leader at {address}; Ctrl-C to stop.")
     sys.exit(ray.join(address, token_file.resolve(), name or socket.gethostname(), labels, own_address))
@@ -47,5 +49,6 @@ def _address(leader: str) -> str:
     if not colon:
         return f"{leader}:{PORT}"
     if not host or not port.isdigit() or not 0 < int(port) < 2**16:
-        raise InputError(f"--leader {leader}: write HOST or HOST:PORT, as in 10.0.0.1:{PORT}")
+        message = f"--leader {leader}: write HOST or HOST:PORT, as in 10.0.0.1:{PORT}"
+        raise InputError("not-an-address", message, key="--leader", value=leader)
     return leader

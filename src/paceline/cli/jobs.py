@@ -49,7 +49,7 @@ def _table(jobs: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from paceline.report.terminal import open_console
+    from paceline.report.render.terminal import open_console
     from paceline.report.text import one_line
 
     console = open_console()

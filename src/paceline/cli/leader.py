@@ -15,21 +15,26 @@ if TYPE_CHECKING:
 
     from paceline.core.run import RunRecords
     from paceline.service.api.app import Pages
-    from paceline.service.api.serving import Tls
+    from paceline.service.api.server import Tls
     from paceline.service.engines import EngineOptions
     from paceline.service.engines.base import Engine
     from paceline.service.leader import Leader
     from paceline.store import Store
 
-ENGINES = ("local", "ray", "slurm")
 _FILE_TOKEN = "token-file"  # what the token in --token-file is called
+
+
+def _engines() -> list[str]:
+    from paceline.service.engines import ENGINES
+
+    return sorted(ENGINES.registry().entries)
 
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=8765, show_default=True, help="0 takes a free one.")
 @click.option("--store", metavar="PATH|URL", help="Where jobs and results are kept: a SQLite file or postgresql://...")
-@click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="Who measures.")
+@click.option("--engine", type=click.Choice(_engines()), default="local", show_default=True, help="Who measures.")
 @click.option(
     "--ray-host", metavar="IP", help="This machine's address on the private network; starts a Ray cluster there."
 )
@@ -73,25 +78,28 @@ def command(
     Ended by Ctrl-C, or however else, it goes on where it was when the same command is given again; what is being
     measured goes on meanwhile.
     """
-    from paceline.service.api import serving
+    from paceline.service.api import server
     from paceline.service.engines import EngineOptions
     from paceline.store import open_store
 
-    serving.require_packages()
+    server.require_packages()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     tls = _tls(tls_cert, tls_key)
     if engine != "ray" and (ray_host or ray_cluster):
-        raise InputError("--ray-host and --ray-cluster are for --engine ray: give that as well")
+        message = "--ray-host and --ray-cluster are for --engine ray: give that as well"
+        raise InputError("ray-option-without-ray", message, key="--engine", value=engine, suggestion="ray")
     if engine != "slurm" and (slurm_partition or slurm_folder):
-        raise InputError("--slurm-partition and --slurm-folder are for --engine slurm: give that as well")
+        message = "--slurm-partition and --slurm-folder are for --engine slurm: give that as well"
+        raise InputError("slurm-option-without-slurm", message, key="--engine", value=engine, suggestion="slurm")
     if engine == "slurm" and labels:
-        raise InputError("--label is for this machine: nodes of Slurm are labelled by their partitions and features")
+        message = "--label is for this machine: nodes of Slurm are labelled by their partitions and features"
+        raise InputError("label-with-slurm", message, key="--label", value=labels[0])
     waiting = _patience(patience)
     with open_store(store) as opened:
         if token_file is not None:
             _take_token(opened, token_file)
         _refuse_open_door(opened, host)
-        with serving.only_leader(opened) as folder:
+        with server.only_leader(opened) as folder:
             options = EngineOptions(
                 folder,
                 labels,
@@ -104,22 +112,22 @@ def command(
 
 
 def _lead(store: Store, engine: Engine, host: str, port: int, tls: Tls | None, patience: timedelta) -> None:
-    from paceline.service.api import serving
+    from paceline.service.api import server
     from paceline.service.api.app import create_app
     from paceline.service.api.guard import Door, is_loopback
     from paceline.service.leader import Leader
 
-    listening = serving.bind(host, port)
+    listening = server.bind(host, port)
     leader = Leader(store, engine, patience=patience)
     app = create_app(leader, store, Door(is_local=is_loopback(host)), report=_page, pages=_pages(leader, store))
 
     def ready() -> None:
-        click.echo(f"Leading at {serving.address_of(listening, tls, host)}")
+        click.echo(f"Leading at {server.address_of(listening, tls, host)}")
         click.echo(f"Store:     {store.location.shown}")
         if not is_loopback(host) and tls is None:
             click.echo("paceline: tokens travel unencrypted: use --tls-cert and --tls-key, or a proxy", err=True)
 
-    serving.serve(leader, app, listening, tls, ready=ready)
+    server.serve(leader, app, listening, tls, ready=ready)
     click.echo("Stopped; what is being measured goes on, and the next leader on this store takes it over.")
 
 
@@ -131,7 +139,9 @@ def _patience(text: str) -> timedelta:
     try:
         return timedelta(seconds=parse_duration(text))
     except (ValueError, OverflowError) as error:
-        raise InputError(f"--patience {text}: {error}") from None
+        raise InputError(
+            "not-a-duration", str(error), where=f"--patience {text}", key="--patience", value=text
+        ) from None
 
 
 def _engine(name: str, options: EngineOptions) -> Engine:
@@ -151,19 +161,19 @@ def _pages(leader: Leader, store: Store) -> Pages:
 
 def _page(records: RunRecords) -> str:
     from paceline.cli._ceilings import known_ceilings
-    from paceline.cli.report import primary_metrics
-    from paceline.report import html
+    from paceline.report.run import html
 
-    return html.render(records, primary=primary_metrics(), ceilings=known_ceilings(records))
+    return html.render(records, ceilings=known_ceilings(records))
 
 
 def _tls(certificate: Path | None, key: Path | None) -> Tls | None:
-    from paceline.service.api.serving import Tls
+    from paceline.service.api.server import Tls
 
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
-        raise InputError("--tls-cert and --tls-key go together: give both")
+        missing = "--tls-cert" if certificate is None else "--tls-key"
+        raise InputError("incomplete-tls", "--tls-cert and --tls-key go together: give both", key=missing)
     tls = Tls(certificate, key)
     tls.check()
     return tls
@@ -180,7 +190,8 @@ def _take_token(store: Store, path: Path) -> None:
         _write_secret(path, token)
         click.echo(f"Token:     {path}")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--token-file {path} cannot be read: {error}") from None
+        message = f"--token-file {path} cannot be read: {error}"
+        raise InputError("unreadable-file", message, key="--token-file", value=str(path)) from None
     row = tokens.row_of(token, _FILE_TOKEN, tokens.Scope.ADMIN, None)
     with store.queue.writing("keep the token") as writing:
         writing.put_token(row)
@@ -192,7 +203,8 @@ def _write_secret(path: Path, token: str) -> None:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise InputError(f"--token-file {path} cannot be written: {error.strerror}") from None
+        message = f"--token-file {path} cannot be written: {error.strerror}"
+        raise InputError("cannot-write", message, key="--token-file", value=str(path)) from None
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(f"{token}\n")
 
@@ -207,6 +219,9 @@ def _refuse_open_door(store: Store, host: str) -> None:
     holds = any(not has_expired(row, now) for row in store.queue.tokens())
     if not is_loopback(host) and not holds:
         raise InputError(
+            "open-without-token",
             f"--host {host} lets others in, and there is no token that holds: make one with "
-            "`paceline token create NAME --scope submit`, or stay at 127.0.0.1"
+            "`paceline token create NAME --scope submit`, or stay at 127.0.0.1",
+            key="--host",
+            value=host,
         )

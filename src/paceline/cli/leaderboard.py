@@ -43,18 +43,18 @@ def command(
     from paceline.analysis.leaderboard import boards
     from paceline.cli._answers import chosen_format, give
     from paceline.cli.recommend import read_prices
-    from paceline.cli.report import primary_metrics
     from paceline.core.errors import InputError
-    from paceline.report import leaderboard as report
+    from paceline.report.recommend import leaderboard as report
 
     kind = chosen_format(formats, output)
     runs = _runs(sources, store)
-    found = boards(runs, read_prices(prices, runs), primary=primary_metrics(), metric=metric, text=text)
+    found = boards(runs, read_prices(prices, runs), metric=metric, text=text)
     if not found:
         named = f" that has '{text}' in its name" if text else ""
-        raise InputError(f"there is no result{named} to rank: `paceline results` lists the runs")
+        message = f"there is no result{named} to rank: `paceline results` lists the runs"
+        raise InputError("nothing-to-rank", message, value=text or None)
     data = {"json": lambda: report.to_json(found, top), "csv": lambda: report.to_csv(found)}
-    give(report.page(found, top), kind, output, "paceline-leaderboard", data)
+    give(report.document(found, top), kind, output, "paceline-leaderboard", data)
 
 
 def _runs(sources: tuple[str, ...], store: str | None) -> list[RunRecords]:

@@ -45,7 +45,7 @@ def _rows(kind: str) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
         entries = {name: spec.summary for name, spec in models().entries.items()}
         broken = models().broken
     else:
-        from paceline.benchmarks.serving.servers import registry as servers
+        from paceline.servers import registry as servers
 
         entries = {name: _server(server.summary, server.missing()) for name, server in servers().entries.items()}
         broken = servers().broken

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from paceline.core.environment import Cpu, Driver, Environment, Gpu
     from paceline.core.profile import Profile
-    from paceline.machine.environment import Cpu, Environment, Gpu
 
 Row = tuple[str, str | None]
 
@@ -39,7 +39,8 @@ def command(measure: bool, settings: tuple[str, ...], store: str | None, as_json
     if settings or store is not None:
         from paceline.core.errors import InputError
 
-        raise InputError(f"{'--set' if settings else '--store'} goes with --measure")
+        flag = "--set" if settings else "--store"
+        raise InputError("option-without-measure", f"{flag} goes with --measure", key=flag)
     from paceline.machine import describe
 
     environment = describe()
@@ -108,7 +109,7 @@ def sections(environment: Environment) -> Iterator[tuple[str, list[Row]]]:
         [
             ("paceline", software.paceline),
             ("python", f"{software.implementation} {software.python}"),
-            ("driver", _join(driver.version, f"CUDA {driver.cuda}" if driver.cuda else None) if driver else None),
+            ("driver", _driver(driver) if driver else None),
             ("torch built for", _torch_build(environment)),
             *software.packages.items(),
             ("git", _git(environment)),
@@ -148,9 +149,14 @@ def _gpu_rows(gpu: Gpu) -> list[Row]:
     processes = gpu.processes
     used = f"{show_size(gpu.memory_used)} used" if gpu.memory_used is not None else None
     pcie = f"gen {gpu.pcie_generation} x{gpu.pcie_width}" if gpu.pcie_generation and gpu.pcie_width else None
+    capability = f"compute capability {gpu.compute_capability}" if gpu.compute_capability else None
+    hidden = f"not visible to {gpu.kind.upper()} here"
     return [
-        ("name", _join(gpu.name, f"compute capability {gpu.compute_capability}" if gpu.compute_capability else None)),
-        ("target", f"cuda:{gpu.cuda_index}" if gpu.cuda_index is not None else "not visible to CUDA here"),
+        ("name", _join(gpu.name, gpu.architecture, capability)),
+        (
+            "target",
+            f"{gpu.kind}:{gpu.cuda_index}" if gpu.cuda_index is not None else hidden,
+        ),
         ("uuid", gpu.uuid),
         ("memory", _join(show_size(gpu.memory_total) if gpu.memory_total else None, used)),
         ("sm clock", _pair(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, "MHz")),
@@ -169,6 +175,11 @@ def _gpu_rows(gpu: Gpu) -> list[Row]:
 _CACHE_LETTERS = {"Data": "d", "Instruction": "i"}
 
 
+def _driver(driver: Driver) -> str | None:
+    cuda = f"CUDA {driver.cuda}" if driver.cuda else None
+    return _join(driver.version, cuda, f"ROCm {driver.rocm}" if driver.rocm else None)
+
+
 def _torch_build(environment: Environment) -> str | None:
     software = environment.software
     if software.torch_cuda:
@@ -179,7 +190,7 @@ def _torch_build(environment: Environment) -> str | None:
 
 
 def _git(environment: Environment) -> str | None:
-    if environment.git is None:
+    if environment.git is None or environment.git.commit is None:
         return None
     return environment.git.commit[:12] + (" with changes" if environment.git.dirty else "")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from paceline.core.errors import PacelineError, nearest
+from paceline.core.registry import Kind
 from paceline.version import VERSION
 
 _FOLDER = Path(__file__).parent
@@ -25,17 +26,26 @@ _ORDER = (
 _BRIEF = ("results", "report", "compare", "recommend", "leaderboard", "baseline", "diagnose")  # many objects, seconds
 
 
+VERBS: Kind[click.Command] = Kind("verb", "cli", click.Command, key=lambda command: str(command.name))
+
+
 class Verbs(click.Group):
-    """Every module of this folder that is no helper is a verb; its first docstring line is the verb's help."""
+    """Every module of this folder that is not a helper is a verb; its first docstring line is the verb's help.
+
+    Others add theirs as click commands in their plug-in.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         found = {path.stem for path in _FOLDER.glob("*.py") if not path.stem.startswith("_") and path.stem != "main"}
-        return [verb for verb in _ORDER if verb in found] + sorted(found.difference(_ORDER))
+        known = [verb for verb in _ORDER if verb in found] + sorted(found.difference(_ORDER))
+        return known + sorted(VERBS.of_others().entries.keys() - found)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             guess = nearest(cmd_name, self.list_commands(ctx))
             ctx.fail(f"no such verb '{cmd_name}'" + (f": did you mean '{guess}'?" if guess else ""))
+        if cmd_name in VERBS.of_others().entries and not (_FOLDER / f"{cmd_name}.py").exists():
+            return VERBS.of_others().get(cmd_name)
         command: click.Command = importlib.import_module(f"paceline.cli.{cmd_name}").command
         return command
 
@@ -45,7 +55,9 @@ class Verbs(click.Group):
 
 
 def _first_line(verb: str) -> str:
-    """The verb's help, read without importing it."""
+    """The verb's help, read without importing it where it is ours."""
+    if not (_FOLDER / f"{verb}.py").exists():
+        return VERBS.of_others().get(verb).get_short_help_str(80)
     doc = ast.get_docstring(ast.parse((_FOLDER / f"{verb}.py").read_text(encoding="utf-8"))) or ""
     return doc.partition("\n")[0]
 

@@ -76,7 +76,7 @@ def command(
     from paceline.core.errors import InputError
 
     if store is not None and not verify:
-        raise InputError("--store goes with --verify")
+        raise InputError("store-without-verify", "--store goes with --verify", key="--store", value=store)
     shape = _shape(model, layers, hidden, heads, sequence)
     known = find_cluster(_wanted(gpus, **of_gpus))
     shape = as_published(shape) if known.is_published else shape
@@ -99,13 +99,15 @@ def _shape(model: str, layers: int, hidden: int, heads: int | None, sequence: in
     from paceline.core.errors import InputError, unknown
 
     if model not in FAMILIES:
-        raise unknown("model", model, FAMILIES)
+        raise unknown("model", model, FAMILIES, key="model")
     usual = max(1, hidden // HEAD_SIZE)
     if heads is None and hidden % usual:
-        raise InputError(f"--hidden {hidden} is no multiple of {usual} heads, one for every {HEAD_SIZE}: give --heads")
+        message = f"--hidden {hidden} is not a multiple of {usual} heads, one for every {HEAD_SIZE}: give --heads"
+        raise InputError("missing-heads", message, key="--heads")
     heads = heads or usual
     if hidden % heads:
-        raise InputError(f"--hidden {hidden} is no multiple of --heads {heads}")
+        message = f"--hidden {hidden} is not a multiple of --heads {heads}"
+        raise InputError("not-a-multiple", message, key="--hidden", value=hidden)
     return transformer(FAMILIES[model], layers, hidden, heads, sequence)
 
 
@@ -115,8 +117,11 @@ def _usual_batch(gpus: int) -> int:
     batch = BATCH_PER_GPU * gpus
     if batch > MOST:
         raise InputError(
+            "batch-too-large",
             f"{BATCH_PER_GPU} samples for each of {gpus} GPUs are a batch of {batch:,}, more than the {MOST:,} that a "
-            "layout takes: give a smaller --global-batch"
+            "layout takes: give a smaller --global-batch",
+            key="--global-batch",
+            value=batch,
         )
     return batch
 
@@ -150,9 +155,9 @@ def _size(flag: str, text: str | None) -> int | None:
     try:
         size = parse_size(text)
     except ValueError as error:
-        raise InputError(f"{flag}: {error}") from None
+        raise InputError("not-a-size", str(error), where=flag, key=flag, value=text) from None
     if size == 0:
-        raise InputError(f"{flag} {text} must be more than nothing")
+        raise InputError("not-positive", f"{flag} {text} must be more than 0", key=flag, value=text)
     return size
 
 
@@ -275,13 +280,15 @@ def _rate(value: float) -> str:
 def _refuse_elsewhere(device: str | None, gpus: int) -> None:
     """Only what this machine has can be measured here."""
     from paceline.core.errors import InputError
-    from paceline.machine import gpu_count
+    from paceline.devices import device_count
 
     if device is not None:
-        raise InputError("--verify measures on this machine: leave out --device")
-    here = gpu_count()
+        message = "--verify measures on this machine: leave out --device"
+        raise InputError("verify-with-device", message, key="--device", value=device)
+    here = device_count()
     if gpus > here:
-        raise InputError(f"--verify measures on this machine, which has {here} GPUs, but the plan is for {gpus}")
+        message = f"--verify measures on this machine, which has {here} GPUs, but the plan is for {gpus}"
+        raise InputError("too-few-gpus", message, key="--gpus", value=gpus)
 
 
 def _verify(found: Plan, shown: Sequence[Candidate], store: str | None, *, as_json: bool) -> int:

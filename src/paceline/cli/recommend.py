@@ -58,8 +58,8 @@ def command(
     from paceline.analysis.recommend.question import Question, read_bounds
     from paceline.cli._answers import chosen_format, give
     from paceline.cli._sources import read_sources
-    from paceline.report import recommend as report
-    from paceline.report import recommend_data
+    from paceline.report.recommend import data as recommend_data
+    from paceline.report.recommend import document as report
 
     kind = chosen_format(formats, output)
     question = Question(
@@ -79,7 +79,7 @@ def command(
         "json": lambda: recommend_data.to_json(found, top),
         "csv": lambda: recommend_data.to_csv(found),
     }
-    give(report.page(found, top), kind, output, "paceline-recommendation", data)
+    give(report.document(found, top), kind, output, "paceline-recommendation", data)
     sys.exit(0 if all(one.best is not None for one in found) else 1)
 
 
@@ -99,4 +99,5 @@ def _refuse_nothing(text: str) -> None:
     from paceline.core.errors import InputError
 
     named = f" that has '{text}' in its name" if text else ""
-    raise InputError(f"no case{named} measured a model: run `paceline run serve` or `paceline run train` first")
+    message = f"no case{named} measured a model: run `paceline run serve` or `paceline run train` first"
+    raise InputError("nothing-to-recommend", message, value=text or None)

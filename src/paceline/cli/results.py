@@ -84,7 +84,7 @@ def _import(store: Store, spool: Path) -> int:
     taken, reasons = store.import_spool(spool)
     shown = [*reasons[:MOST_REASONS], *([f"{len(reasons) - MOST_REASONS} more lines"] * (len(reasons) > MOST_REASONS))]
     if reasons and not taken:
-        raise InputError(f"no record could be taken: {'; '.join(shown)}")
+        raise InputError("nothing-imported", f"no record could be taken: {'; '.join(shown)}", value=str(spool))
     click.echo(f"{taken} records taken from {spool}", err=True)
     for reason in shown:
         click.echo(f"paceline: not taken: {reason}", err=True)
@@ -118,7 +118,7 @@ def _table(rows: list[RunRow]) -> None:
     from rich.text import Text
 
     from paceline.core.quantity import show_duration
-    from paceline.report.terminal import open_console
+    from paceline.report.render.terminal import open_console
     from paceline.report.text import one_line, when
 
     console = open_console()

@@ -12,7 +12,7 @@ import click
 from paceline.cli._ab import read_turns
 from paceline.cli._flags import case_flags, flags_of, read_flags, read_settings
 from paceline.cli._traces import folder_of, joined_value, refuse_if_none_can
-from paceline.core.errors import InputError, nearest, unknown
+from paceline.core.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from paceline.core.case import Case
@@ -42,9 +42,9 @@ class RunCommand(click.Command):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             flags = [flag for option in self.get_params(ctx) for flag in option.opts if flag.startswith("-")]
-            raise unknown("flag", error.option_name, flags) from None
+            raise unknown("flag", error.option_name, flags, key=error.option_name) from None
         except click.UsageError as error:  # one line, as for every other mistake
-            raise InputError(error.format_message()) from None
+            raise InputError("usage", error.format_message()) from None
 
     def _what(self, args: list[str]) -> str | None:
         """What is to be measured; None for a resumed run."""
@@ -150,22 +150,25 @@ def command(
 
     overrides = read_flags(flags) | read_settings(settings)
     if resume is not None and (what is not None or overrides or peer is not None or tags or wanted):
-        raise InputError(
-            "--resume goes on with a run as it was: leave out the suite, its parameters, --only, --peer and --tag"
-        )
+        message = "--resume goes on with a run as it was: leave out the suite, its parameters, --only, --peer and --tag"
+        raise InputError("resume-with-other-options", message, key="--resume", value=resume)
     if resume is not None and profile is not None:
-        raise InputError("--resume goes on with a run as it was, which traces if that run did: leave out --profile")
+        message = "--resume goes on with a run as it was, which traces if that run did: leave out --profile"
+        raise InputError("resume-with-profile", message, key="--profile")
     for tag in tags:
         if not tag.strip() or not tag.isprintable():
-            raise InputError(f"--tag {tag!r} is no name: give one that can be read and typed, such as nightly")
+            message = f"--tag {tag!r} is not a name: give one that can be read and typed, such as nightly"
+            raise InputError("invalid-tag", message, key="--tag", value=tag)
     turns = read_turns(sides, rounds, overrides)
     if turns is not None and (resume is not None or peer is not None):
-        raise InputError("--ab goes with neither --resume, which goes on in turns by itself, nor --peer")
+        message = "--ab goes with neither --resume, which goes on in alternation by itself, nor --peer"
+        raise InputError("ab-with-resume-or-peer", message, key="--ab")
     if retry_failed and resume is None:
-        raise InputError("--retry-failed goes with --resume RUN")
+        raise InputError("retry-without-resume", "--retry-failed goes with --resume RUN", key="--retry-failed")
     output = _running.Output(as_json=as_json, report=not no_report, report_path=report_path)
     if dry_run and resume is not None:
-        raise InputError("--dry-run does not go with --resume; 'paceline results' shows what is missing")
+        message = "--dry-run does not go with --resume; 'paceline results' shows what is missing"
+        raise InputError("dry-run-with-resume", message, key="--dry-run")
     with _running.others(hosts, remote_shell, remote_python, master_address) as world:
         output.check()
         if dry_run:
@@ -194,10 +197,7 @@ def find_suite(what: str) -> Suite:
     benchmarks = registry()
     if any(what in failure.module for failure in benchmarks.broken):
         benchmarks.get(what)
-    known = [*shipped(), *benchmarks.entries]
-    guess = nearest(what, known)
-    hint = f"did you mean '{guess}'?" if guess else f"known are {', '.join(sorted(known))}"
-    raise InputError(f"unknown suite or benchmark '{what}': {hint}")
+    raise unknown("suite or benchmark", what, [*shipped(), *benchmarks.entries])
 
 
 def _fields_of(suite: Suite) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from paceline.benchmarks.serving.servers._environment import Requirements
+    from paceline.servers._environment import Requirements
 
 
 @click.group("servers", invoke_without_command=True)
@@ -19,7 +19,7 @@ def command(context: click.Context, as_json: bool) -> None:
     """List servers and say which can start here; install or remove one."""
     if context.invoked_subcommand is not None:
         return
-    from paceline.benchmarks.serving.servers import registry
+    from paceline.servers import registry
 
     found = registry()
     rows = [
@@ -44,8 +44,8 @@ def command(context: click.Context, as_json: bool) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 def install(names: tuple[str, ...]) -> None:
     """Make a virtual environment for each server, with pip as you have configured it."""
-    from paceline.benchmarks.serving.servers import _environment
     from paceline.core.quantity import show_duration, show_size
+    from paceline.servers import _environment
 
     for name, requirements in [(name, _requirements(name)) for name in names]:
         made = _environment.install(requirements, partial(_say, name))
@@ -57,7 +57,7 @@ def install(names: tuple[str, ...]) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 def remove(names: tuple[str, ...]) -> None:
     """Remove the virtual environments of servers."""
-    from paceline.benchmarks.serving.servers import _environment
+    from paceline.servers import _environment
 
     for name in [_requirements(name).server for name in names]:
         was_there = _environment.remove(name)
@@ -69,12 +69,13 @@ def _say(name: str, words: str) -> None:
 
 
 def _requirements(name: str) -> Requirements:
-    from paceline.benchmarks.serving.servers import registry
-    from paceline.benchmarks.serving.servers._program import PythonProgram
     from paceline.core.errors import InputError
+    from paceline.servers import registry
+    from paceline.servers._program import Program
 
     server = registry().get(name)
-    if not issubclass(server, PythonProgram):
+    if not issubclass(server, Program) or server.requirements is None:
         reason = server.missing()
-        raise InputError(f"'{name}' is nothing that pip installs" + (f": {reason}" if reason else ""))
+        message = f"'{name}' is nothing that pip installs" + (f": {reason}" if reason else "")
+        raise InputError("not-installable", message, value=name)
     return server.requirements

@@ -25,9 +25,8 @@ def command(name: str) -> None:
     else:
         known = [*benchmarks().entries, *models().entries, *shipped()]
         guess = nearest(name, known)
-        raise InputError(
-            f"nothing is called '{name}'" + (f": did you mean '{guess}'?" if guess else "; see paceline list")
-        )
+        message = f"nothing is called '{name}'" + (f": did you mean '{guess}'?" if guess else "; see paceline list")
+        raise InputError("unknown-name", message, value=name, suggestion=guess)
 
 
 def _show_benchmark(name: str) -> None:

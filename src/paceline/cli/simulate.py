@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli._answers import give
+
 if TYPE_CHECKING:
     from paceline.analysis.simulation import Study
-    from paceline.service.simulate.study import Question
+    from paceline.service.simulate import Question
 
 FORMATS = {
     "html": "a self-contained page",
@@ -70,15 +72,13 @@ def command(
     A workload is exponential, lognormal or bimodal, or the path of a CSV file with the columns submitted and seconds;
     predicted, priority, devices, nodes, whole_node and cpu_heavy may follow.
     """
-    from paceline.report import simulation_console
+    from paceline.report.simulate import document as report
 
     kind = _kind([name for name in FORMATS if chosen[name]], output)
     question = _question(workload, load, followers, devices, jobs, error, policy, range(seed, seed + seeds))
     found = _answered(question)
-    if kind is None:
-        simulation_console.render(found)
-        return
-    _write(_rendered(found, kind), output or (f"paceline-simulation.{kind}" if kind in ("html", "png") else "-"))
+    data = {"csv": lambda: report.to_csv(found), "json": lambda: report.to_json(found)}
+    give(report.document(found), kind, output, "paceline-simulation", data)
 
 
 def _kind(chosen: list[str], output: str | None) -> str | None:
@@ -103,19 +103,19 @@ def _question(
     seeds: range,
 ) -> Question:
     from paceline.core.errors import InputError, unknown
-    from paceline.service.simulate.study import POLICIES, Question
-    from paceline.service.simulate.workload import WORKLOADS, Fleet
+    from paceline.service.simulate import POLICIES, WORKLOADS, Fleet, Question
 
     names = _words(workload)
     is_trace = len(names) == 1 and names[0] not in WORKLOADS and ("." in workload or "/" in workload)
     if is_trace and (load is not None or jobs is not None):
-        raise InputError(f"--{'load' if load is not None else 'jobs'} does not go with a trace, which has its own")
+        flag = "--load" if load is not None else "--jobs"
+        raise InputError("own-load-of-a-trace", f"{flag} does not go with a trace, which has its own", key=flag)
     policies = _words(policy) if policy else list(POLICIES)
     for name, known, what in [(name, POLICIES, "policy") for name in policies] + [
         (name, WORKLOADS, "workload") for name in names if not is_trace
     ]:
         if name not in known:
-            raise unknown(what, name, known)
+            raise unknown(what, name, known, key=f"--{what}")
     return Question(
         workloads=names,
         loads=_loads(load or "0.5,0.7,0.9"),
@@ -141,17 +141,18 @@ def _loads(text: str) -> list[float]:
         try:
             loads.append(parse_fraction(word))
         except ValueError as problem:
-            raise InputError(f"--load: {problem}") from None
+            raise InputError("not-a-fraction", str(problem), where="--load", key="--load", value=word) from None
         if not 0 < loads[-1] <= 10:
-            raise InputError(f"--load {word} must be more than 0 and at most 10; beyond 1 tasks pile up")
+            message = f"--load {word} must be more than 0 and at most 10; beyond 1 tasks pile up"
+            raise InputError("out-of-range", message, key="--load", value=word)
     if not loads:
-        raise InputError("--load names no load; write it like 0.5,0.7,0.9")
+        raise InputError("no-loads", "--load names no load; write it like 0.5,0.7,0.9", key="--load", value=text)
     return loads
 
 
 def _answered(question: Question) -> Study:
     """The study, with a line of progress on a terminal."""
-    from paceline.service.simulate.study import study
+    from paceline.service.simulate import study
 
     if not sys.stderr.isatty():
         return study(question)
@@ -159,27 +160,3 @@ def _answered(question: Question) -> Study:
 
     with Console(stderr=True).status("") as status:
         return study(question, lambda text: status.update(text))
-
-
-def _rendered(found: Study, kind: str) -> str | bytes:
-    from paceline.report import simulation, simulation_charts, simulation_html
-
-    if kind == "png":
-        return simulation_charts.picture(found)
-    if kind == "html":
-        return simulation_html.render(found)
-    plain = {"md": simulation.markdown, "csv": simulation.comma_separated, "json": simulation.document}
-    return plain[kind](found)
-
-
-def _write(content: str | bytes, target: str) -> None:
-    from paceline.core.errors import InputError
-    from paceline.core.files import write_atomic
-
-    if target == "-":
-        click.echo(content, nl=False)
-        return
-    try:
-        click.echo(str(write_atomic(target, content)))
-    except OSError as failure:
-        raise InputError(f"cannot write '{target}': {failure.strerror}; choose another place with -o") from None

@@ -95,9 +95,10 @@ def read_needs(text: str) -> dict[str, Any]:
         elif key == "label" and value:
             needs.setdefault("labels", []).append(value)
         elif key in _NEEDS:
-            raise InputError(f"--machines {part}: write it like gpu=h200,gpus=8,memory=80,label=x,nodes=2,whole-node")
+            message = "write it like gpu=h200,gpus=8,memory=80,label=x,nodes=2,whole-node"
+            raise InputError("invalid-need", message, where=f"--machines {part}", key="--machines", value=part)
         else:
-            raise InputError(f"--machines {part}: {unknown('need', key, _NEEDS)}")
+            raise unknown("need", key, _NEEDS, key="--machines").within(f"--machines {part}")
     return needs
 
 

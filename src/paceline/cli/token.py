@@ -11,7 +11,7 @@ import click
 from paceline.core.errors import InputError
 
 if TYPE_CHECKING:
-    from paceline.service.api.tokens import Standing
+    from paceline.service.api.tokens import TokenStatus
     from paceline.store import Store
     from paceline.store.queue import AuditRow, TokenRow
 
@@ -60,13 +60,13 @@ def list_tokens(as_json: bool, store: str | None) -> None:
 
     with _opened(store) as opened:
         rows = opened.queue.tokens()
-        standings = tokens.standings(rows, opened.queue.audited(tokens.AUDITED), datetime.now(UTC))
+        statuses = tokens.token_statuses(rows, opened.queue.audited(tokens.AUDITED), datetime.now(UTC))
     if as_json:
-        click.echo(json.dumps([_document(standing) for standing in standings], indent=2))
+        click.echo(json.dumps([_document(status) for status in statuses], indent=2))
         return
-    for standing in standings:
-        scopes = ", ".join(standing.row.scopes) if standing.row else "-"
-        click.echo(f"{standing.name:<24} {scopes:<8} {_how_it_stands(standing)}")
+    for status in statuses:
+        scopes = ", ".join(status.row.scopes) if status.row else "-"
+        click.echo(f"{status.name:<24} {scopes:<8} {_how_it_stands(status)}")
     if not rows:
         click.echo("There are no tokens: a leader answers its own machine alone.")
 
@@ -81,7 +81,7 @@ def revoke(name: str, store: str | None) -> None:
         if found:
             writing.note(_audit("revoke", name))
     if not found:
-        raise InputError(f"there is no token '{name}': `paceline token list` names them")
+        raise InputError("unknown-token", f"there is no token '{name}': `paceline token list` names them", value=name)
     click.echo(f"The token '{name}' no longer holds")
 
 
@@ -93,21 +93,21 @@ def _minute(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M} UTC"
 
 
-def _how_it_stands(standing: Standing) -> str:
-    if standing.row is not None and standing.state == "valid":
-        return f"valid {_until(standing.row)}"
-    return f"{standing.state} since {_minute(standing.since)}" if standing.since else standing.state
+def _how_it_stands(status: TokenStatus) -> str:
+    if status.row is not None and status.state == "valid":
+        return f"valid {_until(status.row)}"
+    return f"{status.state} since {_minute(status.since)}" if status.since else status.state
 
 
-def _document(standing: Standing) -> dict[str, Any]:
-    row = standing.row
+def _document(status: TokenStatus) -> dict[str, Any]:
+    row = status.row
     return {
-        "name": standing.name,
+        "name": status.name,
         "scopes": list(row.scopes) if row else [],
         "created_at": row.created_at.isoformat() if row else None,
         "expires_at": row.expires_at.isoformat() if row and row.expires_at else None,
-        "state": standing.state,
-        "since": standing.since.isoformat() if standing.since else None,
+        "state": status.state,
+        "since": status.since.isoformat() if status.since else None,
     }
 
 
@@ -133,7 +133,9 @@ def _lasts(text: str) -> timedelta | None:
         seconds = 86_400 * float(days) if days != text else parse_duration(text)
         lasts = timedelta(seconds=seconds)
     except (ValueError, OverflowError):
-        raise InputError(f"--expires {text}: write it like 12h, 90d or never") from None
+        message = f"--expires {text}: write it like 12h, 90d or never"
+        raise InputError("not-a-duration", message, key="--expires", value=text) from None
     if not timedelta(0) < lasts <= timedelta(days=36_500):
-        raise InputError(f"--expires {text}: more than no time, and at most a hundred years; or never")
+        message = f"--expires {text}: it must be more than 0 and at most a hundred years; or write never"
+        raise InputError("out-of-range", message, key="--expires", value=text)
     return lasts

@@ -9,11 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 from paceline.core.case import Case
+from paceline.core.describe import usual_description
+from paceline.core.device import ALL, split_target
+from paceline.core.environment import Environment
+from paceline.core.errors import InputError
 from paceline.core.metric import Metric
 from paceline.core.parameters import Parameters
-from paceline.core.record import Result
+from paceline.core.record import Record, Result
+from paceline.core.registry import Kind
+from paceline.core.subject import Description
 
 P = TypeVar("P", bound=Parameters)
+START_SECONDS = 5.0  # of a case beyond its budget: start-up, making the model
 
 
 @dataclass(frozen=True)
@@ -42,11 +49,11 @@ class Context:
 
     @property
     def target(self) -> str:
-        """Where this rank runs; `cuda:*` and several ranks give each rank the device of its local rank."""
-        target = self.case.target
-        if target.startswith("cuda") and (target.endswith("*") or self.world_size > 1):
-            return f"cuda:{self.local_rank}"
-        return target
+        """Where this rank runs; `KIND:*` and several ranks give each rank the device of its local rank."""
+        kind, index = split_target(self.case.target)
+        if index and (index == ALL or self.world_size > 1):
+            return f"{kind}:{self.local_rank}"
+        return self.case.target
 
 
 class Benchmark(ABC, Generic[P]):
@@ -76,6 +83,14 @@ class Benchmark(ABC, Generic[P]):
         """Refuse, before anything runs, what parameters alone cannot tell to be wrong (raise InputError)."""
 
     @classmethod
+    def describe(cls, record: Record, parameters: P, environment: Environment) -> Description:
+        """What a record of this benchmark says of itself to programs; asked once, however the case ended.
+
+        Whoever measures something that others have, too, only adds to this: facts of the usual names are read here.
+        """
+        return usual_description(record, cls.primary)
+
+    @classmethod
     def ranks(cls, parameters: P) -> int | None:
         """How many ranks the parameters themselves call for; None leaves it to the suite and the target."""
         return None
@@ -86,6 +101,31 @@ class Benchmark(ABC, Generic[P]):
         return None
 
     @classmethod
+    def expected_seconds(cls, parameters: P) -> float | None:
+        """How long a case would take that nobody has run yet; None where nobody can say."""
+        budget = getattr(parameters, "budget", None)
+        return float(budget) + START_SECONDS if isinstance(budget, int | float) and budget > 0 else None
+
+    @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         """Heavy modules that the warm server should have imported before it forks this case."""
         return ()
+
+
+BENCHMARKS: Kind[type[Benchmark[Any]]] = Kind("benchmark", "benchmarks", Benchmark)
+
+
+def described(record: Record, environment: Environment) -> Record:
+    """The record with what its benchmark says of it; if that is missing or wrong, with what all records say."""
+    said = usual_description(record, "")
+    try:
+        benchmark = BENCHMARKS.get(record.case.benchmark)
+        said = usual_description(record, benchmark.primary)
+        parameters = benchmark.Parameters.read(record.case.parameters)
+        said = benchmark.describe(record, parameters, environment)
+    except InputError:  # a plug-in that is not here, or parameters of another version
+        pass
+    except Exception as error:  # a plug-in's mistake: nothing measured may be lost
+        reason = f"{type(error).__name__}: {error}"
+        return record.model_copy(update={"facts": record.facts | {"not_described_because": reason}})
+    return record.model_copy(update={name: getattr(said, name) for name in Description.model_fields})

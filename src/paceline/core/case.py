@@ -21,11 +21,12 @@ class Case(BaseModel):
     benchmark: str
     parameters: dict[str, Any]
     title: str  # what tells this case from its neighbours, for people
-    target: str = "cpu"  # cpu, cuda:0, cuda:*
+    target: str = "cpu"  # cpu, or KIND:INDEX: cuda:0, cuda:*
     ranks: int = Field(default=1, ge=1)
     timeout: float = 600.0
     repeat: int = 1  # which repetition, from 1
     require: bool = False  # whether it is a failure that the machine cannot do it
+    expected: float | None = None  # seconds that it would take by its own account
     category: str = "other"  # what kind of benchmark it is, for reports
     origin: Origin = "local"  # a case from the network may not import a user's code
     trace: str = ""  # the file that a trace of its steps goes to; without one none is taken

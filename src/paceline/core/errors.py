@@ -13,8 +13,12 @@ PacelineError
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import Literal
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, Self, TypeVar
+
+E = TypeVar("E", bound=Exception)
 
 
 class PacelineError(Exception):
@@ -24,9 +28,68 @@ class PacelineError(Exception):
 
 
 class InputError(PacelineError):
-    """The user's input was refused."""
+    """The user's input was refused: the message is for people, the fields are for programs.
+
+    A code says what is wrong in a few words joined by hyphens (`unknown-benchmark`, `missing-key`, `not-a-layout`), and
+    is specific enough that a test which asserts it needs to read no prose.
+    """
 
     exit_code = 2
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        where: str = "",
+        case: int | None = None,
+        key: str | None = None,
+        value: object = None,
+        suggestion: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.where = where  # a file, a line, an entry of a suite: what the message is about
+        self.case = case  # the entry of a suite, from 1
+        self.key = key  # the parameter or option, as the user writes it
+        self.value = value
+        self.suggestion = suggestion  # what the user most likely meant
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}" if self.where else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.__dict__)
+
+    def within(self, where: str, *, case: int | None = None, key: str | None = None) -> Self:
+        """The same error as seen from outside: it says where, and fills in what was not known further in."""
+        place = ", ".join(part for part in (where, self.where) if part)
+        return _restored(
+            type(self),
+            self.__dict__
+            | {
+                "where": place,
+                "case": case if self.case is None else self.case,
+                "key": key if self.key is None else self.key,
+            },
+        )
+
+
+@contextmanager
+def located(where: str, *, case: int | None = None) -> Iterator[None]:
+    """Refusals from in here say where they are from."""
+    try:
+        yield
+    except InputError as error:
+        raise error.within(where, case=case) from None
+
+
+def _restored(kind: type[E], fields: dict[str, Any]) -> E:
+    error = kind.__new__(kind)
+    Exception.__init__(error, fields["message"])
+    error.__dict__.update(fields)
+    return error
 
 
 class StoreError(PacelineError):
@@ -69,11 +132,17 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return candidates[found[0]] if found else None
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """The error for a name that nobody knows: the nearest one, or else all of them."""
+def unknown(kind: str, name: str, known: Iterable[str], *, key: str | None = None) -> InputError:
+    """The error for a name that nobody knows: the nearest one, or otherwise all of them.
+
+    Its code is `unknown-KIND`: `unknown-benchmark`, `unknown-key`.
+    """
     known = sorted(known)
     guess = nearest(name, known)
     if guess:
-        return InputError(f"unknown {kind} '{name}': did you mean '{guess}'?")
-    shown = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
-    return InputError(f"unknown {kind} '{name}': known are {shown or 'none'}")
+        hint = f"did you mean '{guess}'?"
+    else:
+        shown = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
+        hint = f"known are {shown or 'none'}"
+    code = "unknown-" + re.sub(r"[^a-z0-9]+", "-", kind.partition(" in ")[0].lower()).strip("-")
+    return InputError(code, f"unknown {kind} '{name}': {hint}", key=key, value=name, suggestion=guess)

@@ -28,7 +28,7 @@ def _directory(variable: str, below_home: str, remedy: str) -> Path:
     try:
         home = Path(os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
-        raise InputError(f"this user has no home folder; set {remedy}") from None
+        raise InputError("no-home-folder", f"this user has no home folder; set {remedy}") from None
     return home / below_home / "paceline"
 
 

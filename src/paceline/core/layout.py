@@ -57,7 +57,8 @@ class Layout(BaseModel):
         """Read the word; whether its numbers agree with each other is for `check` to say."""
         found = _WORD.fullmatch(word.strip())
         if found is None:
-            raise InputError(f"'{word}' is no layout: {_first_missing(word)}; write it like {EXAMPLE}")
+            message = f"'{word}' is not a layout: {_first_missing(word)}; write it like {EXAMPLE}"
+            raise InputError("not-a-layout", message, value=word)
         fields = found.groupdict()
         for name, kind in (("model", ModelFamily), ("precision", LayoutPrecision)):
             known = kind.__args__  # type: ignore[attr-defined]
@@ -66,7 +67,8 @@ class Layout(BaseModel):
         numbers = {name: int(fields[name]) for name in fields if name not in ("model", "precision", "checkpointing")}
         for name, number in numbers.items():
             if not 1 <= number <= 1_000_000:
-                raise InputError(f"'{word}': {name.replace('_', ' ')} = {number} must be from 1 to 1,000,000")
+                message = f"'{word}': {name.replace('_', ' ')} = {number} must be from 1 to 1,000,000"
+                raise InputError("layout-out-of-range", message, value=word)
         return cls(
             model=fields["model"],
             precision=fields["precision"],
@@ -111,17 +113,22 @@ class Layout(BaseModel):
         available = self.nodes * self.gpus
         if self.world_size != available:
             raise InputError(
+                "layout-ranks",
                 f"'{self}' contradicts itself: {self.mesh} = {self.world_size} ranks against {self.machines} = "
-                f"{available} GPUs; make d x m x p equal nodes x GPUs"
+                f"{available} GPUs; make d x m x p equal nodes x GPUs",
+                value=str(self),
             )
         share = self.micro_batch * self.data
         if self.global_batch % share:
             raise InputError(
-                f"'{self}' contradicts itself: gb {self.global_batch} is no multiple of mb x d = {self.micro_batch} x "
-                f"{self.data} = {share}"
+                "layout-batch",
+                f"'{self}' contradicts itself: gb {self.global_batch} is not a multiple of "
+                f"mb x d = {self.micro_batch} x {self.data} = {share}",
+                value=str(self),
             )
         if self.layers < self.pipeline:
-            raise InputError(f"'{self}' has {self.layers} layers for {self.pipeline} pipeline stages: use fewer stages")
+            message = f"'{self}' has {self.layers} layers for {self.pipeline} pipeline stages: use fewer stages"
+            raise InputError("layout-stages", message, value=str(self))
         return self
 
 

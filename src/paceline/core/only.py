@@ -18,7 +18,10 @@ def only(cases: Sequence[Case], wanted: Sequence[str], suite: str) -> list[Case]
         if not found:
             some = f"the first one is '{_name(cases[0])}'" if cases else "there are none here"
             raise InputError(
-                f"--only '{text}' is in the name of no case of '{suite}': {some}, and --dry-run shows them all"
+                "no-such-case",
+                f"--only '{text}' is in the name of no case of '{suite}': {some}, and --dry-run shows them all",
+                key="--only",
+                value=text,
             )
         chosen |= found
     left = [case for case in cases if case.index in chosen]

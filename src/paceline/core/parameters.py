@@ -29,12 +29,16 @@ class Parameters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     @classmethod
-    def read(cls, values: Mapping[str, Any], where: str) -> Self:
-        """Validate what a user wrote; `where` tells them which place in their input is meant."""
+    def read(cls, values: Mapping[str, Any]) -> Self:
+        """Validate what a user wrote; bad input raises InputError."""
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            raise InputError(f"{where}: {explain(error, cls)}") from None
+            raise refusal(error, cls) from None
+
+    def whole(self) -> BaseModel:
+        """With everything that it stands for; itself, unless it says otherwise."""
+        return self
 
     @classmethod
     def more_fields(cls, values: Mapping[str, Any]) -> Mapping[str, FieldInfo]:
@@ -71,27 +75,37 @@ _KINDS = {
 }
 
 
-def explain(error: ValidationError, model: type[BaseModel]) -> str:
+def refusal(error: ValidationError, model: type[BaseModel]) -> InputError:
     """The first complaint of pydantic, in words for the person who typed the value."""
     first, *others = error.errors()
     path, _ = _place(model, first["loc"])
     if first["type"] == "extra_forbidden":
         _, inner = _place(model, first["loc"][:-1])
         known = _model_in(inner, model).model_fields
-        key = str(first["loc"][-1])
-        guess = nearest(key, known)
+        guess = nearest(str(first["loc"][-1]), known)
         hint = f"did you mean '{guess}'?" if guess else f"known are {', '.join(sorted(known))}"
-        return f"unknown key '{path}': {hint}"
+        return InputError("unknown-key", f"unknown key '{path}': {hint}", key=path, suggestion=guess)
     if first["type"] == "missing":
-        return f"'{path}' is missing"
+        return InputError("missing-key", f"'{path}' is missing", key=path)
+    value = _harmless(first["input"])
     if first["type"] == "value_error":
-        return f"'{path}': {in_words(first)}"
+        message = f"'{path}': {in_words(first)}" if path else in_words(first)
+        return InputError("invalid-value", message, key=path or None, value=value)
     # Where several types are allowed, pydantic complains once for each.
     alternatives = [one for one in others if _place(model, one["loc"])[0] == path]
     words = list(dict.fromkeys(in_words(one) for one in (first, *alternatives)))
+    guess = next((name for one in (first, *alternatives) if (name := _meant(one))), None)
     guessed = next((word for word in words if "did you mean" in word), None)
     where = f"'{path}' = " if path else ""
-    return f"{where}{first['input']!r}: {guessed or '; or '.join(words)}"
+    message = f"{where}{first['input']!r}: {guessed or '; or '.join(words)}"
+    return InputError("invalid-value", message, key=path or None, value=value, suggestion=guess)
+
+
+def _harmless(value: object) -> object:
+    """A value that programs may repeat: no parts of a parameter, which may hold secrets, and no address with one."""
+    if isinstance(value, str):
+        return None if "@" in value else value
+    return value if isinstance(value, int | float) else None
 
 
 def in_words(complaint: ErrorDetails) -> str:
@@ -102,9 +116,19 @@ def in_words(complaint: ErrorDetails) -> str:
         message = complaint["msg"].removeprefix("Value error, ")
         return f"must{message.removeprefix('Input should')}" if message.startswith("Input should") else message
     choices = str(complaint.get("ctx", {}).get("expected", ""))
-    names = [choice.strip(" '") for choice in choices.replace(" or ", ", ").split(",")]
-    guess = nearest(str(complaint["input"]), names)
-    return f"must be {'one of ' if len(names) > 1 else ''}{choices}" + (f"; did you mean '{guess}'?" if guess else "")
+    guess = _meant(complaint)
+    several = "one of " if len(_choices(complaint)) > 1 else ""
+    return f"must be {several}{choices}" + (f"; did you mean '{guess}'?" if guess else "")
+
+
+def _meant(complaint: ErrorDetails) -> str | None:
+    """Of the listed words, the one that was most likely meant."""
+    return nearest(str(complaint["input"]), _choices(complaint)) if complaint["type"] == "literal_error" else None
+
+
+def _choices(complaint: ErrorDetails) -> list[str]:
+    listed = str(complaint.get("ctx", {}).get("expected", ""))
+    return [choice.strip(" '") for choice in listed.replace(" or ", ", ").split(",")]
 
 
 def _place(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[str, Any]:

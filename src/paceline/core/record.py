@@ -13,9 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from paceline.core.case import Case
 from paceline.core.metric import Metric
 from paceline.core.stats import Interval, Samples, Summary, summarize
+from paceline.core.subject import At as At
+from paceline.core.subject import Description
 
 Statistic = Literal["median", "mean", "single"]
-At = dict[str, int | float | str]
 
 
 class Outcome(StrEnum):
@@ -137,10 +138,8 @@ class Result(BaseModel):
     doubts: list[Doubt] = Field(default_factory=list)
 
 
-class Record(BaseModel):
-    """One attempt at one case of a run."""
-
-    model_config = ConfigDict(extra="forbid")
+class Attempt(BaseModel):
+    """What happened in one attempt at one case of a run."""
 
     run_id: str
     case: Case
@@ -150,15 +149,26 @@ class Record(BaseModel):
     started_at: datetime
     seconds: float  # of the whole case, start-up included
     measurements: list[Measurement] = Field(default_factory=list)
-    facts: dict[str, Any] = Field(default_factory=dict)
+    facts: dict[str, Any] = Field(default_factory=dict)  # for people
     doubts: list[Doubt] = Field(default_factory=list)
     conditions: dict[str, Any] = Field(default_factory=dict)  # load, clocks, temperatures before and after
+
+
+class Record(Description, Attempt):
+    """One attempt at one case of a run, and what it says of itself."""
+
+    model_config = ConfigDict(extra="forbid")
 
     def measurement(self, name: str, scope: str = "", at: At | None = None) -> Measurement | None:
         """The measurement of one metric, of the case as a whole or at one point of its sweep, if the record has it."""
         return next(
             (m for m in self.measurements if m.metric.name == name and m.scope == scope and m.at == (at or {})), None
         )
+
+    @property
+    def is_described(self) -> bool:
+        """Whether its benchmark has said what it is; an old version's record, or one saved from a crash, is not."""
+        return bool(self.primary or self.aliases or self.load)
 
     @property
     def is_success(self) -> bool:

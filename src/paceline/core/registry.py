@@ -1,27 +1,31 @@
-"""One registry for every kind of plug-in: benchmarks, models, servers, pages, suites.
+"""One registry for every kind of plug-in: benchmarks, models, servers, devices, exports, pages, verbs and more.
 
-A *provider* is a package that may hold a sub-package or module for each kind (`benchmarks`, `models`, ...). Paceline
+A *provider* is a package with a folder (or module) for each kind, or one module that holds things of any kind. Paceline
 itself is the first provider; others name theirs under the entry point group `paceline.plugins`:
 
     [project.entry-points."paceline.plugins"]
     mine = "my_package"
 
-Every module below `my_package.benchmarks` is imported and its public `Benchmark` subclasses are registered,
-every `ModelSpec` at module level below `my_package.models`, and so on. A module that fails to import disables
-itself alone: `broken` says why. Modules whose name starts with an underscore are not looked at.
+Every module below `my_package.benchmarks` is imported and its public `Benchmark` subclasses are registered, every
+`ModelSpec` at module level below `my_package.models`, and so on; of a provider that is one module, everything in it.
+A module that fails to import disables itself alone: `broken` says why. Modules whose name starts with an underscore
+are not looked at. The kinds themselves stand where their base class does: `Kind(...)`.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import pkgutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import entry_points
+from operator import attrgetter
 from types import ModuleType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from paceline.core.errors import InputError, unknown
 
@@ -53,7 +57,8 @@ class Registry(Generic[T]):
             return self.entries[name]
         for failure in self.broken:
             if failure.module.rsplit(".", 1)[-1].replace("_", "-") == name:
-                raise InputError(f"{self.kind} '{name}' is disabled: {failure.reason}")
+                message = f"{self.kind} '{name}' is disabled: {failure.reason}"
+                raise InputError(f"disabled-{self.kind}", message, value=name)
         raise unknown(self.kind, name, self.entries)
 
     def add(self, name: str, entry: T, where: str) -> None:
@@ -64,31 +69,75 @@ class Registry(Generic[T]):
         self.entries[name] = entry
 
 
-def scan(
-    kind: str, folder: str, find: Callable[[ModuleType], Iterator[tuple[str, T]]], *more_folders: str
-) -> Registry[T]:
-    """Import every module in the folders of every provider and register what `find` sees in it."""
-    registry: Registry[T] = Registry(kind)
-    for provider in providers():
-        names = [name for one in (folder, *more_folders) for name in _module_names(f"{provider}.{one}", registry)]
-        for name in names:
+@dataclass(frozen=True)
+class Kind(Generic[T]):
+    """A kind of plug-in: things of one base, each known by its name."""
+
+    name: str  # as messages say it: benchmark, report section
+    folder: str  # of a provider, where they are; one more place is looked into for others than Paceline
+    base: type
+    key: Callable[[Any], str] = attrgetter("name")
+    others_folder: str = ""
+
+    def registry(self) -> Registry[T]:
+        """Everything of this kind that can be found."""
+        return _scanned(self, providers())
+
+    def of_others(self) -> Registry[T]:
+        """What others than Paceline add; nothing of ours is imported."""
+        return _scanned(self, tuple(name for name in providers() if name != BUILTIN))
+
+    def get(self, name: str) -> T:
+        """The thing of this name; where its module is called like it, no other one is imported."""
+        stem = name.replace("-", "_")
+        for provider in providers():
+            for module in self.modules(provider, Registry(self.name)):
+                if module.rpartition(".")[2] == stem:
+                    with suppress(Exception, SystemExit):  # the registry says what is wrong with it
+                        for entry_name, entry in self.things_in(importlib.import_module(module)):
+                            if entry_name == name:
+                                return entry
+        return self.registry().get(name)
+
+    def modules(self, provider: str, registry: Registry[T]) -> list[str]:
+        """Where a provider may have things of this kind."""
+        folders = [self.folder] if provider == BUILTIN or not self.others_folder else [self.folder, self.others_folder]
+        if _is_one_module(provider, registry):
+            return [provider]
+        return [name for folder in folders for name in _module_names(f"{provider}.{folder}", registry)]
+
+    def things_in(self, module: ModuleType) -> Iterator[tuple[str, T]]:
+        """Classes of the base that are defined in a module, or instances of it at its top level or in its lists."""
+        seen: list[Any] = []
+        for value in list(vars(module).values()):
+            seen += value if isinstance(value, list | tuple) else [value]
+        named: dict[str, T] = {}
+        for value in seen:
+            if self._is_one(value, module):
+                named.setdefault(self.key(value), value)
+        return iter(named.items())
+
+    def _is_one(self, value: Any, module: ModuleType) -> bool:
+        if inspect.isclass(value):
+            is_own = issubclass(value, self.base) and value.__module__ == module.__name__
+            return is_own and not inspect.isabstract(value) and hasattr(value, "name")
+        return isinstance(value, self.base)
+
+
+@lru_cache(maxsize=64)
+def _scanned(kind: Kind[T], known: tuple[str, ...]) -> Registry[T]:
+    """Import every module where things of a kind may be, and register them."""
+    registry: Registry[T] = Registry(kind.name)
+    for provider in known:
+        for name in kind.modules(provider, registry):
             try:
-                module = importlib.import_module(name)
-                found = list(find(module))
+                entries = list(kind.things_in(importlib.import_module(name)))
             except (Exception, SystemExit) as error:  # whatever a plug-in does, the rest must live
                 registry.broken.append(Broken(name, f"{type(error).__name__}: {error}"))
                 continue
-            for entry_name, entry in found:
+            for entry_name, entry in entries:
                 registry.add(entry_name, entry, name)
     return registry
-
-
-def named_like(name: str, folder: str) -> Iterator[str]:
-    """Modules in the folder of every provider that are called as an entry is: where to look first for one alone."""
-    stem = name.replace("-", "_")
-    for provider in providers():
-        found = _module_names(f"{provider}.{folder}", Registry(folder))
-        yield from (module for module in found if module.rpartition(".")[2] == stem)
 
 
 @lru_cache(maxsize=1)
@@ -96,6 +145,16 @@ def providers() -> tuple[str, ...]:
     """Packages that hold plug-ins; ours first, also when it runs from a folder without being installed."""
     named = [point.value for point in entry_points(group=GROUP)]
     return tuple(dict.fromkeys([BUILTIN, *named]))
+
+
+def _is_one_module(provider: str, registry: Registry[T]) -> bool:
+    """Whether a provider is a module rather than a package; one that is broken is neither."""
+    try:
+        spec = importlib.util.find_spec(provider)
+    except (Exception, SystemExit) as error:
+        registry.broken.append(Broken(provider, f"{type(error).__name__}: {error}"))
+        return False
+    return spec is not None and spec.submodule_search_locations is None
 
 
 def _module_names(package_name: str, registry: Registry[T]) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from paceline.core.case import Case
+from paceline.core.environment import Environment
 from paceline.core.record import Outcome, Record
 
 RunStatus = Literal["running", "finished", "interrupted"]
@@ -27,8 +28,13 @@ class Run(BaseModel):
     version: str  # of Paceline
     command: list[str] = Field(default_factory=list)
     tags: list[str] = Field(default_factory=list)  # names that people gave it; several runs may share one
-    environment: dict[str, Any] = Field(default_factory=dict)
+    environment: Environment = Environment()
     cases: list[Case] = Field(default_factory=list)
+
+    @field_validator("environment", mode="before")
+    @classmethod
+    def _of_any_version(cls, value: object) -> object:
+        return Environment.read(value) if isinstance(value, Mapping) else value
 
 
 class RunRecords(BaseModel):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
 from paceline.core.benchmark import Benchmark
 from paceline.core.case import Case, Origin
-from paceline.core.errors import InputError, nearest, unknown
-from paceline.core.parameters import Parameters, explain
+from paceline.core.device import ALL, HOST, TARGET_KINDS, accelerator_kinds, read_target, split_target
+from paceline.core.errors import InputError, located, nearest, unknown
+from paceline.core.parameters import Parameters, refusal
 from paceline.core.quantity import Duration
 
 DEFAULT_TIMEOUT = 600.0
@@ -29,7 +30,7 @@ class CaseKeys(BaseModel):
     benchmark: str
     """Which benchmark to run"""
     target: str = "auto"
-    """Where to run: auto, cpu, cuda:0, cuda:*"""
+    """Where to run: auto, cpu, or a device as KIND:INDEX (cuda:0, rocm:1), all of a kind as KIND:*"""
     ranks: int | None = Field(default=None, ge=1)
     """How many processes measure together (data parallel)"""
     timeout: Duration = Field(default=DEFAULT_TIMEOUT, gt=0)
@@ -38,19 +39,22 @@ class CaseKeys(BaseModel):
     """Measure the case this many times, each in a process of its own"""
     require: bool = False
     """Count it as a failure when this machine cannot do it; else an unsupported case is only reported"""
-    only_on: Literal["cpu", "cuda", "gpus", "layout"] | None = None
-    """Leave the case out unless the machine has such a device (cpu: unless it has no GPU; gpus: several of them;
-    layout: as many as the case's layout names, on as many hosts)"""
+    only_on: str | None = None
+    """Leave the case out unless the machine has such a device: gpu, gpus (several of them), cpu (no GPU), a kind of
+    device (cuda, rocm), or layout (as many GPUs as the case's layout names, on as many hosts)"""
 
     @field_validator("target")
     @classmethod
     def _known_target(cls, value: str) -> str:
-        kind, _, index = value.partition(":")
-        if kind in ("auto", "cpu") and not index:
-            return kind
-        if kind == "cuda" and (index in ("", "*") or index.isdecimal()):
-            return value if index else "cuda:0"
-        raise ValueError(f"'{value}' is not a target; write auto, cpu, cuda:0 or cuda:*")
+        return read_target(value)
+
+    @field_validator("only_on")
+    @classmethod
+    def _known_device(cls, value: str | None) -> str | None:
+        known = [HOST, "gpu", "gpus", "layout", *accelerator_kinds()]
+        if value is None or value in known:
+            return value
+        raise ValueError(f"'{value}' is not a device; write {', '.join(known[:-1])} or {known[-1]}")
 
 
 class Suite(BaseModel):
@@ -74,56 +78,84 @@ class Suite(BaseModel):
         """Check a parsed document's outer shape; the cases are checked when they are expanded."""
         if not isinstance(document, Mapping):
             kind = "empty" if document is None else f"a {type(document).__name__}"
-            raise InputError(f"{where}: a suite is a mapping with 'name' and 'cases', but this is {kind}")
+            message = f"a suite is a mapping with 'name' and 'cases', but this is {kind}"
+            raise InputError("not-a-suite", message, where=where)
         known = {"name", "description", "cases"}
         for key in document:
             if key not in known:
                 guess = nearest(str(key), known)
                 hint = f"did you mean '{guess}'?" if guess else "what belongs to a case stands in its entry, indented"
-                raise InputError(f"{where}: unknown key '{key}': {hint}")
+                message = f"unknown key '{key}': {hint}"
+                raise InputError("unknown-key", message, where=where, key=str(key), suggestion=guess)
         cases = document.get("cases")
         if not cases:
-            raise InputError(f"{where}: the suite has no cases; add at least one '- benchmark: NAME' under 'cases:'")
+            message = "the suite has no cases; add at least one '- benchmark: NAME' under 'cases:'"
+            raise InputError("no-cases", message, where=where, key="cases")
         if not isinstance(cases, list):
-            raise InputError(f"{where}: 'cases' must be a list of mappings, each beginning with '- benchmark: NAME'")
+            message = "'cases' must be a list of mappings, each beginning with '- benchmark: NAME'"
+            raise InputError("not-a-list", message, where=where, key="cases")
         for number, entry in enumerate(cases, start=1):
-            _refuse_other_shape(entry, f"{where}, case {number}")
+            _refuse_other_shape(entry, f"{where}, case {number}", number)
         if "name" not in document:
-            raise InputError(f"{where}: 'name' is missing; add 'name: ...' at the top")
+            raise InputError("missing-key", "'name' is missing; add 'name: ...' at the top", where=where, key="name")
         try:
             return cls.model_validate({**document, "cases": [dict(entry) for entry in cases], "origin": origin})
         except ValidationError as error:
-            raise InputError(f"{where}: {explain(error, cls)}") from None
+            raise refusal(error, cls).within(where) from None
 
 
-def _refuse_other_shape(entry: object, where: str) -> None:
+def _refuse_other_shape(entry: object, where: str, number: int) -> None:
     """An entry of a suite is a mapping whose keys are texts."""
     if not isinstance(entry, Mapping):
         found = "empty" if entry is None else repr(entry)
-        raise InputError(f"{where} is {found}, but must be a mapping; write '- benchmark: NAME'")
+        message = f"the entry is {found}, but must be a mapping; write '- benchmark: NAME'"
+        raise InputError("not-a-mapping", message, where=where, case=number)
     for key in entry:
         if not isinstance(key, str):
-            raise InputError(f"{where}: the key {key!r} is no name of a parameter; write 'NAME: {entry[key]}'")
+            message = f"the key {key!r} is not the name of a parameter; write 'NAME: {entry[key]}'"
+            raise InputError("not-a-name", message, where=where, case=number, key=str(key))
 
 
 class Here(BaseModel):
     """What expansion must know of the machine."""
 
-    gpus: int = 0
+    model_config = ConfigDict(extra="forbid")
+
+    devices: dict[str, int] = Field(default_factory=dict)  # kind: how many; `auto` takes the first that has any
     world: int = 1  # ranks that measure together: processes of a launcher, or on several hosts
     nodes: int = 1  # hosts that they are on
 
+    @classmethod
+    def with_devices(cls, count: int, kind: str | None = None, *, world: int = 1, nodes: int = 1) -> Here:
+        """A machine with so many devices of one kind, the first there is unless another is named."""
+        kind = kind or next(iter(accelerator_kinds()), HOST)
+        return cls(devices={kind: count} if count else {}, world=world, nodes=nodes)
+
+    @property
+    def kind(self) -> str:
+        """The kind of device that `auto` takes."""
+        return next((kind for kind, count in self.devices.items() if count), HOST)
+
+    @property
+    def gpus(self) -> int:
+        """How many devices there are of that kind, the host's processors not counted."""
+        return self.devices.get(self.kind, 0)
+
     def resolve(self, target: str) -> str:
-        """`auto` becomes the first GPU, or the CPU where there is none."""
+        """`auto` becomes the first device, or the CPU where there is none."""
         if target == "auto":
-            return "cuda:0" if self.gpus else "cpu"
+            return f"{self.kind}:0" if self.gpus else HOST
         return target
 
     def offers(self, device: str | None) -> bool:
         """Whether a case that is `only_on` this device belongs here."""
+        if device is None:
+            return True
         if device == "gpus":
             return self.gpus > 1
-        return device is None or (device in ("cuda", "layout")) == (self.gpus > 0)
+        if device in ("gpu", "layout"):
+            return self.gpus > 0
+        return self.gpus == 0 if device == HOST else self.devices.get(device, 0) > 0
 
     def fits(self, ranks: int | None, nodes: int | None) -> bool:
         """Whether that many ranks on that many hosts can measure here, each with a GPU of its own."""
@@ -140,92 +172,106 @@ def expand(
     most_cases: int = MOST_CASES,
 ) -> list[Case]:
     """Every case of the suite with all its parameters, in order; bad input is refused before anything runs."""
-    entries = [_checked_name(entry, f"{suite.name}, case {n}") for n, entry in enumerate(suite.cases, start=1)]
-    benchmarks = [_found(lookup, entry["benchmark"], suite, n) for n, entry in enumerate(entries, start=1)]
+    entries, benchmarks = [], []
+    for number, entry in enumerate(suite.cases, start=1):
+        with located(f"{suite.name}, case {number}", case=number):
+            entries.append(_checked_name(entry))
+            benchmarks.append(lookup(entry["benchmark"]))
     entries = _override(entries, benchmarks, overrides or {})
     cases: list[Case] = []
     for number, (entry, benchmark) in enumerate(zip(entries, benchmarks, strict=True), start=1):
-        where = f"{suite.name}, case {number} ({benchmark.name})"
-        for choice in _matrix(entry, {**CaseKeys.model_fields, **benchmark.Parameters.model_fields}, where):
-            keys, parameters = _split(choice, benchmark, where)
-            wanted, nodes = benchmark.ranks(parameters), benchmark.nodes(parameters)
-            if not here.offers(keys.only_on) or (keys.only_on == "layout" and not here.fits(wanted, nodes)):
-                continue
-            target = here.resolve(keys.target)
-            ranks = _ranks(keys, target, here, benchmark, wanted, where)
-            if ranks > 1 and target.startswith("cuda:") and target not in ("cuda:*", "cuda:0"):
-                raise InputError(
-                    f"{where}: {ranks} ranks take {ranks} GPUs, but the target is {target} alone; "
-                    "use target cuda:* and choose GPUs with CUDA_VISIBLE_DEVICES"
-                )
-            if ranks > 1 and not benchmark.distributed:
-                raise InputError(f"{where}: '{benchmark.name}' runs on one rank, but ranks = {ranks}")
-            for repeat in range(1, keys.repeat + 1):
-                case = Case(
-                    index=len(cases),
-                    benchmark=benchmark.name,
-                    parameters=parameters.model_dump(mode="json"),
-                    title=benchmark.title(parameters) + (f" x{ranks}" if ranks > 1 else ""),
-                    target=target,
-                    ranks=ranks,
-                    timeout=keys.timeout,
-                    repeat=repeat,
-                    require=keys.require,
-                    category=benchmark.category,
-                    origin=suite.origin,
-                )
-                if repeat == 1:
-                    try:
-                        benchmark.check(parameters, case)
-                    except InputError as error:
-                        raise InputError(f"{where}: {error}") from None
-                    _refuse_other_nodes(nodes, here, where)
-                cases.append(case)
+        with located(f"{suite.name}, case {number} ({benchmark.name})", case=number):
+            for case in _expand_entry(entry, benchmark, here, suite.origin):
+                cases.append(case.model_copy(update={"index": len(cases)}))
                 if len(cases) > most_cases:
-                    raise InputError(f"{where}: the suite has more than {most_cases:,} cases; shorten its lists")
+                    message = f"the suite has more than {most_cases:,} cases; shorten its lists"
+                    raise InputError("too-many-cases", message)
     if not cases:
         device = "a GPU" if here.gpus else "no GPU"
-        raise InputError(f"{suite.name}: no case is left on this machine, which has {device}; see 'only_on'")
+        message = f"no case is left on this machine, which has {device}; see 'only_on'"
+        raise InputError("no-case-left", message, where=suite.name)
     return cases
 
 
-def _ranks(
-    keys: CaseKeys, target: str, here: Here, benchmark: type[AnyBenchmark], wanted: int | None, where: str
-) -> int:
+def _expand_entry(
+    entry: Mapping[str, Any], benchmark: type[AnyBenchmark], here: Here, origin: Origin
+) -> Iterator[Case]:
+    """The cases of one entry, each with the index 0."""
+    for choice in _matrix(entry, {**CaseKeys.model_fields, **benchmark.Parameters.model_fields}):
+        keys, parameters = _split(choice, benchmark)
+        wanted, nodes = benchmark.ranks(parameters), benchmark.nodes(parameters)
+        if not here.offers(keys.only_on) or (keys.only_on == "layout" and not here.fits(wanted, nodes)):
+            continue
+        target = here.resolve(keys.target)
+        ranks = _ranks(keys, target, here, benchmark, wanted)
+        case = Case(
+            index=0,
+            benchmark=benchmark.name,
+            parameters=parameters.model_dump(mode="json"),
+            title=benchmark.title(parameters) + (f" x{ranks}" if ranks > 1 else ""),
+            target=target,
+            ranks=ranks,
+            timeout=keys.timeout,
+            require=keys.require,
+            category=benchmark.category,
+            expected=benchmark.expected_seconds(parameters),
+            origin=origin,
+        )
+        benchmark.check(parameters, case)
+        _refuse_other_nodes(nodes, here)
+        for repeat in range(1, keys.repeat + 1):
+            yield case.model_copy(update={"repeat": repeat})
+
+
+def _ranks(keys: CaseKeys, target: str, here: Here, benchmark: type[AnyBenchmark], wanted: int | None) -> int:
+    ranks = _ranks_asked_for(keys, target, here, benchmark, wanted)
+    kind, index = split_target(target)
+    if ranks > 1 and index not in ("", ALL, "0"):
+        known = TARGET_KINDS.get(kind)
+        choose = f" and choose {known.noun}s with {known.visible_variable}" if known.visible_variable else ""
+        message = (
+            f"{ranks} ranks take {ranks} {known.noun}s, but the target is {target} alone; use target {kind}:*{choose}"
+        )
+        raise InputError("one-device-for-several-ranks", message, key="target", value=target)
+    if ranks > 1 and not benchmark.distributed:
+        message = f"'{benchmark.name}' runs on one rank, but ranks = {ranks}"
+        raise InputError("not-distributed", message, key="ranks", value=ranks)
+    return ranks
+
+
+def _ranks_asked_for(keys: CaseKeys, target: str, here: Here, benchmark: type[AnyBenchmark], wanted: int | None) -> int:
     if wanted is not None:
-        told = keys.ranks or (here.world if here.world > 1 else wanted)
-        if told != wanted:
-            raise InputError(f"{where}: its parameters call for {wanted} ranks, but there are {told}")
+        available = keys.ranks or (here.world if here.world > 1 else wanted)
+        if available != wanted:
+            message = f"its parameters call for {wanted} ranks, but there are {available}"
+            raise InputError("wrong-number-of-ranks", message, key="ranks", value=available)
         return wanted
     if here.world > 1:
         if keys.ranks not in (None, here.world):
-            raise InputError(f"{where}: ranks = {keys.ranks}, but {here.world} processes were started together")
+            message = f"ranks = {keys.ranks}, but {here.world} processes were started together"
+            raise InputError("wrong-number-of-ranks", message, key="ranks", value=keys.ranks)
         # What one process measures alone is measured by the first.
         return here.world if benchmark.distributed else 1
-    return keys.ranks or (max(1, here.gpus) if target == "cuda:*" else 1)
+    kind, index = split_target(target)
+    return keys.ranks or (max(1, here.devices.get(kind, 0)) if index == ALL else 1)
 
 
-def _refuse_other_nodes(wanted: int | None, here: Here, where: str) -> None:
+def _refuse_other_nodes(wanted: int | None, here: Here) -> None:
     if wanted not in (None, here.nodes):
         remedy = "name the hosts with --hosts a,b" if here.nodes == 1 else "change the layout, or name other hosts"
-        raise InputError(f"{where}: its layout is for {wanted} nodes, but it would run on {here.nodes}: {remedy}")
+        message = f"its layout is for {wanted} nodes, but it would run on {here.nodes}: {remedy}"
+        raise InputError("wrong-number-of-nodes", message, value=wanted)
 
 
-def _found(lookup: Callable[[str], type[AnyBenchmark]], name: str, suite: Suite, number: int) -> type[AnyBenchmark]:
-    try:
-        return lookup(name)
-    except InputError as error:
-        raise InputError(f"{suite.name}, case {number}: {error}") from None
-
-
-def _checked_name(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _checked_name(entry: Mapping[str, Any]) -> dict[str, Any]:
     name = entry.get("benchmark")
     if name is None:
         guess = next((key for key in entry if nearest(str(key), ["benchmark"])), None)
         hint = f"did you mean 'benchmark' by '{guess}'?" if guess else "write '- benchmark: NAME'"
-        raise InputError(f"{where}: 'benchmark' is missing; {hint}")
+        raise InputError("missing-key", f"'benchmark' is missing; {hint}", key="benchmark")
     if not isinstance(name, str):
-        raise InputError(f"{where}: 'benchmark' = {name!r} must be one name")
+        message = f"'benchmark' = {name!r} must be one name"
+        raise InputError("not-a-name", message, key="benchmark", value=name)
     return dict(entry)
 
 
@@ -252,54 +298,56 @@ def _override(
                     entry[key] = _with_part(entry.get(key), part, value, path) if part else value
                     used = True
         if not used and part and not scope:
-            raise unknown("benchmark in --set", key, names.values())
+            raise unknown("benchmark in --set", key, names.values(), key=path)
         if not used:
-            raise InputError(f"--set {path}: {unknown('key', key, known)}")
+            raise unknown("key", key, known, key=path).within(f"--set {path}")
     return entries
 
 
 def _with_part(whole: object, part: str, value: Any, path: str) -> dict[str, Any]:
     """A parameter that has parts, with one of them changed."""
     if whole is not None and not isinstance(whole, Mapping):
-        raise InputError(f"--set {path}: the suite gives {path.rpartition('.')[0]} as {whole!r}, which has no parts")
+        message = f"the suite gives {path.rpartition('.')[0]} as {whole!r}, which has no parts"
+        raise InputError("no-parts", message, where=f"--set {path}", key=path, value=whole)
     return {**(whole or {}), part: value}
 
 
-def _split(choice: Mapping[str, Any], benchmark: type[AnyBenchmark], where: str) -> tuple[CaseKeys, Parameters]:
+def _split(choice: Mapping[str, Any], benchmark: type[AnyBenchmark]) -> tuple[CaseKeys, Parameters]:
     own = {key: value for key, value in choice.items() if key in CaseKeys.model_fields}
     rest = {key: value for key, value in choice.items() if key not in CaseKeys.model_fields}
     fields = benchmark.Parameters.model_fields
     for key in rest:
         if key not in fields:
-            raise InputError(f"{where}: {unknown('key', str(key), [*fields, *CaseKeys.model_fields])}")
+            raise unknown("key", str(key), [*fields, *CaseKeys.model_fields], key=str(key))
     try:
         keys = CaseKeys.model_validate(own)
     except ValidationError as error:
-        raise InputError(f"{where}: {explain(error, CaseKeys)}") from None
-    return keys, benchmark.Parameters.read(rest, where)
+        raise refusal(error, CaseKeys) from None
+    return keys, benchmark.Parameters.read(rest)
 
 
-def _matrix(entry: Mapping[str, Any], fields: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
+def _matrix(entry: Mapping[str, Any], fields: Mapping[str, Any], path: str = "") -> Iterator[dict[str, Any]]:
     """Every combination of the lists in the entry; the last list varies fastest."""
     axes = [
-        _choices(value, fields[key].annotation if key in fields else None, f"{where}: '{key}'")
+        _choices(value, fields[key].annotation if key in fields else None, f"{path}{key}")
         for key, value in entry.items()
     ]
     for combination in itertools.product(*axes):
         yield dict(zip(entry, combination, strict=True))
 
 
-def _choices(value: object, annotation: Any, where: str) -> list[Any]:
+def _choices(value: object, annotation: Any, path: str) -> list[Any]:
     if isinstance(value, list):
         if not _takes_list(annotation):
             if not value:
-                raise InputError(f"{where} is an empty list; give at least one value, or leave the key out")
+                message = f"'{path}' is an empty list; give at least one value, or leave the key out"
+                raise InputError("empty-list", message, key=path)
             return value
         return value if value and all(isinstance(item, list) for item in value) else [value]
     if isinstance(value, Mapping):
         parts = parts_of(annotation, value)
         if parts is not None:
-            return list(_matrix(value, parts, where))
+            return list(_matrix(value, parts, f"{path}."))
     return [value]
 
 

@@ -1,4 +1,4 @@
-"""What this machine is, and whether it is fit to be measured; imports no torch and initialises no CUDA."""
+"""What this machine is, and whether it is fit to be measured; imports no torch and initialises no device."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ import os
 import platform
 import socket
 
-from paceline.machine import container, cpu, gpu, privacy, software
-from paceline.machine.environment import Cpu, Environment, Memory
-from paceline.machine.gpu import gpu_count
-from paceline.machine.nvml import opened
-from paceline.machine.probe import attempt
+from paceline.core.environment import Cpu, Environment, Memory
+from paceline.core.probe import attempt
+from paceline.devices import describe_devices
+from paceline.machine import container, cpu, privacy, software
 
-__all__ = ["Environment", "describe", "gpu_count"]
+__all__ = ["Environment", "describe"]
 
 
 def describe() -> Environment:
     """Everything one needs to believe or repeat a number taken here; a probe that fails leaves None."""
-    with opened() as nvml:
-        driver = attempt(lambda: gpu.describe_driver(nvml)) if nvml else None
-        gpus = attempt(lambda: gpu.describe_gpus(nvml, os.environ.get("CUDA_VISIBLE_DEVICES"))) if nvml else None
+    devices = describe_devices()
     seen = Environment(
         host=attempt(socket.gethostname),
         system=platform.system() or None,
@@ -30,8 +27,8 @@ def describe() -> Environment:
         virtualization=attempt(container.virtualization),
         cpu=attempt(cpu.describe_cpu) or Cpu(),
         memory=attempt(cpu.describe_memory) or Memory(),
-        driver=driver,
-        gpus=gpus or [],
+        driver=devices.driver,
+        gpus=devices.gpus,
         software=software.describe_software(),
         git=attempt(software.git),
         load=attempt(os.getloadavg),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-from paceline.machine.probe import ROOT, read_int, read_table, read_text
+from paceline.core.probe import ROOT, read_int, read_table, read_text
 
 _UNLIMITED = 2**60  # version 1 writes "no limit" as the largest whole page
 

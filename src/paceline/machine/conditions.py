@@ -7,16 +7,16 @@ import resource
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from paceline.core.probe import ROOT, attempt, parse_size, read_table, read_text
 from paceline.core.quantity import show_duration, show_size
 from paceline.core.record import Doubt
-from paceline.machine import cgroup, gpu, nvml, processes
+from paceline.devices import kind_of
+from paceline.devices.base import DeviceConditions, DeviceKind
+from paceline.machine import cgroup, processes
 from paceline.machine.cpu import frequency_mhz
-from paceline.machine.environment import GpuProcess
-from paceline.machine.probe import ROOT, attempt, parse_size, read_table, read_text
 
 OTHERS_SHARE = 0.10  # of the CPU time that this process could have had
 STEAL_SHARE = 0.02
@@ -25,47 +25,11 @@ PRESSURE_SHARE = 0.05
 SWAPPED_BYTES = 4 * 1024**2
 _TICK_SECONDS = 0.01  # the kernel counts CPU time in ticks, so each core's count may be off by one
 
-_COUNTERS = {
-    "sw-power-cap": "NVML_FI_DEV_PERF_POLICY_POWER",
-    "thermal": "NVML_FI_DEV_PERF_POLICY_THERMAL",
-    "board-limit": "NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT",
-    "reliability": "NVML_FI_DEV_PERF_POLICY_RELIABILITY",
-    "sw-thermal-slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN",
-    "hw-thermal-slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN",
-    "hw-power-brake-slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN",
-}
-POWER_CAP = "sw-power-cap"
-SLOWDOWNS = (
-    "hw-slowdown",
-    "hw-thermal-slowdown",
-    "sw-thermal-slowdown",
-    "hw-power-brake-slowdown",
-    "thermal",
-    "board-limit",
-    "reliability",
-)
 
-
-class _Seen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class GpuConditions(_Seen):
-    """One GPU at one moment."""
-
-    uuid: str | None = None
-    sm_clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    temperature_celsius: int | None = None
-    power_watts: float | None = None
-    power_limit_watts: float | None = None
-    throttle_reasons: list[str] | None = None
-    held_down_seconds: dict[str, float] = Field(default_factory=dict)  # counters by reason; only growth means anything
-    processes: list[GpuProcess] | None = None
-
-
-class Conditions(_Seen):
+class Conditions(BaseModel):
     """One moment of the machine; counters run since boot, and only their growth means anything."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     target: str
     clock: float  # monotonic seconds
@@ -83,7 +47,7 @@ class Conditions(_Seen):
     memory_available: int | None = None
     swapped_bytes: int | None = None
     frequency_mhz: float | None = None
-    gpus: list[GpuConditions] = Field(default_factory=list)
+    gpus: list[DeviceConditions] = Field(default_factory=list)
 
 
 def observe(target: str, siblings: Sequence[int] = (), root: Path = ROOT) -> Conditions:
@@ -93,8 +57,6 @@ def observe(target: str, siblings: Sequence[int] = (), root: Path = ROOT) -> Con
     own = [seconds for pid in (os.getpid(), *started) if (seconds := processes.cpu_seconds(pid, root)) is not None]
     times = attempt(lambda: _cpu_times(root, affinity))
     meminfo = read_table(root / "proc/meminfo")
-    library = nvml.kept() if target.startswith("cuda") else None
-    handles = (attempt(lambda: library.handles(target)) if library else None) or []
     return Conditions(
         target=target,
         clock=time.monotonic(),
@@ -112,7 +74,7 @@ def observe(target: str, siblings: Sequence[int] = (), root: Path = ROOT) -> Con
         memory_available=attempt(lambda: parse_size(meminfo["MemAvailable"])),
         swapped_bytes=attempt(lambda: _swapped(root)),
         frequency_mhz=attempt(lambda: frequency_mhz(root, affinity)),
-        gpus=[_observe_gpu(library, handle) for handle in handles] if library else [],
+        gpus=attempt(lambda: kind_of(target).conditions(target)) or [],
     )
 
 
@@ -123,15 +85,16 @@ def doubts(before: Conditions, after: Conditions, own_cpu_seconds: float | None 
     """
     found = _contention(before, after, own_cpu_seconds) + _quota(before, after) + _swapping(before, after)
     for index, (first, last) in enumerate(zip(before.gpus, after.gpus, strict=False)):
-        name = after.target if len(after.gpus) == 1 else f"cuda:{index}"
-        found += _gpu_doubts(name, first, last, after.clock - before.clock)
+        kind = kind_of(after.target)
+        name = after.target if len(after.gpus) == 1 else f"{kind.name}:{index}"
+        found += _gpu_doubts(kind, name, first, last, after.clock - before.clock)
         strangers = max(strangers_on(first, before.own_pids), strangers_on(last, after.own_pids))
         if strangers:
             found.append(
                 Doubt(
                     kind="contended",
                     message=f"{_others(strangers)} on {name} during the measurement",
-                    remedy="stop what else runs on the GPU (nvidia-smi lists it), or choose another GPU",
+                    remedy=f"stop what else runs on the GPU ({kind.tool.name} lists it), or choose another GPU",
                 )
             )
     return found
@@ -147,7 +110,7 @@ def others_share(before: Conditions, after: Conditions, own_cpu_seconds: float |
     return max(0.0, busy - own - slack) / total
 
 
-def strangers_on(seen: GpuConditions, own_pids: Sequence[int]) -> int:
+def strangers_on(seen: DeviceConditions, own_pids: Sequence[int]) -> int:
     """How many processes on the GPU are not ours.
 
     Inside a container the driver counts processes as the host does, so ours appear under numbers that mean nothing
@@ -209,31 +172,35 @@ def _swapping(before: Conditions, after: Conditions) -> list[Doubt]:
     return [Doubt(kind="swapping", message=message, remedy="free memory, or choose a smaller batch or model")]
 
 
-def _gpu_doubts(name: str, before: GpuConditions, after: GpuConditions, elapsed: float) -> list[Doubt]:
+def _gpu_doubts(
+    kind: DeviceKind, name: str, before: DeviceConditions, after: DeviceConditions, elapsed: float
+) -> list[Doubt]:
     shares = {
         reason: min(1.0, (seconds - before.held_down_seconds[reason]) / elapsed)
         for reason, seconds in after.held_down_seconds.items()
         if reason in before.held_down_seconds and elapsed > 0
     }
     active = set(after.throttle_reasons or ())
-    slow = [reason for reason in SLOWDOWNS if reason in active or shares.get(reason, 0.0) > STOPPED_SHARE]
+    slow = [reason for reason in kind.slowdowns if reason in active or shares.get(reason, 0.0) > STOPPED_SHARE]
     if slow:
         told = ", ".join(_tell(reason, shares) for reason in slow)
+        lock = f"lock its clocks ({kind.tool.lock_clocks})"
         at = "" if after.temperature_celsius is None else f" at {after.temperature_celsius} °C"
         return [
             Doubt(
                 kind="throttled",
                 message=f"{name} held its clocks down{at}: {told}",
-                remedy="improve cooling and power supply, let the GPU cool down, or lock its clocks (nvidia-smi -lgc)",
+                remedy=f"improve cooling and power supply, let the GPU cool down, or {lock}",
             )
         ]
-    if POWER_CAP in active or shares.get(POWER_CAP, 0.0) > STOPPED_SHARE:
+    if kind.power_cap in active or shares.get(kind.power_cap, 0.0) > STOPPED_SHARE:
+        cause = _tell(kind.power_cap, shares)
         limit = "" if after.power_limit_watts is None else f" of {after.power_limit_watts:.0f} W"
         return [
             Doubt(
                 kind="power-capped",
-                message=f"{name} ran at its power limit{limit}, as is common at full load: {_tell(POWER_CAP, shares)}",
-                remedy="compare only with numbers under the same power limit; nvidia-smi -pl changes it",
+                message=f"{name} ran at its power limit{limit}, as is common at full load: {cause}",
+                remedy=f"compare only with numbers under the same power limit; {kind.tool.set_power} changes it",
             )
         ]
     return []
@@ -289,26 +256,3 @@ def _pressure(root: Path) -> dict[str, float]:
 def _swapped(root: Path) -> int:
     table = read_table(root / "proc/vmstat")
     return (int(table["pswpin"]) + int(table["pswpout"])) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _observe_gpu(library: nvml.Nvml, handle: Any) -> GpuConditions:
-    return GpuConditions(
-        uuid=library.text("nvmlDeviceGetUUID", handle),
-        sm_clock_mhz=library.ask("nvmlDeviceGetClockInfo", handle, library.constant("NVML_CLOCK_SM")),
-        memory_clock_mhz=library.ask("nvmlDeviceGetClockInfo", handle, library.constant("NVML_CLOCK_MEM")),
-        temperature_celsius=gpu.temperature(library, handle),
-        power_watts=gpu.watts(library.ask("nvmlDeviceGetPowerUsage", handle)),
-        power_limit_watts=gpu.watts(library.ask("nvmlDeviceGetEnforcedPowerLimit", handle)),
-        throttle_reasons=gpu.throttle_reasons(library, handle),
-        held_down_seconds=attempt(lambda: _held_down(library, handle)) or {},
-        processes=gpu.processes(library, handle),
-    )
-
-
-def _held_down(library: nvml.Nvml, handle: Any) -> dict[str, float]:
-    """How long each reason has held the clocks down since the driver was loaded; the driver counts nanoseconds."""
-    fields = {name: library.constant(constant) for name, constant in _COUNTERS.items()}
-    known = {name: field for name, field in fields.items() if field is not None}
-    values = library.ask("nvmlDeviceGetFieldValues", handle, list(known.values()))
-    pairs = zip(known, values, strict=False) if values is not None else ()
-    return {name: value.value.ullVal / 1e9 for name, value in pairs if value.nvmlReturn == 0}

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from paceline.machine.probe import ROOT, read_text
+from paceline.core.probe import ROOT, read_text
 
 _VENDORS = {
     "qemu": "kvm",

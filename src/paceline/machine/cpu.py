@@ -8,17 +8,10 @@ import re
 from collections.abc import Set
 from pathlib import Path
 
+from paceline.core.environment import Cache, Cpu, Memory, NumaNode
+from paceline.core.probe import ROOT, attempt, count_cpus, cpu_info, parse_size, read_int, read_table, read_text
+from paceline.devices.cpu import instruction_flags
 from paceline.machine import cgroup
-from paceline.machine.environment import Cache, Cpu, Memory, NumaNode
-from paceline.machine.probe import ROOT, attempt, count_cpus, parse_size, read_int, read_table, read_text
-
-FLAGS = frozenset(
-    """
-    sse4_2 avx avx2 fma f16c avx_vnni avx512f avx512bw avx512vl avx512_vnni avx512_bf16 avx512_fp16
-    amx_tile amx_bf16 amx_int8 amx_fp16 hypervisor
-    asimd asimdhp asimddp asimdfhm fphp bf16 i8mm sve sve2 svebf16 svei8mm sme sme2
-    """.split()  # noqa: SIM905
-)
 
 # Arm processors do not say their name; these are the registered numbers of implementers and their parts.
 _ARM_PARTS = {
@@ -60,17 +53,11 @@ _ARM_PARTS = {
 }
 
 
-def instruction_flags(root: Path = ROOT) -> frozenset[str]:
-    """The instruction sets that bear on speed, as the kernel names them."""
-    info = _cpuinfo(root)
-    return FLAGS.intersection((info.get("flags") or info.get("Features") or "").split())
-
-
 def describe_cpu(root: Path = ROOT, affinity: Set[int] | None = None) -> Cpu:
     """The processor of the machine whose /proc and /sys lie below `root`."""
     usable = affinity if affinity is not None else attempt(lambda: os.sched_getaffinity(0))
     first = min(usable, default=0) if usable else 0
-    info = _cpuinfo(root)
+    info = cpu_info(root)
     system = root / "sys/devices/system/cpu"
     frequency = system / f"cpu{first}/cpufreq"
     online = read_text(system / "online")
@@ -138,17 +125,6 @@ def boost(root: Path = ROOT) -> bool | None:
         return no_turbo == 0
     value = read_int(system / "cpufreq/boost")
     return None if value is None else value == 1
-
-
-def _cpuinfo(root: Path) -> dict[str, str]:
-    """The lines of the first processor; all of them would take long where there are hundreds."""
-    text = read_text(root / "proc/cpuinfo", limit=16384) or ""
-    table: dict[str, str] = {}
-    for line in text.splitlines():
-        key, found, value = line.partition(":")
-        if found:
-            table.setdefault(key.strip(), value.strip())
-    return table
 
 
 def _model(info: dict[str, str]) -> str | None:

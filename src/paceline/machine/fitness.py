@@ -13,11 +13,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from paceline.core.environment import Cpu, Gpu, Memory
+from paceline.core.probe import attempt
 from paceline.core.quantity import show_duration, show_size
-from paceline.machine import conditions, cpu, gpu, nvml, timing
+from paceline.devices import describe_devices, kind_named
+from paceline.machine import conditions, cpu, timing
 from paceline.machine.conditions import Conditions
-from paceline.machine.environment import Cpu, Gpu, Memory
-from paceline.machine.probe import attempt
 
 Level = Literal["ok", "warning", "problem"]
 
@@ -53,9 +54,7 @@ def check(store: Path | None = None, jitter_seconds: float = 0.3) -> list[Findin
     after = conditions.observe("cpu")
     processor = attempt(cpu.describe_cpu) or Cpu()
     memory = attempt(cpu.describe_memory) or Memory()
-    with nvml.opened() as library:
-        setting = os.environ.get("CUDA_VISIBLE_DEVICES")
-        gpus = (attempt(lambda: gpu.describe_gpus(library, setting)) if library else None) or []
+    gpus = describe_devices().gpus
     folders = {"results": store or _default_store(), "temporary files": Path(tempfile.gettempdir())}
     found = [
         judge_load(before, after),
@@ -235,10 +234,11 @@ def _judge_gpu(one: Gpu, own_pid: int) -> list[Finding]:
     def add(level: Level, message: str, remedy: str) -> None:
         found.append(Finding(level=level, subject=f"gpu {one.index}", message=message, remedy=remedy))
 
-    slow = [reason for reason in one.throttle_reasons or () if reason in conditions.SLOWDOWNS]
+    kind = kind_named(one.kind)
+    slow = [reason for reason in one.throttle_reasons or () if reason in kind.slowdowns]
     if slow:
         add("problem", f"its clocks are held down: {', '.join(slow)}", "check cooling and power supply of the GPU")
-    elif conditions.POWER_CAP in (one.throttle_reasons or ()):
+    elif kind.power_cap in (one.throttle_reasons or ()):
         add("warning", "it is at its power limit before any work of ours", "stop what else runs on it")
     if one.persistence is False:
         add("warning", "persistence mode is off, so each start loads the driver anew", "sudo nvidia-smi -pm 1")
@@ -248,16 +248,20 @@ def _judge_gpu(one: Gpu, own_pid: int) -> list[Finding]:
         add("warning", f"{len(others)} other processes compute on it: {names}", "stop them, or choose another GPU")
     elif one.memory_used is not None and one.memory_used > 2 * GIB:
         message = f"{show_size(one.memory_used)} of its memory are taken by something that cannot be seen from here"
-        add("warning", message, "look from the host with nvidia-smi, or choose another GPU")
+        add("warning", message, f"look from the host with {kind.tool.name}, or choose another GPU")
     if one.ecc.uncorrected_volatile:
         message = f"{one.ecc.uncorrected_volatile} memory errors could not be corrected since the driver was loaded"
-        add("problem", message, "reset the GPU (nvidia-smi -r) and have it replaced if they come back")
+        add("problem", message, f"reset the GPU ({kind.tool.reset}) and have it replaced if they come back")
     elif one.ecc.uncorrected_aggregate:
         message = f"{one.ecc.uncorrected_aggregate} memory errors could not be corrected in its life"
-        add("warning", message, "watch it; nvidia-smi -q -d ECC tells more")
+        add("warning", message, f"watch it; {kind.tool.show_errors} tells more")
     if one.ecc.remap_failed or one.ecc.remap_pending:
         message = "remapping of broken memory rows " + ("failed" if one.ecc.remap_failed else "waits for a reset")
-        add("problem" if one.ecc.remap_failed else "warning", message, "reset the GPU (nvidia-smi -r) or replace it")
+        add(
+            "problem" if one.ecc.remap_failed else "warning",
+            message,
+            f"reset the GPU ({kind.tool.reset}) or replace it",
+        )
     if one.pcie_width and one.pcie_width_max and one.pcie_width < one.pcie_width_max:
         message = f"its PCIe link is x{one.pcie_width}, but could be x{one.pcie_width_max}"
         add("warning", message, "check its seat, riser and slot; copies to and from it are slower")
@@ -266,8 +270,9 @@ def _judge_gpu(one: Gpu, own_pid: int) -> list[Finding]:
         and one.power_limit_default_watts
         and one.power_limit_watts < one.power_limit_default_watts
     ):
+        command = kind.tool.set_power_of.format(index=one.index, watts=one.power_limit_default_watts)
         message = f"its power limit is {one.power_limit_watts:.0f} W, by default {one.power_limit_default_watts:.0f} W"
-        add("warning", message, f"sudo nvidia-smi -i {one.index} -pl {one.power_limit_default_watts:.0f}")
+        add("warning", message, f"sudo {command}")
     return found
 
 

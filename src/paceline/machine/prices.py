@@ -46,7 +46,7 @@ def price_table() -> dict[str, Price]:
         try:
             return _read(own.read_text(encoding="utf-8"), own)
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{own} cannot be read: {error}") from None
+            raise InputError("unreadable-file", f"{own} cannot be read: {error}", value=str(own)) from None
     return _read((files("paceline.machine") / NAME).read_text(encoding="utf-8"), Path(NAME))
 
 
@@ -54,15 +54,18 @@ def _read(text: str, where: Path) -> dict[str, Price]:
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     rows = csv.DictReader(lines)
     if tuple(rows.fieldnames or ()) != _COLUMNS:
-        raise InputError(f"{where}: the columns must be {','.join(_COLUMNS)}, not {','.join(rows.fieldnames or ())}")
+        columns = ",".join(rows.fieldnames or ())
+        message = f"the columns must be {','.join(_COLUMNS)}, not {columns}"
+        raise InputError("wrong-columns", message, where=str(where), value=columns)
     found = {}
     for number, row in enumerate(rows, start=1):
         try:
             price, devices = float(row["usd_per_hour"]), int(row["devices"])
         except (TypeError, ValueError) as error:
-            raise InputError(f"{where}, row {number}: {error}") from None
+            raise InputError("not-a-number", str(error), where=f"{where}, row {number}") from None
         if not 0 < price < math.inf or devices < 1:
-            raise InputError(f"{where}, row {number}: a price and a number of devices are positive")
+            message = "a price and a number of devices are positive"
+            raise InputError("out-of-range", message, where=f"{where}, row {number}")
         basis = f"{row['provider']}, {row['as_of']}: {row['source']}"
         found[row["instance"]] = Price(row["instance"], price, devices, row["device"], basis)
     return found

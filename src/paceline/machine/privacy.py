@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-ALLOWED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+from paceline.devices import accelerators
+
+ALLOWED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # and those of the device kinds
 ALLOWED_PREFIXES = ("NCCL_", "TORCH_", "PYTORCH_", "KMP_")
 
 _SECRET = r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL"
@@ -52,8 +54,9 @@ def scrub_all(value: Any, home_folders: Sequence[str] | None = None) -> Any:
 def shareable_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Environment variables that bear on a number and may be told; whatever is not known to be harmless stays out."""
     home_folders = homes(environ)
+    allowed = {*ALLOWED, *(name for kind in accelerators() for name in (kind.visible_variable, *kind.variables))}
     return {
         name: scrub(environ[name], home_folders)
         for name in sorted(environ)
-        if (name in ALLOWED or name.startswith(ALLOWED_PREFIXES)) and not _SECRET_NAME.search(name)
+        if (name in allowed or name.startswith(ALLOWED_PREFIXES)) and not _SECRET_NAME.search(name)
     }

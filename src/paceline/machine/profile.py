@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 from collections.abc import Iterable, Sequence
@@ -10,14 +9,15 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from paceline.core.device import is_accelerator
+from paceline.core.environment import Cpu, Environment, Gpu
 from paceline.core.errors import PacelineError
 from paceline.core.files import data_directory, write_atomic
+from paceline.core.probe import attempt
 from paceline.core.profile import Ceiling, GpuIdentity, Identity, Profile
-from paceline.machine import cpu, gpu
-from paceline.machine.datasheet import datasheet, pcie_bandwidth
-from paceline.machine.environment import Cpu, Environment, Gpu
-from paceline.machine.nvml import opened
-from paceline.machine.probe import attempt
+from paceline.devices import datasheet, describe_devices
+from paceline.devices.datasheet import pcie_bandwidth
+from paceline.machine import cpu
 
 MEASURE_AGAIN = "measure again: paceline machine --measure"
 
@@ -28,9 +28,8 @@ class UnreadableProfile(PacelineError):
 
 def identify() -> Identity:
     """Which machine this process is on; asks only what it needs, since benchmarks ask this, too."""
-    with opened() as nvml:
-        gpus = attempt(lambda: gpu.describe_gpus(nvml, os.environ.get("CUDA_VISIBLE_DEVICES"))) if nvml else None
-    return _identity(attempt(cpu.describe_cpu) or Cpu(), gpus or [], attempt(socket.gethostname))
+    gpus = describe_devices().gpus
+    return _identity(attempt(cpu.describe_cpu) or Cpu(), gpus, attempt(socket.gethostname))
 
 
 def identity_of(environment: Environment) -> Identity:
@@ -105,7 +104,7 @@ def with_datasheets(ceilings: Iterable[Ceiling], environment: Environment) -> tu
 
 
 def _promised(ceiling: Ceiling, environment: Environment) -> float | None:
-    if not ceiling.device.startswith("cuda"):
+    if not is_accelerator(ceiling.device):
         return None
     sheet = datasheet(ceiling.device_name)
     if ceiling.kind == "compute":

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from paceline.machine.environment import Git, Software
-from paceline.machine.probe import attempt, read_text
+from paceline.core.environment import Git, Software
+from paceline.core.probe import attempt, read_text
 from paceline.version import VERSION
 
 PACKAGES = (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from paceline.machine.probe import ROOT, read_text
+from paceline.core.probe import ROOT, read_text
 
 _UNSYNCHRONISED = 0x0040  # STA_UNSYNC
 _NANOSECONDS = 0x2000  # STA_NANO

@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 from typing import Literal
 
+from paceline.devices import accelerators
+
 
 def exhausted(error: BaseException) -> Literal["host", "device"] | None:
     """Which memory did not suffice, if that is what the exception says."""
     if type(error).__name__ == "OutOfMemoryError":
         return "device"
     text = str(error)
-    of_device = any(name in text.casefold() for name in ("cuda", "cudnn", "cublas"))
+    names = [name for kind in accelerators() for name in kind.out_of_memory_words]
+    of_device = any(name in text.casefold() for name in names)
     if of_device and ("out of memory" in text or "ALLOC_FAILED" in text):
         return "device"
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):

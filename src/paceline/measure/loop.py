@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from paceline.core.record import Doubt
 from paceline.core.stats import drift, summarize
-from paceline.measure.timeline import Clock, Phases, Timeline, monotonic
+from paceline.devices.timeline import Clock, Phases, Timeline, monotonic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,7 +24,7 @@ class Peak:
 
 def peak_flops(device_name: str, precision: str, *, tensor_cores: bool = True) -> Peak | None:
     """The datasheet peak of this device in this precision, if it is known."""
-    from paceline.machine.datasheet import datasheet  # what asks only for a benchmark's name need not know machines
+    from paceline.devices import datasheet  # what asks only for a benchmark's name need not know machines
 
     sheet = datasheet(device_name)
     rate = sheet.rate(precision, tensor_cores=tensor_cores) if sheet else None
@@ -39,7 +39,7 @@ def measured_peak_flops(
 
     `sharing` processes that compute on one CPU at a time have a part of it each.
     """
-    from paceline.machine.datasheet import computed_in
+    from paceline.devices.datasheet import computed_in
 
     profile = profile or _profile_of_this_machine()
     ceiling = profile.ceiling("compute", computed_in(precision), device_name=device_name) if profile else None
@@ -56,7 +56,7 @@ def measured_peak_flops(
 
 def peak_memory_bandwidth(device_name: str) -> Peak | None:
     """The datasheet bandwidth of this device's memory, if it is known."""
-    from paceline.machine.datasheet import datasheet
+    from paceline.devices import datasheet
 
     sheet = datasheet(device_name)
     return Peak(sheet.memory_bandwidth, f"datasheet, memory bandwidth, {device_name}") if sheet else None

@@ -16,7 +16,7 @@ from typing import Any
 from paceline.core.errors import PacelineError
 from paceline.core.files import write_atomic
 from paceline.core.trace_events import STEP_MARK
-from paceline.measure.device import Device
+from paceline.devices import Device
 from paceline.measure.loop import quiet_collector
 
 STEPS = 3
@@ -87,11 +87,10 @@ def keep(trace: Chrome, path: Path) -> int:
 
 def _started(device: Device) -> tuple[Any, str]:
     """A profiler that runs, or why there is none."""
-    from torch.profiler import ProfilerActivity, profile
+    from torch.profiler import profile
 
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.kind == "cuda" else [])]
     try:
-        profiler = profile(activities=activities)
+        profiler = profile(activities=device.profiler_activities())
         profiler.start()
     except Exception as error:  # CUPTI and kineto raise whatever they like
         return None, f"{type(error).__name__}: {error}"

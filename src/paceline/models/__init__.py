@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import lru_cache
-from types import ModuleType
-
-from paceline.core.registry import Registry, scan
+from paceline.core.registry import Kind, Registry
 from paceline.models.base import Batch, ModelSpec, Workload
 
-__all__ = ["Batch", "ModelSpec", "Workload", "registry"]
+__all__ = ["MODELS", "Batch", "ModelSpec", "Workload", "registry"]
+
+MODELS: Kind[ModelSpec] = Kind("model", "models", ModelSpec)
 
 
-@lru_cache(maxsize=1)
 def registry() -> Registry[ModelSpec]:
     """Every model that can be found, by name."""
-    return scan("model", "models", _specs)
-
-
-def _specs(module: ModuleType) -> Iterator[tuple[str, ModelSpec]]:
-    """A module lists its models as `MODELS`, or has them as module-level names."""
-    seen: list[ModelSpec] = [value for value in vars(module).values() if isinstance(value, ModelSpec)]
-    seen += [spec for spec in getattr(module, "MODELS", ()) if isinstance(spec, ModelSpec)]
-    for spec in dict.fromkeys(spec.name for spec in seen):
-        yield spec, next(found for found in seen if found.name == spec)
+    return MODELS.registry()

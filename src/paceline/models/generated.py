@@ -49,7 +49,8 @@ class Shape(ABC):
     def __post_init__(self) -> None:
         for knob, value in asdict(self).items():
             if not 1 <= value <= LIMITS[knob]:
-                raise InputError(f"{PREFIX}{self.family}: {knob}={value} is outside of 1 to {LIMITS[knob]}")
+                message = f"{PREFIX}{self.family}: {knob}={value} is outside of 1 to {LIMITS[knob]}"
+                raise InputError("knob-out-of-range", message, value=value)
 
     def __str__(self) -> str:
         values = ((knob, getattr(self, knob.name)) for knob in fields(self))
@@ -138,10 +139,11 @@ class CnnShape(Shape):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.kernel % 2 == 0:
-            raise InputError(
+            message = (
                 f"{PREFIX}{self.family}: kernel={self.kernel} is even, so that a layer could not keep the image's "
                 f"size: use kernel={self.kernel - 1} or kernel={self.kernel + 1}"
             )
+            raise InputError("even-kernel", message, value=self.kernel, suggestion=f"kernel={self.kernel - 1}")
 
     @property
     def parameters(self) -> int:
@@ -191,10 +193,11 @@ class TransformerShape(Shape):
         super().__post_init__()
         if self.width % self.heads:
             near = min(_divisors(self.width), key=lambda heads: abs(heads - self.heads))
-            raise InputError(
+            message = (
                 f"{PREFIX}{self.family}: width={self.width} is not a multiple of heads={self.heads}: "
                 f"use heads={near}, or another width"
             )
+            raise InputError("not-a-multiple", message, value=self.width, suggestion=f"heads={near}")
 
     def at(self, scale: Scale) -> Self:
         if scale == "full":
@@ -283,20 +286,24 @@ def parse(name: str) -> Shape:
     """The shape that a name asks for; an unknown family or knob is refused with the nearest one."""
     family, colon, rest = name.removeprefix(PREFIX).partition(":")
     if family not in SHAPES:
-        raise InputError(f"model '{name}': there is no family '{family}'{_nearest(family, SHAPES)}")
+        message = f"model '{name}': there is no family '{family}'{_hint(family, SHAPES)}"
+        raise InputError("unknown-family", message, value=name, suggestion=nearest(family, SHAPES))
     known = [knob.name for knob in fields(SHAPES[family])]
     given: dict[str, int] = {}
     for setting in rest.split(",") if colon else ():
         knob, equals, value = (part.strip() for part in setting.partition("="))
         if not equals:
             example = f"{PREFIX}{family}:{known[0]}=4,{known[1]}=64"
-            raise InputError(f"model '{name}': '{setting}' is not knob=value; write it like {example}")
+            message = f"model '{name}': '{setting}' is not knob=value; write it like {example}"
+            raise InputError("not-a-knob", message, value=name)
         if knob not in known:
-            raise InputError(f"model '{name}': there is no knob '{knob}'{_nearest(knob, known)}")
+            message = f"model '{name}': there is no knob '{knob}'{_hint(knob, known)}"
+            raise InputError("unknown-knob", message, value=name, suggestion=nearest(knob, known))
         if knob in given:
-            raise InputError(f"model '{name}': {knob} is given twice")
+            raise InputError("duplicate-knob", f"model '{name}': {knob} is given twice", value=name)
         if not re.fullmatch("[0-9]{1,9}", value):
-            raise InputError(f"model '{name}': {knob}={value} is not a whole number from 1 to {LIMITS[knob]}")
+            message = f"model '{name}': {knob}={value} is not a whole number from 1 to {LIMITS[knob]}"
+            raise InputError("not-a-whole-number", message, value=name)
         given[knob] = int(value)
     return SHAPES[family](**given)
 
@@ -363,7 +370,7 @@ def _divisors(number: int) -> list[int]:
     return [candidate for candidate in range(1, LIMITS["heads"] + 1) if number % candidate == 0]
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def _hint(name: str, known: Iterable[str]) -> str:
     known = list(known)
     guess = nearest(name, known)
     return f": did you mean '{guess}'?" if guess else f"; known are {', '.join(known)}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import InputError, PacelineError
+from paceline.core.network import FromNetwork, shorten
 from paceline.models import generated, registry
 from paceline.models.base import ModelSpec, Scale, Workload
 
@@ -21,17 +23,41 @@ def is_reference(name: str) -> bool:
     return ":" in name and not name.startswith(generated.PREFIX)
 
 
-def find_model(name: str, *, allow_import: bool) -> ModelSpec:
-    """A model of the zoo by its name, a generated one, or the user's own where importing it is allowed."""
+def _network_name(name: str) -> str:
+    """Why a job from the network may not ask for this model; empty where it may."""
+    if is_reference(name):
+        return f"= {shorten(name)} would import code; name a model of the zoo"
+    if not _GENERATED.fullmatch(name):
+        return f"= {shorten(name)} has invalid characters"
+    return "would name a file" if ".." in name else ""
+
+
+_GENERATED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:=,-]{0,199}")
+MODEL_NAME = FromNetwork(_network_name)  # for parameters that name a model
+
+
+def find_model(name: str, *, allow_import: bool, key: str = "model") -> ModelSpec:
+    """A model of the zoo by its name, a generated one, or the user's own where importing it is allowed.
+
+    A refusal names the parameter that the model was given as.
+    """
+    try:
+        return _found(name, allow_import)
+    except InputError as error:
+        raise error.within("", key=key) from error.__cause__
+
+
+def _found(name: str, allow_import: bool) -> ModelSpec:
     if name.startswith(generated.PREFIX):
         return generated.generated_model(name)
     if not is_reference(name):
         return registry().get(name)
     if not allow_import:
-        raise InputError(
+        message = (
             f"model '{name}' is refused: a model given as module:factory runs code, "
             "so it is taken only from the command line or a local suite"
         )
+        raise InputError("not-from-network", message, value=name)
     return load_user_model(name)
 
 
@@ -46,7 +72,8 @@ def load_user_model(reference: str) -> ModelSpec:
     if isinstance(factory, ModelSpec):
         return factory
     if not callable(factory):
-        raise InputError(f"model '{reference}' is {_a(factory)}, not a function: {_SHAPE}")
+        message = f"model '{reference}' is {_a(factory)}, not a function: {_SHAPE}"
+        raise InputError("not-a-function", message, value=reference)
     takes_scale = _takes_scale(reference, factory)
 
     def build(scale: Scale) -> Workload:
@@ -61,7 +88,8 @@ def load_user_model(reference: str) -> ModelSpec:
         except PacelineError:
             raise
         except Exception as error:
-            raise InputError(f"model '{reference}' failed when called: {type(error).__name__}: {error}") from error
+            message = f"model '{reference}' failed when called: {type(error).__name__}: {error}"
+            raise InputError("failing-factory", message, value=reference) from error
         if isinstance(probe, ModelSpec):
             return probe
         _checked(reference, probe)
@@ -78,7 +106,7 @@ def _attribute(reference: str) -> Any:
     module_name, colon, attribute = reference.partition(":")
     parts = module_name.split(".")
     if not colon or not attribute.isidentifier() or not all(part.isidentifier() for part in parts):
-        raise InputError(f"model '{reference}' is malformed: {_SHAPE}")
+        raise InputError("malformed-reference", f"model '{reference}' is malformed: {_SHAPE}", value=reference)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -87,21 +115,21 @@ def _attribute(reference: str) -> Any:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise InputError(f"model '{reference}': its module needs '{error.name}', which is not installed") from error
-        raise InputError(
-            f"model '{reference}': there is no module '{error.name}' in {here} or among the installed packages"
-        ) from error
+            message = f"model '{reference}': its module needs '{error.name}', which is not installed"
+            raise InputError("missing-dependency", message, value=reference) from error
+        message = f"model '{reference}': there is no module '{error.name}' in {here} or among the installed packages"
+        raise InputError("missing-module", message, value=reference) from error
     except (Exception, SystemExit) as error:
-        raise InputError(
-            f"model '{reference}': importing '{module_name}' failed: {type(error).__name__}: {error}"
-        ) from error
+        message = f"model '{reference}': importing '{module_name}' failed: {type(error).__name__}: {error}"
+        raise InputError("failing-import", message, value=reference) from error
     try:
         return getattr(module, attribute)
     except AttributeError as error:
         public = ", ".join(sorted(name for name in vars(module) if not name.startswith("_"))[:20])
-        raise InputError(
+        message = (
             f"model '{reference}': module '{module_name}' has no '{attribute}'; it has {public or 'no public names'}"
-        ) from error
+        )
+        raise InputError("missing-attribute", message, value=reference) from error
 
 
 def _takes_scale(reference: str, factory: Callable[..., Any]) -> bool:
@@ -117,9 +145,10 @@ def _takes_scale(reference: str, factory: Callable[..., Any]) -> bool:
         and parameter.name != "scale"
     ]
     if required:
-        raise InputError(
+        message = (
             f"model '{reference}' needs {', '.join(required)}: a factory takes no arguments, or only the keyword scale"
         )
+        raise InputError("factory-needs-arguments", message, value=reference)
     return any(
         parameter.kind is parameter.VAR_KEYWORD
         or (parameter.name == "scale" and parameter.kind is not parameter.POSITIONAL_ONLY)
@@ -135,9 +164,10 @@ def _promises_workload(factory: Callable[..., Any]) -> bool:
 def _checked(reference: str, built: object) -> Workload:
     if isinstance(built, Workload):
         return built
-    raise InputError(
+    message = (
         f"model '{reference}' returned {_a(built)}: return a paceline.models.Workload or a paceline.models.ModelSpec"
     )
+    raise InputError("not-a-workload", message, value=reference)
 
 
 def _a(value: object) -> str:

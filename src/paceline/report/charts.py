@@ -3,39 +3,17 @@
 from __future__ import annotations
 
 import html
-import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
 
-from paceline.analysis.figures import Figure
-from paceline.analysis.summary import Row
 from paceline.core.errors import MissingDependency
-from paceline.core.metric import Better
-from paceline.core.quantity import show_count
-from paceline.report.text import (
-    axis_scale,
-    clean,
-    heading,
-    humanize,
-    one_line,
-    show_figure,
-    show_relative,
-)
+from paceline.report.text import clean
 
-BARS = 60  # of one metric at most; nobody reads more
-BARS_WIDTH = 540
-ROOM, MOST_ROOM = 250, 380  # beside the bars, for the names of cases
-_LETTER = 6.4  # pixels that a letter of a name takes, on average
-_LINE, _MOST_LINES = int(MOST_ROOM / _LETTER), 3  # letters of a long name on a line, and its lines
-_LINE_HEIGHT = 14
-# Letters that are no wider than this in any font of a page; of others, each may take twice as much.
-_NARROW, _NARROW_LETTERS = 7.9, frozenset("abcdefghijklnopqrstuvxyz0123456789_ .,:;/-[]()")
 PLOTTED = 2000  # samples at most; more would only make the file larger
 
 # Each role has a colour of its own, so that a style sheet can give it another one for a dark page.
@@ -63,6 +41,28 @@ CONFIG: Spec = {
     "title": {"color": INK, "fontSize": 13, "fontWeight": 600, "subtitleColor": MUTED, "subtitleFontSize": 12},
 }
 
+# The style sheet gives each of them another shade on a dark page.
+LINES = (ACCENT, "#b4451f", "#1d7a4a", "#7b3fb5", "#8a6d00", "#0d7f8c", "#b02a6b", "#6b4a2f")
+WIDTH = 700  # of a chart with lines
+LABEL_LIMIT = 340  # of a name beside a bar or in a legend: what tells it from the others is often at its end
+MS = 1e-3
+WIDE_LATENCIES = 8.0  # from this ratio on, latencies of light loads would lie on the ground of a linear axis
+
+LEGEND: Spec = {
+    "title": None,
+    "orient": "bottom",
+    "direction": "horizontal",
+    "labelColor": INK,
+    "labelFontSize": 12,
+    "labelLimit": 230,
+    "symbolType": "circle",
+    "symbolStrokeWidth": 0,
+    "symbolSize": 70,
+    "symbolOpacity": 1,
+    "columnPadding": 18,
+    "offset": 10,
+}
+
 
 @dataclass(frozen=True)
 class Chart:
@@ -75,141 +75,97 @@ class Chart:
     svg: str = ""  # the drawing itself, of a chart that needs no specification
 
 
-def overview(cases: Sequence[Row]) -> Chart | None:
-    """Every headline with its interval; one panel for each metric and unit, since others cannot be compared."""
-    panels: dict[tuple[str, str, Better], list[Row]] = {}
-    for row in cases:
-        if row.headline and math.isfinite(row.headline.value):
-            metric = row.headline.metric
-            panels.setdefault((metric.name, metric.unit, metric.better), []).append(row)
-    if not panels:
-        return None
-    notes = []
-    names = [name for name, _, _ in panels]
-    for (name, unit, better), rows in panels.items():
-        if len(rows) > BARS:
-            metric_name = humanize(name) + (f" in {unit}" if unit and names.count(name) > 1 else "")
-            notes.append(f"The {BARS} best of {len(rows):,} cases by {metric_name} are drawn.")
-            rows.sort(key=lambda row: row.headline.value if row.headline else 0.0, reverse=better is not Better.LOWER)
-            del rows[BARS:]
-    shown = [row for rows in panels.values() for row in rows]
-    # Layouts and generated models have long names that differ at their ends: they take room from the bars.
-    room = min(MOST_ROOM, max(ROOM, _LETTER * max(len(one_line(row.label)) for row in shown)))
-    specs = [_panel(name, unit, better, rows, room) for (name, unit, better), rows in panels.items()]
-    return Chart(
-        spec={"vconcat": specs, "spacing": 26, "config": CONFIG},
-        title="Result of each case with its interval",
-        description="; ".join(f"{one_line(row.label)}: {show_figure(row.headline)}" for row in shown if row.headline),
-        notes=tuple(notes),
-    )
+def framed(title: str, subtitle: str | list[str], spec: Spec) -> Spec:
+    """A chart under its title."""
+    head = {"text": title, "subtitle": subtitle, "anchor": "start", "frame": "group", "offset": 12}
+    return {"config": CONFIG, "title": head, **spec}
 
 
-def _panel(name: str, unit: str, better: Better, rows: Sequence[Row], room: float) -> Spec:
-    figures = [row.headline for row in rows if row.headline]
-    scale, label = axis_scale(unit, max(abs(figure.value) for figure in figures))
-    broken = {label: _lines(label) for label in (one_line(row.label) for row in rows)}
-    most = max(len(lines) for lines in broken.values())
-    values = []
-    for row, figure in zip(rows, figures, strict=True):
-        interval = figure.interval
-        values.append(
-            {
-                "case": one_line(row.label),
-                "value": figure.value / scale,
-                "low": (interval.low if interval else figure.value) / scale,
-                "high": (interval.high if interval else figure.value) / scale,
-                "text": _bar_text(row, figure, scale),
-                "doubt": bool(row.doubts),
-            }
-        )
-    colour = {"condition": {"test": "datum.doubt", "value": DOUBT}, "value": ACCENT}
-    y = {
-        "field": "case",
+def coloured(
+    names: Sequence[str], colours: Sequence[str] = LINES, *, field: str = "case", style: Spec | None = None
+) -> Spec:
+    """A colour for each name, with a legend where there are several."""
+    return {
+        "field": field,
         "type": "nominal",
         "sort": None,
-        "axis": {
-            "title": None,
-            "domainColor": MUTED,
-            "ticks": False,
-            "labelColor": INK,
-            "labelLimit": _limit(list(broken), room) if most == 1 else room,
-            "labelPadding": 10,
-            "minExtent": 190,
-            **(_broken(broken) if most > 1 else {}),
+        "scale": {"domain": list(names), "range": list(colours[: len(names)])},
+        "legend": LEGEND | {"labelLimit": LABEL_LIMIT} | (style or {}) | {"columns": legend_columns(names)}
+        if len(names) > 1
+        else None,
+    }
+
+
+def names_axis(field: str = "case", **style: Any) -> Spec:
+    """A row for each name, in the order of the data; its name stands to the left."""
+    axis = {"title": None, "domainColor": MUTED, "ticks": False, "labelColor": INK, "labelLimit": LABEL_LIMIT}
+    return {"field": field, "type": "nominal", "sort": None, "axis": axis | {"labelPadding": 10} | style}
+
+
+def words_beside(y: Spec, x: Spec, dx: int = 8) -> Spec:
+    """The field `text` of each row, to the right of where x is."""
+    mark = {"type": "text", "align": "left", "baseline": "middle", "dx": dx, "color": INK, "fontSize": 12}
+    return {"mark": mark, "encoding": {"y": y, "x": x, "text": {"field": "text", "type": "nominal"}}}
+
+
+def interval_bars(y: Spec, colour: Spec) -> list[Spec]:
+    """A bar from zero to each `value`, its interval from `low` to `high`, and its `text`."""
+    x: Spec = {"type": "quantitative", "axis": None}
+    return [
+        {
+            "mark": {"type": "bar", "height": 15, "cornerRadiusEnd": 2},
+            "encoding": {"y": y, "x": x | {"field": "value", "scale": {"zero": True}}, "color": colour},
         },
-    }
-    x = {
-        "field": "value",
-        "type": "quantitative",
-        "scale": {"zero": True},
-        "axis": None,  # every bar tells its value
-    }
-    title = heading(humanize(name)) + (f", {label}" if label else "")
-    return {
-        "title": {
-            "text": title,
-            "subtitle": f"{better.value} is better" if better is not Better.NEITHER else "",
-            "anchor": "start",
-            "frame": "group",
-            "offset": 8,
+        {
+            "mark": {"type": "errorbar", "ticks": {"color": INK, "size": 9}, "rule": {"color": INK, "size": 1.5}},
+            "encoding": {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}},
         },
-        "data": {"values": values},
-        "width": BARS_WIDTH - (room - ROOM),
-        "height": {"step": max(30, _LINE_HEIGHT * most + 8)},
-        "layer": [
-            {
-                "mark": {"type": "bar", "height": 15, "cornerRadiusEnd": 2},
-                "encoding": {"y": y, "x": x, "color": colour},
-            },
-            {
-                "mark": {"type": "errorbar", "ticks": {"color": INK, "size": 9}, "rule": {"color": INK, "size": 1.5}},
-                "encoding": {
-                    "y": y,
-                    "x": {"field": "low", "type": "quantitative", "axis": None},
-                    "x2": {"field": "high"},
-                },
-            },
-            {
-                "mark": {"type": "text", "align": "left", "baseline": "middle", "dx": 8, "color": INK, "fontSize": 12},
-                "encoding": {
-                    "y": y,
-                    "x": {"field": "high", "type": "quantitative", "axis": None},
-                    "text": {"field": "text", "type": "nominal"},
-                },
-            },
-        ],
-    }
+        words_beside(y, x | {"field": "high"}),
+    ]
 
 
-def _lines(name: str) -> list[str]:
-    """A name on as many lines as it needs: what tells it from the others is often at its end."""
-    return wrap(name, _LINE, break_on_hyphens=False, max_lines=_MOST_LINES, placeholder=" …") or [name]
+def legend_columns(names: Sequence[str]) -> int:
+    """As many as fit beside each other under the chart."""
+    widest = 7 * max(len(name) for name in names) + 36
+    return max(1, min(len(names), WIDTH // widest))
 
 
-def _broken(lines: Mapping[str, list[str]]) -> Spec:
-    """Each name on its lines, which stand beside its bar together."""
-    raised = {name: -_LINE_HEIGHT / 2 * (len(parts) - 1) for name, parts in lines.items()}
+def decades(smallest: float, largest: float) -> list[float]:
+    """Powers of ten, with their doubles and fives where few decades are spanned."""
+    first, last = math.floor(math.log10(smallest)), math.ceil(math.log10(largest))
+    steps = (1.0, 2.0, 5.0) if last - first <= 3 else (1.0,)
+    return [step * 10.0**power for power in range(first, last + 1) for step in steps]
+
+
+def latency_scale(values: Sequence[float]) -> Spec:
+    """An axis of latencies in milliseconds, logarithmic where they differ widely."""
+    low, high = min(values), max(values)
+    if low <= 0 or high < WIDE_LATENCIES * low:
+        return {"scale": {"zero": True}, "axis": {}}
     return {
-        "labelExpr": f"{json.dumps(lines)}[datum.label]",
-        "labelOffset": {"expr": f"{json.dumps(raised)}[datum.value]"},
-        "labelLineHeight": _LINE_HEIGHT,
+        "scale": {"type": "log", "nice": False, "padding": 10},
+        "axis": ticks(low, high),
     }
 
 
-def _limit(names: Sequence[str], room: float) -> float | Spec:
-    """The limit of names that may need one: to measure a name takes milliseconds, and most are short beyond doubt."""
-    long = [len(name) for name in names if _most_width(name) > room]
-    return {"expr": f"length(datum.label) < {min(long)} ? 0 : {room}"} if long else 0
+def ticks(low: float, high: float) -> Spec:
+    """Round numbers for a logarithmic axis, closer where it spans little."""
+    fine = [digit * 10.0**power for power in range(-6, 9) for digit in (1, 1.5, 2, 3, 4, 5, 6, 8)]
+    for values in (decades(low, high), fine):
+        inside = [value for value in values if low <= value <= high]
+        if len(inside) > 1:
+            return {"values": inside, "format": "~g"}
+    return {"format": "~g"}
 
 
-def _most_width(name: str) -> float:
-    return sum(_NARROW if letter in _NARROW_LETTERS else 2 * _NARROW for letter in name)
-
-
-def _bar_text(row: Row, figure: Figure, scale: float) -> str:
-    kinds = ", ".join(dict.fromkeys(one_line(doubt.kind) for doubt in row.doubts))
-    parts = [show_count(figure.value / scale), show_relative(figure.relative), f"· {kinds}" if kinds else ""]
-    return " ".join(part for part in parts if part)
+def stacked(charts: Sequence[Chart]) -> Chart:
+    """Several charts as one, each with its own scales and legends."""
+    if len(charts) == 1:
+        return charts[0]
+    specs = [{key: value for key, value in chart.spec.items() if key != "config"} for chart in charts]
+    apart = dict.fromkeys(("color", "shape", "fillOpacity"), "independent")
+    spec = {"vconcat": specs, "spacing": 44, "config": CONFIG, "resolve": {"scale": apart, "legend": apart}}
+    return Chart(spec, "; ".join(chart.title for chart in charts), "; ".join(chart.description for chart in charts))
 
 
 def thinned(values: Sequence[float] | np.ndarray[Any, np.dtype[np.float64]], limit: int = PLOTTED) -> list[int]:

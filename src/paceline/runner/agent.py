@@ -14,7 +14,7 @@ from typing import Any
 
 from paceline.core.case import Case
 from paceline.core.errors import InputError
-from paceline.machine.orders import Orders
+from paceline.remote.agent import Orders
 from paceline.runner.execute import CaseExecution, free_port
 from paceline.runner.network import bound_to, is_loopback, own_address
 from paceline.runner.run import imports_of
@@ -49,7 +49,7 @@ class Agent:
         self._orders.obey(obey)
 
     def _hello(self, order: Words) -> Words:
-        from paceline.machine import gpu_count
+        from paceline.devices import counts
 
         # What the command was given counts here, too, as far as this host has it.
         os.environ.update(order["environment"])
@@ -58,7 +58,7 @@ class Agent:
         sys.path[:0] = [folder for folder in order["path"] if folder not in sys.path]
         with suppress(OSError):
             os.chdir(order["folder"] if Path(order["folder"]).is_dir() else Path.home())
-        return {"hello": {"version": VERSION, "gpus": gpu_count()}}
+        return {"hello": {"version": VERSION, "devices": counts()}}
 
     def _describe(self, _order: Words) -> Words:
         from paceline.machine import describe
@@ -78,9 +78,10 @@ class Agent:
             with socket.create_connection(where, timeout=REACH_SECONDS) as connection:
                 own = str(connection.getsockname()[0])
         except OSError as error:
-            raise InputError(
+            message = (
                 f"cannot reach the first host at {where[0]}, port {where[1]}: {error}; try another --master-address"
-            ) from None
+            )
+            raise InputError("cannot-reach", message, key="--master-address", value=where[0]) from None
         own = own.removeprefix("::ffff:")
         self._network = {} if is_loopback(own) else bound_to(own)
         return {"address": own}
@@ -90,7 +91,8 @@ class Agent:
         try:
             own = own_address(order["address"])
         except OSError as error:
-            raise InputError(f"finds no way to {order['address']}: {error}") from None
+            message = f"finds no way to {order['address']}: {error}"
+            raise InputError("no-route", message, value=order["address"]) from None
         self._network = {} if is_loopback(own) else bound_to(own)
         if self._door is not None:
             self._door.close()

@@ -62,7 +62,7 @@ def run_rank(order: dict[str, Any], channel: Channel) -> None:
         from paceline.benchmarks import find
 
         benchmark = find(case.benchmark)
-        parameters = benchmark.Parameters.read(case.parameters, case.title)
+        parameters = benchmark.Parameters.read(case.parameters)
         random.seed(case.parameters.get("seed", 0))
         # A device's driver maps more address space than there is memory; only the host's own work can be limited.
         beside = int(order["environment"].get("LOCAL_WORLD_SIZE", case.ranks))

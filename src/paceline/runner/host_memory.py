@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.core.probe import ROOT, read_table
 from paceline.machine import cgroup
-from paceline.machine.probe import ROOT, read_table
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.case import Case
-from paceline.core.errors import InputError
+from paceline.core.errors import InputError, located
 from paceline.core.record import Cause, CauseKind, Outcome
-from paceline.machine.agents import START_SECONDS, Agents, HostTrouble
-from paceline.machine.remote import LOCAL, RemoteAgent, RemoteShell
+from paceline.remote.hosts import LOCAL, START_SECONDS, Agents, HostTrouble, RemoteAgent, RemoteShell
 from paceline.runner.execute import AFTERMATH_SECONDS, LINGER_SECONDS, CaseEnd, Failure
 from paceline.runner.network import own_address
 from paceline.runner.server import WarmServer
@@ -26,6 +25,7 @@ LATE_SECONDS = LINGER_SECONDS + 10.0  # a host ends its ranks by itself; one tha
 
 # What steers collectives and threads on every host as it does here.
 _FORWARDED = ("NCCL_", "GLOO_", "TORCH_", "OMP_")
+_FLAG = "--hosts"
 _HOST = re.compile(r"(?P<name>[^\s:,\[\]]+|\[[0-9a-fA-F:.%]+\])(?::(?P<slots>\d+))?")
 _HOST_LINE = re.compile(r"(?P<name>\S+)(?:\s+slots\s*=\s*(?P<slots>\d+))?")
 
@@ -47,28 +47,34 @@ class Host:
 
 def read_hosts(text: str) -> list[Host]:
     """`a,b:2`, or a file with a host in each line, like `a slots=2`."""
+    with located(f"--hosts {text}"):
+        return _read_hosts(text)
+
+
+def _read_hosts(text: str) -> list[Host]:
     path = Path(text)
     if path.is_file():
         lines = (line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
         parts, pattern, form = [line for line in lines if line], _HOST_LINE, "a slots=2"
     elif "/" in text:
-        raise InputError(f"--hosts {text}: there is no such file")
+        raise InputError("missing-file", "there is no such file", key=_FLAG, value=text)
     else:
         parts, pattern, form = text.split(","), _HOST, "a,b:2"
     hosts = []
-    for part in parts:
-        found = pattern.fullmatch(part.strip())
+    for part in map(str.strip, parts):
+        found = pattern.fullmatch(part)
         if found is None or part.startswith("-"):
-            raise InputError(f"--hosts {text}: '{part.strip()}' is no host; write {form}")
+            raise InputError("not-a-host", f"'{part}' is not a host; write {form}", key=_FLAG, value=part)
         slots = int(found["slots"]) if found["slots"] else None
         if slots == 0:
-            raise InputError(f"--hosts {text}: '{part.strip()}' has no rank; leave the host out")
+            raise InputError("host-without-ranks", f"'{part}' has no rank; leave the host out", key=_FLAG, value=part)
         hosts.append(Host(found["name"], slots))
     names = [host.name for host in hosts]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise InputError(f"--hosts {text}: {twice} stands twice; for several ranks on it, write {twice}:2")
+        message = f"duplicate host '{twice}'; for several ranks on it, write {twice}:2"
+        raise InputError("duplicate-host", message, key=_FLAG, value=twice, suggestion=f"{twice}:2")
     if not hosts:
-        raise InputError(f"--hosts {text} names no host")
+        raise InputError("no-hosts", "there is no host in it", key=_FLAG, value=text)
     return hosts
 
 
@@ -88,7 +94,7 @@ class HostRanks:
     def __init__(self, hosts: Sequence[Host], shell: RemoteShell, master: str | None) -> None:
         self._agents = Agents(shell, AGENT)
         self._places: list[_Place] = []
-        self.gpus = 0  # of the first host
+        self.devices: dict[str, int] = {}  # of the first host, by kind
         self._master = master or _master_address(hosts)
         try:
             for host in hosts:
@@ -131,8 +137,11 @@ class HostRanks:
         for case in cases:
             if case.ranks not in (1, self.size):
                 raise InputError(
+                    "wrong-number-of-ranks",
                     f"{case.benchmark} {case.title} is for {case.ranks} ranks, but --hosts gives {self.size}: "
-                    "name other hosts, or their slots like a:2"
+                    "name other hosts, or their slots like a:2",
+                    key=_FLAG,
+                    value=self.size,
                 )
 
     def execute(self, _server: WarmServer, case: Case, on_progress: Callable[[Words], None]) -> CaseEnd:
@@ -161,9 +170,9 @@ class HostRanks:
         found = self._agents.greet([place.agent for place in places], {"environment": environment})
         for place in places:
             hello = found[place.agent]
-            place.slots = place.host.slots or max(1, hello["gpus"])
+            place.slots = place.host.slots or max(1, next(iter(hello["devices"].values()), 0))
             if place is self._places[0]:
-                self.gpus = hello["gpus"]
+                self.devices = hello["devices"]
 
     def _number(self) -> None:
         rank = 0
@@ -269,9 +278,8 @@ def _master_address(hosts: Sequence[Host]) -> str:
     try:
         return own_address(hosts[1].address)
     except OSError as error:
-        raise InputError(
-            f"which address {hosts[1].name} reaches this host by is not known ({error}); give --master-address"
-        ) from None
+        message = f"which address {hosts[1].name} reaches this host by is not known ({error}); give --master-address"
+        raise InputError("unknown-own-address", message, key="--master-address") from None
 
 
 def _failure(place: _Place, case: Case, message: str, detail: str = "") -> Failure:

@@ -77,7 +77,8 @@ class World:
         try:
             world = cls._told(environment)
         except (KeyError, ValueError, IndexError) as error:
-            raise InputError(f"the launcher's environment cannot be read: {error}") from None
+            message = f"the launcher's environment cannot be read: {error}"
+            raise InputError("unreadable-launcher-environment", message) from None
         return world if world is not None and world.size > 1 else None
 
     @classmethod
@@ -112,8 +113,10 @@ class World:
         )
         if world.nodes > 1 and "MASTER_ADDR" not in environment:
             raise InputError(
+                "missing-master-address",
                 f"{world.size} processes were started on {world.nodes} hosts, but nothing says where they meet: "
-                "set MASTER_ADDR to an address of the first rank's host (mpirun: -x MASTER_ADDR=...)"
+                "set MASTER_ADDR to an address of the first rank's host (mpirun: -x MASTER_ADDR=...)",
+                key="MASTER_ADDR",
             )
         return world
 
@@ -140,8 +143,11 @@ class JoinedRanks:
             self._network = self._find_network() if world.nodes > 1 else {}
         except (RuntimeError, OSError) as error:  # torch's own are RuntimeErrors
             raise InputError(
+                "ranks-did-not-meet",
                 f"rank {world.rank} did not meet the other {world.size - 1} at {world.address}:{world.port}: "
-                f"{str(error).splitlines()[0]}; set MASTER_ADDR and MASTER_PORT to where all of them reach rank 0"
+                f"{str(error).splitlines()[0]}; set MASTER_ADDR and MASTER_PORT to where all of them reach rank 0",
+                key="MASTER_ADDR",
+                value=world.address,
             ) from None
         self._store.set_timeout(timedelta(seconds=PATIENCE_SECONDS))
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from paceline.benchmarks import find
+from paceline.core.benchmark import described
 from paceline.core.case import Case
 from paceline.core.errors import StoreError
 from paceline.core.record import Cause, Outcome, Record
@@ -131,7 +132,7 @@ class SuiteRun:
             return None
         result = end.result()
         conditions = result.facts.pop("conditions", {})
-        return Record(
+        record = Record(
             run_id=self.run.id,
             case=case,
             attempt=attempt,
@@ -144,6 +145,7 @@ class SuiteRun:
             doubts=result.doubts,
             conditions=conditions,
         )
+        return described(record, self.run.environment)
 
     def _keep(self, record: Record) -> None:
         try:

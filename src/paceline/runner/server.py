@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.core.errors import PacelineError
+from paceline.devices import fork_environment
 from paceline.runner.channel import Channel
 
 
@@ -91,8 +92,7 @@ class WarmServer:
                 [sys.executable, "-P", "-m", "paceline.runner.warm", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                # Asking the runtime whether there is a GPU would spoil it for every fork; NVML's answer does not.
-                env=os.environ | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
+                env=os.environ | fork_environment(),
                 start_new_session=True,
             )
             theirs.close()

@@ -9,13 +9,13 @@ from typing import Any
 
 import yaml
 
-from paceline.core.errors import InputError, unknown
+from paceline.core.errors import InputError, located, unknown
 from paceline.core.registry import providers
 from paceline.core.suite import Suite
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML in which a key that stands twice is an error, not a silent last word."""
+    """YAML in which a duplicate key is an error, not a silent last word."""
 
 
 def _mapping(loader: _StrictLoader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -25,7 +25,10 @@ def _mapping(loader: _StrictLoader, node: yaml.MappingNode, deep: bool = False) 
             continue
         key = loader.construct_object(key_node, deep=True)
         if isinstance(key, str | int | float | bool) and key in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"the key '{key}' stands twice", key_node.start_mark)
+            place = f"line {key_node.start_mark.line + 1}"
+            raise InputError(
+                "duplicate-key", f"duplicate key '{key}'; leave one of them out", where=place, key=str(key)
+            )
         seen.add(str(key) if isinstance(key, list | dict) else key)
     return dict(yaml.SafeLoader.construct_mapping(loader, node, deep=True))
 
@@ -35,16 +38,18 @@ _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _m
 
 def read_yaml(text: str, where: str) -> Any:
     """Parse YAML; a mistake is refused with its line."""
-    try:
-        return yaml.load(text, Loader=_StrictLoader)
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        hint = "; YAML is indented with spaces, not with tabs" if "'\\t'" in (error.problem or "") else ""
-        raise InputError(f"{where}{line}: not valid YAML: {error.problem}{hint}") from None
-    except RecursionError:
-        raise InputError(f"{where}: not valid YAML: brackets within brackets, deeper than can be read") from None
-    except (yaml.YAMLError, ValueError) as error:  # a date that does not exist is a plain ValueError
-        raise InputError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from None
+    with located(where):
+        try:
+            return yaml.load(text, Loader=_StrictLoader)
+        except yaml.MarkedYAMLError as error:
+            line = f"line {error.problem_mark.line + 1}" if error.problem_mark else ""
+            hint = "; YAML is indented with spaces, not with tabs" if "'\\t'" in (error.problem or "") else ""
+            raise InputError("not-yaml", f"not valid YAML: {error.problem}{hint}", where=line) from None
+        except RecursionError:
+            message = "not valid YAML: brackets within brackets, deeper than can be read"
+            raise InputError("too-deep", message) from None
+        except (yaml.YAMLError, ValueError) as error:  # a date that does not exist is a plain ValueError
+            raise InputError("not-yaml", f"not valid YAML: {' '.join(str(error).split())}") from None
 
 
 @lru_cache(maxsize=1)
@@ -69,9 +74,12 @@ def load_suite(name: str) -> Suite:
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            raise InputError(f"there is no suite file '{name}'; 'paceline list suites' names those that ship") from None
+            message = f"there is no suite file '{name}'; 'paceline list suites' names those that ship"
+            raise InputError("missing-file", message, value=name) from None
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"the suite file '{name}' cannot be read: {error}") from None
+            raise InputError(
+                "unreadable-file", f"the suite file '{name}' cannot be read: {error}", value=name
+            ) from None
         return Suite.read(read_yaml(text, name), name)
     if name not in shipped():
         raise unknown("suite", name, shipped())

@@ -1,4 +1,4 @@
-"""A job: a suite that somebody submitted, the states it goes through, and the one function that changes them.
+"""A job: the request that somebody submits, the job that it becomes, and the one function that changes its state.
 
                  placed            began             ended
     queued ----------------> placed ------> running --------> succeeded | failed
@@ -19,13 +19,24 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
 from paceline.core.errors import PacelineError
+from paceline.core.suite import Here
 
 LEASE = timedelta(seconds=30)  # how long a follower may be silent before its job is given to another
 MOST_ATTEMPTS = 3
 STOPPED = "it was told to stop"  # what a follower says of an attempt that it did not end by itself
+JOB_ID = r"^[A-Za-z0-9][A-Za-z0-9-]{0,39}$"
+
+_Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+_Tag = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,63}$")]
+
+
+class StrictModel(BaseModel):
+    """Base of what is stored or sent: it does not change, and an unknown key is a mistake."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class JobState(StrEnum):
@@ -74,10 +85,8 @@ _REMEDIES = {
 }
 
 
-class JobFailure(BaseModel):
+class JobFailure(StrictModel):
     """Why a job failed, in words a person can act on."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: FailureKind
     message: str
@@ -91,10 +100,8 @@ class JobFailure(BaseModel):
         return given
 
 
-class MachineNeeds(BaseModel):
+class MachineNeeds(StrictModel):
     """What the machine of a job must have."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     gpu: str = ""  # part of the model's name, as in h200; empty is any machine
     gpus: int = Field(default=0, ge=0, le=1024)  # per node
@@ -103,11 +110,31 @@ class MachineNeeds(BaseModel):
     nodes: int = Field(default=1, ge=1, le=4096)
     whole_node: bool = False
 
+    def here(self, kind: str | None = None) -> Here:
+        """What a suite expands to on machines that just meet these needs, with devices of this kind."""
+        gpus = self.gpus or (1 if self.gpu else 0)
+        world = self.nodes * max(1, gpus) if self.nodes > 1 else 1
+        return Here.with_devices(gpus, kind, world=world, nodes=self.nodes)
 
-class Job(BaseModel):
-    """What was submitted, and how far it is."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class JobRequest(StrictModel):
+    """A job to run, as somebody submits it."""
+
+    id: Annotated[str, StringConstraints(pattern=JOB_ID)] = Field(
+        description="Made by the one who sends it: the same id again submits nothing new"
+    )
+    suite: dict[str, JsonValue] | _Name = Field(description="The suite itself, or the name of one, or of a benchmark")
+    overrides: dict[str, JsonValue] = Field(default={}, description="Parameters to change in every case that has them")
+    needs: MachineNeeds = MachineNeeds()
+    priority: int = Field(default=0, ge=-100, le=100, strict=True)
+    tags: tuple[_Tag, ...] = Field(default=(), max_length=16)
+    only: tuple[_Name, ...] = Field(
+        default=(), max_length=64, description="Of the suite, the cases whose name has all words of one of these"
+    )
+
+
+class Job(StrictModel):
+    """What was submitted, and how far it is; the store keeps it as it is here."""
 
     id: str  # made by the client, so that sending it twice submits it once
     name: str  # of the suite
@@ -136,15 +163,13 @@ class Job(BaseModel):
         return self.run_ids[-1] if self.run_ids else None
 
 
-class Event(BaseModel):
+class _Event(StrictModel):
     """Base of what can happen to a job."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     at: datetime
 
 
-class Placed(Event):
+class Placed(_Event):
     """The scheduler chose followers; the run gets its id now, so that every record has a place to go."""
 
     kind: Literal["placed"] = "placed"
@@ -153,26 +178,26 @@ class Placed(Event):
     run_id: str
 
 
-class Began(Event):
+class Began(_Event):
     """The follower has begun to measure."""
 
     kind: Literal["began"] = "began"
 
 
-class Renewed(Event):
+class Renewed(_Event):
     """The follower was heard of; this is the only event that is not kept in the history."""
 
     kind: Literal["renewed"] = "renewed"
 
 
-class Ended(Event):
+class Ended(_Event):
     """The follower is through with it."""
 
     kind: Literal["ended"] = "ended"
     failure: JobFailure | None = None
 
 
-class Lost(Event):
+class Lost(_Event):
     """The follower died, was cut off, or let its lease run out."""
 
     kind: Literal["lost"] = "lost"
@@ -180,14 +205,14 @@ class Lost(Event):
     cause: FailureKind = FailureKind.LOST  # why the job fails if that was the last attempt
 
 
-class Cancelled(Event):
+class Cancelled(_Event):
     """Somebody wants it to stop."""
 
     kind: Literal["cancelled"] = "cancelled"
     by: str = ""
 
 
-class Refused(Event):
+class Refused(_Event):
     """It can never run."""
 
     kind: Literal["refused"] = "refused"
@@ -240,10 +265,10 @@ def change(job: Job, event: JobEvent, *, most_attempts: int = MOST_ATTEMPTS, lea
     raise IllegalChange(f"job '{job.id}' is {job.state}: it cannot be {event.kind} now")
 
 
-def _now(job: Job, event: Event, state: JobState, **more: Any) -> Job:
+def _now(job: Job, event: _Event, state: JobState, **more: Any) -> Job:
     return job.model_copy(update={"state": state, "state_at": event.at, "version": job.version + 1, **more})
 
 
-def _at_rest(job: Job, event: Event, state: JobState, **more: Any) -> Job:
+def _at_rest(job: Job, event: _Event, state: JobState, **more: Any) -> Job:
     """No follower has it any more."""
     return _now(job, event, state, followers=(), devices=(), lease_until=None, **more)

@@ -16,11 +16,9 @@ from heapq import nsmallest
 
 from paceline.core.errors import InputError, StoreError
 from paceline.core.quantity import show_duration
-from paceline.service import gangs
-from paceline.service.asking import Asking, Order
-from paceline.service.attempts import Attempts
 from paceline.service.engines.base import Engine, FollowerState, Item, Progress, Report
-from paceline.service.foreseeing import Foresight
+from paceline.service.follower_calls import Attempts, FollowerCalls, Order, Presence, next_step
+from paceline.service.job_store import JobStore
 from paceline.service.jobs import (
     LEASE,
     Cancelled,
@@ -31,12 +29,10 @@ from paceline.service.jobs import (
     Placed,
     Refused,
 )
-from paceline.service.keeping import KeptJobs
-from paceline.service.placing import follower_of, is_unheard_of, why_it_waits
-from paceline.service.presence import Presence
-from paceline.service.scheduler import turns
-from paceline.service.scheduler.cluster import Cluster
-from paceline.service.scheduler.state import Needs, Placement, Task
+from paceline.service.placement import DurationPredictor, is_unheard_of, scheduler_follower, why_it_waits
+from paceline.service.scheduler import events
+from paceline.service.scheduler.cluster import ClusterState
+from paceline.service.scheduler.state import Demand, JobPlacement, Needs
 from paceline.store.queue import FollowerRow
 from paceline.store.store import Store
 
@@ -67,11 +63,11 @@ class Leader:
         self._woken = threading.Event()
         self._closing = False
         self._is_leading = threading.Lock()
-        self._asking = Asking(engine)
-        self._jobs = KeptJobs(store, now, lease)
+        self._calls = FollowerCalls(engine)
+        self._jobs = JobStore(store, now, lease)
         self._presence = Presence(now, lease)
-        self._foresight = Foresight()
-        self._foresight.load(store)
+        self._durations = DurationPredictor()
+        self._durations.load(store)
         self.trouble = ""  # why nothing is accepted just now
         self._start_over()
 
@@ -81,12 +77,11 @@ class Leader:
         """Take a job; the same id again gives the one that was taken, and False."""
         with self._lock:
             if not self._jobs.submit(job):
-                standing = self.job(job.id)
-                if (standing.suite, standing.overrides, standing.only) != (job.suite, job.overrides, job.only):
-                    raise InputError(
-                        f"job '{job.id}' exists already with another suite; give this one an id of its own"
-                    )
-                return standing, False
+                earlier = self.job(job.id)
+                if (earlier.suite, earlier.overrides, earlier.only) != (job.suite, job.overrides, job.only):
+                    message = f"job '{job.id}' exists already with another suite; give this one an id of its own"
+                    raise InputError("duplicate-job", message, key="id", value=job.id)
+                return earlier, False
             with self._or_start_over():  # the job is kept, whatever happens to its place
                 if self._is_fresh:
                     self._enqueue(job)
@@ -100,11 +95,9 @@ class Leader:
             if job.state.is_final or job.stop_asked:
                 return job
             job = self._jobs.change(job, Cancelled(at=self._now(), by=by))
-            task = self._tasks.pop(job_id, None) if job.state.is_final else None
-            if task is not None:
+            if job.state.is_final and self._is_fresh and job_id in self._cluster.demands:
                 with self._or_start_over():
-                    if self._is_fresh:
-                        self._start(turns.cancelled(self._cluster, task, self._seconds()))
+                    self._start(events.cancelled(self._cluster, job_id, self._seconds()))
         self._woken.set()
         return job
 
@@ -130,34 +123,36 @@ class Leader:
             ends = [follower.running[job_id].ends_at for follower in followers]
         return datetime.fromtimestamp(max(ends), UTC) if ends else None
 
-    def waiting(self, limit: int) -> list[Task]:
-        """What waits, in the order of its turns, as far as one machine could run all of it."""
+    def waiting(self, limit: int) -> list[tuple[Job, float]]:
+        """The jobs that wait, in their order, as far as one machine could run all of them, with predicted seconds."""
         now = self._seconds()
 
-        def turn(task: Task) -> tuple[float, ...]:
-            due_at = self._cluster.queue_of(task.needs).due_at(task)
-            return (0, due_at) if due_at <= now else (1, -task.priority, task.seconds)
+        def rank(demand: Demand) -> tuple[float, ...]:
+            due_at = self._cluster.queue_of(demand.needs).due_at(demand)
+            return (0, due_at) if due_at <= now else (1, -demand.priority, demand.seconds)
 
         with self._lock:
-            return nsmallest(limit, self._cluster.waiting, key=turn)
+            first = nsmallest(limit, self._cluster.waiting, key=rank)
+            jobs = self._jobs.unfinished
+            return [(jobs[demand.id], demand.seconds) for demand in first if demand.id in jobs]
 
     def why_it_waits(self, job_id: str) -> str:
         """Why a job that waits cannot run on the machines that are here; empty if it only waits for its turn."""
         with self._lock:
-            task = self._tasks.get(job_id)
+            demand = self._cluster.demands.get(job_id)
             job = self._jobs.unfinished.get(job_id)
-            if task is None or job is None or job.state is not JobState.QUEUED or self._cluster.can_run(task.needs):
+            if demand is None or job is None or job.state is not JobState.QUEUED or self._cluster.can_run(demand.needs):
                 return ""
-            if task.needs not in self._unmet:
+            if demand.needs not in self._unmet:
                 here = [state for name, state in self._presence.here.items() if name in self._cluster.followers]
-                self._unmet[task.needs] = why_it_waits(job, here, self._presence.known.values())
-            return self._unmet[task.needs]
+                self._unmet[demand.needs] = why_it_waits(job.needs, here, self._presence.seen.values())
+            return self._unmet[demand.needs]
 
     def drained(self) -> dict[str, str]:
         """Followers that start nothing long, each with the job that they are kept free for."""
         with self._lock:
             reserved = self._cluster.reserved
-            return {follower.id: follower.reservation.task.id for follower in reserved if follower.reservation}
+            return {follower.id: follower.reservation.demand.id for follower in reserved if follower.reservation}
 
     # What happens by itself
 
@@ -181,17 +176,17 @@ class Leader:
                 self._woken.clear()
 
     def close(self) -> None:
-        """Stop leading; what runs goes on by itself and tells the next leader."""
+        """Stop leading; what runs goes on by itself and reports to the next leader."""
         self._closing = True
         self._woken.set()
-        with self._is_leading:  # nobody is spoken to any more
-            self._asking.close()
+        with self._is_leading:  # nobody is called any more
+            self._calls.close()
             self._engine.close()
 
     def step(self) -> None:
-        """Look once at every follower, take what they tell, and place what can be placed.
+        """Look once at every follower, take their reports, and place what can be placed.
 
-        Followers are spoken to without the lock: one that is slow to answer delays nobody who asks for something.
+        Followers are called without the lock: one that is slow to answer delays nobody who asks for something.
         """
         present = self._engine.followers()
         with self._lock:
@@ -199,14 +194,14 @@ class Leader:
                 self._start_over()
             self._see(present)
             asked = {follower: self._attempts.expected(follower) for follower in self._presence.here}
-        answers = self._asking.ask(asked)
+        answers = self._calls.poll(asked)
         with self._lock:
             if not self._is_fresh:  # since a change that somebody asked for meanwhile was not kept
                 return
             for follower in answers:
                 self._presence.hear(follower)
             # After they were asked: a leader that was held up itself must not blame those who wait for it. And before
-            # what they tell is taken: a gang that lost one of them must not be placed there once more.
+            # their reports are taken: a gang that lost one of them must not be placed there once more.
             self._part_with(self._presence.silent(self._cluster.followers))
             for follower, reports in answers.items():
                 self._attempts.forget(follower, asked[follower], reports)
@@ -216,9 +211,9 @@ class Leader:
             self._give_up_stuck()
             orders = [order for job in self._jobs.active() for order in self._look_after(job)]
             orders += [Order(follower, attempt, None) for follower, attempt in self._attempts.strays]
-        untaken = self._asking.tell(orders)
+        refused = self._calls.send(orders)
         with self._lock:
-            self._attempts.untaken = untaken
+            self._attempts.refused_orders = refused
 
     @contextmanager
     def _or_start_over(self) -> Iterator[None]:
@@ -230,21 +225,20 @@ class Leader:
             _log.warning("%s", error)
 
     def _hold_on(self) -> None:
-        """Let what is measured go on while the store takes nothing: followers hear of us, and keep what they tell."""
+        """Let what is measured go on while the store takes nothing: followers hear of us, and keep their reports."""
         with self._lock:
-            asked = {follower: self._attempts.known(follower) for follower in self._presence.here}
-        self._asking.ask(asked)
+            asked = {follower: self._attempts.expected_without_store(follower) for follower in self._presence.here}
+        self._calls.poll(asked)
 
     def _start_over(self) -> None:
         """Remember only what the store says."""
         self._jobs.load()
         self._is_fresh = True
-        self._tasks: dict[str, Task] = {}
         self._attempts = Attempts(self._jobs, self._lease)
         self._progress: dict[str, Progress] = {}
         self._presence.start_over(FollowerState.model_validate(row.document) for row in self._store.queue.followers())
-        self._unmet: dict[Needs, str] = {}  # why such tasks wait, while the followers are the same
-        self._cluster = Cluster()  # of followers that answer
+        self._unmet: dict[Needs, str] = {}  # why jobs of such needs wait, while the followers are the same
+        self._cluster = ClusterState()  # of followers that answer
         for job in list(self._jobs.unfinished.values()):
             if job.state is JobState.QUEUED:
                 self._enqueue(job)
@@ -252,7 +246,7 @@ class Leader:
     # Followers that come and go
 
     def _see(self, present: Iterable[FollowerState]) -> None:
-        """Give up those that are gone; one that is new is spoken to before it gets anything."""
+        """Give up those that are gone; one that is new has to answer before it gets anything."""
         self._presence.see(present)
         inside = self._cluster.followers
         self._part_with(self._presence.leaving(inside, [one for one in inside if not inside[one].running]))
@@ -261,26 +255,26 @@ class Leader:
     def _part_with(self, reasons: Mapping[str, str]) -> None:
         """All at once, so that nothing is given to one that is next to go."""
         lost: dict[str, str] = {}
-        starts: dict[str, Placement] = {}
+        starts: dict[str, JobPlacement] = {}
         again: list[str] = []
         for follower, reason in reasons.items():
             _log.warning("%s", reason)
             self._unmet.clear()
             self._part_gangs(follower, reason, starts, staying=set(self._cluster.followers) - set(reasons))
-            tasks, begun = turns.lost(self._cluster, follower, self._seconds())
-            for task in tasks:
-                if starts.pop(task.id, None) is not None:
-                    again.append(task.id)
+            demands, begun = events.lost(self._cluster, follower, self._seconds())
+            for demand in demands:
+                if starts.pop(demand.id, None) is not None:
+                    again.append(demand.id)
                 else:
-                    lost[task.id] = self._attempts.trouble(self._jobs.unfinished[task.id]) or reason
-            starts |= {placement.task.id: placement for placement in begun}
+                    lost[demand.id] = self._attempts.trouble(self._jobs.unfinished[demand.id]) or reason
+            starts |= {placement.demand.id: placement for placement in begun}
         self._start(starts.values())
         for job_id in again:
             self._enqueue(self._jobs.unfinished[job_id])
         for job_id, reason in lost.items():
             self._lose(self._jobs.unfinished[job_id], reason)
 
-    def _part_gangs(self, follower: str, reason: str, starts: Mapping[str, Placement], staying: set[str]) -> None:
+    def _part_gangs(self, follower: str, reason: str, starts: Mapping[str, JobPlacement], staying: set[str]) -> None:
         """Gangs of a follower that goes end on the others as well; those are not free before they have stopped."""
         going = self._cluster.followers[follower]
         for job_id in list(going.running):
@@ -301,28 +295,29 @@ class Leader:
             state = self._presence.here[follower]
             with self._store.queue.writing(f"note follower '{follower}'") as writing:
                 writing.see_follower(FollowerRow(follower, state.seen_at, state.model_dump(mode="json")))
-            self._cluster.join(follower_of(state))
+            self._cluster.join(scheduler_follower(state))
             self._presence.let_in(follower)
             self._unmet.clear()
         for job in returning:
             if ready.intersection(job.followers):
-                self._tasks[job.id] = task = self._task(job)
                 followers = tuple(inside[one] for one in job.followers)
-                self._cluster.start(Placement(task, followers, job.devices), self._seconds())
-        self._start(turns.settle(self._cluster, [inside[one] for one in sorted(ready)], self._seconds()))
+                self._cluster.start(JobPlacement(self._demand(job), followers, job.devices), self._seconds())
+        self._start(events.settle(self._cluster, [inside[one] for one in sorted(ready)], self._seconds()))
 
-    # What followers are asked and tell
+    # Reports of followers
 
     def _take(self, follower: str, report: Report) -> None:
-        """Keep what a follower told, and do what follows from it."""
-        heard = self._attempts.hear(follower, report)
-        if heard is None:
+        """Store a report, and do what follows from it."""
+        news = self._attempts.take(follower, report)
+        if news is None:
             return
-        job, items = heard
+        job, items = news
         if items and items[-1].kind == "ended" and set(self._attempts.going(job, self._presence.is_there)) - {follower}:
             items.pop()  # the others of its gang have not ended, so that their devices are not free
-        job = self._jobs.keep(job, report.attempt, follower, items, self._attempts.events(job, items, self._now()))
-        self._foresee(job, follower, items, report.progress)
+        job = self._jobs.take_report(
+            job, report.attempt, follower, items, self._attempts.events(job, items, self._now())
+        )
+        self._predict(job, follower, items, report.progress)
         if job.state.is_active:
             self._progress[job.id] = report.progress
         else:
@@ -330,70 +325,67 @@ class Leader:
         if job.state is JobState.QUEUED:
             self._enqueue(job)
 
-    def _foresee(self, job: Job, follower: str, items: Iterable[Item], progress: Progress) -> None:
+    def _predict(self, job: Job, follower: str, items: Iterable[Item], progress: Progress) -> None:
         """Learn from the cases that have ended, and correct when the job is expected to end."""
-        known = self._presence.known.get(follower)
-        gpus = known.gpus if known is not None else ()
-        is_news = self._foresight.hear(job, gpus, items) or job.id not in self._progress
+        machine = self._presence.seen.get(follower)
+        gpus = machine.gpus if machine is not None else ()
+        is_news = self._durations.observe(job, gpus, items) or job.id not in self._progress
         if is_news and job.state is JobState.RUNNING and job.id in self._cluster.running:
-            rest = self._foresight.rest(job, gpus, progress.cases_done)
-            if rest is not None:
-                self._cluster.retime(job.id, self._seconds() + rest)
+            remaining = self._durations.remaining(job, gpus, progress.cases_done)
+            if remaining is not None:
+                self._cluster.retime(job.id, self._seconds() + remaining)
 
     # What becomes of jobs
 
     def _look_after(self, job: Job) -> list[Order]:
         """What its followers are to be told, perhaps again; one that is silent for too long is given up."""
-        verdict = gangs.look_after(job, self._attempts, self._presence, self._lease, self._now())
-        if verdict.lost:
+        step = next_step(job, self._attempts, self._presence, self._lease, self._now())
+        if step.lost:
             self._free(job)
-            self._lose(job, verdict.lost, self._attempts.cause(job))
-        return list(verdict.orders)
+            self._lose(job, step.lost, self._attempts.cause(job))
+        return list(step.orders)
 
     def _give_up_stuck(self) -> None:
         """End what has waited long enough for a machine such as was never seen."""
         since = self._now() - self._patience
         if since < self._leads_since:  # before that nobody could come
             return
-        for task in self._cluster.stuck():
-            job = self._jobs.unfinished[task.id]
-            if job.state_at <= since and is_unheard_of(job, self._presence.known.values()):
+        for demand in self._cluster.stuck():
+            job = self._jobs.unfinished[demand.id]
+            if job.state_at <= since and is_unheard_of(job.needs, self._presence.seen.values()):
                 waited = show_duration(self._patience.total_seconds())
                 message = f"{self.why_it_waits(job.id)}; none that could was seen for {waited}"
                 failure = JobFailure(kind=FailureKind.UNPLACEABLE, message=message)
                 self._jobs.change(job, Refused(at=self._now(), failure=failure))
-                self._start(turns.cancelled(self._cluster, self._tasks.pop(job.id), self._seconds()))
+                self._start(events.cancelled(self._cluster, job.id, self._seconds()))
 
     def _lose(self, job: Job, reason: str, cause: FailureKind = FailureKind.LOST) -> None:
         """An attempt came to nothing: what it measured stays, and the job waits again if it may."""
         changed = self._jobs.lose(job, reason, cause)
-        self._tasks.pop(job.id, None)
         self._progress.pop(job.id, None)
-        self._foresight.ends(job.id)
+        self._durations.forget(job.id)
         if changed.state is JobState.QUEUED:
             self._enqueue(changed)
 
     def _enqueue(self, job: Job) -> None:
-        self._tasks[job.id] = task = self._task(job)
-        self._start(turns.submitted(self._cluster, task, self._seconds()))
+        self._start(events.submitted(self._cluster, self._demand(job), self._seconds()))
 
-    def _start(self, placements: Iterable[Placement]) -> None:
+    def _start(self, placements: Iterable[JobPlacement]) -> None:
         """Keep where jobs go; the followers are told at the next look, again and again until they have heard."""
         for placement in placements:
-            job, now = self._jobs.unfinished[placement.task.id], self._now()
+            job, now = self._jobs.unfinished[placement.demand.id], self._now()
             followers = tuple(follower.id for follower in placement.followers)
             run_id = f"{now:%Y%m%d-%H%M%S}-{job.id}-{job.attempt + 1}"
             self._jobs.change(job, Placed(at=now, followers=followers, devices=placement.devices, run_id=run_id))
 
     def _free(self, job: Job) -> None:
-        self._tasks.pop(job.id, None)
         self._progress.pop(job.id, None)
-        self._foresight.ends(job.id)
+        self._durations.forget(job.id)
         if job.id in self._cluster.running:
-            self._start(turns.ended(self._cluster, job.id, self._seconds()))
+            self._start(events.ended(self._cluster, job.id, self._seconds()))
 
-    def _task(self, job: Job) -> Task:
-        return self._foresight.task(job, self._presence.known.values())
+    def _demand(self, job: Job) -> Demand:
+        return self._durations.demand(job, self._presence.seen.values())
 
     def _seconds(self) -> float:
         return self._now().timestamp()

@@ -52,7 +52,8 @@ def _must_be_there(url_or_path: str | Path | None) -> None:
     location = locate(url_or_path)
     if location.path is None or not all(map(_is_missing, (location.path, *location.spools))):
         return
-    raise InputError(f"there is no store '{location.shown}': check the path; paceline run --store PATH makes one")
+    message = f"there is no store '{location.shown}': check the path; paceline run --store PATH makes one"
+    raise InputError("missing-store", message, key="--store", value=location.shown)
 
 
 def _is_missing(path: Path) -> bool:

@@ -16,11 +16,13 @@ from paceline.core.case import Case
 from paceline.core.metric import Metric
 from paceline.core.record import Cause, Doubt, Measurement, Outcome, Record
 from paceline.core.run import Run
+from paceline.core.subject import Description
 
 RUN = ("id", "name", "status", "started_at", "ended_at", "version", "command", "tags", "environment")
-RECORD = ("run_id", "case", "attempt", "outcome", "cause", "seconds", "facts", "doubts", "conditions")
+RECORD = ("run_id", "case", "attempt", "outcome", "cause", "seconds", "facts", "doubts", "conditions", "description")
 MEASUREMENT = ("metric", "scope", "at", "statistic", "summary", "derived_from", "work")
 
+DESCRIPTION = tuple(Description.model_fields)  # of a record: its fields that describe it
 _RECORD_FIELDS = set(Record.model_fields)
 _OUTCOMES = {one.value: one for one in Outcome}
 _put = object.__setattr__
@@ -67,8 +69,17 @@ def case_row(run_id: str, case: Case) -> dict[str, Any]:
 
 def record_row(record: Record) -> dict[str, Any]:
     """A record as a row of `records`; its measurements are rows of their own."""
-    row = record.model_dump(exclude={"measurements"})
-    return row | {"outcome": record.outcome.value, "case_index": record.case.index}
+    row = record.model_dump(exclude={"measurements", *DESCRIPTION})
+    return row | {
+        "outcome": record.outcome.value,
+        "case_index": record.case.index,
+        "description": description_of(record),
+    }
+
+
+def description_of(record: Record) -> dict[str, Any]:
+    """What a record says of itself, as a document; what it does not say is left out."""
+    return record.model_dump(include=set(DESCRIPTION), exclude_defaults=True)
 
 
 def measurement_rows(record_id: int, record: Record) -> list[dict[str, Any]]:
@@ -104,6 +115,7 @@ def to_record(
     facts: str,
     doubts: str,
     conditions: str,
+    description: str,
 ) -> Record:
     """The record of its measurements, its time and the columns `RECORD`, whose documents are still text."""
     return made(
@@ -121,8 +133,15 @@ def to_record(
             "facts": loads(facts),
             "doubts": [Doubt.model_validate(doubt) for doubt in loads(doubts)],
             "conditions": loads(conditions),
+            **_described(description),
         },
     )
+
+
+def _described(text: str) -> dict[str, Any]:
+    """The fields of a record that describe it."""
+    said = read(Description, text)
+    return {name: getattr(said, name) for name in DESCRIPTION}
 
 
 def to_line(record: Record) -> str:

@@ -42,7 +42,9 @@ def remedy(error: Exception, location: Location) -> str:
 def opening_error(location: Location, error: Exception) -> StoreError | InputError:
     """The error to raise when the store could not be opened: a file of another kind was not meant to be one."""
     failed = store_error("open the database", location, error)
-    return InputError(str(failed)) if location.path and "not a database" in reason(error).lower() else failed
+    if location.path and "not a database" in reason(error).lower():
+        return InputError("not-a-database", str(failed), key="--store", value=location.shown)
+    return failed
 
 
 def store_error(doing: str, location: Location, error: Exception) -> StoreError:

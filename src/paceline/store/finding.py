@@ -17,7 +17,8 @@ def find_run(ask: Ask, text: str, location: Location) -> str:
     if text == LAST:
         newest = ask(f"SELECT id FROM runs {_NEWEST_FIRST} LIMIT 1", {}).fetchone()
         if newest is None:
-            raise InputError(f"no last run: the store {location.shown} is empty; `paceline run` fills it")
+            message = f"no last run: the store {location.shown} is empty; `paceline run` fills it"
+            raise InputError("empty-store", message, value=location.shown)
         return str(newest[0])
     # Not LIKE, which in SQLite takes a for A and in both takes _ for anything.
     begins = f"SELECT id FROM runs WHERE substr(id, 1, :length) = :text {_NEWEST_FIRST}"
@@ -28,7 +29,8 @@ def find_run(ask: Ask, text: str, location: Location) -> str:
         raise unknown("run", text, all_ids(ask))
     shown = ", ".join(found[:SHOWN_CANDIDATES])
     more = f" and {len(found) - SHOWN_CANDIDATES} more" if len(found) > SHOWN_CANDIDATES else ""
-    raise InputError(f"'{text}' is the beginning of {len(found)} runs: {shown}{more}; type more of yours")
+    message = f"'{text}' is the beginning of {len(found)} runs: {shown}{more}; type more of yours"
+    raise InputError("ambiguous-run", message, value=text)
 
 
 def find_tagged(ask: Ask, tag: str) -> list[str]:

@@ -13,7 +13,9 @@ from paceline.store.liveness import status_of
 from paceline.store.schema import is_last, measurements, records, runs
 from paceline.store.store import Store
 
-_OF_RECORD = ("run_id", "case", "attempt", "outcome", "cause", "started_at", "seconds", "facts", "doubts")
+_OF_RECORD = (
+    *("run_id", "case", "attempt", "outcome", "cause", "started_at", "seconds", "facts", "doubts", "description"),
+)
 _OF_MEASUREMENT = ("metric", "statistic", "summary", "derived_from", "work")
 
 
@@ -51,4 +53,6 @@ def _run(row: dict[str, Any], status: str) -> Run:
 
 
 def _fields(row: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: row[name] for name in names}
+    fields: dict[str, Any] = {name: row[name] for name in names}
+    description: dict[str, Any] = fields.pop("description", {})
+    return fields | description

@@ -18,8 +18,10 @@ from paceline.store.liveness import status_of
 from paceline.store.unread import to_measurement
 
 _AT_ONCE = 1_000  # measurements as the database has them, beside those that were read
-_DOCUMENTS = {"command", "tags", "environment", "runner", "case", "cause", "facts", "doubts", "conditions"} | {
-    *("at", "metric", "summary")
+_DOCUMENTS = {
+    *("command", "tags", "environment", "runner"),
+    *("case", "cause", "facts", "doubts", "conditions", "description"),
+    *("at", "metric", "summary"),
 }
 _LAST = """attempt = (
     SELECT max(other.attempt) FROM records AS other
@@ -61,6 +63,11 @@ def load_run(ask: Ask, run_id: str, *, samples: bool = True) -> RunRecords | Non
         run = codec.to_run(told, (document for (document,) in planned))
         found = _records(ask, f"run_id = :run_id AND {_LAST}", this, samples=samples)
         return RunRecords.model_construct(run=run, records=found)
+
+
+def load_all_attempts(ask: Ask, run_id: str) -> list[Record]:
+    """Every attempt at every case of a run."""
+    return _records(ask, "run_id = :run_id", {"run_id": run_id})
 
 
 def load_attempts(ask: Ask, run_id: str, case_index: int) -> list[Record]:

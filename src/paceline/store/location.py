@@ -39,29 +39,33 @@ def locate(url_or_path: str | Path) -> Location:
         return _sqlite(text)
     if scheme == "sqlite":
         if not rest.startswith("/"):
-            raise InputError(f"the store '{text}' has too few slashes: write sqlite:///relative.db or a plain path")
+            message = f"the store '{text}' has too few slashes: write sqlite:///relative.db or a plain path"
+            raise InputError("too-few-slashes", message, key="--store", value=text)
         return _sqlite(rest.removeprefix("/"))
     if scheme in POSTGRES_SCHEMES:
         return _postgres(text)
-    raise InputError(
-        f"unknown kind of store '{scheme}': give a path, sqlite:///PATH or postgresql://USER@HOST/DATABASE"
-    )
+    message = f"unknown kind of store '{scheme}': give a path, sqlite:///PATH or postgresql://USER@HOST/DATABASE"
+    raise InputError("unknown-kind-of-store", message, key="--store", value=scheme)
 
 
-def bad_postgres_url(why: str) -> InputError:
+def bad_postgres_url(code: str, why: str) -> InputError:
     """The refusal of a URL; it cannot show the URL, as nobody can tell which part of a broken one is the password."""
-    return InputError(
+    message = (
         f"the URL of the PostgreSQL store {why}: "
         f"write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with special characters as %XX"
     )
+    return InputError(code, message, key="--store")
 
 
 def _sqlite(text: str) -> Location:
     if not text or text == ":memory:":
-        raise InputError(f"'{text}' names no file, and a store must outlive its process: give the path of a file")
+        message = f"'{text}' does not name a file, and a store must outlive its process: give the path of a file"
+        raise InputError("not-a-file", message, key="--store", value=text)
     path = Path(text).expanduser().absolute()
     if path.is_dir():
-        raise InputError(f"the store '{path}' is a directory: give the path of a file, such as {path / 'paceline.db'}")
+        suggestion = str(path / "paceline.db")
+        message = f"the store '{path}' is a directory: give the path of a file, such as {suggestion}"
+        raise InputError("is-a-directory", message, key="--store", value=str(path), suggestion=suggestion)
     beside = path.with_name(f"{path.name}.spool.jsonl")
     return Location(shown=str(path), spools=(beside, _temporary_spool(str(path.resolve()))), path=path)
 
@@ -71,11 +75,11 @@ def _postgres(text: str) -> Location:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise bad_postgres_url("is not valid") from None
+        raise bad_postgres_url("not-a-url", "is not valid") from None
     if "@" in parts.path + parts.query or parts.fragment:
-        raise bad_postgres_url("has an @ or # in the wrong place")
+        raise bad_postgres_url("misplaced-character", "has an @ or # in the wrong place")
     if not parts.path.strip("/"):
-        raise bad_postgres_url("names no database")
+        raise bad_postgres_url("missing-database", "does not name a database")
     address = (parts.hostname or "") + (f":{port}" if port else "")
     options = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "password"])
     identity = f"{parts.username}@{address}{parts.path}?{options}"

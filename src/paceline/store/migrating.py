@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Engine, column, func, inspect, select, table
+from sqlalchemy import Connection, Engine, column, func, inspect, select, table, text, update
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
+from paceline.core.benchmark import described
+from paceline.core.environment import Environment
 from paceline.core.errors import StoreError
+from paceline.store import codec
+from paceline.store.loading import load_all_attempts
 from paceline.store.location import Location
-from paceline.store.versions import REVISIONS, SCHEMA_VERSION, VERSION_TABLE
+from paceline.store.schema import records, runs
+from paceline.store.versions import DESCRIBED_SINCE, REVISIONS, SCHEMA_VERSION, VERSION_TABLE
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -42,6 +47,8 @@ def ensure_newest(location: Location, *, reads: Engine, writes: Engine, read_onl
         if version != SCHEMA_VERSION:
             _refuse_unknown(location, version)
             upgrade(connection, SCHEMA_VERSION)
+            if version is not None and version < DESCRIBED_SINCE:
+                describe_records(connection)
 
 
 def stored_version(engine: Engine) -> str | None:
@@ -62,6 +69,20 @@ def upgrade(connection: Connection, revision: str) -> None:
     config = migration_config()
     config.attributes["connection"] = connection
     command.upgrade(config, revision)
+
+
+def describe_records(connection: Connection) -> None:
+    """Let every record say what it is, as its benchmark knows; run by run, for there may be many samples."""
+
+    def ask(question: str, values: dict[str, Any]) -> Any:
+        return connection.execute(text(question), values).cursor
+
+    for run_id in connection.scalars(select(runs.c.id)).all():
+        environment = Environment.read(connection.scalar(select(runs.c.environment).where(runs.c.id == run_id)) or {})
+        for record in load_all_attempts(ask, run_id):
+            said = codec.description_of(described(record, environment))
+            own = (records.c.run_id == run_id) & (records.c.case_index == record.case.index)
+            connection.execute(update(records).where(own, records.c.attempt == record.attempt).values(description=said))
 
 
 def migration_config() -> Config:

@@ -112,17 +112,18 @@ def _refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
     """A store must not grow inside the file of another program. (The database of a server may be shared.)"""
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     if tables and VERSION_TABLE not in tables:
-        raise InputError(
+        message = (
             f"the store {path} is the database of another program (it has the table '{tables[0]}'): "
             f"give the path of a Paceline store, or of a file that does not exist yet"
         )
+        raise InputError("foreign-database", message, key="--store", value=str(path))
 
 
 def _postgres_engine(location: Location) -> Engine:
     try:
         url = make_url(location.url)
     except (ArgumentError, ValueError):
-        raise bad_postgres_url("is not valid") from None
+        raise bad_postgres_url("not-a-url", "is not valid") from None
     try:
         return _engine(url.set(query={"connect_timeout": str(CONNECT_SECONDS), **url.query}))
     except ImportError as error:

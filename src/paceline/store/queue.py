@@ -24,17 +24,7 @@ if TYPE_CHECKING:
     from paceline.store.store import Store
 
 
-@dataclass(frozen=True)
-class JobRow:
-    """A job as the store keeps it."""
-
-    id: str
-    state: str
-    priority: int
-    submitted_at: datetime
-    submitted_by: str
-    version: int
-    document: dict[str, Any]
+JobDocument = Mapping[str, Any]  # a job as JSON; jobs are looked up by the columns that `_job_values` takes out of it
 
 
 @dataclass(frozen=True)
@@ -58,7 +48,7 @@ class LogRow:
 
 
 @dataclass(frozen=True)
-class ToldLines:
+class ReportedLines:
     """Lines as a follower tells them, perhaps again; its own number says which they are."""
 
     attempt: int
@@ -110,23 +100,21 @@ class Writing:
         self._store = store
         self._connection = connection
 
-    def submit(self, row: JobRow, event: EventRow) -> bool:
+    def submit(self, job: JobDocument, event: EventRow) -> bool:
         """Keep a new job; False if one of this id is there already, which stays as it is."""
-        if self._connection.scalar(select(jobs.c.id).where(jobs.c.id == row.id)) is not None:
+        if self._connection.scalar(select(jobs.c.id).where(jobs.c.id == job["id"])) is not None:
             return False
-        self._connection.execute(insert(jobs), _job_values(row))
-        self._history(row.id, event)
+        self._connection.execute(insert(jobs), _job_values(job))
+        self._history(job["id"], event)
         return True
 
-    def save(self, row: JobRow, event: EventRow | None) -> None:
+    def save(self, job: JobDocument, event: EventRow | None) -> None:
         """Keep a changed job, whose version is one above the kept one's; Conflict if it is not."""
-        changed = self._connection.execute(
-            update(jobs).where(jobs.c.id == row.id, jobs.c.version == row.version - 1).values(_job_values(row))
-        )
-        if changed.rowcount != 1:
-            raise Conflict(f"job '{row.id}' was changed by somebody else: is a second leader using this store?")
+        earlier = and_(jobs.c.id == job["id"], jobs.c.version == job["version"] - 1)
+        if self._connection.execute(update(jobs).where(earlier).values(_job_values(job))).rowcount != 1:
+            raise Conflict(f"job '{job['id']}' was changed by somebody else: is a second leader using this store?")
         if event is not None:
-            self._history(row.id, event)
+            self._history(job["id"], event)
 
     def acknowledge(self, job_id: str, attempt: int, number: int) -> bool:
         """Keep up to which number the attempt's follower was heard; False if that is nothing new."""
@@ -141,7 +129,7 @@ class Writing:
         self._connection.execute(update(attempts).where(this).values(acknowledged=number))
         return True
 
-    def log(self, job_id: str, lines: ToldLines) -> None:
+    def log(self, job_id: str, lines: ReportedLines) -> None:
         """Keep lines behind those that are there; the same number of the same follower again is the same lines."""
         this = {"job_id": job_id, "attempt": lines.attempt}
         told = this | {"follower": lines.follower, "told": lines.number}
@@ -227,17 +215,17 @@ class Queue:
         with self._store.writing(doing) as connection:
             yield Writing(self._store, connection)
 
-    def job(self, job_id: str) -> JobRow | None:
+    def job(self, job_id: str) -> JobDocument | None:
         """One job."""
         with self._store.reading(f"load job '{job_id}'") as connection:
-            row = connection.execute(select(jobs).where(jobs.c.id == job_id)).one_or_none()
-        return _job(row) if row is not None else None
+            document: JobDocument | None = connection.scalar(select(jobs.c.document).where(jobs.c.id == job_id))
+        return document
 
     def jobs(
         self, states: Sequence[str] = (), *, limit: int | None = 100, before: tuple[datetime, str] | None = None
-    ) -> list[JobRow]:
+    ) -> list[JobDocument]:
         """Jobs, the newest first; `before` is where an earlier page ended."""
-        wanted = select(jobs).order_by(jobs.c.submitted_at.desc(), jobs.c.id.desc()).limit(limit)
+        wanted = select(jobs.c.document).order_by(jobs.c.submitted_at.desc(), jobs.c.id.desc()).limit(limit)
         if states:
             wanted = wanted.where(jobs.c.state.in_(states))
         if before is not None:
@@ -245,7 +233,7 @@ class Queue:
             earlier = and_(jobs.c.submitted_at == at, jobs.c.id < job_id)
             wanted = wanted.where(or_(jobs.c.submitted_at < at, earlier))
         with self._store.reading("list jobs") as connection:
-            return [_job(row) for row in connection.execute(wanted)]
+            return list(connection.scalars(wanted))
 
     def counts(self) -> dict[str, int]:
         """How many jobs are in each state."""
@@ -297,20 +285,9 @@ class Queue:
             return [AuditRow(row.at, row.who, row.what, row.subject, row.outcome) for row in found]
 
 
-def _job_values(row: JobRow) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "state": row.state,
-        "priority": row.priority,
-        "submitted_at": row.submitted_at,
-        "submitted_by": row.submitted_by,
-        "version": row.version,
-        "document": row.document,
-    }
-
-
-def _job(row: Row[Any]) -> JobRow:
-    return JobRow(row.id, row.state, row.priority, row.submitted_at, row.submitted_by, row.version, row.document)
+def _job_values(job: JobDocument) -> dict[str, Any]:
+    plain = {name: job[name] for name in ("id", "state", "priority", "submitted_by", "version")}
+    return plain | {"submitted_at": datetime.fromisoformat(job["submitted_at"]), "document": dict(job)}
 
 
 def log_row(row: Row[Any]) -> LogRow:

@@ -93,6 +93,7 @@ records = Table(
     Column("facts", Document, nullable=False),
     Column("doubts", Document, nullable=False),
     Column("conditions", Document, nullable=False),
+    Column("description", Document, nullable=False, server_default="{}"),
     UniqueConstraint("run_id", "case_index", "attempt", name="one_record_per_attempt"),
     ForeignKeyConstraint(
         ["run_id", "case_index"], ["cases.run_id", "cases.case_index"], name="record_of_case", ondelete="CASCADE"

@@ -12,7 +12,9 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, text, update
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 
+from paceline.core.benchmark import described
 from paceline.core.case import Case
+from paceline.core.environment import Environment
 from paceline.core.errors import InputError, StoreError, unknown
 from paceline.core.metric import Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record
@@ -104,6 +106,8 @@ class Store(Reader):
         def add(record: Record) -> None:
             try:
                 with self._writes.begin() as connection:
+                    if not record.is_described:  # a version that could not say it has spooled it
+                        record = described(record, self._lock(connection, record.run_id))
                     self._insert(connection, record)
             except SQLAlchemyError as error:
                 if _is_the_records_fault(error):
@@ -113,7 +117,8 @@ class Store(Reader):
         try:
             return spool.import_records(path, add)
         except FileNotFoundError:
-            raise InputError(f"there is no spool file '{path}': name the one that the error message named") from None
+            message = f"there is no spool file '{path}': name the one that the error message named"
+            raise InputError("missing-file", message, value=str(path)) from None
         except OSError as error:
             raise StoreError(f"could not import the spool file '{path}': {error.strerror}") from error
         except SQLAlchemyError as error:
@@ -207,7 +212,7 @@ class Store(Reader):
     def recover_within(self, connection: Connection, run_id: str) -> list[Record]:
         """Turn samples of cases in flight into records as part of a larger change."""
         recovered = []
-        self._lock(connection, run_id)
+        environment = self._lock(connection, run_id)
         mine = partials.c.run_id == run_id
         left = connection.execute(
             select(partials, cases.c.document)
@@ -219,7 +224,7 @@ class Store(Reader):
         for row in left:
             attempts[row.case_index, row.attempt].append(row)
         for rows in attempts.values():
-            record = _interrupted_record(rows)
+            record = described(_interrupted_record(rows), environment)
             if self._insert(connection, record):
                 recovered.append(record)
         connection.execute(delete(partials).where(mine))
@@ -264,10 +269,12 @@ class Store(Reader):
         except SQLAlchemyError as error:
             raise store_error(doing, self.location, error) from error
 
-    def _lock(self, connection: Connection, run_id: str) -> None:
-        """Let one writer at a time change a run; SQLite lets in only one anyway."""
-        if connection.scalar(select(runs.c.id).where(runs.c.id == run_id).with_for_update()) is None:
+    def _lock(self, connection: Connection, run_id: str) -> Environment:
+        """Let one writer at a time change a run, of which SQLite lets in only one anyway; returns its environment."""
+        row = connection.execute(select(runs.c.environment).where(runs.c.id == run_id).with_for_update()).one_or_none()
+        if row is None:
             raise StoreError(f"run '{run_id}' is not in the store {self.location.shown}: it was never begun there")
+        return Environment.read(row.environment)
 
     def _insert(self, connection: Connection, record: Record) -> bool:
         """Insert the record unless its attempt has one; an interrupted one gives way to what really happened."""

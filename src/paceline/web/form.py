@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from paceline.core.errors import InputError
-from paceline.core.parameters import MeasuringParameters, explain
+from paceline.core.parameters import MeasuringParameters, refusal
 from paceline.core.quantity import show_count
 from paceline.core.suite import CaseKeys, parts_of
 from paceline.report.text import humanize, one_line
@@ -105,7 +105,8 @@ def read_settings(text: str) -> dict[str, Any]:
     for line in filter(None, (line.strip() for line in text.splitlines())):
         key, equals, value = line.partition("=")
         if not equals or not key.strip() or not value.strip():
-            raise InputError(f"'{one_line(line)[:60]}': write it as key=value or benchmark.key=value")
+            message = f"'{one_line(line)[:60]}': write it as key=value or benchmark.key=value"
+            raise InputError("not-a-setting", message, key="set", value=line)
         found[key.strip().replace("-", "_")] = read_value(value.strip())
     return found
 
@@ -113,11 +114,12 @@ def read_settings(text: str) -> dict[str, Any]:
 def read_text(text: str, where: str) -> Any:
     """A document in YAML; one that grows beyond measure when it is read is refused before."""
     if len(text) > LONGEST_TEXT:
-        raise InputError(f"{where} has {len(text):,} letters, and at most {LONGEST_TEXT:,} are taken")
+        message = f"{where} has {len(text):,} characters, and at most {LONGEST_TEXT:,} are taken"
+        raise InputError("too-many-characters", message)
     with suppress(yaml.YAMLError):  # read_yaml says what is wrong, and in which line
         node = yaml.compose(text, Loader=_Shallow)
         if node is not None and next(islice(_nodes(node), MOST_NODES, None), None) is not None:
-            raise InputError(f"{where} has more than {MOST_NODES:,} values")
+            raise InputError("too-many-values", f"{where} has more than {MOST_NODES:,} values")
     return read_yaml(text, where)
 
 
@@ -129,7 +131,7 @@ class _Shallow(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self._depth += 1
         if self._depth > DEEPEST:
-            raise InputError(f"the text is nested more than {DEEPEST} deep")
+            raise InputError("too-deep", f"the text is nested more than {DEEPEST} deep")
         made = super().compose_node(parent, index)
         self._depth -= 1
         return made
@@ -173,7 +175,7 @@ def _wrong(name: str, value: Any, model: type[BaseModel]) -> dict[str, str]:
                 if complaint["loc"][:1] == (whole,) and (not part or part in complaint["loc"])
             ]
             if mine:
-                return {name: explain(cast(ValidationError, _Complaints(mine)), model)}
+                return {name: refusal(cast(ValidationError, _Complaints(mine)), model).message}
     return {}
 
 

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, lru_cache
@@ -21,11 +21,10 @@ from markupsafe import Markup
 from pydantic import BaseModel
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
 
-from paceline.benchmarks import PrimaryMetrics
 from paceline.core.errors import InputError, StoreError
 from paceline.core.parameters import in_words
 from paceline.core.run import RunRecords
-from paceline.report.html import page_templates
+from paceline.report.render.html import page_templates
 from paceline.service.api.errors import Refused
 from paceline.service.api.tokens import Caller, Scope
 from paceline.service.leader import Leader
@@ -293,9 +292,3 @@ def _is_within(here: str, path: str) -> bool:
     if path == "/":
         return here == "/" or here.startswith("/jobs")
     return here == path or here.startswith(f"{path}/")
-
-
-@cache
-def primary_metrics() -> Mapping[str, str]:
-    """Which metric leads each benchmark's row."""
-    return PrimaryMetrics()

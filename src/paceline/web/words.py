@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from paceline.report.text import one_line
 from paceline.service.jobs import FailureKind, Job, JobState, MachineNeeds
-from paceline.service.placing import gpus_among
+from paceline.service.placement import gpu_indices
 from paceline.store.queue import EventRow
 
 STATES = {
@@ -140,6 +140,6 @@ def _placed_on(document: dict[str, Any]) -> str:
     devices = document.get("devices") or [() for _ in document["followers"]]
     names = []
     for follower, mine in zip(document["followers"], devices, strict=False):
-        gpus = gpus_among(tuple(mine))
+        gpus = gpu_indices(tuple(mine))
         names.append(f"{follower} (GPU {', '.join(map(str, gpus))})" if gpus else follower)
     return listed(names)

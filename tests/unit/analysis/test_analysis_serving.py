@@ -10,6 +10,7 @@ import pytest
 from paceline.analysis import serving
 from paceline.analysis.summary import Row, headline_of, summarize_run
 from paceline.core.record import Measurement
+from paceline.core.subject import REQUEST_STAGES
 from support.records import run_of
 from support.serving_records import ENGINES, PROMISE, capacity_run, rates_run, searched, served
 
@@ -32,12 +33,12 @@ def test_the_tail_leads_where_the_rate_was_chosen_and_capacity_where_it_was_sear
 
 def test_throughput_leads_where_users_set_the_pace_themselves() -> None:
     closed = served(0, "torch", 50.0, **ENGINES["torch"], loop="closed")
-    found = headline_of(closed, "capacity")
+    found = headline_of(closed)
     assert found is not None and found.metric.name == "throughput"
 
 
 def test_too_few_requests_lead_with_the_highest_percentile_they_can_tell() -> None:
-    found = headline_of(served(0, "torch", 50.0, **ENGINES["torch"], count=120), "capacity")
+    found = headline_of(served(0, "torch", 50.0, **ENGINES["torch"], count=120))
     assert found is not None and found.metric.name == "latency_p95"
 
 
@@ -51,8 +52,11 @@ def test_only_equal_loads_are_compared() -> None:
 def test_the_promise_and_whether_it_was_kept(rates: tuple[Row, ...]) -> None:
     assert serving.promises(rates[0]) == PROMISE
     assert [serving.kept(row) for row in rates] == [True, True, False, True, True, True]
-    bare = rates[0].record.model_copy(update={"facts": {}})
-    assert serving.kept(dataclasses.replace(rates[0], record=bare)) is None
+    load = rates[0].record.load
+    assert load is not None
+    for unknown in (load.model_copy(update={"slo_met": None}), None):
+        bare = rates[0].record.model_copy(update={"load": unknown})
+        assert serving.kept(dataclasses.replace(rates[0], record=bare)) is None
 
 
 def test_a_curve_joins_the_loads_of_one_server_by_what_was_offered(rates: tuple[Row, ...]) -> None:
@@ -115,7 +119,7 @@ def test_requests_without_an_answer_keep_a_distribution_below_the_whole(shed: fl
 def test_stages_come_in_the_order_of_a_request_and_add_up_to_its_latency(rates: tuple[Row, ...]) -> None:
     for row in rates:
         parts, latency = serving.stages(row), row.record.measurement("latency")
-        assert tuple(parts) == tuple(one for one in serving.STAGES if one in parts) and latency is not None
+        assert tuple(parts) == tuple(one for one in REQUEST_STAGES if one in parts) and latency is not None
         assert sum(part.value for part in parts.values()) == pytest.approx(latency.summary.mean, rel=1e-6)
 
 
@@ -155,7 +159,8 @@ def test_a_ring_of_near_equals_has_a_front_all_the_same() -> None:
 
 
 def test_cases_of_other_kinds_are_no_business_of_serving(rates: tuple[Row, ...]) -> None:
-    other = rates[0].record.model_copy(update={"case": rates[0].case.model_copy(update={"category": "training"})})
+    trained = rates[0].case.model_copy(update={"category": "training"})
+    other = rates[0].record.model_copy(update={"case": trained, "load": None, "primary": ""})
     row = dataclasses.replace(rates[0], record=other)
     assert serving.by_model([row]) == [] and serving.curves([row, row]) == []
     leading = headline_of(other)

@@ -11,8 +11,13 @@ from paceline.analysis.labels import unique_labels
 from paceline.analysis.summary import headline_of, sampled, summarize_run
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome
+from paceline.core.run import RunRecords
 from support.micro_records import SIZES, cannot, collective, copy, gemm, micro, micro_run, pairs
 from support.records import LOSS, STEP_TIME, case, literal_run, record, run_of, sample_run, throughput
+
+
+def led_by(primary: str) -> RunRecords:
+    return run_of([one.model_copy(update={"primary": primary}) for one in literal_run().records])
 
 
 def test_a_row_leads_with_the_first_metric_that_has_a_direction() -> None:
@@ -23,16 +28,16 @@ def test_a_row_leads_with_the_first_metric_that_has_a_direction() -> None:
 
 
 def test_a_metric_without_direction_never_leads_unless_it_is_told() -> None:
-    one = record(case(0, "odd", "a"), [Measurement.of_value(LOSS, 2.5)])
-    assert headline_of(one) is None
-    told = headline_of(one, "loss")
+    found = [Measurement.of_value(LOSS, 2.5)]
+    assert headline_of(record(case(0, "odd", "a"), found)) is None
+    told = headline_of(record(case(0, "odd", "a"), found, primary="loss"))
     assert told is not None and told.value == 2.5
 
 
-def test_primary_chooses_the_headline_of_its_benchmark() -> None:
-    rows = summarize_run(literal_run(), {"train": "step_time"}).rows
+def test_primary_chooses_the_headline() -> None:
+    rows = summarize_run(led_by("step_time")).rows
     assert [row.headline.value for row in rows if row.headline] == [0.1, 0.2]
-    rows = summarize_run(literal_run(), {"train": "absent", "inference": "step_time"}).rows
+    rows = summarize_run(led_by("absent")).rows
     assert rows[0].headline is not None and rows[0].headline.name == "throughput"
 
 
@@ -91,7 +96,7 @@ def test_layouts_of_different_models_are_not_compared() -> None:
 
 
 def test_lower_is_better_where_the_metric_says_so() -> None:
-    group = summarize_run(literal_run(), {"train": "step_time"}).groups[0]
+    group = summarize_run(led_by("step_time")).groups[0]
     assert [row.label for row in group.rows] == ["train resnet50 fp16", "train resnet50 fp32"]
     assert group.rows[0].headline and group.rows[1].headline
     assert group.rows[0].headline.beats(group.rows[1].headline)

@@ -12,8 +12,8 @@ from paceline.analysis import baseline as baselines
 from paceline.analysis.baseline import Baseline, Reference
 from paceline.analysis.diagnose.superbench import nodes_results
 from paceline.analysis.diagnose.table import Column, Table, assemble
-from paceline.core.errors import InputError
 from paceline.core.metric import Better
+from support.refused import refused
 
 
 def table_of(values: list[float], name: str = "mem-bw/h2d_bw") -> Table:
@@ -89,30 +89,30 @@ def test_a_previous_baseline_keeps_its_figures() -> None:
     merged = baselines.extend(previous, new)
     assert {name: one.value for name, one in merged.metrics.items()} == {"a/x": 1.0, "a/y": 2.0, "a/z": 6.0}
     assert merged.sources == ["old", "new"]
-    with pytest.raises(InputError, match="names of superbench"):
+    with refused("mismatched-names", key="--extend", value="superbench"):
         baselines.extend(Baseline(names="superbench", metrics={}), new)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "code", "key"),
     [
-        ("{", "no JSON"),
-        ("[" * 100_000, "no JSON"),
-        ("[]", "must be an object"),
-        ('{"a": "x"}', "no number"),
-        ('{"a": NaN}', "no number"),
-        ('{"a": true}', "no number"),
-        ('{"paceline_baseline": 2}', "another version"),
-        ('{"paceline_baseline": 1}', "'metrics' is missing"),
-        ('{"paceline_baseline": 1, "metrics": {"a": {"valeu": 1}}}', "metrics"),
+        ("{", "not-json", None),
+        ("[" * 100_000, "not-json", None),
+        ("[]", "not-a-baseline", None),
+        ('{"a": "x"}', "not-a-number", "a"),
+        ('{"a": NaN}', "not-a-number", "a"),
+        ('{"a": true}', "not-a-number", "a"),
+        ('{"paceline_baseline": 2}', "other-version", "paceline_baseline"),
+        ('{"paceline_baseline": 1}', "missing-key", "metrics"),
+        ('{"paceline_baseline": 1, "metrics": {"a": {"valeu": 1}}}', "missing-key", "metrics.a.value"),
     ],
 )
-def test_a_file_that_is_no_baseline_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_that_is_no_baseline_is_refused(tmp_path: Path, text: str, code: str, key: str | None) -> None:
     (tmp_path / "b.json").write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=message):
+    with refused(code, key=key):
         baselines.read_baseline(tmp_path / "b.json")
 
 
 def test_our_names_are_not_written_as_superbenchs() -> None:
-    with pytest.raises(InputError, match="Paceline's names"):
+    with refused("mismatched-names", value="paceline"):
         baselines.as_superbench(Baseline(metrics={"gemm 4096/compute_rate": Reference(value=1.0)}))

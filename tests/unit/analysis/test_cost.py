@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from paceline.analysis.cost import Budget, HourlyPrice, Prices, co2_of, costs_of, energy_of, read_carbon, read_price
-from paceline.core.errors import InputError
 from paceline.core.record import Measurement, Record
 from paceline.core.run import RunRecords
 from support.records import ENERGY, ENVIRONMENT, STEP_TIME, case, record, run_of, throughput
+from support.refused import refused
 from support.serving_records import rates_run
 
 
@@ -124,7 +124,7 @@ def test_what_the_user_says_counts_more_than_what_the_record_does() -> None:
 
 def test_a_price_for_a_machine_that_nobody_measured_is_refused() -> None:
     prices = Prices(TABLE, (read_price("H1OO=3 USD/h", TABLE),))
-    with pytest.raises(InputError, match="no machine of these results has that name: NVIDIA H100"):
+    with refused("unknown-machine", key="--price", value="H1OO"):
         prices.refuse_unused(["NVIDIA H100"])
 
 
@@ -133,9 +133,19 @@ def test_prices_as_people_write_them(text: str, usd: float) -> None:
     assert read_price(text, TABLE).usd == usd
 
 
-@pytest.mark.parametrize("text", ["h300", "0 USD/h", "-1", "=3", "3 USD/1k", "1 EUR/h"])
-def test_what_is_no_price_is_refused(text: str) -> None:
-    with pytest.raises(InputError):
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("h300", "unknown-instance-or-price"),
+        ("0 USD/h", "unknown-instance-or-price"),
+        ("-1", "unknown-instance-or-price"),
+        ("1 EUR/h", "unknown-instance-or-price"),
+        ("=3", "missing-machine"),
+        ("3 USD/1k", "not-per-hour"),
+    ],
+)
+def test_what_is_no_price_is_refused(text: str, code: str) -> None:
+    with refused(code, key="--price", value=text):
         read_price(text, TABLE)
 
 
@@ -144,7 +154,7 @@ def test_budgets_as_people_write_them() -> None:
     assert Budget.read("0.02 USD/1k") == Budget(0.02, "thousand")
     assert Budget.read("0.02 USD per 1000 requests") == Budget(0.02, "thousand")
     for text in ("5", "5 USD/week", "much"):
-        with pytest.raises(InputError, match="no budget"):
+        with refused("not-a-budget", key="--budget", value=text):
             Budget.read(text)
 
 
@@ -152,5 +162,5 @@ def test_carbon_as_people_write_it() -> None:
     assert read_carbon("400 g/kWh") == 400.0
     assert read_carbon("0.38kg/kWh") == pytest.approx(380.0)
     for text in ("0", "clean", "400 g/J"):
-        with pytest.raises(InputError, match="no carbon intensity"):
+        with refused("not-a-carbon-intensity", key="--carbon", value=text):
             read_carbon(text)

@@ -10,20 +10,20 @@ import pytest
 
 from paceline.analysis.diagnose.superbench import column_of, read_nodes, read_results, split
 from paceline.analysis.diagnose.table import assemble, results_of
-from paceline.core.errors import InputError
 from paceline.core.metric import Better
 from paceline.core.record import Outcome
 from paceline.core.run import RunRecords
-from paceline.report import jsonl, superbench
+from paceline.report.export import jsonl, superbench
 from support.micro_records import micro_run
 from support.records import sample_run
+from support.refused import refused
 
 DATA = Path(__file__).parents[2] / "data" / "superbench" / "results-summary.jsonl"
 
 
 def test_every_node_is_a_run_with_a_record_for_each_benchmark() -> None:
     runs = read_results(DATA)
-    assert [run.run.environment["host"] for run in runs] == [f"node-{n:02d}" for n in range(1, 9)]
+    assert [run.run.environment.host for run in runs] == [f"node-{n:02d}" for n in range(1, 9)]
     benchmarks = [record.case.benchmark for record in runs[0].records]
     assert benchmarks == ["kernel-launch", "mem-bw", "nccl-bw", "model-benchmarks", "monitor"]
     copies = runs[0].records[1]
@@ -121,10 +121,20 @@ def test_what_was_not_measured_is_no_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[1]", "5\n6", '{"node": "a"}', '{"a": 1}\n{', '{"node": 5, "a/b": 1}', "[" * 99_999]
+    ("text", "code", "line"),
+    [
+        ("", "no-results", 0),
+        ("[1]", "not-a-result", 1),
+        ("5\n6", "not-a-result", 1),
+        ("[" * 99_999, "not-a-result", 1),
+        ('{"node": "a", "a/b": 1}\n{', "not-a-result", 2),
+        ('{"node": "a"}', "no-metrics", 1),
+        ('{"a": 1}\n{', "no-metrics", 1),
+        ('{"node": 5, "a/b": 1}', "no-metrics", 1),
+    ],
 )
-def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
+def test_other_files_are_refused(tmp_path: Path, text: str, code: str, line: int) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=r"r\.jsonl"):
+    with refused(code, where=f"line {line} of '{path}'" if line else ""):
         read_nodes(path)

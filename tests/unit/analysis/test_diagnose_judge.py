@@ -9,11 +9,11 @@ from paceline.analysis.diagnose.judge import Diagnosis, State, diagnose
 from paceline.analysis.diagnose.rules import default_rules, rules_from_text
 from paceline.analysis.diagnose.superbench import nodes_results
 from paceline.analysis.diagnose.table import Table, assemble, results_of
-from paceline.core.errors import InputError
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome
 from paceline.core.run import RunRecords
 from support.records import case, record, run_of
+from support.refused import refused
 
 RATE = Metric(name="compute_rate", unit="FLOP/s", better=Better.HIGHER)
 LATENCY = Metric(name="latency", unit="s", better=Better.LOWER)
@@ -112,7 +112,7 @@ def test_runs_of_a_single_host_are_judged_one_by_one() -> None:
 
 
 def test_one_node_alone_needs_a_baseline() -> None:
-    with pytest.raises(InputError, match="one node alone"):
+    with refused("one-node-alone", value="alone"):
         judged(node("alone", 100.0))
     made = baselines.make_baseline(assemble(results_of(good(6))))
     table = assemble(results_of([node("alone", 90.0)]))
@@ -170,7 +170,7 @@ def test_a_metric_whose_direction_nobody_knows_is_told() -> None:
 
 
 def test_rules_that_look_at_nothing_are_refused() -> None:
-    with pytest.raises(InputError, match="look at none of the"):
+    with refused("no-metric-matched", value="rules"):
         judged(*good(3), rules="rules: {a: {check: value, when: x > 0, metrics: ['nothing']}}")
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from paceline.analysis.cost import Prices, read_price
 from paceline.analysis.leaderboard import Board, boards
-from paceline.core.errors import InputError
 from paceline.core.record import Doubt, Measurement
 from paceline.core.run import RunRecords
 from support.records import ENERGY, ENVIRONMENT, STEP_TIME, case, literal_run, record, run_of, sample_run, throughput
+from support.refused import refused
 from support.serving_records import rates_run
 
 FREE = Prices({})
@@ -82,7 +82,7 @@ def test_a_metric_may_be_chosen_and_its_direction_counts() -> None:
     board = only(literal_run(), metric="step_time")
     assert [entry.label for entry in board.entries] == ["fp16", "fp32"]
     assert board.entries[0].per_usd is None
-    with pytest.raises(InputError, match="did you mean 'step_time'"):
+    with refused("unknown-metric", suggestion="step_time"):
         boards([literal_run()], FREE, metric="steptime")
 
 

@@ -15,12 +15,12 @@ def trained(
     model: str, precision: str, rate: float, *, ranks: int = 1, batch: int = 64, index: int = 0, **more: object
 ) -> Record:
     parameters = {"model": model, "precision": precision, "scale": more.pop("scale", "full")}
-    made = case(
-        index, "train", f"{model} {precision}", ranks=ranks, target=str(more.pop("target", "cuda:0")), **parameters
-    )
+    where = {"target": str(more.pop("target", "cuda:0")), "ranks": ranks, "category": "training"}
+    made = case(index, "train", f"{model} {precision}", **where, **parameters)
     times = Measurement.of_samples(STEP_TIME, [batch / rate] * 20)
     found = [Measurement.of_rate(throughput("images/s"), batch, times), times, Measurement.of_value(MEMORY, 5e9)]
-    return record(made, found, facts={"batch_size": batch, "compiled": True, "device": "NVIDIA H200"}, **more)
+    facts = {"batch_size": batch, "global_batch_size": batch * ranks, "compiled": True, "device": "NVIDIA H200"}
+    return record(made, found, facts=facts, **more)
 
 
 def table_of(*records: Record) -> PublishedTable:

@@ -13,7 +13,8 @@ from support.records import case, record, run_of
 def served(
     model: str, batch: int, rate: float, *, target: str = "cuda:0", wire: str | None = None, **more: Outcome
 ) -> Record:
-    parameters = {"model": model, "precision": "bf16", "requests": {"samples": batch}, "wire": wire}
+    load = {"arrival": "closed", "users": 8}
+    parameters = {"model": model, "precision": "bf16", "requests": {"samples": batch}, "wire": wire, "load": load}
     found = [
         # where a request is a sample, there is no rate of its own for those
         of(metrics.SAMPLE_THROUGHPUT, rate) if batch > 1 else of(metrics.THROUGHPUT, rate),

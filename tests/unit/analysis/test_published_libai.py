@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from paceline.analysis.configuration import configuration_of
 from paceline.analysis.published import PublishedTable, published_tables
 from paceline.analysis.published.libai import CONTRADICTION, libai_rows
+from paceline.analysis.published.records import published_records
 from paceline.core.record import Doubt, Measurement, Outcome, Record
-from paceline.report import html, markdown
+from paceline.report.run import html, markdown
 from support.records import STEP_TIME, case, record, run_of, throughput
 
 GPT2 = "gpt2/nl24_fp16_1x1x1_mb6_gb6_1n1g"
@@ -140,3 +142,15 @@ def test_reports_print_all_tables_and_the_note_once() -> None:
     for text in (markdown.render(run), html.render(run)):
         assert text.count("figures: Data Parallel") == 3
         assert text.count("without Transformer Engine and apex.") == 1
+
+
+def test_a_published_layout_is_a_way_to_do_the_work_that_ours_does() -> None:
+    source = published_records("libai")
+    one = source.records[0]
+    ours = record(case(0, "parallel", one.case.title, case=one.case.title))
+    theirs, mine = (configuration_of(found, source.run) for found in (one, ours))
+    assert one.case.title not in theirs.work
+    assert theirs.work.split()[:3] == mine.work.split()[:3]
+    assert {name: theirs.choices[name] for name in ("data", "tensor", "pipeline", "precision")} == {
+        name: mine.choices[name] for name in ("data", "tensor", "pipeline", "precision")
+    }

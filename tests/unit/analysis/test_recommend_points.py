@@ -124,7 +124,7 @@ def test_names_say_what_differs() -> None:
 
 
 def test_a_server_elsewhere_is_not_this_machine() -> None:
-    server = {"kind": "url", "url": "http://gpu7:8000"}
+    server = {"kind": "url", "url": "http://gpu7:8000", "model": "resnet18"}
     about = case(0, "serve", "x", target="cpu", **parameters("torch", 8) | {"server": server})
     measured = record(about)
     assert machine_of(measured, run_of([measured]).run) == "http://gpu7:8000"

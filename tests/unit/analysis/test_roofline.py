@@ -6,9 +6,7 @@ import pytest
 
 from paceline.analysis.roofline import OWN_RUN, Bound, KnownCeilings, Placed, Roofline, advice, rooflines
 from paceline.analysis.summary import summarize_run
-from paceline.analysis.traffic import ACTIVATIONS, work_of
-from paceline.core.metric import Better, Metric
-from paceline.core.record import Measurement, Record
+from paceline.core.record import Record
 from support.insight_records import (
     GPU,
     SOURCE,
@@ -16,12 +14,10 @@ from support.insight_records import (
     data_parallel,
     gpu_ceilings,
     inference,
-    mesh,
     product,
     roofline_run,
-    training,
 )
-from support.records import case, record, run_of, sample_run
+from support.records import case, described_here, record, run_of, sample_run
 
 
 def under(records: list[Record], known: KnownCeilings | None = None) -> tuple[Roofline, ...]:
@@ -32,21 +28,6 @@ def under(records: list[Record], known: KnownCeilings | None = None) -> tuple[Ro
 def only(one: Record, known: KnownCeilings | None = None) -> Placed:
     ((placed,),) = (roofline.placed for roofline in under([one], known))
     return placed
-
-
-def test_a_product_reads_its_operands_once_and_writes_its_result_once() -> None:
-    work = work_of(product(0, 16, 32, 64, 1.0))
-    assert work is not None
-    assert work.moved == 2 * (16 * 64 + 64 * 32) + 2 * 16 * 32
-    assert work.flops == 2 * 16 * 32 * 64
-    assert not work.is_modelled
-
-
-@pytest.mark.parametrize(("precision", "operand", "result"), [("fp64", 8, 8), ("tf32", 4, 4), ("fp8", 1, 2)])
-def test_numbers_have_the_width_of_their_format(precision: str, operand: int, result: int) -> None:
-    work = work_of(product(0, 10, 10, 10, 1.0, precision=precision))
-    assert work is not None
-    assert work.moved == 200 * operand + 100 * result
 
 
 def test_a_product_at_its_peak_is_bound_by_compute() -> None:
@@ -79,13 +60,6 @@ def test_a_device_that_waits_for_its_host_is_bound_by_it() -> None:
     }  # fmt: skip
 
 
-def test_inference_reads_each_weight_and_leaves_activations_out() -> None:
-    work = work_of(inference(0, 7e9, 14e9, 4.4e-3))
-    assert work is not None
-    assert (work.moved, work.left_out, work.is_modelled) == (14e9, ACTIVATIONS, True)
-    assert work.intensity == 1.0
-
-
 def test_below_the_compute_ceiling_uncounted_bytes_leave_memory_open() -> None:
     assert only(inference(0, 3.3e8, 21e12, 61e-3)).is_open
     assert not only(inference(0, 7e9, 14e9, 4.4e-3)).is_open  # memory bounds it already
@@ -95,7 +69,7 @@ def test_below_the_compute_ceiling_uncounted_bytes_leave_memory_open() -> None:
 def test_counted_activations_tell_whether_memory_could_bound_a_model() -> None:
     """A step of 21 TFLOP in 61 ms reaches 43 % of 800 TFLOP/s; the weights are 0.66 GB, and memory carries 4 TB/s."""
     little = only(inference(0, 3.3e8, 21e12, 61e-3, facts={"activation_bytes": 1e9}))
-    assert (little.work.moved, little.work.passed) == (0.66e9, 2e9)
+    assert (little.work.bytes, little.work.passed) == (0.66e9, 2e9)
     assert little.work.most_traffic == pytest.approx(2.66e9 / 61e-3)
     assert little.work.least_intensity == pytest.approx(21e12 / 2.66e9)
     assert (little.bound, little.is_open) == (Bound.COMPUTE, False)
@@ -106,52 +80,9 @@ def test_counted_activations_tell_whether_memory_could_bound_a_model() -> None:
     assert only(inference(0, 3.3e8, 21e12, 61e-3)).work.most_traffic is None
 
 
-def test_without_a_peak_training_moves_what_was_kept_for_the_backward_pass() -> None:
-    work = work_of(training(0, 1e6, 1e12, 1.0, peak=None, facts={"activation_bytes": 50e6}))
-    assert work is not None
-    assert (work.moved, work.left_out) == (40e6 + 2 * 50e6, "")
-    assert "kept for the backward pass" in work.formula
-    measured = work_of(training(0, 1e6, 1e12, 1.0, peak=16e6 + 70e6, facts={"activation_bytes": 50e6}))
-    assert measured is not None and measured.moved == 40e6 + 2 * 70e6  # what was allocated is more than what was kept
-
-
-def test_training_moves_gradients_optimizer_and_what_memory_held() -> None:
-    weights = 1e6
-    work = work_of(training(0, weights, 1e12, 1.0, peak=16e6 + 50e6))
-    assert work is not None
-    assert work.moved == 40 * weights + 2 * 50e6
-    assert work.left_out == ""
-    alone = work_of(training(0, weights, 1e12, 1.0, peak=None))
-    assert alone is not None
-    assert (alone.moved, alone.left_out) == (40 * weights, ACTIVATIONS)
-
-
-def test_a_rank_of_a_mesh_reads_its_weights_in_every_micro_batch() -> None:
-    flops = Metric(name="achieved_flops", unit="FLOP/s", better=Better.HIGHER)
-    parts = [
-        Measurement.of_value(Metric(name=f"{part}_memory", unit="B"), size)
-        for part, size in (("parameter", 4e6), ("gradient", 4e6), ("optimizer", 8e6))
-    ]
-    one = mesh(0, (2, 1, 2), 1.0, batch=64)  # 64 / (4 x 2) = 8 micro-batches
-    facts = one.facts | {"precision": "bf16", "parameter_count": 2e6, "flops_per_step": 1e12}
-    found = [*one.measurements, *parts, Measurement.of_value(flops, 4e12)]
-    work = work_of(one.model_copy(update={"facts": facts, "measurements": found}))
-    assert work is not None
-    assert work.moved == 1e6 * 8 * 2 * 2 + 2 * 16e6
-    assert work.rate == 1e12  # of one of four GPUs
-
-
-def test_ranks_on_one_processor_share_its_ceilings() -> None:
-    one = inference(0, 1e6, 1e9, 1.0, precision="fp32")
-    where = one.case.model_copy(update={"target": "cpu", "ranks": 2})
-    work = work_of(one.model_copy(update={"case": where}))
-    assert work is not None
-    assert work.rate == 1e9
-
-
 def test_the_cpu_is_measured_against_its_main_memory() -> None:
     one = inference(0, 1e9, 2e9, 0.25, precision="fp32")
-    cpu = one.model_copy(update={"case": one.case.model_copy(update={"target": "cpu"})})
+    cpu = described_here(one.model_copy(update={"case": one.case.model_copy(update={"target": "cpu"})}))
     known = KnownCeilings((
         ceiling("compute", "fp32", 1e12, device="cpu", device_name="Some CPU"),
         ceiling("memory", "main memory", 20e9, device="cpu", device_name="Some CPU"),
@@ -202,7 +133,7 @@ def test_without_ceilings_there_is_no_roof_and_the_device_is_named() -> None:
 
 def test_records_that_do_not_tell_their_bytes_are_named() -> None:
     one = inference(0, 7e9, 14e9, 4.4e-3)
-    bare = one.model_copy(update={"facts": {"device": GPU}})
+    bare = described_here(one.model_copy(update={"facts": {"device": GPU}}))
     summary = summarize_run(run_of([bare, data_parallel(1, 1, 0.1), record(case(2, "other", "x"))]))
     found = rooflines(summary.source, summary.rows, gpu_ceilings())
     assert found.found == ()

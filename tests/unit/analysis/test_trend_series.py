@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from paceline.analysis.trend import Series, history
-from paceline.analysis.trend.environment import differences, fingerprint, machine, settings
+from paceline.analysis.trend.environment import commit, differences, fingerprint, machine, settings
+from paceline.core.environment import Environment
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement, Outcome
 from paceline.core.run import RunRecords
@@ -51,7 +52,7 @@ def test_the_first_bad_run_its_commit_and_what_changed_there_are_told() -> None:
     runs = runs_of(SLOWER, {30: newer})
     shift = only(runs).shifts[0]
     assert shift.first.run_id == "run-030"
-    assert shift.first.commit == runs[30].run.environment["git"]["commit"]
+    assert shift.first.commit == commit(runs[30].run.environment)[0]
     assert shift.last_before.run_id == "run-029"
     changed = {part.name: (part.before, part.after) for part in shift.changed}
     assert changed.keys() == {"torch", "commit"}
@@ -65,23 +66,25 @@ def test_different_machines_are_different_series() -> None:
     assert len(found.series) == 8
     assert len(found.machines) == 2
     for series in found.series:
-        gpus = {gpu["name"] for point in series.points for records in runs if records.run.id == point.run_id
-                for gpu in records.run.environment["gpus"]}  # fmt: skip
+        gpus = {gpu.name for point in series.points for records in runs if records.run.id == point.run_id
+                for gpu in records.run.environment.gpus}  # fmt: skip
         assert len(gpus) == 1
     assert [series.label for series in found.worse] == ["train resnet50 fp16", "train vit fp32"]
 
 
 def test_the_machine_of_a_case_is_what_it_ran_on() -> None:
-    assert machine(ENVIRONMENT, "cuda:0") == "2 x NVIDIA H200 with AMD EPYC 9654 96-Core Processor"
-    assert machine(ENVIRONMENT, "cpu") == "AMD EPYC 9654 96-Core Processor, 192 cores"
-    assert machine({}, "cpu") == "unknown CPU"
+    here = Environment.model_validate(ENVIRONMENT)
+    assert machine(here, "cuda:0") == "2 x NVIDIA H200 with AMD EPYC 9654 96-Core Processor"
+    assert machine(here, "cpu") == "AMD EPYC 9654 96-Core Processor, 192 cores"
+    assert machine(Environment(), "cpu") == "unknown CPU"
 
 
 def test_the_fingerprint_ignores_what_passes() -> None:
+    here, newer = (Environment.model_validate(ENVIRONMENT | more) for more in ({}, {"kernel": "6.9"}))
     passing = {"load": [9.0, 9.0, 9.0], "host": "node-08", "git": {"commit": "other", "dirty": True}}
-    assert fingerprint(ENVIRONMENT | passing) == fingerprint(ENVIRONMENT)
-    assert fingerprint(ENVIRONMENT | {"kernel": "6.9"}) != fingerprint(ENVIRONMENT)
-    (part,) = differences(settings(ENVIRONMENT), settings(ENVIRONMENT | {"kernel": "6.9"}))
+    assert fingerprint(Environment.model_validate(ENVIRONMENT | passing)) == fingerprint(here)
+    assert fingerprint(newer) != fingerprint(here)
+    (part,) = differences(settings(here), settings(newer))
     assert (part.name, part.before, part.after) == ("kernel", "6.8.0-52-generic", "6.9")
 
 

@@ -13,6 +13,7 @@ from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.errors import OutOfMemory
+from paceline.devices.cpu import CpuDevice
 from paceline.measure.host_limit import host_limit
 from paceline.models.base import ModelSpec
 from support.scripted import ScriptedClock, ScriptedDevice
@@ -63,7 +64,7 @@ def choose(batch_size: Any, trial: Trial, ranks: Ranks | None = None) -> int:
     return choose_batch_size(
         spec,
         ModelParameters(model="tiny", batch_size=batch_size, budget="1h"),
-        ScriptedDevice(ScriptedClock()),  # type: ignore[arg-type]
+        ScriptedDevice(ScriptedClock()),
         ranks or Ranks(0, 1),
         Context(Case(index=0, benchmark="train", parameters={}, title="")),
         lambda: trial.step,
@@ -102,16 +103,16 @@ def test_running_out_of_memory_is_an_answer_and_every_other_error_is_raised() ->
     def fail(error: Exception) -> None:
         raise error
 
-    assert runs_within_memory(lambda: None, "cpu")
-    assert not runs_within_memory(lambda: fail(MemoryError()), "cpu")
-    assert not runs_within_memory(lambda: fail(RuntimeError("CUDA error: out of memory")), "cpu")
+    assert runs_within_memory(lambda: None, CpuDevice())
+    assert not runs_within_memory(lambda: fail(MemoryError()), CpuDevice())
+    assert not runs_within_memory(lambda: fail(RuntimeError("CUDA error: out of memory")), CpuDevice())
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        runs_within_memory(lambda: fail(RuntimeError("shapes cannot be multiplied")), "cpu")
+        runs_within_memory(lambda: fail(RuntimeError("shapes cannot be multiplied")), CpuDevice())
 
 
 def test_a_trial_beyond_the_host_s_memory_fails_instead_of_being_killed_and_the_limit_is_lifted_after() -> None:
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    assert not runs_within_memory(lambda: bytearray(1 << 45), "cpu")
+    assert not runs_within_memory(lambda: bytearray(1 << 45), CpuDevice())
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
     with host_limit(0.8):
         assert resource.getrlimit(resource.RLIMIT_DATA)[0] != before[0]

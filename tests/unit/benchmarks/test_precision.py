@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,12 +9,20 @@ import pytest
 from paceline.benchmarks import emulated
 from paceline.benchmarks.model import precision
 from paceline.core.errors import Unsupported
+from paceline.devices import cpu, kind_named
+from paceline.devices.cuda import CudaDevice
 
-CPU: Any = SimpleNamespace(kind="cpu", name="cpu")
+CPU = cpu.CpuDevice()
 
 
-def gpu(*capability: int) -> Any:
-    return SimpleNamespace(kind="cuda", name="a GPU", capability=capability)
+class Gpu(CudaDevice):
+    """An NVIDIA GPU of which no more is known than its capability."""
+
+    def __init__(self, *capability: int) -> None:
+        self.kind, self.name, self.capability = kind_named("cuda"), "a GPU", capability
+
+
+gpu = Gpu
 
 
 @pytest.mark.parametrize(
@@ -71,6 +78,6 @@ def test_a_model_that_is_not_made_of_linear_layers_has_no_fp8() -> None:
 def test_a_format_without_instructions_on_this_cpu_is_doubted(
     name: str, flags: set[str], doubted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(emulated, "instruction_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(cpu, "instruction_flags", lambda: frozenset(flags))
     assert [doubt.kind for doubt in emulated.emulated(name, CPU)] == ["emulated"] * doubted
     assert emulated.emulated(name, gpu(8, 0)) == []

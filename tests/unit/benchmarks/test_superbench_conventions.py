@@ -7,7 +7,7 @@ import pytest
 from paceline.benchmarks.memory.stream import KERNELS
 from paceline.benchmarks.micro.metrics import BANDWIDTH, TIME
 from paceline.core.record import Measurement
-from paceline.report.superbench_micro import names_of
+from paceline.core.subject import SUPERBENCH
 from support.records import case, record
 
 TIMES = Measurement.of_samples(TIME, [0.25, 0.5, 0.25, 1.0])  # a mean of half a second
@@ -18,9 +18,7 @@ def test_a_copy_within_the_device_is_read_and_written(direction: str, counted: i
     copied = record(
         case(0, "copy", "", target="cuda:0", direction=direction), [Measurement.of_rate(BANDWIDTH, 1e9, TIMES)]
     )
-    names = names_of(copied.case)
-    assert names is not None
-    assert names.figures(copied) == {f"{direction}_bw": pytest.approx(counted * 2.0)}
+    assert copied.aliases[SUPERBENCH].values == {f"{direction}_bw": pytest.approx(counted * 2.0)}
 
 
 def test_throughput_of_stream_is_that_of_the_fastest_pass() -> None:
@@ -29,9 +27,7 @@ def test_throughput_of_stream_is_that_of_the_fastest_pass() -> None:
         seconds = Measurement.of_samples(kernel.time, TIMES.samples)
         measured += [Measurement.of_rate(kernel.bandwidth, 1e9, seconds), seconds]
     streamed = record(case(0, "stream", "", target="cpu"), measured, facts={"threads": 2})
-    names = names_of(streamed.case)
-    assert names is not None
-    found = names.figures(streamed)
+    found = streamed.aliases[SUPERBENCH].values
     for kernel in ("copy", "scale", "add", "triad"):
         assert found[f"{kernel}_throughput"] == pytest.approx(4000)  # MB/s
         assert found[f"{kernel}_time_min"] == pytest.approx(0.25)
@@ -44,6 +40,4 @@ def test_a_product_is_one_that_was_waited_for() -> None:
         case(0, "matmul", "", target="cuda:0"),
         [Measurement.of_value(TIME, 0.010), Measurement.of_value(latency, 0.012)],
     )
-    names = names_of(multiplied.case)
-    assert names is not None
-    assert names.figures(multiplied) == {"nosharding_time": pytest.approx(12)}
+    assert multiplied.aliases[SUPERBENCH].values == {"nosharding_time": pytest.approx(12)}

@@ -13,8 +13,8 @@ from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.record import Measurement, Result
+from paceline.devices.cpu import CpuDevice
 from paceline.measure import trace
-from paceline.measure.device import CpuDevice
 
 torch = pytest.importorskip("torch", reason="install it with: pip install 'paceline[torch]'")
 

@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from paceline.benchmarks import find
 from paceline.cli._ab import Turns, read_turns
 from paceline.cli.compare import command
 from paceline.core.case import Case
 from paceline.core.errors import InputError
-from paceline.report import jsonl
+from paceline.core.suite import Here, Suite, expand
+from paceline.report.export import jsonl
 from paceline.store import open_store
 from support.compare_records import before_and_after
+from support.refused import refused
 
 
 @pytest.fixture
@@ -74,23 +77,23 @@ def test_a_gate_may_name_another_metric_than_the_headline(store: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "code", "value"),
     [
-        (("main",), "alone is no comparison"),
-        (("main", "nobody"), "nobody"),
-        (("main", "last", "--fail-on", "fast"), "write it as METRIC<RATIO"),
-        (("main", "last", "--fail-on", "troughput<0.9"), "did you mean 'throughput'?"),
-        (("main", "last", "--metric", "nothing"), "unknown metric 'nothing'"),
-        (("main", "last", "--strict"), "--strict goes with --fail-on"),
-        (("main", "published:lib"), "did you mean 'libai'?"),
-        (("main", "published:libai"), "no case in common"),
-        (("main", "absent/file.jsonl"), "cannot read"),
+        (("main",), "one-side", "main"),
+        (("main", "nobody"), "unknown-run", "nobody"),
+        (("main", "last", "--fail-on", "fast"), "not-a-limit", "fast"),
+        (("main", "last", "--fail-on", "troughput<0.9"), "unknown-metric", "troughput"),
+        (("main", "last", "--metric", "nothing"), "unknown-metric", "nothing"),
+        (("main", "last", "--strict"), "strict-without-fail-on", None),
+        (("main", "published:lib"), "unknown-published-figures", "lib"),
+        (("main", "published:libai"), "no-case-in-common", "published:libai"),
+        (("main", "absent/file.jsonl"), "unreadable-file", "absent/file.jsonl"),
     ],
 )
-def test_bad_input_is_refused_in_a_sentence(store: str, words: tuple[str, ...], told: str) -> None:
+def test_bad_input_is_refused_in_a_sentence(store: str, words: tuple[str, ...], code: str, value: str | None) -> None:
     done = compare(store, *words)
     assert isinstance(done.exception, InputError)
-    assert told in str(done.exception)
+    assert (done.exception.code, done.exception.value) == (code, value)
     assert "\n" not in str(done.exception)
 
 
@@ -147,26 +150,32 @@ def test_a_side_may_set_several_things() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "rounds", "overrides", "told"),
+    ("texts", "rounds", "overrides", "code"),
     [
-        (["a=1"], None, {}, "give it twice"),
-        (["a", "b"], None, {}, "write a side as key=value"),
-        (["a=1", "a=2"], 1, {}, "at least 2"),
-        (["a=1", "a=2"], None, {"repeat": 3}, "use --rounds"),
-        ([], 3, {}, "--rounds goes with --ab"),
+        (["a=1"], None, {}, "not-two-sides"),
+        (["a", "b"], None, {}, "not-a-setting"),
+        (["a=1", "a=2"], 1, {}, "too-few-rounds"),
+        (["a=1", "a=2"], None, {"repeat": 3}, "repeat-with-ab"),
+        ([], 3, {}, "rounds-without-ab"),
     ],
 )
 def test_turns_that_cannot_be_are_refused(
-    texts: list[str], rounds: int | None, overrides: dict[str, int], told: str
+    texts: list[str], rounds: int | None, overrides: dict[str, int], code: str
 ) -> None:
-    with pytest.raises(InputError, match=told):
+    with refused(code):
         read_turns(texts, rounds, overrides)
 
 
 def test_the_same_on_both_sides_is_refused() -> None:
     turns = Turns(({"size": 256}, {"size": 256}), 2)
-    with pytest.raises(InputError, match="both sides are the same"):
+    with refused("same-sides", key="--ab"):
         turns.cases(expanded)
+
+
+def test_what_a_side_sets_wrongly_is_refused_as_part_of_ab() -> None:
+    turns = Turns(({"sise": 256}, {"size": 512}), 2)
+    with refused("unknown-key", key="sise", suggestion="size", where="--ab sise"):
+        turns.cases(lambda side: expand(Suite.of_benchmark("gemm"), find, Here(), side))
 
 
 def test_a_file_that_was_cut_off_is_said_to_be_ours(store: str, tmp_path: Path) -> None:
@@ -174,5 +183,4 @@ def test_a_file_that_was_cut_off_is_said_to_be_ours(store: str, tmp_path: Path) 
     path.write_text(jsonl.render(before_and_after()[0])[:500])
     done = compare(store, str(path), "last")
     assert isinstance(done.exception, InputError)
-    assert "line 1 of" in str(done.exception)
-    assert "is no record of `paceline report --jsonl`" in str(done.exception)
+    assert (done.exception.code, done.exception.where) == ("not-a-record", f"line 1 of '{path}'")

@@ -15,7 +15,7 @@ from paceline.core.errors import InputError
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
-from paceline.report import jsonl
+from paceline.report.export import jsonl
 from paceline.store import open_store
 from support.records import case, record, run_of
 
@@ -131,10 +131,10 @@ def test_formats_exclude_each_other_and_must_be_told(tmp_path: Path) -> None:
 def test_names_of_both_systems_do_not_mix(store: str, tmp_path: Path) -> None:
     made = tmp_path / "ours.json"
     assert run("baseline", "fleet", "--store", store, "-o", str(made)).exit_code == 0
-    for words in (["--rules", RULES], []):
+    for words, code in ((["--rules", RULES], "rules-with-other-names"), ([], "results-with-other-names")):
         result = run("diagnose", RESULTS, "--baseline", str(made), *words)
         assert isinstance(result.exception, InputError)
-        assert "SuperBench's names" in str(result.exception)
+        assert (result.exception.code, result.exception.value) == (code, str(made))
 
 
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:

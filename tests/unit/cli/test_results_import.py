@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from paceline.cli.results import command as results
 from paceline.core.errors import InputError
-from paceline.report import jsonl
+from paceline.report.export import jsonl
 from paceline.store import open_store, spool
 from support.store_samples import a_record, a_store
 

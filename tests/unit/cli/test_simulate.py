@@ -74,20 +74,21 @@ def test_a_trace_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "fields"),
     [
-        (("--workload", "bimodel"), "did you mean 'bimodal'"),
-        (("--policy", "twotier"), "did you mean 'two-tier'"),
-        (("--load", "0"), "must be more than 0"),
-        (("--load", "heavy"), "'heavy' is not a fraction"),
-        (("--load", ","), "names no load"),
-        (("--workload", "missing.csv"), "cannot read the trace"),
-        (("--workload", "t.csv", "--load", "0.5"), "--load does not go with a trace"),
+        (("--workload", "bimodel"), ("unknown-workload", "--workload", "bimodel", "bimodal")),
+        (("--policy", "twotier"), ("unknown-policy", "--policy", "twotier", "two-tier")),
+        (("--load", "0"), ("out-of-range", "--load", "0", None)),
+        (("--load", "heavy"), ("not-a-fraction", "--load", "heavy", None)),
+        (("--load", ","), ("no-loads", "--load", ",", None)),
+        (("--workload", "missing.csv"), ("unreadable-file", None, "missing.csv", None)),
+        (("--workload", "t.csv", "--load", "0.5"), ("own-load-of-a-trace", "--load", None, None)),
     ],
 )
-def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], complaint: str) -> None:
-    result = simulate(*arguments)
-    assert isinstance(result.exception, InputError) and complaint in str(result.exception)
+def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], fields: tuple[str | None, ...]) -> None:
+    error = simulate(*arguments).exception
+    assert isinstance(error, InputError)
+    assert (error.code, error.key, error.value, error.suggestion) == fields
 
 
 def test_formats_exclude_each_other_and_must_be_told() -> None:

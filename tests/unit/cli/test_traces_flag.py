@@ -8,7 +8,7 @@ import pytest
 
 from paceline.cli._traces import folder_of, joined_value, refuse_if_none_can, with_traces
 from paceline.core.case import Case
-from paceline.core.errors import InputError
+from support.refused import refused
 
 
 def joined(*words: str) -> list[str]:
@@ -61,9 +61,9 @@ def test_the_home_folder_is_not_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_run_that_cannot_be_traced_is_refused() -> None:
-    with pytest.raises(InputError, match="paceline run inference --model resnet50 --profile"):
+    with refused("not-traceable", key="--profile", suggestion="paceline run inference --model resnet50 --profile"):
         refuse_if_none_can([case(0, "serve", model="resnet50")])
-    with pytest.raises(InputError, match=r"gemm has none that can be traced: profile one of .*inference.*train"):
+    with refused("not-traceable", value="gemm", suggestion=None):
         refuse_if_none_can([case(0, "gemm")])
     refuse_if_none_can([case(0, "gemm"), case(1, "train", model="resnet50")])
 
@@ -75,5 +75,5 @@ def test_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert folder_of("") == tmp_path / "paceline" / "traces"
     assert folder_of("mine") == tmp_path / "mine"
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be made"):
+    with refused("cannot-make-folder", key="--profile", value=str(tmp_path / "file/below")):
         folder_of("file/below")

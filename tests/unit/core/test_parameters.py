@@ -11,6 +11,7 @@ from paceline.core.case import Case
 from paceline.core.errors import InputError
 from paceline.core.parameters import MeasuringParameters, Parameters
 from paceline.core.quantity import Size
+from support.refused import refused
 
 
 class Load(BaseModel):
@@ -35,21 +36,19 @@ class Needs(Parameters):
 
 
 def refusal(values: dict[str, Any], model: type[Parameters] = Example) -> str:
-    with pytest.raises(InputError) as refused:
-        model.read(values, "here")
-    message = str(refused.value)
-    assert message.startswith("here: ")
-    return message.removeprefix("here: ")
+    with pytest.raises(InputError) as caught:
+        model.read(values)
+    return str(caught.value)
 
 
 def test_quantities_are_read_as_people_write_them() -> None:
-    found = Example.read({"budget": "500ms", "interval": "2%", "buffer": "1KiB", "warm_up": "1min"}, "here")
+    found = Example.read({"budget": "500ms", "interval": "2%", "buffer": "1KiB", "warm_up": "1min"})
     assert (found.budget, found.interval, found.buffer, found.warm_up) == (0.5, 0.02, 1024, 60.0)
 
 
 def test_parameters_cannot_be_changed_once_read() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        Example.read({}, "here").budget = 3.0  # type: ignore[misc]
+        Example.read({}).budget = 3.0  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,8 @@ def test_parameters_cannot_be_changed_once_read() -> None:
     [("budgt", "budget"), ("warmup", "warm_up"), ("Precision", "precision"), ("batchsize", "batch_size")],
 )
 def test_an_unknown_key_names_the_nearest(key: str, near: str) -> None:
-    assert refusal({key: 1}) == f"unknown key '{key}': did you mean '{near}'?"
+    with refused("unknown-key", says=f"unknown key '{key}': did you mean '{near}'?", key=key, suggestion=near):
+        Example.read({key: 1})
 
 
 def test_an_unknown_key_near_nothing_lists_what_is_known() -> None:
@@ -66,12 +66,13 @@ def test_an_unknown_key_near_nothing_lists_what_is_known() -> None:
 
 @pytest.mark.parametrize("field", ["load", "spare"])
 def test_an_unknown_key_of_an_inner_mapping_names_the_nearest_there(field: str) -> None:
-    assert refusal({field: {"duratoin": 3}}) == f"unknown key '{field}.duratoin': did you mean 'duration'?"
+    with refused("unknown-key", key=f"{field}.duratoin", suggestion="duration"):
+        Example.read({field: {"duratoin": 3}})
 
 
 def test_an_unknown_key_in_a_list_of_mappings_names_its_place() -> None:
-    found = refusal({"phases": [{}, {"arival": "poisson"}]})
-    assert found == "unknown key 'phases.1.arival': did you mean 'arrival'?"
+    with refused("unknown-key", key="phases.1.arival", suggestion="arrival"):
+        Example.read({"phases": [{}, {"arival": "poisson"}]})
 
 
 def test_a_bad_unit_names_value_and_known_units() -> None:
@@ -88,7 +89,8 @@ def test_a_wrong_choice_lists_the_choices_and_the_nearest() -> None:
     assert refusal({"precision": "quadruple"}) == (
         "'precision' = 'quadruple': must be one of 'fp32', 'tf32', 'fp16' or 'bf16'"
     )
-    assert "'load.arrival' = 'poison'" in refusal({"load": {"arrival": "poison"}})
+    with refused("invalid-value", key="load.arrival", value="poison", suggestion="poisson"):
+        Example.read({"load": {"arrival": "poison"}})
 
 
 @pytest.mark.parametrize(("value", "word"), [(0, "or equal to 1"), ("many", "whole number"), (1.5, "whole number")])
@@ -121,7 +123,8 @@ def test_a_refused_value_is_named_with_its_key(values: dict[str, Any], words: st
 
 
 def test_a_missing_key_is_named() -> None:
-    assert refusal({}, Needs) == "'model' is missing"
+    with refused("missing-key", says="'model' is missing", key="model"):
+        Needs.read({})
 
 
 # ---- a case's key

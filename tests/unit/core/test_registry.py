@@ -8,15 +8,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import pytest
 
 from paceline.core import registry as registry_module
 from paceline.core.errors import InputError
-from paceline.core.registry import Broken, Registry, scan
+from paceline.core.registry import Broken, Kind, Registry
+from support.refused import refused
 
-Provide = Callable[..., Registry[str]]
+Provide = Callable[..., Registry[SimpleNamespace]]
 
 
 def write_package(root: Path, name: str, files: dict[str, str]) -> None:
@@ -28,9 +29,18 @@ def write_package(root: Path, name: str, files: dict[str, str]) -> None:
             (root / folder / "__init__.py").touch()
 
 
-def named_things(module: ModuleType) -> Iterator[tuple[str, str]]:
-    for name in getattr(module, "THINGS", []):
-        yield name, f"{name} of {module.__name__}"
+THINGS: Kind[SimpleNamespace] = Kind("thing", "things", SimpleNamespace)
+
+
+def of_things(text: str) -> str:
+    """A module's text; `THINGS = ['a']` makes things of these names that know where they are from."""
+    if not text.startswith("THINGS"):
+        return text
+    return f"from types import SimpleNamespace\n{text}\nTHINGS = [SimpleNamespace(name=n, of=__name__) for n in THINGS]"
+
+
+def origins(registry: Registry[SimpleNamespace]) -> dict[str, str]:
+    return {name: thing.of for name, thing in registry.entries.items()}
 
 
 @pytest.fixture
@@ -39,11 +49,12 @@ def provide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Provide
     before = set(sys.modules)
     monkeypatch.syspath_prepend(tmp_path)
 
-    def scan_packages(**packages: dict[str, str]) -> Registry[str]:
+    def scan_packages(**packages: dict[str, str]) -> Registry[SimpleNamespace]:
         for name, files in packages.items():
-            write_package(tmp_path, name, files)
+            write_package(tmp_path, name, {path: of_things(text) for path, text in files.items()})
+        registry_module._scanned.cache_clear()
         monkeypatch.setattr(registry_module, "providers", lambda: tuple(packages))
-        return scan("thing", "things", named_things)
+        return THINGS.registry()
 
     yield scan_packages
     for name in set(sys.modules) - before:
@@ -58,10 +69,10 @@ def test_every_module_of_a_provider_is_looked_at(provide: Provide) -> None:
             "other/x.py": "1/0",
         }
     )
-    assert found.entries == {
-        "a": "a of pace_all.things.one",
-        "b": "b of pace_all.things.one",
-        "c": "c of pace_all.things.deep.er.two",
+    assert origins(found) == {
+        "a": "pace_all.things.one",
+        "b": "pace_all.things.one",
+        "c": "pace_all.things.deep.er.two",
     }
     assert found.broken == []
 
@@ -77,7 +88,6 @@ def test_a_folder_may_be_a_single_module(provide: Provide) -> None:
         ("raise RuntimeError('no driver')", "RuntimeError: no driver"),
         ("import sys; sys.exit(3)", "SystemExit: 3"),
         ("def (", "SyntaxError: "),
-        ("THINGS = 5", "TypeError: "),
     ],
 )
 def test_a_broken_module_disables_itself_alone_and_says_why(provide: Provide, text: str, reason: str) -> None:
@@ -90,7 +100,7 @@ def test_a_broken_module_disables_itself_alone_and_says_why(provide: Provide, te
 
 def test_asking_for_what_a_broken_module_would_have_given_tells_its_reason(provide: Provide) -> None:
     found = provide(pace_asked={"things/bad_one.py": "raise RuntimeError('no driver')"})
-    with pytest.raises(InputError, match="thing 'bad-one' is disabled: RuntimeError: no driver"):
+    with refused("disabled-thing", value="bad-one", says="RuntimeError: no driver"):
         found.get("bad-one")
 
 
@@ -119,8 +129,23 @@ def test_a_provider_that_is_not_installed_is_broken_and_one_without_the_folder_i
     found = provide(pace_empty={"others/x.py": ""})
     assert (found.entries, found.broken) == ({}, [])
     monkeypatch.setattr(registry_module, "providers", lambda: ("pace_absent",))
-    found = scan("thing", "things", named_things)
+    found = THINGS.registry()
     assert found.broken == [Broken("pace_absent.things", "ModuleNotFoundError: No module named 'pace_absent'")]
+
+
+def test_a_provider_may_be_one_module_that_holds_things_of_any_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pace_one_file.py").write_text(of_things("THINGS = ['a', 'b']"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry_module, "providers", lambda: ("pace_one_file",))
+    assert origins(THINGS.registry()) == {"a": "pace_one_file", "b": "pace_one_file"}
+    assert THINGS.get("b").of == "pace_one_file"
+
+
+def test_one_thing_is_found_without_importing_the_others(provide: Provide) -> None:
+    provide(pace_lazy={"things/one_thing.py": "THINGS = ['one-thing']"})
+    assert THINGS.get("one-thing").of == "pace_lazy.things.one_thing"
 
 
 def test_modules_that_start_with_an_underscore_are_not_looked_at(provide: Provide) -> None:
@@ -133,7 +158,7 @@ def test_modules_that_start_with_an_underscore_are_not_looked_at(provide: Provid
 
 def test_of_two_with_one_name_the_first_stays_and_the_second_is_told(provide: Provide) -> None:
     found = provide(pace_first={"things/x.py": "THINGS = ['a']"}, pace_second={"things/y.py": "THINGS = ['a', 'b']"})
-    assert found.entries == {"a": "a of pace_first.things.x", "b": "b of pace_second.things.y"}
+    assert origins(found) == {"a": "pace_first.things.x", "b": "pace_second.things.y"}
     assert found.broken == [Broken("pace_second.things.y", "the name 'a' is taken already")]
 
 
@@ -148,7 +173,7 @@ def test_the_same_thing_twice_is_no_duplicate() -> None:
 def test_an_unknown_name_is_refused_with_the_nearest_or_with_all() -> None:
     registry: Registry[int] = Registry("model", {"resnet50": 1, "resnet101": 2, "gpt2-small": 3})
     assert registry.get("resnet50") == 1
-    with pytest.raises(InputError, match="unknown model 'ResNet-50': did you mean 'resnet50'"):
+    with refused("unknown-model", value="ResNet-50", suggestion="resnet50"):
         registry.get("ResNet-50")
     with pytest.raises(InputError, match="unknown model 'xyz': known are gpt2-small, resnet101, resnet50"):
         registry.get("xyz")

@@ -216,7 +216,8 @@ def in_parallel(layout: str, rate: float, index: int, **more: Any) -> Record:
 
 def trained(precision: str, rate: float, index: int) -> Record:
     """A step of which the forward pass takes a fifth."""
-    about = case(index, "train", f"vit-base {precision}", target="cuda:0", model="vit-base", precision=precision)
+    own = {"model": "vit-base", "precision": precision}
+    about = case(index, "train", f"vit-base {precision}", target="cuda:0", category="training", **own)
     times = Measurement.of_samples(STEP_TIME, [64 / rate] * 20)
     phases = [of_phase("forward", 0.2 * 64 / rate), of_phase("backward", 0.8 * 64 / rate)]
     found = [Measurement.of_rate(throughput("images/s"), 64, times), times, *phases]

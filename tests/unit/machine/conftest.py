@@ -142,7 +142,7 @@ def fake_nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeNvml]:
     def install(*names: str, unsupported: tuple[str, ...] = ()) -> FakeNvml:
         fake = FakeNvml(names or ("NVIDIA H200",), unsupported)
         monkeypatch.setitem(__import__("sys").modules, "pynvml", fake)
-        monkeypatch.setattr("paceline.machine.nvml._kept", None)
+        monkeypatch.setattr("paceline.devices.cuda.nvml._kept", None)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
         return fake

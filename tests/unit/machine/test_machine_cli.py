@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from paceline.cli.doctor import command as doctor
 from paceline.cli.machine import command as machine
-from paceline.machine.environment import Environment
+from paceline.core.environment import Environment
 from paceline.machine.fitness import Finding, Level
 
 

@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from paceline.machine.conditions import Conditions, GpuConditions, doubts, observe, others_share, strangers_on
-from paceline.machine.environment import GpuProcess
+from paceline.core.environment import GpuProcess
+from paceline.devices.base import DeviceConditions
+from paceline.machine.conditions import Conditions, doubts, observe, others_share, strangers_on
 from paceline.machine.processes import cpu_seconds, descendants
 
 BEFORE = Conditions(
@@ -77,7 +78,7 @@ def test_swapping() -> None:
 
 
 def with_gpu(conditions: Conditions, **values: object) -> Conditions:
-    return conditions.model_copy(update={"target": "cuda:0", "gpus": [GpuConditions.model_validate(values)]})
+    return conditions.model_copy(update={"target": "cuda:0", "gpus": [DeviceConditions.model_validate(values)]})
 
 
 @pytest.mark.parametrize("reason", ["hw-slowdown", "sw-thermal-slowdown", "hw-thermal-slowdown"])
@@ -115,10 +116,10 @@ def test_a_counter_remembers_what_was_over_before_the_second_look() -> None:
 
 
 def test_strangers_on_the_gpu() -> None:
-    def seen(*listed: tuple[int, str | None]) -> GpuConditions:
-        return GpuConditions(processes=[GpuProcess(pid=pid, name=name) for pid, name in listed])
+    def seen(*listed: tuple[int, str | None]) -> DeviceConditions:
+        return DeviceConditions(processes=[GpuProcess(pid=pid, name=name) for pid, name in listed])
 
-    assert strangers_on(GpuConditions(processes=None), [10]) == 0
+    assert strangers_on(DeviceConditions(processes=None), [10]) == 0
     assert strangers_on(seen((10, "python")), [10]) == 0
     assert strangers_on(seen((10, "python"), (11, "python")), [10]) == 1
     assert strangers_on(seen((4242, None)), [10]) == 0, "that is us, by the host's number"

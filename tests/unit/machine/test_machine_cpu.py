@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from paceline.core.probe import count_cpus, parse_size
 from paceline.machine import cgroup
 from paceline.machine.cpu import boost, describe_cpu, describe_memory
-from paceline.machine.probe import count_cpus, parse_size
 
 Tree = Callable[[dict[str, str]], Path]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from paceline.core.environment import Environment
 from paceline.machine import container, describe, privacy, software
-from paceline.machine.environment import Environment
 
 Tree = Callable[[dict[str, str]], Path]
 

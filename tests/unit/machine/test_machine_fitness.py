@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from paceline.core.environment import Cpu, Ecc, Gpu, GpuProcess, Memory
 from paceline.machine import fitness
 from paceline.machine.conditions import Conditions
-from paceline.machine.environment import Cpu, Ecc, Gpu, GpuProcess, Memory
 from paceline.machine.fitness import GIB, Finding
 from paceline.machine.timing import ClockState, clock_state, jitter, timer_resolution
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from paceline.machine import describe, gpu_count
+from paceline.devices import device_count, kind_of
+from paceline.devices.cuda.nvml import Nvml, describe_driver, describe_gpus, reasons, visible
+from paceline.machine import describe
 from paceline.machine.conditions import observe
-from paceline.machine.gpu import describe_driver, describe_gpus
-from paceline.machine.nvml import Nvml, reasons, visible
-from paceline.measure.energy import open_meter
 
 Install = Callable[..., Any]
 UUIDS = ["GPU-0aaa", "GPU-1aaa", "GPU-2aaa"]
@@ -50,26 +49,26 @@ def test_a_driver_that_refuses_everything_after_counting(fake_nvml: Install) -> 
     fake = fake_nvml()
     every = tuple(name for name in dir(type(fake)) if name.startswith("nvmlDeviceGet") and not name.endswith("Count"))
     (gpu,) = describe_gpus(Nvml(fake_nvml(unsupported=every)))
-    assert gpu.model_dump(exclude_none=True, exclude={"ecc"}) == {"index": 0, "cuda_index": 0} | {}
+    assert gpu.model_dump(exclude_none=True, exclude={"ecc"}) == {"kind": "cuda", "index": 0, "cuda_index": 0}
 
 
 def test_describe_and_count_with_a_driver(fake_nvml: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = fake_nvml("NVIDIA H200", "NVIDIA H200", "NVIDIA H200")
-    assert gpu_count() == 3
+    assert device_count() == 3
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
-    assert gpu_count() == 2
+    assert device_count() == 2
     assert [gpu.cuda_index for gpu in describe().gpus] == [1, None, 0]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert gpu_count() == 0
+    assert device_count() == 0
     assert fake.opened == 0, "the library is closed again"
 
 
 def test_no_driver_is_no_gpu(fake_nvml: Install) -> None:
     fake_nvml(unsupported=("all",))
-    assert gpu_count() == 0
+    assert device_count() == 0
     assert describe().gpus == []
     assert observe("cuda:0").gpus == []
-    assert open_meter("cuda:0") is None
+    assert kind_of("cuda:0").meter("cuda:0") is None
 
 
 VISIBILITY = [
@@ -100,7 +99,7 @@ def test_unlike_gpus_are_not_guessed(fake_nvml: Install, monkeypatch: pytest.Mon
     fake = fake_nvml("NVIDIA T400", "NVIDIA H200")
     assert Nvml(fake).handles("cuda:0") == []
     assert [gpu.cuda_index for gpu in describe_gpus(Nvml(fake))] == [None, None]
-    assert open_meter("cuda:0") is None
+    assert kind_of("cuda:0").meter("cuda:0") is None
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     assert Nvml(fake).handles("cuda:1") == [1]
     assert Nvml(fake).handles("cuda:*") == [0, 1]
@@ -123,10 +122,10 @@ def test_observing_a_gpu(fake_nvml: Install) -> None:
 
 def test_energy_of_a_gpu(fake_nvml: Install) -> None:
     fake = fake_nvml()
-    meter = open_meter("cuda:0")
+    meter = kind_of("cuda:0").meter("cuda:0")
     assert meter is not None
     fake.energy += 1500
     assert meter.read() == 1.5
     assert "cuda:0" in meter.source
     fake_nvml(unsupported=("nvmlDeviceGetTotalEnergyConsumption",))
-    assert open_meter("cuda:0") is None
+    assert kind_of("cuda:0").meter("cuda:0") is None

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.core.errors import InputError
 from paceline.machine.prices import price_of, price_table
+from support.refused import refused
 
 HEAD = "instance,provider,device,devices,usd_per_hour,as_of,source\n"
 
@@ -32,26 +32,26 @@ def test_a_machine_of_several_devices_is_priced_by_the_device() -> None:
 def test_the_users_table_takes_the_place_of_ours(data: Path) -> None:
     (data / "prices.csv").write_text(HEAD + 'mine,own,A40,2,3.0,2026-11,"a contract"\n')
     assert price_of("mine").per_device == 1.5
-    with pytest.raises(InputError, match="unknown instance"):
+    with refused("unknown-instance", value="g4dn.xlarge"):
         price_of("g4dn.xlarge")
 
 
 def test_an_unknown_instance_names_the_nearest() -> None:
-    with pytest.raises(InputError, match="did you mean 'g4dn"):
+    with refused("unknown-instance", suggestion="g4dn.xlarge"):
         price_of("g4dn.xlarg")
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "code", "row"),
     [
-        ("instance,price\nx,1\n", "the columns must be"),
-        (HEAD + "x,p,d,1,cheap,2026,s\n", "row 1"),
-        (HEAD + "x,p,d,0,1.0,2026,s\n", "positive"),
-        (HEAD + "x,p,d,1,nan,2026,s\n", "positive"),
-        (HEAD + "x\n", "row 1"),
+        ("instance,price\nx,1\n", "wrong-columns", ""),
+        (HEAD + "x,p,d,1,cheap,2026,s\n", "not-a-number", ", row 1"),
+        (HEAD + "x,p,d,1,1.0,2026,s\nx,p,d,0,1.0,2026,s\n", "out-of-range", ", row 2"),
+        (HEAD + "x,p,d,1,nan,2026,s\n", "out-of-range", ", row 1"),
+        (HEAD + "x\n", "not-a-number", ", row 1"),
     ],
 )
-def test_a_broken_table_is_refused_with_its_row(data: Path, text: str, words: str) -> None:
+def test_a_broken_table_is_refused_with_its_row(data: Path, text: str, code: str, row: str) -> None:
     (data / "prices.csv").write_text(text)
-    with pytest.raises(InputError, match=words):
+    with refused(code, where=f"{data / 'prices.csv'}{row}"):
         price_table()

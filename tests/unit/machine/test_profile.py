@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from paceline.core.environment import Cpu, Driver, Environment, Gpu, Software
 from paceline.core.errors import PacelineError
 from paceline.core.profile import Ceiling, Identity, Profile
 from paceline.machine import describe
-from paceline.machine.environment import Cpu, Driver, Environment, Gpu, Software
 from paceline.machine.profile import (
     UnreadableProfile,
     changes_since,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from paceline.core.parameters import MeasuringParameters
+from paceline.devices.timeline import HostTimeline, Timeline
 from paceline.measure.loop import Stop, Timed, WarmUp, doubts, measure, warm_up
-from paceline.measure.timeline import HostTimeline, Timeline
 from support.scripted import ScriptedClock, ScriptedDevice, ScriptedStep
 
 WAVE = [0.001, 0.002] * 10_000  # its median is never known to 1 %

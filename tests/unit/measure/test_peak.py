@@ -51,7 +51,7 @@ def test_a_known_device_has_its_datasheet_peak_and_says_so(name: str, precision:
         "NVIDIA GeForce RTX 3090 Ti",
         "NVIDIA GeForce RTX 4090 D",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
-        "AMD Instinct MI300X",
+        "AMD Instinct MI210",
         "cpu",
         "",
     ],

@@ -11,8 +11,8 @@ import pytest
 
 from paceline.core.time_spent import time_spent
 from paceline.core.trace_events import read_events
+from paceline.devices.cpu import CpuDevice
 from paceline.measure import trace
-from paceline.measure.device import CpuDevice
 
 torch = pytest.importorskip("torch", reason="install it with: pip install 'paceline[torch]'")
 

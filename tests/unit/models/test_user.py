@@ -12,6 +12,7 @@ import torch
 from paceline.core.errors import InputError, MissingDependency
 from paceline.models import Workload
 from paceline.models.user import find_model, load_user_model
+from support.refused import refused
 
 COMMON = """
 import torch
@@ -74,7 +75,7 @@ def test_a_factory_that_promises_a_workload_is_not_called_to_be_looked_at(write:
 
 def test_a_broken_promise_is_refused_when_built(write: Write) -> None:
     module = write("def mine() -> Workload:\n    return 3\n")
-    with pytest.raises(InputError, match="returned an object of type int"):
+    with refused("not-a-workload", value=f"{module}:mine"):
         load_user_model(f"{module}:mine").build("full")
 
 
@@ -87,48 +88,55 @@ def test_a_spec_is_taken_as_it_is(write: Write, code: str) -> None:
 
 @pytest.mark.parametrize("reference", ["a", "a:", ":b", "a:b:c", "a b:c", "a..b:c", "a:b.c", "../a:b", ""])
 def test_a_malformed_reference(reference: str) -> None:
-    with pytest.raises(InputError, match=r"malformed: write it as package\.module:factory"):
+    with refused("malformed-reference", value=reference):
         load_user_model(reference)
 
 
 def test_a_missing_module() -> None:
-    with pytest.raises(InputError, match="there is no module 'no_such_package'"):
+    with refused("missing-module", says="there is no module 'no_such_package'"):
         load_user_model("no_such_package.inner:mine")
 
 
 def test_a_missing_module_inside_a_package() -> None:
-    with pytest.raises(InputError, match=r"there is no module 'paceline\.no_such_module'"):
+    with refused("missing-module", says=r"'paceline\.no_such_module'"):
         load_user_model("paceline.no_such_module:mine")
 
 
 def test_a_module_that_needs_another(write: Write) -> None:
-    with pytest.raises(InputError, match="needs 'no_such_dependency', which is not installed"):
+    with refused("missing-dependency", says="'no_such_dependency'"):
         load_user_model(f"{write('import no_such_dependency')}:mine")
 
 
 @pytest.mark.parametrize(("code", "said"), [("1 / 0", "ZeroDivisionError"), ("raise SystemExit(3)", "SystemExit: 3")])
 def test_a_module_that_fails(write: Write, code: str, said: str) -> None:
-    with pytest.raises(InputError, match=f"importing .* failed: {said}"):
+    with refused("failing-import", says=said):
         load_user_model(f"{write(code)}:mine")
 
 
 def test_a_missing_attribute_names_those_that_exist(write: Write) -> None:
-    with pytest.raises(InputError, match=r"has no 'yours'; it has .*workload"):
+    with refused("missing-attribute", says=r"has no 'yours'; it has .*workload"):
         load_user_model(f"{write('')}:yours")
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("source", "code", "said"),
     [
-        ("mine = 3", "is an object of type int, not a function"),
-        ("def mine(): return torch.nn.Linear(1, 1)", "returned an object of type Linear: return a paceline"),
-        ("def mine(depth, scale): return workload()", "needs depth: a factory takes no arguments"),
-        ("def mine(): raise OSError('no disk')", "failed when called: OSError: no disk"),
+        ("mine = 3", "not-a-function", "object of type int"),
+        ("def mine(): return torch.nn.Linear(1, 1)", "not-a-workload", "object of type Linear"),
+        ("def mine(depth, scale): return workload()", "factory-needs-arguments", "needs depth"),
+        ("def mine(): raise OSError('no disk')", "failing-factory", "OSError: no disk"),
     ],
 )
-def test_a_wrong_factory(write: Write, code: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        load_user_model(f"{write(code)}:mine")
+def test_a_wrong_factory(write: Write, source: str, code: str, said: str) -> None:
+    with refused(code, says=said):
+        load_user_model(f"{write(source)}:mine")
+
+
+def test_a_refusal_names_the_parameter_and_keeps_its_cause(write: Write) -> None:
+    with pytest.raises(InputError) as caught:
+        find_model(f"{write('1 / 0')}:mine", allow_import=True, key="models")
+    assert (caught.value.code, caught.value.key) == ("failing-import", "models")
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_errors_of_ours_pass_through(write: Write) -> None:
@@ -141,7 +149,7 @@ def test_finding_by_name_or_reference(write: Write) -> None:
     module = write("def mine(): return workload()")
     assert find_model("resnet50", allow_import=False).name == "resnet50"
     assert find_model(f"{module}:mine", allow_import=True).name == f"{module}:mine"
-    with pytest.raises(InputError, match="did you mean 'resnet50'"):
+    with refused("unknown-model", key="model", value="resnet5O", suggestion="resnet50"):
         find_model("resnet5O", allow_import=True)
-    with pytest.raises(InputError, match="runs code, so it is taken only from the command line or a local suite"):
+    with refused("not-from-network", key="model"):
         find_model(f"{module}:mine", allow_import=False)

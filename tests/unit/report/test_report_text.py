@@ -7,7 +7,9 @@ import math
 import pytest
 
 from paceline.analysis.summary import summarize_run
-from paceline.report.text import answer, axis_scale, clean, heading, humanize, show_relative, show_value
+from paceline.report.numbers import axis_scale, half_width, show_value
+from paceline.report.run.words import answer
+from paceline.report.text import clean, heading, humanize
 from support.records import case, literal_run, record, run_of, sample_run
 
 
@@ -36,7 +38,7 @@ def test_values_read_well(value: float, unit: str, shown: str) -> None:
     [(None, ""), (0.0, "± <0.1 %"), (0.004, "± 0.4 %"), (0.0994, "± 9.9 %"), (0.0999, "± 10 %"), (1.5, "± 150 %")],
 )
 def test_half_widths_read_well(relative: float | None, shown: str) -> None:
-    assert show_relative(relative) == shown
+    assert half_width(relative) == shown
 
 
 def test_axes_are_scaled_to_their_values() -> None:
@@ -62,7 +64,9 @@ def test_the_answer_of_a_mixed_run() -> None:
 def test_the_answer_of_a_good_run() -> None:
     told = answer(summarize_run(literal_run()))
     assert told == "All 2 cases measured; fastest train in images/s: resnet50 fp16, 320 ± <0.1 %."
-    told = answer(summarize_run(literal_run(), {"train": "step_time"}))
+    run = literal_run()
+    by_time = [one.model_copy(update={"primary": "step_time"}) for one in run.records]
+    told = answer(summarize_run(run.model_copy(update={"records": by_time})))
     assert told == "All 2 cases measured; fastest: train resnet50 fp16, 100 ms ± <0.1 %."
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline.core.errors import InputError
-from paceline.machine.remote import RemoteShell
+from paceline.remote.hosts import RemoteShell
 from paceline.runner.hosts import AGENT, Host, read_hosts
+from support.refused import refused
 
 WORDS = ["-P", "-m", AGENT]
 
@@ -26,9 +26,22 @@ def test_hosts_in_a_file(tmp_path: Path) -> None:
     assert read_hosts(str(path)) == [Host("node1", 4), Host("node2", 2), Host("node3")]
 
 
-@pytest.mark.parametrize("text", ["", "a,", "a b", "a:0", "a:two", "-oProxyCommand=x", "a,-b", "a,b,a", "no/file"])
-def test_what_is_no_list_of_hosts_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="--hosts"):
+@pytest.mark.parametrize(
+    ("text", "code", "value"),
+    [
+        ("", "not-a-host", ""),
+        ("a,", "not-a-host", ""),
+        ("a b", "not-a-host", "a b"),
+        ("a:0", "host-without-ranks", "a:0"),
+        ("a:two", "not-a-host", "a:two"),
+        ("-oProxyCommand=x", "not-a-host", "-oProxyCommand=x"),
+        ("a, -b", "not-a-host", "-b"),
+        ("a,b,a", "duplicate-host", "a"),
+        ("no/file", "missing-file", "no/file"),
+    ],
+)
+def test_what_is_no_list_of_hosts_is_refused(text: str, code: str, value: str) -> None:
+    with refused(code, key="--hosts", value=value, where=f"--hosts {text}"):
         read_hosts(text)
 
 
@@ -50,7 +63,9 @@ def test_this_machine_is_entered_without_a_remote_shell() -> None:
     assert RemoteShell(python="/python").command("localhost", AGENT) == ["/python", *WORDS]
 
 
-@pytest.mark.parametrize("template", ["ssh", "", "ssh '{host}"])
-def test_a_remote_shell_must_say_where_the_host_goes(template: str) -> None:
-    with pytest.raises(InputError, match="the remote shell"):
+@pytest.mark.parametrize(
+    ("template", "code"), [("ssh", "missing-host"), ("", "missing-host"), ("ssh '{host}", "not-a-command")]
+)
+def test_a_remote_shell_must_say_where_the_host_goes(template: str, code: str) -> None:
+    with refused(code, value=template):
         RemoteShell(template)

@@ -9,12 +9,12 @@ from itertools import pairwise
 
 import pytest
 
-from paceline.core.errors import InputError
 from paceline.service.engines.base import Assignment
 from paceline.service.jobs import LEASE, FailureKind, JobState
 from paceline.service.leader import Leader
 from paceline.store.store import Store
 from support.kept_jobs import BEYOND_LEASE, history, kept, statuses, until
+from support.refused import refused
 from support.scripted_followers import Clock, ScriptedEngine, a_job, gpu_job
 
 
@@ -66,7 +66,7 @@ def test_the_same_id_is_one_job(store: Store, clock: Clock) -> None:
     assert leader.submit(a_job())[1]
     standing, is_new = leader.submit(a_job())
     assert (standing.id, is_new) == ("job", False)
-    with pytest.raises(InputError, match="another suite"):
+    with refused("duplicate-job", key="id", value="job"):
         leader.submit(a_job(suite={"name": "other", "cases": []}))
     assert history(store) == ["submitted"]
 

@@ -258,11 +258,11 @@ def test_half_a_line_is_no_item_and_is_mended(tmp_path: Path) -> None:
 
 def test_one_process_speaks_at_a_time(tmp_path: Path) -> None:
     spool = Spool.make(tmp_path / "job.1", Assignment(job_id="job", attempt=1, run_id="run", suite={}))
-    with spool.speaking() as is_mine:
+    with spool.exclusively() as is_mine:
         assert is_mine
         child = os.fork()
         if child == 0:
-            with spool.speaking() as is_childs:
+            with spool.exclusively() as is_childs:
                 os._exit(int(is_childs))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 

@@ -24,7 +24,7 @@ def test_figures_come_without_samples_and_points(tmp_path: Path) -> None:
         found = headlines(store)
     assert [one.run.id for one in found] == ["run-0", "run-1"]
     for one in found:
-        assert one.run.environment["host"] == "node-07"
+        assert one.run.environment.host == "node-07"
         assert [_figures(record) for record in one.records] == [_figures(record) for record in sources[one.run.id]]
         assert not any(m.samples or m.at or m.scope for record in one.records for m in record.measurements)
 

@@ -22,6 +22,7 @@ from paceline.core.metric import Better, Merge, Metric
 from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
 from paceline.core.stats import Interval, Summary
 from paceline.store import Store, liveness, open_store
+from support.refused import refused
 from support.store_samples import START, a_case, a_failed_record, a_record, a_run
 
 
@@ -172,7 +173,7 @@ def test_a_run_finishes_and_is_reopened(store: Store) -> None:
 
 
 def test_a_run_is_found_by_id_beginning_or_last(store: Store) -> None:
-    with pytest.raises(InputError, match="paceline run"):
+    with refused("empty-store"):
         store.find_run("last")
     for minutes, run_id in enumerate(["Ab_1", "Ab_12", "abx"]):
         store.begin(a_run(run_id, minutes=-minutes))
@@ -180,14 +181,15 @@ def test_a_run_is_found_by_id_beginning_or_last(store: Store) -> None:
     assert store.find_run("Ab_1") == "Ab_1"
     assert store.find_run("ab") == "abx"
     assert store.find_run("Ab_12") == "Ab_12"
-    with pytest.raises(InputError, match="2 runs: Ab_1, Ab_12"):
+    with pytest.raises(InputError, match="2 runs: Ab_1, Ab_12") as caught:
         store.find_run("Ab")
-    with pytest.raises(InputError, match="did you mean 'abx'"):
+    assert caught.value.code == "ambiguous-run"
+    with refused("unknown-run", value="abz", suggestion="abx"):
         store.find_run("abz")
-    with pytest.raises(InputError, match="known are"):
+    with refused("unknown-run", value="", suggestion=None):
         store.find_run("")
     for look in (store.load, store.is_alive):
-        with pytest.raises(InputError, match="did you mean 'abx'"):
+        with refused("unknown-run", value="abz", suggestion="abx"):
             look("abz")
 
 

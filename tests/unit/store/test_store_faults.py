@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from paceline.core.errors import InputError, StoreError
+from paceline.core.errors import StoreError
 from paceline.core.record import Record
 from paceline.store import Store, open_store, spool
 from paceline.store.codec import to_line
 from support.postgres import PostgresServer
+from support.refused import refused
 from support.store_samples import a_record, a_run
 
 BIG = 50_000  # samples
@@ -164,7 +165,7 @@ def test_importing_takes_what_it_can_and_says_what_stays(store: Store, tmp_path:
     store.begin(a_run("elsewhere"))
     assert store.import_spool(kept)[0] == 1
     assert len(kept.read_text().splitlines()) == 2
-    with pytest.raises(InputError, match="no spool file"):
+    with refused("missing-file", value=str(tmp_path / "typo.jsonl")):
         store.import_spool(tmp_path / "typo.jsonl")
 
 

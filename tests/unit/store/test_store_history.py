@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from sqlalchemy import event
 
-from paceline.core.errors import InputError
 from paceline.core.record import Measurement
 from paceline.store import Store
+from support.refused import refused
 from support.store_samples import STEP_TIME, a_failed_record, a_record, a_run
 
 
@@ -64,7 +63,7 @@ def test_only_what_succeeded_at_the_last_attempt(store: Store) -> None:
 
 def test_an_unknown_metric_is_refused_with_the_nearest(store: Store) -> None:
     fill(store, 1)
-    with pytest.raises(InputError, match="did you mean 'step_time'"):
+    with refused("unknown-metric", suggestion="step_time"):
         store.history("step_tim")
 
 

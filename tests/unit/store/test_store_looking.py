@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from paceline.store import Store
 from paceline.store.looking import Placement, glance, last_lines, metrics, placements, run_count
-from paceline.store.queue import EventRow, JobRow, ToldLines
+from paceline.store.queue import EventRow, ReportedLines
 from support.store_samples import a_failed_record, a_record, a_run
 
 AT = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -33,9 +33,10 @@ def test_the_last_lines_and_what_a_follower_was_given(store: Store) -> None:
     with store.queue.writing("set up") as writing:
         for name, follower in (("job-1", "one"), ("job-2", "two"), ("job-3", "one")):
             placed = EventRow(AT, "placed", {"followers": [follower], "run_id": f"run-of-{name}"})
-            writing.submit(JobRow(name, "running", 0, AT, "", 0, {}), placed)
+            job = {"id": name, "state": "running", "priority": 0, "submitted_at": AT.isoformat(), "submitted_by": ""}
+            writing.submit(job | {"version": 0}, placed)
         for attempt, number in ((1, 1), (1, 2), (2, 1)):
-            writing.log("job-1", ToldLines(attempt, number, AT, f"{attempt}.{number}"))
+            writing.log("job-1", ReportedLines(attempt, number, AT, f"{attempt}.{number}"))
     assert [row.text for row in last_lines(store, "job-1", 2)] == ["1.2", "2.1"]
     given = [Placement("job-3", AT, "run-of-job-3"), Placement("job-1", AT, "run-of-job-1")]
     assert placements(store, "one", 10) == given

@@ -23,6 +23,7 @@ from paceline.store.location import locate
 from paceline.store.migrating import migration_config, upgrade
 from paceline.store.opening import open_at
 from support.postgres import PASSWORD, PostgresServer
+from support.refused import refused
 from support.store_samples import a_record, a_run
 
 NOBODY = 65534
@@ -74,29 +75,31 @@ def test_relative_paths_and_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("place", "said"),
+    ("place", "code"),
     [
-        ("mysql://me:secret@host/db", "unknown kind of store 'mysql'"),
-        ("sqlite://x.db", "too few slashes"),
-        ("sqlite://", "too few slashes"),
-        ("sqlite:///", "names no file"),
-        (":memory:", "names no file"),
-        ("", "names no file"),
-        ("/tmp", "is a directory"),
-        ("postgresql://me:secret@host", "names no database"),
-        ("postgresql://me:secret@host:port/db", "is not valid"),
-        ("postgresql://me:sec/ret@host/db", "is not valid"),
-        ("postgresql://me:12/secret@host/db", "wrong place"),
-        ("postgresql://me:12#secret@host/db", "wrong place"),
-        ("postgresql://me@host/db?password=x@secret", "wrong place"),
-        ("postgresql://[secret@host/db", "is not valid"),
+        ("mysql://me:secret@host/db", "unknown-kind-of-store"),
+        ("sqlite://x.db", "too-few-slashes"),
+        ("sqlite://", "too-few-slashes"),
+        ("sqlite:///", "not-a-file"),
+        (":memory:", "not-a-file"),
+        ("", "not-a-file"),
+        ("/tmp", "is-a-directory"),
+        ("postgresql://me:secret@host", "missing-database"),
+        ("postgresql://me:secret@host:port/db", "not-a-url"),
+        ("postgresql://me:sec/ret@host/db", "not-a-url"),
+        ("postgresql://me:12/secret@host/db", "misplaced-character"),
+        ("postgresql://me:12#secret@host/db", "misplaced-character"),
+        ("postgresql://me@host/db?password=x@secret", "misplaced-character"),
+        ("postgresql://[secret@host/db", "not-a-url"),
     ],
 )
-def test_a_place_that_is_no_store_is_refused_without_its_password(place: str, said: str) -> None:
-    with pytest.raises(InputError, match=said) as refused:
+def test_a_place_that_is_no_store_is_refused_without_its_password(place: str, code: str) -> None:
+    with pytest.raises(InputError) as caught:
         open_store(place)
-    assert "secret" not in str(refused.value)
-    assert "ret@" not in str(refused.value)
+    assert caught.value.code == code
+    for shown in (str(caught.value), repr(vars(caught.value))):
+        assert "secret" not in shown
+        assert "ret@" not in shown
 
 
 def test_the_password_is_in_no_message(postgres: PostgresServer) -> None:
@@ -131,7 +134,7 @@ def test_postgres_without_its_driver_says_what_to_install(monkeypatch: pytest.Mo
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("these are my notes, not a database\n" * 100)
-    with pytest.raises(InputError, match="not a database; give the path"):
+    with refused("not-a-database", key="--store", value=str(path)):
         open_store(path)
     assert path.read_text().startswith("these are my notes")
 
@@ -142,7 +145,7 @@ def test_the_database_of_another_program_is_refused_and_left_alone(tmp_path: Pat
         theirs.execute("CREATE TABLE bookmarks (address)")
     before = path.read_bytes()
     for opening in (open_store, open_reader):
-        with pytest.raises(InputError, match=r"another program \(it has the table 'bookmarks'\): give"):
+        with refused("foreign-database", key="--store", value=str(path)):
             opening(path)
     assert path.read_bytes() == before
     assert list(tmp_path.glob("bookmarks*")) == [path]
@@ -193,7 +196,8 @@ def test_a_store_of_the_first_version_is_migrated_with_its_data(url: str) -> Non
         connection.execute(insert(_without(schema.runs, "tags")), _less(codec.run_row(a_run(), this_runner), "tags"))
         connection.execute(insert(schema.cases), [codec.case_row("run-1", case) for case in a_run().cases])
         inserted = connection.execute(
-            insert(schema.records).returning(schema.records.c.id), codec.record_row(a_record())
+            insert(_without(schema.records, "description")).returning(schema.records.c.id),
+            _less(codec.record_row(a_record()), "description"),
         )
         rows = codec.measurement_rows(inserted.scalar_one(), a_record())
         connection.execute(insert(_without(schema.measurements, "at")), [_less(row, "at") for row in rows])

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from paceline.store import Store
-from paceline.store.queue import AuditRow, Conflict, EventRow, FollowerRow, JobRow, TokenRow, ToldLines
+from paceline.store.queue import AuditRow, Conflict, EventRow, FollowerRow, JobDocument, ReportedLines, TokenRow
 from support.store_samples import a_record, a_run
 
 AT = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 EVENT = EventRow(AT, "submitted", {"by": "ada"})
 
 
-def a_job(name: str = "job-1", state: str = "queued", after: float = 0.0) -> JobRow:
-    return JobRow(name, state, 0, AT + timedelta(seconds=after), "ada", 0, {"suite": {"name": "x"}})
+def a_job(name: str = "job-1", state: str = "queued", after: float = 0.0) -> dict[str, Any]:
+    submitted_at = (AT + timedelta(seconds=after)).isoformat()
+    columns = {"id": name, "state": state, "priority": 0, "submitted_at": submitted_at, "submitted_by": "ada"}
+    return columns | {"version": 0, "suite": {"name": "x"}}
 
 
-def submit(store: Store, row: JobRow) -> bool:
+def submit(store: Store, job: JobDocument) -> bool:
     with store.queue.writing("submit a job") as writing:
-        return writing.submit(row, EVENT)
+        return writing.submit(job, EVENT)
 
 
 def test_a_job_is_submitted_once_and_keeps_its_history(store: Store) -> None:
     assert submit(store, a_job())
-    assert not submit(store, replace(a_job(), document={"other": True}))
+    assert not submit(store, a_job() | {"other": True})
     assert store.queue.job("job-1") == a_job()
     assert store.queue.job("job-2") is None
     assert store.queue.events("job-1") == [EVENT]
@@ -36,15 +38,15 @@ def test_a_change_is_refused_when_somebody_else_was_faster(store: Store) -> None
     submit(store, a_job())
     placed = EventRow(AT, "placed", {})
     with store.queue.writing("place a job") as writing:
-        writing.save(replace(a_job(), state="placed", version=1), placed)
+        writing.save(a_job(state="placed") | {"version": 1}, placed)
     with (
         pytest.raises(Conflict, match="second leader"),
         store.queue.writing("place a job") as writing,
     ):
         writing.see_follower(FollowerRow("f-1", AT, {}))
-        writing.save(replace(a_job(), state="cancelled", version=1), placed)
+        writing.save(a_job(state="cancelled") | {"version": 1}, placed)
     kept = store.queue.job("job-1")
-    assert kept is not None and (kept.state, kept.version) == ("placed", 1)
+    assert kept is not None and (kept["state"], kept["version"]) == ("placed", 1)
     assert store.queue.events("job-1") == [EVENT, placed]
     assert store.queue.followers() == []  # what was written with the refused change is not there either
 
@@ -52,11 +54,11 @@ def test_a_change_is_refused_when_somebody_else_was_faster(store: Store) -> None
 def test_jobs_are_listed_by_page_and_state(store: Store) -> None:
     for place in range(5):
         submit(store, a_job(f"job-{place}", "queued" if place % 2 else "failed", after=place // 2))
-    assert [job.id for job in store.queue.jobs()] == ["job-4", "job-3", "job-2", "job-1", "job-0"]
+    assert [job["id"] for job in store.queue.jobs()] == ["job-4", "job-3", "job-2", "job-1", "job-0"]
     first = store.queue.jobs(limit=2)
-    rest = store.queue.jobs(before=(first[-1].submitted_at, first[-1].id))
-    assert [job.id for job in (*first, *rest)] == ["job-4", "job-3", "job-2", "job-1", "job-0"]
-    assert [job.id for job in store.queue.jobs(["queued"])] == ["job-3", "job-1"]
+    rest = store.queue.jobs(before=(datetime.fromisoformat(first[-1]["submitted_at"]), first[-1]["id"]))
+    assert [job["id"] for job in (*first, *rest)] == ["job-4", "job-3", "job-2", "job-1", "job-0"]
+    assert [job["id"] for job in store.queue.jobs(["queued"])] == ["job-3", "job-1"]
     assert store.queue.counts() == {"queued": 2, "failed": 3}
 
 
@@ -65,7 +67,7 @@ def test_what_a_follower_tells_twice_is_kept_once(store: Store) -> None:
     for _ in range(2):
         with store.queue.writing("take a report") as writing:
             writing.begin_run(a_run())
-            writing.log("job-1", ToldLines(1, 1, AT, "begins\n"))
+            writing.log("job-1", ReportedLines(1, 1, AT, "begins\n"))
             is_new = writing.add_record(a_record())
             heard = writing.acknowledge("job-1", 1, 2)
     assert (is_new, heard) == (False, False)
@@ -79,7 +81,7 @@ def test_logs_go_on_where_a_reader_left_off(store: Store) -> None:
     submit(store, a_job())
     with store.queue.writing("keep lines") as writing:
         for attempt, number in ((1, 1), (1, 2), (2, 1)):
-            writing.log("job-1", ToldLines(attempt, number, AT, f"{attempt}.{number}"))
+            writing.log("job-1", ReportedLines(attempt, number, AT, f"{attempt}.{number}"))
     assert [row.text for row in store.queue.logs("job-1", after=(1, 1))] == ["1.2", "2.1"]
 
 
@@ -88,7 +90,7 @@ def test_lines_of_several_followers_are_numbered_as_they_come(store: Store) -> N
     told = [("one", 1), ("two", 1), ("two", 2), ("one", 1), ("one", 2)]
     with store.queue.writing("keep lines") as writing:
         for follower, number in told:
-            writing.log("job-1", ToldLines(1, number, AT, f"{follower} {number}", follower))
+            writing.log("job-1", ReportedLines(1, number, AT, f"{follower} {number}", follower))
     rows = store.queue.logs("job-1")
     assert [(row.number, row.text) for row in rows] == [(1, "one 1"), (2, "two 1"), (3, "two 2"), (4, "one 2")]
     assert [row.follower for row in rows] == ["one", "two", "two", "one"]

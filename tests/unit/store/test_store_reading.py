@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine
 
-from paceline.core.errors import InputError, StoreError
+from paceline.core.errors import StoreError
 from paceline.store import Store, locate, open_existing, open_reader, open_store, spool
 from paceline.store.location import VARIABLE
 from paceline.store.migrating import upgrade
 from paceline.store.reading import FileReader, Reader
 from paceline.store.versions import REVISIONS
+from support.refused import refused
 from support.store_samples import a_record, a_run, a_store
 
 
@@ -41,9 +42,9 @@ def test_it_finds_and_reads_what_the_store_does(url: str) -> None:
             assert repr(found.records) == repr(same.records)  # not ==, as it may hold what is not equal to itself
             assert found.records[0].started_at == a_record().started_at
             assert repr(reader.attempts("run-1", 0)) == repr(store.attempts("run-1", 0))
-            with pytest.raises(InputError, match="run-1"):
+            with refused("unknown-run", suggestion="run-1"):
                 reader.find_run("run-2")
-            with pytest.raises(InputError, match="run-1"):
+            with refused("unknown-run", suggestion="run-1"):
                 reader.load("run-2")
 
 
@@ -75,7 +76,7 @@ def test_the_users_own_store_is_made_when_it_is_first_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path / "new.db"))
-    with open_reader() as reader, pytest.raises(InputError, match="is empty"):
+    with open_reader() as reader, refused("empty-store"):
         reader.find_run("last")
     assert (tmp_path / "new.db").is_file()
 
@@ -83,7 +84,7 @@ def test_the_users_own_store_is_made_when_it_is_first_asked_for(
 @pytest.mark.parametrize("opened", [open_reader, open_existing])
 @pytest.mark.parametrize("name", ["typo.db", "no folder/typo.db"])
 def test_a_store_that_is_named_must_be_there(opened: Callable[[Path], Reader], name: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"there is no store '.*{name}'"):
+    with refused("missing-store", key="--store", value=str(tmp_path / name)):
         opened(tmp_path / name)
     assert not list(tmp_path.glob("**/typo*"))
 
@@ -102,7 +103,7 @@ def test_an_older_store_is_migrated_first(tmp_path: Path) -> None:
     for kind in (Store, FileReader):
         with open_reader(path) as reader:
             assert isinstance(reader, kind)
-            with pytest.raises(InputError, match="is empty"):
+            with refused("empty-store"):
                 reader.find_run("last")
 
 
@@ -128,7 +129,7 @@ def test_what_was_spooled_is_imported_first(tmp_path: Path) -> None:
 def test_a_file_that_is_no_store_is_refused_in_words(tmp_path: Path) -> None:
     path = tmp_path / "text.db"
     path.write_text("this is no database, and long enough to be taken for one by nobody" * 20)
-    with pytest.raises(InputError, match="give the path of a Paceline store"):
+    with refused("not-a-database", key="--store", value=str(path)):
         open_reader(path)
 
 

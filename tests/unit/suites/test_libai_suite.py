@@ -32,20 +32,20 @@ def words(here: Here) -> set[str]:
 
 
 def test_one_gpu_trains_what_was_published_of_one() -> None:
-    assert words(Here(gpus=1)) == ONE_GPU
+    assert words(Here(devices={"cuda": 1})) == ONE_GPU
 
 
 @pytest.mark.parametrize("gpus", [2, 4, 7, 8])
 def test_one_host_trains_what_its_gpus_suffice_for(gpus: int) -> None:
     expected = {str(row.layout) for row in libai_rows() if row.layout.nodes == 1 and row.layout.world_size <= gpus}
-    assert words(Here(gpus=gpus)) == expected | ONE_GPU
+    assert words(Here(devices={"cuda": gpus})) == expected | ONE_GPU
 
 
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_several_hosts_train_what_is_for_all_of_them(nodes: int) -> None:
     expected = {str(row.layout) for row in libai_rows() if row.layout.nodes == nodes}
     assert expected
-    assert words(Here(gpus=8, world=8 * nodes, nodes=nodes)) == expected
+    assert words(Here(devices={"cuda": 8}, world=8 * nodes, nodes=nodes)) == expected
 
 
 def test_a_cpu_trains_small_models_over_at_most_two_processes() -> None:

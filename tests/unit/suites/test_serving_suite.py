@@ -20,7 +20,7 @@ def cases() -> list[Case]:
 
 
 def parameters(case: Case) -> ServeParameters:
-    return ServeParameters.read(case.parameters, case.title)
+    return ServeParameters.read(case.parameters)
 
 
 def test_two_models_with_two_engines_each_under_three_rates(cases: list[Case]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from paceline.report import html as report
+from paceline.report.run import html as report
 from paceline.service.api.app import create_app
 from paceline.service.api.guard import Door
 from paceline.service.leader import Leader

@@ -140,8 +140,9 @@ def test_code_from_the_network_is_refused(shared: Any) -> None:
     ],
 )  # fmt: skip
 def test_a_document_that_would_grow_beyond_measure_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="more than"):
+    with pytest.raises(InputError) as caught:
         forms.read_text(text, "the suite")
+    assert caught.value.code in ("too-many-values", "too-deep")
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from paceline.analysis.compare.matching import Side
+from paceline.core.environment import Environment, Gpu
 from paceline.core.run import Run
 
 UNKNOWN = "unknown"
@@ -30,8 +31,7 @@ _PACKAGES = (
 _VARIABLE = "variable "
 _HARMLESS = frozenset({"CUDA_DEVICE_ORDER"})
 
-Words = Mapping[str, Any]
-Reader = Callable[[Words], str]
+Reader = Callable[[Environment], str]
 
 
 @dataclass(frozen=True)
@@ -68,69 +68,60 @@ def _joined(name: str, told: list[dict[str, str]]) -> str:
 
 def _read(run: Run) -> dict[str, str]:
     environment = run.environment
-    if not environment:
+    if not environment.is_known:
         return {}
-    told = {name: read(environment) for name, read in _READERS.items()}
-    told["Paceline"] = run.version or UNKNOWN
-    packages = _part(_part(environment, "software"), "packages")
+    said = {name: read(environment) for name, read in _READERS.items()}
+    said["Paceline"] = run.version or UNKNOWN
+    packages = environment.software.packages
     if packages:
-        told |= {name: str(packages.get(name, "absent")) for name in _PACKAGES}
-    variables = _part(environment, "variables")
-    return told | {f"{_VARIABLE}{name}": str(value) for name, value in variables.items() if name not in _HARMLESS}
+        said |= {name: packages.get(name, "absent") for name in _PACKAGES}
+    variables = environment.variables
+    return said | {f"{_VARIABLE}{name}": value for name, value in variables.items() if name not in _HARMLESS}
 
 
-def _part(environment: Words, name: str) -> Words:
-    found = environment.get(name)
-    return found if isinstance(found, Mapping) else {}
+def _plain(read: Callable[[Environment], Any]) -> Reader:
+    """A value as it is."""
 
+    def shown(environment: Environment) -> str:
+        value = read(environment)
+        return UNKNOWN if value is None else _shown(value)
 
-def _at(*path: str, unit: str = "") -> Reader:
-    def read(environment: Words) -> str:
-        for name in path[:-1]:
-            environment = _part(environment, name)
-        value = environment.get(path[-1])
-        return UNKNOWN if value is None else f"{_shown(value)}{unit}"
-
-    return read
+    return shown
 
 
 def _limit(part: str, name: str, unit: str, scale: float = 1.0) -> Reader:
     """A limit of the control group; where it says None, there is none."""
 
-    def read(environment: Words) -> str:
-        holder = _part(environment, part)
-        if name not in holder:
+    def read(environment: Environment) -> str:
+        holder = getattr(environment, part)
+        if name not in holder.model_fields_set:
             return UNKNOWN
-        return "none" if holder[name] is None else f"{holder[name] / scale:.4g}{unit}"
+        value = getattr(holder, name)
+        return "none" if value is None else f"{value / scale:.4g}{unit}"
 
     return read
 
 
-def _gpus(environment: Words) -> str:
+def _gpus(environment: Environment) -> str:
     """Their names, counted."""
-    if "gpus" not in environment:
+    if "gpus" not in environment.model_fields_set:
         return UNKNOWN
-    names = Counter(str(gpu.get("name") or UNKNOWN) for gpu in environment["gpus"] if isinstance(gpu, Mapping))
+    names = Counter(gpu.name or UNKNOWN for gpu in environment.gpus)
     return ", ".join(f"{count} x {name}" for name, count in sorted(names.items())) or "none"
 
 
-def _of_gpus(key: str, unit: str = "") -> Reader:
-    def read(environment: Words) -> str:
-        gpus = [gpu for gpu in environment.get("gpus") or () if isinstance(gpu, Mapping)]
-        values = dict.fromkeys(_shown(gpu[key]) for gpu in gpus if gpu.get(key) is not None)
+def _of_gpus(read: Callable[[Gpu], Any], unit: str = "") -> Reader:
+    def shown(environment: Environment) -> str:
+        values = {_shown(value) for gpu in environment.gpus if (value := read(gpu)) is not None}
         return ", ".join(f"{value}{unit}" for value in sorted(values)) or UNKNOWN
 
-    return read
+    return shown
 
 
-def _ecc(environment: Words) -> str:
-    return _of_gpus("enabled")({"gpus": [_part(gpu, "ecc") for gpu in environment.get("gpus") or ()]})
-
-
-def _python(environment: Words) -> str:
-    """Without the last number, which mends and does not speed up."""
-    version = _part(environment, "software").get("python")
-    return ".".join(str(version).split(".")[:2]) if version else UNKNOWN
+def _python(environment: Environment) -> str:
+    """Without the last number, which repairs and does not speed up."""
+    version = environment.software.python
+    return ".".join(version.split(".")[:2]) if version else UNKNOWN
 
 
 def _shown(value: Any) -> str:
@@ -139,34 +130,34 @@ def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _commit(environment: Words) -> str:
-    git = _part(environment, "git")
-    if not git.get("commit"):
+def _commit(environment: Environment) -> str:
+    git = environment.git
+    if git is None or not git.commit:
         return UNKNOWN
-    return str(git["commit"])[:10] + (" with changes" if git.get("dirty") else "")
+    return git.commit[:10] + (" with changes" if git.dirty else "")
 
 
 _OF_GPUS: dict[str, Reader] = {
     "GPUs": _gpus,
-    "driver": _at("driver", "version"),
-    "CUDA of torch": _at("software", "torch_cuda"),
-    "power limit": _of_gpus("power_limit_watts", " W"),
-    "highest SM clock": _of_gpus("sm_clock_max_mhz", " MHz"),
-    "highest memory clock": _of_gpus("memory_clock_max_mhz", " MHz"),
-    "ECC": _ecc,
-    "MIG": _of_gpus("mig"),
+    "driver": _plain(lambda of: of.driver and of.driver.version),
+    "CUDA of torch": _plain(lambda of: of.software.torch_cuda),
+    "power limit": _of_gpus(lambda gpu: gpu.power_limit_watts, " W"),
+    "highest SM clock": _of_gpus(lambda gpu: gpu.sm_clock_max_mhz, " MHz"),
+    "highest memory clock": _of_gpus(lambda gpu: gpu.memory_clock_max_mhz, " MHz"),
+    "ECC": _of_gpus(lambda gpu: gpu.ecc.enabled),
+    "MIG": _of_gpus(lambda gpu: gpu.mig),
 }
 _READERS: dict[str, Reader] = {
     **_OF_GPUS,
-    "CPU": _at("cpu", "model"),
-    "CPU cores": _at("cpu", "usable"),
-    "CPU governor": _at("cpu", "governor"),
-    "CPU boost": _at("cpu", "boost"),
+    "CPU": _plain(lambda of: of.cpu.model),
+    "CPU cores": _plain(lambda of: of.cpu.usable),
+    "CPU governor": _plain(lambda of: of.cpu.governor),
+    "CPU boost": _plain(lambda of: of.cpu.boost),
     "CPU quota": _limit("cpu", "quota", unit=" cores"),
     "memory limit": _limit("memory", "limit", unit=" GiB", scale=1024.0**3),
-    "architecture": _at("architecture"),
-    "container": _at("container"),
-    "virtualization": _at("virtualization"),
+    "architecture": _plain(lambda of: of.architecture),
+    "container": _plain(lambda of: of.container),
+    "virtualization": _plain(lambda of: of.virtualization),
     "Python": _python,
     "git commit": _commit,
 }

@@ -25,18 +25,19 @@ class Limit:
         """Read one; what would fail without any change is refused unless significance is not asked for."""
         found = _EXPRESSION.fullmatch(text)
         if found is None:
-            raise InputError(f"--fail-on '{text}': write it as METRIC<RATIO or METRIC>RATIO, like 'throughput<0.97'")
+            raise _refused("not-a-limit", text, "write it as METRIC<RATIO or METRIC>RATIO, like 'throughput<0.97'")
         try:
             bound = float(found["bound"])
         except ValueError:
-            raise InputError(f"--fail-on '{text}': '{found['bound']}' is no number; write one like 0.97") from None
+            raise _refused("not-a-number", text, f"'{found['bound']}' is not a number; write one like 0.97") from None
         if not 0 < bound < math.inf:
-            raise InputError(f"--fail-on '{text}': a ratio is above 0, so that {bound:g} is no bound for it")
+            raise _refused("out-of-range", text, f"a ratio is above 0, so that {bound:g} is not a bound for it")
         if not strict and (bound > 1 if found["sign"] == "<" else bound < 1):
-            raise InputError(
-                f"--fail-on '{text}' would fail without any change, which is never significant: "
+            message = (
+                "it would fail without any change, which is never significant: "
                 f"write a bound {'below' if found['sign'] == '<' else 'above'} 1, or add --strict"
             )
+            raise _refused("fails-without-change", text, message)
         return cls(found["metric"], found["sign"], bound)
 
     def __str__(self) -> str:
@@ -49,3 +50,7 @@ class Limit:
     def is_crossed(self, ratio: float) -> bool:
         """Whether this ratio lies beyond the bound."""
         return ratio < self.bound if self.sign == "<" else ratio > self.bound
+
+
+def _refused(code: str, text: str, message: str) -> InputError:
+    return InputError(code, message, where=f"--fail-on '{text}'", key="--fail-on", value=text)

@@ -10,7 +10,6 @@ from paceline.analysis.compare.verdicts import (
     Comparison,
     Draft,
     Pairing,
-    Primary,
     Wanted,
     figures,
     judged,
@@ -39,7 +38,6 @@ def is_in_turns(records: RunRecords) -> bool:
 def compare_turns(
     records: RunRecords,
     *,
-    primary: Primary | None = None,
     metrics: Sequence[str] = (),
     also: Sequence[str] = (),
     every: bool = False,
@@ -55,9 +53,10 @@ def compare_turns(
             label = failed.case.title if failed else "a turn"
             unpaired.append(f"{label}, round {failed.case.repeat}: {failed.outcome.value}" if failed else "not run")
     if not turns:
-        raise InputError(f"run '{records.run.id}' has no round in which both sides succeeded: see 'paceline report'")
+        message = f"run '{records.run.id}' has no round in which both sides succeeded: see 'paceline report'"
+        raise InputError("no-complete-round", message, value=records.run.id)
     pairs = [_match(told) for told in turns.values()]
-    wanted = Wanted(primary or {}, tuple(metrics), tuple(also), every)
+    wanted = Wanted(tuple(metrics), tuple(also), every)
     drafts = [draft for pair, told in zip(pairs, turns.values(), strict=True) for draft in _drafts(pair, told, wanted)]
     for name in (*metrics, *also):
         if not any(draft.measured.metric.name == name for draft in drafts):

@@ -13,6 +13,7 @@ from paceline.analysis.compare.limits import Limit
 from paceline.analysis.compare.matching import Match, Matched, Pool, Side, match
 from paceline.analysis.compare.significance import FALSE_ALARMS, MOST_FREEDOM, Part, Ratio, ratios, significant
 from paceline.analysis.summary import headline_of
+from paceline.core.device import is_accelerator
 from paceline.core.errors import InputError, unknown
 from paceline.core.metric import Better, Metric
 from paceline.core.record import At, Measurement, Record
@@ -144,25 +145,23 @@ class Violation:
 def compare(
     sides: Sequence[Side],
     *,
-    primary: Primary | None = None,
     metrics: Sequence[str] = (),
     also: Sequence[str] = (),
     every: bool = False,
 ) -> Comparison:
     """Compare every side with the first: by each case's headline, or by the metrics named; beside them by others."""
     if len(sides) < 2:
-        raise InputError("a comparison needs two sides: name a reference and at least one other")
-    wanted = Wanted(primary or {}, tuple(metrics), tuple(also), every)
+        raise InputError("too-few-sides", "a comparison needs two sides: name a reference and at least one other")
+    wanted = Wanted(tuple(metrics), tuple(also), every)
     found = [_pairing(sides[0], side, wanted) for side in sides[1:]]
     drafts = [draft for _, drafts in found for draft in drafts]
     for name in (*metrics, *also):
         if not any(draft.measured.metric.name == name for draft in drafts):
             known = {m.metric.name for side in sides for record in side.records for m in record.measurements}
-            raise (
-                unknown("metric", name, known)
-                if name not in known
-                else InputError(f"no case that both sides have has the metric '{name}' on both")
-            )
+            if name not in known:
+                raise unknown("metric", name, known)
+            message = f"no case that both sides have has the metric '{name}' on both"
+            raise InputError("metric-not-in-common", message, value=name)
     rows = iter(judged(drafts, ratios([draft.before for draft in drafts], [draft.after for draft in drafts])))
     return Comparison(tuple(with_rows(pairing, [next(rows) for _ in mine]) for pairing, mine in found))
 
@@ -189,7 +188,7 @@ def violations(comparison: Comparison, limits: Iterable[Limit], *, strict: bool 
         gone = [broken for pairing in comparison.pairings for broken in pairing.broken if broken.is_new]
         if not rows and not gone:
             known = {row.metric.name for row in comparison.rows}
-            raise unknown("metric in --fail-on", limit.metric, known)
+            raise unknown("metric in --fail-on", limit.metric, known, key="--fail-on")
         for pairing in comparison.pairings:
             for row in pairing.rows:
                 value = row.ratio.value
@@ -204,7 +203,6 @@ def violations(comparison: Comparison, limits: Iterable[Limit], *, strict: bool 
 class Wanted:
     """Which metrics to compare."""
 
-    primary: Primary
     names: tuple[str, ...] = ()  # instead of the headline
     also: tuple[str, ...] = ()
     every: bool = False
@@ -219,7 +217,7 @@ class Wanted:
     def _headline(self, records: tuple[Record, Record], before: Figures, after: Figures) -> Key | None:
         """The reference's, or else the new side's, if the other has it, too; or else the first with a direction."""
         for record in records:
-            headline = headline_of(record, self.primary.get(record.case.benchmark))
+            headline = headline_of(record)
             if headline is not None and (key := _key(headline)) in before and key in after:
                 return key
         directed = (key for key, measured in before.items() if measured.metric.better is not Better.NEITHER)
@@ -238,10 +236,11 @@ class Draft(NamedTuple):
 def _pairing(reference: Side, new: Side, wanted: Wanted) -> tuple[Pairing, list[Draft]]:
     matched = match(reference, new)
     if not matched.matches:
-        raise InputError(
+        message = (
             f"'{reference.name}' and '{new.name}' have no case in common: "
             f"the one has {_some(matched.only_reference)}, the other {_some(matched.only_new)}"
         )
+        raise InputError("no-case-in-common", message, value=new.name)
     drafts: list[Draft] = []
     broken: list[Broken] = []
     uncompared: list[str] = []
@@ -259,7 +258,7 @@ def _pairing(reference: Side, new: Side, wanted: Wanted) -> tuple[Pairing, list[
         matched=matched,
         broken=tuple(broken),
         uncompared=tuple(uncompared),
-        environment=environment_differences(reference, new, on_gpus=any(c.target.startswith("cuda") for c in cases)),
+        environment=environment_differences(reference, new, on_gpus=any(is_accelerator(c.target) for c in cases)),
     )
     return pairing, drafts
 

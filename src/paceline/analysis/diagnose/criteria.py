@@ -75,40 +75,42 @@ class Criterion:
             raise Unanswerable(_reason(error)) from None
 
 
-def read_lambda(source: object, where: str, *, of_rules: bool = False) -> Criterion:
+def read_lambda(source: object, *, of_rules: bool = False) -> Criterion:
     """A criterion that is written as a Python lambda of one argument: `lambda x: x > 0.05`."""
-    tree = _parse(source, where)
+    tree = _parse(source, "criteria")
     if not isinstance(tree, ast.Lambda):
-        raise InputError(f"{where}: {_shown(source)} is no criterion; write it like 'lambda x: x > 0.05'")
+        message = f"{_shown(source)} is not a criterion; write it like 'lambda x: x > 0.05'"
+        raise InputError("not-a-lambda", message, key="criteria", value=source)
     given = tree.args
     others = (given.posonlyargs, given.vararg, given.kwonlyargs, given.kwarg, given.defaults, given.kw_defaults)
     if len(given.args) != 1 or any(others):
-        raise InputError(f"{where}: {_shown(source)} must take one argument, like 'lambda x: x > 0.05'")
-    return _Reader(where, str(source), given.args[0].arg, of_rules=of_rules).read(tree.body)
+        message = f"{_shown(source)} must take one argument, like 'lambda x: x > 0.05'"
+        raise InputError("not-one-argument", message, key="criteria", value=source)
+    return _Reader("criteria", str(source), given.args[0].arg, of_rules=of_rules).read(tree.body)
 
 
-def read_condition(source: object, where: str, *, argument: str, of_rules: bool = False) -> Criterion:
+def read_condition(source: object, *, argument: str, of_rules: bool = False) -> Criterion:
     """A criterion that is written as the condition alone: `x > 0.05`."""
-    return _Reader(where, str(source), argument, of_rules=of_rules).read(_parse(source, where))
+    return _Reader("when", str(source), argument, of_rules=of_rules).read(_parse(source, "when"))
 
 
-def _parse(source: object, where: str) -> ast.expr:
+def _parse(source: object, key: str) -> ast.expr:
     if not isinstance(source, str):
-        raise InputError(f"{where}: {_shown(source)} is no criterion; write it as text")
+        raise InputError("not-text", f"{_shown(source)} is not a criterion; write it as text", key=key, value=source)
     if len(source) > LONGEST_SOURCE:
-        raise InputError(
-            f"{where}: a criterion has at most {LONGEST_SOURCE:,} characters, but this has {len(source):,}"
-        )
+        message = f"a criterion has at most {LONGEST_SOURCE:,} characters, but this has {len(source):,}"
+        raise InputError("too-many-characters", message, key=key)
     if _brackets(source) > DEEPEST:  # seen before Python's parser has to
-        raise InputError(f"{where}: {_shown(source)} is nested more than {DEEPEST} deep")
+        raise InputError("too-deep", f"{_shown(source)} is nested more than {DEEPEST} deep", key=key, value=source)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd escapes: whatever is not allowed is refused below
             return ast.parse(source.strip(), mode="eval").body
     except SyntaxError as error:
-        raise InputError(f"{where}: {_shown(source)} cannot be read: {error.msg}") from None
+        message = f"{_shown(source)} cannot be read: {error.msg}"
     except (ValueError, MemoryError, RecursionError):
-        raise InputError(f"{where}: {_shown(source)} cannot be read; {GRAMMAR}") from None
+        message = f"{_shown(source)} cannot be read; {GRAMMAR}"
+    raise InputError("not-an-expression", message, key=key, value=source)
 
 
 def _brackets(source: str) -> int:
@@ -123,8 +125,8 @@ def _brackets(source: str) -> int:
 class _Reader:
     """Makes terms of the syntax tree, and refuses all that is not allowed."""
 
-    def __init__(self, where: str, source: str, argument: str, *, of_rules: bool) -> None:
-        self.where = where
+    def __init__(self, key: str, source: str, argument: str, *, of_rules: bool) -> None:
+        self.key = key
         self.source = source
         self.argument = argument
         self.of_rules = of_rules
@@ -134,22 +136,25 @@ class _Reader:
     def read(self, tree: ast.expr) -> Criterion:
         term = self.term(tree, 0)
         if not term.is_truth:
-            raise self.refused("gives a number, not true or false: compare it with something")
+            raise self.refused("not-a-condition", "gives a number, not true or false: compare it with something")
         return Criterion(self.source.strip(), term, frozenset(self.stored), frozenset(self.collected))
 
-    def refused(self, why: str) -> InputError:
-        return InputError(f"{self.where}: {_shown(self.source)} {why}")
+    def refused(self, code: str, why: str) -> InputError:
+        return InputError(code, f"{_shown(self.source)} {why}", key=self.key, value=self.source)
+
+    def not_allowed(self, node: ast.expr) -> InputError:
+        return self.refused("not-allowed", f"may not say {self.part(node)}; {GRAMMAR}")
 
     def term(self, node: ast.expr, depth: int) -> Term:
         if depth > DEEPEST:
-            raise self.refused(f"is nested more than {DEEPEST} deep")
+            raise self.refused("too-deep", f"is nested more than {DEEPEST} deep")
         depth += 1
         match node:
             case ast.Constant(value=bool() as value):
                 return _Constant(value, is_truth=True)
             case ast.Constant(value=int() | float() as number):
                 if not abs(number) <= LARGEST:
-                    raise self.refused(f"has a number beyond {LARGEST:g}")
+                    raise self.refused("out-of-range", f"has a number beyond {LARGEST:g}")
                 return _Constant(number)
             case ast.Name(id=self.argument) if not self.of_rules:
                 return _Argument()
@@ -170,7 +175,7 @@ class _Reader:
                 return self.call(name, args, depth)
             case ast.Subscript():
                 return self.subscript(node)
-        raise self.refused(f"may not say {self.part(node)}; {GRAMMAR}")
+        raise self.not_allowed(node)
 
     def call(self, name: str, args: list[ast.expr], depth: int) -> Term:
         if name in ("min", "max", "sum", "len") and len(args) == 1:
@@ -181,7 +186,7 @@ class _Reader:
             return _Truth(terms[0]) if name == "bool" else _Absolute(terms[0])
         if name in ("min", "max") and len(terms) > 1:
             return _Extreme(name == "max", terms)
-        raise self.refused(f"calls {name}() with {len(args)} arguments")
+        raise self.refused("wrong-number-of-arguments", f"calls {name}() with {len(args)} arguments")
 
     def collection(self, node: ast.expr, *, bare: bool) -> str:
         """The rule of `label["rule"].values()`; of its bare mapping where only its size matters."""
@@ -191,7 +196,8 @@ class _Reader:
             case ast.Subscript() if bare:
                 return self.rule(node, self.collected)
         raise self.refused(
-            f"needs values of a rule, like {self.argument}['rule'].values(), in place of {self.part(node)}"
+            "not-values-of-a-rule",
+            f"needs values of a rule, like {self.argument}['rule'].values(), in place of {self.part(node)}",
         )
 
     def subscript(self, node: ast.Subscript) -> Term:
@@ -201,7 +207,7 @@ class _Reader:
 
     def rule(self, node: ast.Subscript, kind: set[str]) -> str:
         if not self.of_rules or not isinstance(node.value, ast.Name) or node.value.id != self.argument:
-            raise self.refused(f"may not say {self.part(node)}; {GRAMMAR}")
+            raise self.not_allowed(node)
         name = self.name(node.slice)
         kind.add(name)
         return name
@@ -210,7 +216,8 @@ class _Reader:
         match node:
             case ast.Constant(value=str() as text) if len(text) <= LONGEST_NAME:
                 return text
-        raise self.refused(f"must name a rule or a metric between the brackets, in at most {LONGEST_NAME} characters")
+        message = f"must name a rule or a metric between the brackets, in at most {LONGEST_NAME} characters"
+        raise self.refused("not-a-name", message)
 
     def part(self, node: ast.AST) -> str:
         """The part of the source that is meant."""

@@ -88,10 +88,11 @@ class Diagnosis:
 def diagnose(table: Table, rules: RuleSet, baseline: Baseline | None = None) -> Diagnosis:
     """Judge every node; without a baseline, each by the median of the others."""
     if baseline is None and len(table.nodes) == 1 and any(rule.check == "variance" for rule in rules.rules):
-        raise InputError(
+        message = (
             f"'{table.nodes[0]}' is one node alone, and there is nothing to compare it with: "
             "give more nodes, or a baseline with --baseline"
         )
+        raise InputError("one-node-alone", message, key="--baseline", value=table.nodes[0])
     return _Judge(table, rules, baseline).diagnosis()
 
 
@@ -136,10 +137,11 @@ class _Judge:
         for rule in self.rules.rules:
             self.ask(rule)
         if not self.looked_at and not any(self.table.failures.values()):
-            raise InputError(
+            message = (
                 f"the rules '{self.rules.name}' look at none of the {len(self.table.columns)} metrics: "
                 f"write patterns that match names like '{_example(self.table.columns)}'"
             )
+            raise InputError("no-metric-matched", message, key="--rules", value=self.rules.name)
         verdicts = [_verdict(node, row) for node, row in zip(self.table.nodes, self.rows, strict=True)]
         order = list(State)
         verdicts.sort(

@@ -102,13 +102,15 @@ class Pattern:
         return frozenset(found)
 
 
-def read_pattern(source: object, where: str) -> Pattern:
+def read_pattern(source: object) -> Pattern:
     """A pattern out of a file of rules."""
     if not isinstance(source, str) or not source:
-        raise InputError(f"{where}: {source!r} is no pattern of metrics; write text like 'mem-bw/.*_bw'")
+        message = f"{source!r} is not a pattern of metrics; write text like 'mem-bw/.*_bw'"
+        raise InputError("not-a-pattern", message, key="metrics", value=source)
     if len(source) > LONGEST:
-        raise InputError(f"{where}: a pattern has at most {LONGEST} characters, but this has {len(source):,}")
-    return _Compiler(source, where).compile()
+        message = f"a pattern has at most {LONGEST} characters, but this has {len(source):,}"
+        raise InputError("too-many-characters", message, key="metrics")
+    return _Compiler(source).compile()
 
 
 # A part of the syntax: a function that adds its states before `after` and returns the first of them.
@@ -118,9 +120,8 @@ _Part = Callable[[int], int]
 class _Compiler:
     """Reads a pattern from left to right and builds its automaton from right to left."""
 
-    def __init__(self, source: str, where: str) -> None:
+    def __init__(self, source: str) -> None:
         self.source = source
-        self.where = where
         self.at = 0
         self.nested = 0
         self.copies = 0
@@ -129,17 +130,17 @@ class _Compiler:
     def compile(self) -> Pattern:
         part = self.alternatives()
         if self.at < len(self.source):
-            raise self.refused("has a ')' too many")
+            raise self.refused("unbalanced-parentheses", "has a ')' too many")
         accept = self.add(None, "", ())
         first = part(accept)
         return Pattern(self.source, self.states, first, accept)
 
-    def refused(self, why: str) -> InputError:
-        return InputError(f"{self.where}: the pattern '{self.source[:80]}' {why}")
+    def refused(self, code: str, why: str) -> InputError:
+        return InputError(code, f"the pattern '{self.source[:80]}' {why}", key="metrics", value=self.source)
 
     def add(self, test: Test | None, place: str, targets: tuple[int, ...]) -> int:
         if len(self.states) >= MOST_STATES:
-            raise self.refused("is too large: shorten its repetitions")
+            raise self.refused("too-large", "is too large: shorten its repetitions")
         self.states.append(_State(test, place, targets))
         return len(self.states) - 1
 
@@ -148,7 +149,7 @@ class _Compiler:
 
     def take(self) -> str:
         if self.at >= len(self.source):
-            raise self.refused("ends too soon")
+            raise self.refused("unfinished-pattern", "ends too soon")
         self.at += 1
         return self.source[self.at - 1]
 
@@ -179,11 +180,11 @@ class _Compiler:
         if (low, high) == (1, 1):
             return part
         if not can_repeat:
-            raise self.refused("repeats what cannot be repeated")
+            raise self.refused("not-repeatable", "repeats what cannot be repeated")
         if self.peek() == "?":  # a lazy one: whether there is a match does not depend on it
             self.take()
         if self.peek() in ("*", "+", "?") or (self.peek() == "{" and self.counted(peek=True)):
-            raise self.refused("has two quantifiers in a row, or a possessive one")
+            raise self.refused("two-quantifiers", "has two quantifiers in a row, or a possessive one")
         return lambda after: self.repeat(part, low, high, after)
 
     def repeat(self, part: _Part, low: int, high: int | None, after: int) -> int:
@@ -201,7 +202,7 @@ class _Compiler:
             first = part(first)
         self.copies += low + (high or low) - low
         if self.copies > MOST_STATES:  # of parts without a state, which nothing else counts
-            raise self.refused("is too large: shorten its repetitions")
+            raise self.refused("too-large", "is too large: shorten its repetitions")
         return first
 
     def quantifier(self) -> tuple[int, int | None]:
@@ -225,9 +226,9 @@ class _Compiler:
         if not comma:
             high = low
         if max(len(low), len(high)) > 4 or max(int(low or 0), int(high or 0)) > MOST_REPEATS:
-            raise self.refused(f"repeats more than {MOST_REPEATS} times")
+            raise self.refused("too-many-repeats", f"repeats more than {MOST_REPEATS} times")
         if high and int(low or 0) > int(high):
-            raise self.refused("repeats at least more than at most")
+            raise self.refused("invalid-range", "repeats at least more than at most")
         if not peek:
             self.at = end + 1
         return int(low or 0), int(high) if high else None
@@ -250,7 +251,7 @@ class _Compiler:
             return self.place(START if char == "^" else END), False
         is_counted = char == "{" and self.counted_at(self.at - 1)
         if char in "*+?" or is_counted:
-            raise self.refused(f"begins a part with '{char}': there is nothing to repeat")
+            raise self.refused("nothing-to-repeat", f"begins a part with '{char}': there is nothing to repeat")
         if char == "\\":
             return self.escape()
         return self.one(_equal(char)), True
@@ -265,13 +266,13 @@ class _Compiler:
         if self.peek() == "?":
             self.take()
             if self.take() != ":":
-                raise self.refused("has a '(?': of these only '(?:...)' is allowed")
+                raise self.refused("unsupported-group", "has a '(?': of these only '(?:...)' is allowed")
         self.nested += 1
         if self.nested > MOST_NESTED:
-            raise self.refused(f"nests more than {MOST_NESTED} groups")
+            raise self.refused("too-deep", f"nests more than {MOST_NESTED} groups")
         inner = self.alternatives()
         if self.peek() != ")":
-            raise self.refused("lacks a ')'")
+            raise self.refused("unbalanced-parentheses", "lacks a ')'")
         self.take()
         self.nested -= 1
         return inner
@@ -290,7 +291,7 @@ class _Compiler:
         if char in _ESCAPES:
             return _equal(_ESCAPES[char])
         if char.isalnum():
-            raise self.refused(f"has '\\{char}', which is not allowed here")
+            raise self.refused("unsupported-escape", f"has '\\{char}', which is not allowed here")
         return _equal(char)
 
     def char_class(self) -> Test:
@@ -303,14 +304,14 @@ class _Compiler:
             if char == "]" and tests:
                 break
             if char == "[" and self.peek() == ":":
-                raise self.refused("has a class like '[:alpha:]', which is not allowed here")
+                raise self.refused("unsupported-class", "has a class like '[:alpha:]', which is not allowed here")
             low = self.take_escaped() if char == "\\" else char
             if isinstance(low, str) and self.peek() == "-" and self.source[self.at + 1 : self.at + 2] not in ("]", ""):
                 self.take()
                 high = self.take()
                 high_char = self.take_escaped() if high == "\\" else high
                 if not isinstance(high_char, str) or high_char < low:
-                    raise self.refused(f"has the bad range '{low}-{high}'")
+                    raise self.refused("invalid-range", f"has the bad range '{low}-{high}'")
                 tests.append(_between(low, high_char))
             else:
                 tests.append(_equal(low) if isinstance(low, str) else low)
@@ -323,7 +324,7 @@ class _Compiler:
         if char.lower() in _CLASSES:
             return self.escaped(char)
         if char.isalnum() and char not in _ESCAPES:
-            raise self.refused(f"has '\\{char}', which is not allowed here")
+            raise self.refused("unsupported-escape", f"has '\\{char}', which is not allowed here")
         return _ESCAPES.get(char, char)
 
 

@@ -20,7 +20,7 @@ rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -30,8 +30,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from paceline.analysis.diagnose.criteria import Criterion, read_condition
 from paceline.analysis.diagnose.document import read_document
 from paceline.analysis.diagnose.patterns import Pattern, read_pattern
-from paceline.core.errors import InputError, nearest
-from paceline.core.parameters import explain
+from paceline.core.errors import InputError, located, nearest
+from paceline.core.parameters import refusal
 from paceline.core.quantity import Fraction
 
 Check = Literal["variance", "value", "multi", "failure"]
@@ -144,9 +144,10 @@ def read_rules(path: Path) -> RuleSet:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise InputError(f"cannot read the rules '{path}': {error.strerror}") from None
+        message = f"cannot read the rules '{path}': {error.strerror}"
+        raise InputError("unreadable-file", message, key="--rules", value=str(path)) from None
     except UnicodeDecodeError:
-        raise InputError(f"the rules '{path}' are no text") from None
+        raise InputError("not-text", f"the rules '{path}' are not text", key="--rules", value=str(path)) from None
     return rules_from_text(text, str(path))
 
 
@@ -154,30 +155,39 @@ def rules_from_text(text: str, where: str) -> RuleSet:
     """The same from the text of a file."""
     from paceline.analysis.diagnose import superbench_rules
 
-    document = read_document(text, where)
-    if not isinstance(document, Mapping):
-        raise InputError(f"{where}: rules are a mapping with 'rules', or a rule file of SuperBench")
-    if "superbench" in document:
-        return superbench_rules.read(document, where)
+    with located(where):
+        document = read_document(text)
+        if not isinstance(document, Mapping):
+            raise InputError("not-rules", "rules are a mapping with 'rules', or a rule file of SuperBench")
+        if "superbench" in document:
+            return superbench_rules.read(document, Path(where).stem)
+        return _read(document, Path(where).stem)
+
+
+def _read(document: Mapping[str, Any], name: str) -> RuleSet:
     for key in document:
         if key not in ("name", "rules"):
-            guess = nearest(str(key), ("name", "rules"))
-            raise InputError(f"{where}: unknown key '{key}': did you mean '{guess or 'rules'}'?")
+            guess = nearest(str(key), ("name", "rules")) or "rules"
+            message = f"unknown key '{key}': did you mean '{guess}'?"
+            raise InputError("unknown-key", message, key=str(key), suggestion=guess)
     entries = document.get("rules")
     if not isinstance(entries, Mapping) or not entries:
-        raise InputError(f"{where}: 'rules' must be a mapping of at least one rule by its name")
-    rules = tuple(_rule(name, entry, f"{where}, rule '{name}'") for name, entry in entries.items())
-    check_references(rules, where)
-    return RuleSet(str(document.get("name") or Path(where).stem), rules)
+        raise InputError("no-rules", "'rules' must be a mapping of at least one rule by its name", key="rules")
+    rules = []
+    for rule_name, entry in entries.items():
+        with located(f"rule '{rule_name}'"):
+            rules.append(_rule(rule_name, entry))
+    check_references(rules)
+    return RuleSet(str(document.get("name") or name), tuple(rules))
 
 
-def _rule(name: str, entry: Any, where: str) -> Rule:
+def _rule(name: str, entry: Any) -> Rule:
     if not isinstance(entry, Mapping):
-        raise InputError(f"{where}: a rule is a mapping with 'check'")
+        raise InputError("not-a-rule", "a rule is a mapping with 'check'", value=entry)
     try:
         told = RuleEntry.model_validate(dict(entry))
     except ValidationError as error:
-        raise InputError(f"{where}: {explain(error, RuleEntry)}".replace("'': ", "")) from None
+        raise refusal(error, RuleEntry) from None
     is_multi = told.check == "multi"
     argument = "rules" if is_multi else "x"
     metrics = [told.metrics] if isinstance(told.metrics, str) else told.metrics or []
@@ -185,14 +195,14 @@ def _rule(name: str, entry: Any, where: str) -> Rule:
         name=name,
         check=told.check,
         category=told.category or (FAILED if told.check == "failure" else name),
-        selectors=tuple(Selector(source, read_pattern(source, where)) for source in metrics),
-        criterion=read_condition(told.when, where, argument=argument, of_rules=is_multi) if told.when else None,
+        selectors=tuple(Selector(source, read_pattern(source)) for source in metrics),
+        criterion=read_condition(told.when, argument=argument, of_rules=is_multi) if told.when else None,
         worse_by=told.worse_by,
         store=told.store,
     )
 
 
-def check_references(rules: tuple[Rule, ...], where: str) -> None:
+def check_references(rules: Sequence[Rule]) -> None:
     """What a rule asks of others must have been stored before, as counts or as values."""
     counts: set[str] = set()
     values: set[str] = set()
@@ -204,10 +214,11 @@ def check_references(rules: tuple[Rule, ...], where: str) -> None:
             ):
                 lacking = sorted(asked - known)
                 if lacking:
-                    raise InputError(
-                        f"{where}: rule '{rule.name}' asks for the {what} of '{lacking[0]}', "
+                    message = (
+                        f"rule '{rule.name}' asks for the {what} of '{lacking[0]}', "
                         f"but no rule before it stores {'a count' if what == 'count' else 'values'} by that name"
                     )
+                    raise InputError("not-stored", message, value=lacking[0])
         if rule.store:
             (counts if rule.criterion is not None or rule.worse_by is not None else values).add(rule.name)
 

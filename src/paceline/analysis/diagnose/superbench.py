@@ -16,13 +16,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from paceline.analysis.diagnose.table import SUPERBENCH, Column, Failure, NodeResults
+from paceline.analysis.diagnose.table import Column, Failure, NodeResults
 from paceline.core.case import Case
+from paceline.core.environment import Environment
 from paceline.core.errors import InputError
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords
 from paceline.core.stats import Summary
+from paceline.core.subject import SUPERBENCH, Alias, Economy, Subject
 
 RETURN_CODE = "return_code"
 _RANKED = re.compile(r"(.*?)(?::(0|[1-9]\d*))?", re.DOTALL)
@@ -31,7 +33,7 @@ _HIGHER, _LOWER, _NEITHER = Better.HIGHER, Better.LOWER, Better.NEITHER
 # What ends a metric's name, of which benchmark, with unit and direction; the first that fits holds.
 _UNITS: tuple[tuple[str, str, str, Better], ...] = (
     (r".*", r"return_code", "", _NEITHER),
-    (r"kernel-launch", r"(event|wall)_(time|overhead)", "ms", _LOWER),
+    (r"(kernel-launch)", r"(event|wall)_(time|overhead)", "ms", _LOWER),
     (r"gemm-flops", r".*_flops|FP\d+(_TC)?|TF32_TC|BF16_TC", "GFLOP/s", _HIGHER),
     (r"gemm-flops", r".*_iops|INT\d+_TC", "GOP/s", _HIGHER),
     (r"(cublaslt|hipblaslt)-gemm", r".*_flops", "TFLOP/s", _HIGHER),
@@ -95,7 +97,9 @@ def nodes_results(node: str, values: Mapping[str, object]) -> NodeResults:
         for key, value in known.items()
         if split(key)[1] == RETURN_CODE and value not in (0.0,) and not math.isnan(value)
     ]
-    return NodeResults(node, known, {key: column_of(key) for key in known}, failures, environment={"host": node})
+    return NodeResults(
+        node, known, {key: column_of(key) for key in known}, failures, environment=Environment(host=node)
+    )
 
 
 @lru_cache(maxsize=100_000)
@@ -131,7 +135,7 @@ def run_of(node: str, values: Mapping[str, object], where: str = "") -> RunRecor
         status="finished",
         started_at=_UNKNOWN_TIME,
         version="unknown",
-        environment={"host": node, "source": where} if where else {"host": node},
+        environment=Environment(host=node, **({"source": where} if where else {})),
     )
     run.cases = [record.case for record in records]
     return RunRecords.model_construct(run=run, records=records)
@@ -153,7 +157,17 @@ def _record(run_id: str, index: int, group: str, values: Mapping[str, float]) ->
         started_at=_UNKNOWN_TIME,
         seconds=0.0,
         measurements=[_measurement(key, value) for key, value in values.items() if math.isfinite(value)],
-        facts={SUPERBENCH: group},
+        facts={},
+        primary="",
+        subject=Subject(),
+        work=None,
+        counts_work=False,
+        ceilings=(),
+        aliases={SUPERBENCH: Alias(group=group, is_original=True)},
+        load=None,
+        economy=Economy(),
+        trace=None,
+        timing="",
         doubts=[],
         conditions={},
     )
@@ -228,19 +242,22 @@ def _lines(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
         whole = path / "results-summary.jsonl"
         parts = [whole] if whole.is_file() else sorted(path.glob("nodes/*/results-summary.json"))
         if not parts:
-            raise InputError(f"'{path}' holds no results-summary.jsonl of SuperBench")
+            message = f"'{path}' holds no results-summary.jsonl of SuperBench"
+            raise InputError("missing-file", message, value=str(path))
         for part in parts:
             yield from _lines(part)
         return
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise InputError(f"cannot read '{path}': {error.strerror}; name a file of results") from None
+        message = f"cannot read '{path}': {error.strerror}; name a file of results"
+        raise InputError("unreadable-file", message, value=str(path)) from None
     except UnicodeDecodeError:
-        raise InputError(f"'{path}' is no text: name a results-summary.jsonl of SuperBench") from None
+        message = f"'{path}' is not text: name a results-summary.jsonl of SuperBench"
+        raise InputError("not-text", message, value=str(path)) from None
     found = list(_documents(text, path))
     if not found:
-        raise InputError(f"'{path}' has no results")
+        raise InputError("no-results", f"'{path}' has no results", value=str(path))
     yield from found
 
 
@@ -264,11 +281,13 @@ def _documents(text: str, path: Path) -> Iterator[tuple[str, Mapping[str, object
 def _node(document: Any, path: Path, number: int) -> tuple[str, Mapping[str, object]]:
     """A line's node and keys; the file of a single node lies in a folder of its name."""
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
-        raise InputError(f"line {number} of '{path}' is no object of SuperBench's results-summary.jsonl")
+        message = "it is not an object of SuperBench's results-summary.jsonl"
+        raise InputError("not-a-result", message, where=f"line {number} of '{path}'")
     node = document.get("node", path.absolute().parent.name)
     rest = {key: value for key, value in document.items() if key != "node"}
     if not isinstance(node, str) or not any("/" in key for key in rest):
-        raise InputError(f"line {number} of '{path}' has no keys like 'benchmark/metric', as SuperBench's results have")
+        message = "it has no keys like 'benchmark/metric', as SuperBench's results have"
+        raise InputError("no-metrics", message, where=f"line {number} of '{path}'")
     return node, rest
 
 

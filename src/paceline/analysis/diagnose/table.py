@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from paceline.analysis.labels import unique_labels
 from paceline.analysis.summary import headline_of
+from paceline.core.environment import Environment
 from paceline.core.errors import InputError
 from paceline.core.metric import Better
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import RunRecords
+from paceline.core.subject import SUPERBENCH
 
-SUPERBENCH = "superbench"  # the fact that holds the beginning of SuperBench's keys, in records that came from there
 _RANK = re.compile(r":\d+$")
 _FACTS = ("kernel", "driver.version", "driver.cuda", "cpu.model", "gpus.name", "software.packages.torch")
 
@@ -57,7 +58,7 @@ class NodeResults:
     columns: Mapping[str, Column]  # of these values, and perhaps of others
     failures: list[Failure] = field(default_factory=list)
     run: str = ""  # a name for the run, where one node has several
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    environment: Environment = field(default_factory=Environment)
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Table:
     columns: tuple[Column, ...]
     values: NDArray[np.float64]  # a row for each node
     failures: Mapping[str, tuple[Failure, ...]]  # by node
-    environments: Mapping[str, Mapping[str, Any]]
+    environments: Mapping[str, Environment]
     by_run: bool = False  # whether its nodes are runs of a single host
 
     @property
@@ -86,7 +87,7 @@ class Table:
         for name in _FACTS:
             of_nodes: dict[str, list[str]] = {}
             for node in self.nodes:
-                told = _fact(self.environments.get(node, {}), name)
+                told = _fact(self.environments.get(node, Environment()), name)
                 if told:
                     of_nodes.setdefault(told, []).append(node)
             if len(of_nodes) > 1:
@@ -94,11 +95,17 @@ class Table:
         return found
 
 
-def results_of(runs: Sequence[RunRecords], primary: Mapping[str, str] | None = None) -> list[NodeResults]:
+def is_original(record: Record) -> bool:
+    """Whether SuperBench measured it, and it stands under the keys that it had there."""
+    alias = record.aliases.get(SUPERBENCH)
+    return alias is not None and alias.is_original
+
+
+def results_of(runs: Sequence[RunRecords]) -> list[NodeResults]:
     """Each run as the results of its host; metrics are named after their case: `gemm fp32 4096/compute_rate`."""
     records = [record for run in runs for record in run.records]
     labels = _labels(records)
-    return [_of_run(run, name, labels, primary or {}) for run, name in zip(runs, run_names(runs), strict=True)]
+    return [_of_run(run, name, labels) for run, name in zip(runs, run_names(runs), strict=True)]
 
 
 def run_names(runs: Sequence[RunRecords]) -> list[str]:
@@ -111,7 +118,7 @@ def run_names(runs: Sequence[RunRecords]) -> list[str]:
 def assemble(parts: Sequence[NodeResults]) -> Table:
     """One row for each host; where there is only one host, one for each of its runs."""
     if not parts:
-        raise InputError("there are no results to judge")
+        raise InputError("no-results", "there are no results to judge")
     hosts = {part.node for part in parts}
     by_run = len(hosts) == 1 and len(parts) > 1
     if by_run:
@@ -162,7 +169,7 @@ def _named_by_run(parts: Sequence[NodeResults]) -> list[NodeResults]:
     ]
 
 
-def _of_run(run: RunRecords, name: str, labels: Mapping[str, str], primary: Mapping[str, str]) -> NodeResults:
+def _of_run(run: RunRecords, name: str, labels: Mapping[str, str]) -> NodeResults:
     values: dict[str, list[float]] = {}
     columns: dict[str, Column] = {}
     failures = []
@@ -172,17 +179,17 @@ def _of_run(run: RunRecords, name: str, labels: Mapping[str, str], primary: Mapp
         if not record.is_success:
             message = record.cause.message if record.cause else ""
             failures.append(Failure(start or record.case.benchmark, record.outcome.value, message))
-        if record.outcome is not Outcome.OK and SUPERBENCH not in record.facts:
+        if record.outcome is not Outcome.OK and not is_original(record):
             continue
-        leader = headline_of(record, primary.get(record.case.benchmark))
+        leader = headline_of(record)
         for measured in record.measurements:
             metric = _name(start, measured)
-            leads = measured is leader or (SUPERBENCH in record.facts and measured.metric.better is not Better.NEITHER)
+            leads = measured is leader or (is_original(record) and measured.metric.better is not Better.NEITHER)
             columns.setdefault(metric, Column(metric, measured.metric.unit, measured.metric.better, leads))
             values.setdefault(metric, []).append(measured.value)
     # Repetitions of a case are one figure of the node.
     return NodeResults(
-        node=str(run.run.environment.get("host") or "unknown"),
+        node=run.run.environment.host_name,
         values={
             metric: several[0] if len(several) == 1 else float(np.median(several)) for metric, several in values.items()
         },
@@ -195,7 +202,7 @@ def _of_run(run: RunRecords, name: str, labels: Mapping[str, str], primary: Mapp
 
 def _labels(records: Iterable[Record]) -> dict[str, str]:
     """A name for each kind of case that no other kind has, in whichever run."""
-    cases = {record.case.key: record.case for record in records if SUPERBENCH not in record.facts}
+    cases = {record.case.key: record.case for record in records if not is_original(record)}
     same = [case.model_copy(update={"index": 0, "repeat": 1}) for case in cases.values()]
     labels = unique_labels(same)
     seen = Counter(labels)
@@ -203,8 +210,7 @@ def _labels(records: Iterable[Record]) -> dict[str, str]:
 
 
 def _start(record: Record, labels: Mapping[str, str]) -> str:
-    told = record.facts.get(SUPERBENCH)
-    return told if isinstance(told, str) else labels[record.case.key]
+    return record.aliases[SUPERBENCH].group if is_original(record) else labels[record.case.key]
 
 
 def _name(start: str, measured: Measurement) -> str:
@@ -214,11 +220,11 @@ def _name(start: str, measured: Measurement) -> str:
     return f"{start}/{measured.metric.name}{point}{scope}" if start else f"{measured.metric.name}{point}{scope}"
 
 
-def _fact(environment: Mapping[str, Any], path: str) -> str:
+def _fact(environment: Environment, path: str) -> str:
     value: Any = environment
     for part in path.split("."):
         if isinstance(value, list):
-            value = sorted({str(item.get(part)) for item in value if isinstance(item, Mapping)})
+            value = sorted({str(getattr(item, part, None)) for item in value})
         else:
-            value = value.get(part) if isinstance(value, Mapping) else None
+            value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
     return ", ".join(value) if isinstance(value, list) else str(value) if value is not None else ""

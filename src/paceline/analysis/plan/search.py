@@ -75,7 +75,7 @@ def plan(
         if other is None or _order(found) < _order(other):
             best[layout.mesh] = found
     if smallest is None:
-        raise InputError(_no_layout(model, gpus, global_batch))
+        raise InputError("no-layout", _no_layout(model, gpus, global_batch), key="--gpus", value=gpus)
     if not best:
         memory, layout = smallest
         raise NothingFits(
@@ -140,10 +140,11 @@ def _machines(gpus: int, per_node: int) -> tuple[int, int]:
     if gpus <= per_node:
         return 1, gpus
     if gpus % per_node:
-        raise InputError(
-            f"{gpus} GPUs are no whole number of nodes with {per_node} each: choose a multiple of {per_node}, or "
+        message = (
+            f"{gpus} GPUs are not a whole number of nodes with {per_node} each: choose a multiple of {per_node}, or "
             f"give the GPUs of a node with --gpus-per-node"
         )
+        raise InputError("partial-node", message, key="--gpus", value=gpus)
     return gpus // per_node, per_node
 
 

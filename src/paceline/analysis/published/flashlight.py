@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from paceline.analysis.published.table import PublishedTable, published_rows, shown_number, shown_rate
+from paceline.core.category import Category
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import RunRecords
 
@@ -36,22 +37,19 @@ def flashlight_tables(records: RunRecords) -> tuple[PublishedTable, ...]:
     lines: list[tuple[str, ...]] = []
     for model, name in NAMES.items():
         published = [row for row in published_rows("flashlight_v100") if row["model"] == name]
-        mine = [record for record in ours if record.case.parameters["model"] == model]
+        mine = [record for record in ours if record.subject.model == model]
         if mine:
             lines += _our_lines(name, mine, published, ranks)
             lines += [_their_line(row, ranks) for row in published]
-    noun = "GPU" if any(record.case.target.startswith("cuda") for record in ours) else "rank"
+    noun = "GPU" if any(record.case.target != "cpu" for record in ours) else "rank"
     counts = tuple(f"{count} {noun}{'s' if count > 1 else ''}" for count in ranks)
     headers = ("Model", "Input", "Precision", "Memory, GB", *counts, "Unit")
     return (PublishedTable(title=TITLE, source=SOURCE, headers=headers, named=3, lines=tuple(lines)),)
 
 
 def _belongs(record: Record) -> bool:
-    return (
-        record.case.benchmark == "train"
-        and record.outcome is Outcome.OK
-        and record.case.parameters.get("model") in NAMES
-    )
+    is_training = record.case.category == Category.TRAINING and record.subject.layout is None
+    return is_training and record.outcome is Outcome.OK and record.subject.model in NAMES
 
 
 def _our_lines(
@@ -68,22 +66,22 @@ def _our_lines(
         memory = (alone or next(iter(by_ranks.values()))).measurement("peak_device_memory")
         cells = [_cell(by_ranks.get(count), alone, row, count) for count in ranks]
         memory_text = f"{memory.value / 1e9:.2f}" if memory else ""
-        device = next(iter(by_ranks.values())).facts.get("device", "")
+        device = next(iter(by_ranks.values())).subject.device or ""
         lines.append((f"{name}, {_short(device)}", shape, precision, memory_text, *cells, row["unit"]))
     return lines
 
 
 def _way(record: Record) -> tuple[str, str]:
     """Our words for the precision, and their word for it."""
-    precision = record.case.parameters["precision"]
-    compiled = ", compiled" if record.facts.get("compiled") else ""
+    precision = record.subject.precision or ""
+    compiled = ", compiled" if record.subject.compiled else ""
     is_amp = precision in ("fp16", "bf16")
     return (f"AMP {precision}{compiled}" if is_amp else f"{precision.upper()}{compiled}"), ("AMP" if is_amp else "FP32")
 
 
 def _input(record: Record, row: dict[str, str]) -> str:
-    batch = record.facts.get("batch_size", "?")
-    if record.case.parameters.get("scale") != "full":
+    batch = record.subject.batch // record.case.ranks if record.subject.batch else "?"
+    if record.subject.scale != "full":
         return f"tiny, batch {batch}"
     return f"{row['input'].rpartition('x')[0]}x{batch}"
 
@@ -109,7 +107,7 @@ def _cell(record: Record | None, alone: Record | None, row: dict[str, str], coun
 
 def _is_comparable(record: Record, row: dict[str, str]) -> bool:
     """The same work on a GPU; another batch is another work."""
-    return record.case.target.startswith("cuda") and _input(record, row) == row["input"]
+    return record.case.target != "cpu" and _input(record, row) == row["input"]
 
 
 def _efficiency(rate: Measurement, alone: Measurement, ranks: int) -> float:

@@ -31,26 +31,25 @@ def inferbench_tables(records: RunRecords) -> tuple[PublishedTable, ...]:
 
 
 def _belongs(record: Record) -> bool:
-    is_on_gpu = record.case.target.startswith("cuda")
-    return record.case.benchmark == "serve" and record.outcome is Outcome.OK and is_on_gpu
+    return record.load is not None and record.outcome is Outcome.OK and record.case.target != "cpu"
 
 
 def _order(record: Record) -> tuple[str, bool, int]:
-    return record.case.parameters["model"], _is_shared(record), _batch(record)
+    return record.subject.model or "", _is_shared(record), _batch(record)
 
 
 def _is_shared(record: Record) -> bool:
     """Whether requests did not travel but lay in memory that the server shares."""
-    return record.case.parameters.get("wire") == "kserve-shm"
+    return record.load is not None and record.load.is_shared_memory
 
 
 def _batch(record: Record) -> int:
-    return int((record.case.parameters.get("requests") or {}).get("samples", 1))
+    return record.load.samples if record.load is not None else 1
 
 
 def _line(record: Record) -> tuple[str, ...]:
-    model, batch = record.case.parameters["model"], _batch(record)
-    precision = record.case.parameters.get("precision", "")
+    model, batch = record.subject.model or "", _batch(record)
+    precision = record.subject.precision or ""
     rate = record.measurement("sample_throughput" if batch > 1 else "throughput")
     energy = record.measurement("energy_per_request")
     busy = record.measurement("gpu_utilisation")

@@ -21,7 +21,6 @@ CONTRADICTION = (
     "* contradicts itself as published: 8x1x1 is 8 ranks, 1n4g is 4 GPUs. Its batch and its log are those of 4x1x1, "
     "which is what is measured here."
 )
-OURS = "parallel"
 FAMILIES = {"BERT": "bert", "GPT-2": "gpt2"}
 # The sections of the published page, by which of data, tensor and pipeline have several ranks.
 SECTIONS = {
@@ -71,6 +70,7 @@ class Training:
 class PublishedRow:
     """A row of a published table."""
 
+    benchmark: str  # that does the same here
     section: str
     model: str
     word: str  # as published
@@ -106,6 +106,7 @@ def libai_rows() -> tuple[PublishedRow, ...]:
     """All 44 rows, in the order of the page; a few stand in two tables."""
     return tuple(
         PublishedRow(
+            row["benchmark"],
             row["section"],
             row["model"],
             row["case"],
@@ -114,6 +115,11 @@ def libai_rows() -> tuple[PublishedRow, ...]:
         )
         for row in published_rows("libai_vs_megatron")
     )
+
+
+def _ours() -> str:
+    """The benchmark that trains the same layouts here."""
+    return published_rows("libai_vs_megatron")[0]["benchmark"]
 
 
 def libai_tables(records: RunRecords) -> tuple[PublishedTable, ...]:
@@ -147,16 +153,17 @@ class _Measured:
         everything = [one for by_name in self._records.values() for found in by_name.values() for one in found]
         self.any_ok = any(record.outcome is Outcome.OK for record in everything)
         self.trainings = tuple(self._records)
-        self._peers = tuple(dict.fromkeys(one.case.benchmark for one in everything if one.case.benchmark != OURS))
+        ours = _ours()
+        self._peers = tuple(dict.fromkeys(one.case.benchmark for one in everything if one.case.benchmark != ours))
         self.headers = tuple(header for peer in self._peers for header in (peer, f"Paceline / {peer}"))
-        told = [f"Measured on {one.facts['device']}." for one in everything if "device" in one.facts]
-        told += [f"{one.facts['framework']}." for one in everything if "framework" in one.facts]
+        told = [f"Measured on {one.subject.device}." for one in everything if one.subject.device]
+        told += [f"{one.subject.engine}." for one in everything if one.subject.engine]
         self.notes = "".join(f" {note}" for note in dict.fromkeys(told))
 
     def cells(self, training: Training) -> tuple[str, ...]:
         """Ours, then each peer's with the ratio."""
         by_name = self._records.get(training, {})
-        ours = by_name.get(OURS, [])
+        ours = by_name.get(_ours(), [])
         cells = [_cell(ours)]
         for peer in self._peers:
             theirs = by_name.get(peer, [])

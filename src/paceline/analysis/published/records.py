@@ -10,10 +10,12 @@ from paceline.analysis.published.flashlight import GPUS, METRICS, NAMES
 from paceline.analysis.published.libai import libai_rows
 from paceline.analysis.published.table import published_rows
 from paceline.core.case import Case
+from paceline.core.category import Category
 from paceline.core.errors import unknown
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords
+from paceline.core.subject import Subject
 
 _PUBLISHED_AT = datetime(2022, 1, 1, tzinfo=UTC)  # the tables do not say when they were measured
 _PRECISIONS = {"FP32": "fp32", "AMP": "fp16"}
@@ -39,8 +41,8 @@ def published_records(name: str) -> RunRecords:
 
 
 _Told = tuple[
-    str, str, dict[str, Any], int, str, str, float
-]  # benchmark, title, parameters, ranks, metric, unit, value
+    str, str, dict[str, Any], Subject, int, str, str, float
+]  # benchmark, title, parameters, what was measured, ranks, metric, unit, value
 
 
 def _layouts(name: str) -> Iterator[_Told]:
@@ -51,7 +53,8 @@ def _layouts(name: str) -> Iterator[_Told]:
         if word not in seen:
             seen.add(word)
             value = float(row.libai if name == "libai" else row.megatron)
-            yield "parallel", word, {"case": word}, row.layout.world_size, "throughput", "sequences/s", value
+            subject, ranks = Subject(layout=word), row.layout.world_size
+            yield row.benchmark, word, {"case": word}, subject, ranks, "throughput", "sequences/s", value
 
 
 def _flashlight() -> Iterator[_Told]:
@@ -60,10 +63,11 @@ def _flashlight() -> Iterator[_Told]:
         precision, batch = _PRECISIONS[row["precision"]], int(row["input"].rpartition("x")[2])
         model = models[row["model"]]
         parameters = {"model": model, "precision": precision, "batch_size": batch, "scale": "full"}
+        subject = Subject.model_validate({"model": model, "precision": precision, "scale": "full"})
         for ranks in GPUS:
             title = f"{model} {precision}" + (f" x{ranks}" if ranks > 1 else "")
             value = float(row[f"gpus_{ranks}"])
-            yield "train", title, parameters, ranks, METRICS[row["unit"]], row["unit"], value
+            yield row["benchmark"], title, parameters, subject, ranks, METRICS[row["unit"]], row["unit"], value
 
 
 def _record(
@@ -72,6 +76,7 @@ def _record(
     benchmark: str,
     title: str,
     parameters: dict[str, Any],
+    subject: Subject,
     ranks: int,
     metric: str,
     unit: str,
@@ -84,7 +89,7 @@ def _record(
         title=title,
         target="cuda:*" if ranks > 1 else "cuda:0",
         ranks=ranks,
-        category="training" if benchmark == "train" else benchmark,
+        category=Category.TRAINING,
     )
     told = Metric(name=metric, unit=unit, better=Better.HIGHER, merge=Merge.SUM)
     return Record(
@@ -94,4 +99,6 @@ def _record(
         started_at=_PUBLISHED_AT,
         seconds=0.0,
         measurements=[Measurement.of_value(told, value)],
+        primary=metric,
+        subject=subject,
     )

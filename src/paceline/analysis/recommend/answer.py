@@ -54,7 +54,8 @@ def with_users(found: Sequence[Evidence], question: Question) -> list[Evidence]:
         return list(found)
     kept = [evidence for evidence in found if evidence.has_users]
     if found and not kept:
-        raise InputError("an SLO is a promise to users, and these cases train: leave out --slo")
+        message = "an SLO is about the requests of users, and these cases train: leave out --slo"
+        raise InputError("slo-for-training", message, key="--slo")
     return kept
 
 
@@ -85,8 +86,10 @@ def with_promise(question: Question, evidence: Evidence) -> Question:
         return question
     promised = {tuple(sorted((k, v) for k, v in one.items() if k != ERRORS)) for one in evidence.promises}
     if len(promised) != 1 or not next(iter(promised)):
-        told = "promise different things" if len(promised) > 1 else "promise nothing"
-        raise InputError(f"'{evidence.work}': its cases {told}: say what must hold, like --slo p99=50ms")
+        differ = len(promised) > 1
+        message = f"its cases have {'different SLOs' if differ else 'no SLO'}: say what must hold, like --slo p99=50ms"
+        code = "different-slos" if differ else "missing-slo"
+        raise InputError(code, message, where=f"'{evidence.work}'", key="--slo")
     errors = {bound.metric: bound.limit for bound in question.bounds if bound.is_asked}
     return replace(question, bounds=bounds_of(dict(next(iter(promised))) | errors), origin="as the run promised")
 

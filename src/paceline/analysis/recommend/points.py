@@ -12,7 +12,7 @@ from paceline.analysis.configuration import Configuration, configuration_of
 from paceline.analysis.cost import Derived, HourlyPrice, Prices, energy_of
 from paceline.analysis.reading import Reading
 from paceline.analysis.recommend.question import ERRORS, PERCENTILES
-from paceline.analysis.summary import SERVING
+from paceline.core.category import Category
 from paceline.core.record import At, Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords
 from paceline.core.stats import resolves
@@ -75,7 +75,7 @@ def evidence(sources: Iterable[RunRecords], prices: Prices, *, text: str = "") -
                 continue
             configuration = configuration_of(record, source.run)
             served = _is_served(record)
-            has_users = served or "inference" in (record.case.benchmark, record.case.category)
+            has_users = served or record.case.category == Category.INFERENCE
             kept = found.setdefault(configuration.work, Evidence(configuration.work, served, has_users))
             reason = _unusable(record)
             if reason:
@@ -152,8 +152,7 @@ def _points(record: Record, run: Run, configuration: Configuration, prices: Pric
                     **shared)  # type: ignore[arg-type]  # fmt: skip
         return
     offered = record.measurement("offered_rate")
-    load = record.case.parameters.get("load")
-    asked = load.get("rate") if isinstance(load, Mapping) else None
+    asked = record.load.rate if record.load is not None else None
     readings, requests = _latencies(record, {})
     yield Point(throughput=Reading.of(throughput), readings=readings, requests=requests, energy=energy,
                 load=float(asked) if asked else offered.value if offered else None, **shared)  # type: ignore[arg-type]  # fmt: skip
@@ -231,10 +230,11 @@ def _part(part: float, count: int | None) -> Reading:
 
 
 def _promise(record: Record) -> dict[str, float]:
-    given = record.case.parameters.get("slo")
-    bounds = given if isinstance(given, Mapping) else {}
-    found = {name: bounds.get(name.replace(".", "_")) for name in PERCENTILES} | {ERRORS: bounds.get("errors")}
-    return {name: float(limit) for name, limit in found.items() if isinstance(limit, int | float)}
+    load = record.load
+    if load is None:
+        return {}
+    errors = {} if load.slo_errors is None else {ERRORS: load.slo_errors}
+    return {name: limit for name, limit in load.slo.items() if name in PERCENTILES} | errors
 
 
 def _unusable(record: Record) -> str:
@@ -250,11 +250,11 @@ def _unusable(record: Record) -> str:
     lost = next((doubt for doubt in record.doubts if doubt.kind in UNSENT), None)
     if lost is not None:
         return f"{lost.kind}: {lost.message}"
-    return _OTHER_LOOPS.get(str(record.facts.get("loop", "open")), "")
+    return _OTHER_LOOPS.get(record.load.loop, "") if record.load is not None else ""
 
 
 def _is_served(record: Record) -> bool:
-    return record.case.category == SERVING or record.case.benchmark == "serve"
+    return record.load is not None
 
 
 def _is_of_a_model(record: Record) -> bool:

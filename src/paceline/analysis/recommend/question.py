@@ -59,17 +59,19 @@ class _Reader:
         name, separator, value = (part.strip() for part in text.partition("="))
         metric = _SPELLINGS.get(name, name)
         if metric not in PERCENTILES and metric != ERRORS:
-            raise unknown("metric of an SLO", name, [*PERCENTILES, ERRORS])
+            raise unknown("metric in --slo", name, [*PERCENTILES, ERRORS], key="--slo")
         if not separator or not value:
-            raise InputError(f"--slo '{text}': give a bound, like p99=50ms or error_rate=0.1%")
+            message = "give a bound, like p99=50ms or error_rate=0.1%"
+            raise InputError("missing-bound", message, where=f"--slo '{text}'", key="--slo", value=text)
         if metric in self.found:
-            raise InputError(f"--slo {metric} is given twice")
+            raise InputError("duplicate-key", f"--slo {metric} is given twice", key="--slo", value=metric)
         try:
             limit = parse_fraction(value) if metric == ERRORS else parse_duration(value)
         except ValueError as error:
-            raise InputError(f"--slo {name}: {error}") from None
+            raise InputError("not-a-bound", str(error), where=f"--slo {name}", key="--slo", value=value) from None
         if metric != ERRORS and limit <= 0:
-            raise InputError(f"--slo {name}={value}: nothing is answered in no time")
+            message = "a latency must be above 0"
+            raise InputError("out-of-range", message, where=f"--slo {name}={value}", key="--slo", value=value)
         self.found[metric] = limit
 
 
@@ -87,8 +89,7 @@ def bounds_of(limits: Mapping[str, float]) -> tuple[Bound, ...]:
     ordered = [Bound(name, limits[name]) for name in PERCENTILES if name in limits]
     for lower, higher in pairwise(ordered):
         if higher.limit < lower.limit:
-            raise InputError(
-                f"--slo {higher.metric} is shorter than {lower.metric}: a higher percentile is never sooner"
-            )
+            message = f"--slo {higher.metric} is shorter than {lower.metric}: a higher percentile is never sooner"
+            raise InputError("conflicting-bounds", message, key="--slo", value=higher.metric)
     errors = limits.get(ERRORS)
     return (*ordered, Bound(ERRORS, USUAL_ERRORS, is_asked=False) if errors is None else Bound(ERRORS, errors))

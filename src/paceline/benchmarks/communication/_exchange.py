@@ -11,7 +11,7 @@ from paceline.benchmarks.communication._payload import Payload, Table
 from paceline.benchmarks.micro.formats import dtype_of
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.errors import SilentCorruption, Unsupported
-from paceline.measure.device import Device
+from paceline.devices import Device
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paceline.benchmarks.communication._sockets import free_port
 from paceline.benchmarks.micro.tools import ToolError, find_tool, garbled, run_tool
-from paceline.measure.timeline import monotonic
+from paceline.devices.timeline import monotonic
 
 DEFAULT_PORT = 5201
 PATIENCE_SECONDS = 60.0

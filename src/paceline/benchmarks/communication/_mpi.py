@@ -50,7 +50,8 @@ def run(context: Context, hosts: str | None) -> _mpi_output.Told:
 def check_hosts(hosts: str) -> None:
     """Refuse a list of hosts that is not there."""
     if not Path(hosts).is_file():
-        raise InputError(f"hosts = {hosts} is no file: write one host a line, as mpirun reads it")
+        message = f"hosts = {hosts} is not a file: write one host a line, as mpirun reads it"
+        raise InputError("missing-file", message, key="hosts", value=hosts)
 
 
 def _explained(error: ToolError) -> Exception:

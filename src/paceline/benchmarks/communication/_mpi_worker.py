@@ -26,7 +26,7 @@ from paceline.benchmarks.ranks import Ranks, own_process, siblings_among
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.errors import SilentCorruption, Unsupported
-from paceline.measure.device import open_device
+from paceline.devices import open_device
 from paceline.measure.exhaustion import exhausted
 
 SHARED_MEMORY = "/dev/shm/"
@@ -160,9 +160,10 @@ def _measure(case: Case, communicator: Any, library: str, exchange_type: type[Mp
     if ranks.world_size != case.ranks:
         return
     context = Context(case=case, rank=ranks.rank, world_size=ranks.world_size)
-    sizes = sizes_of(parameters, operation, "cpu", ranks.world_size)
+    device = open_device("cpu")
+    sizes = sizes_of(parameters, operation, device.kind, ranks.world_size)
     try:
-        with MicroSession(parameters, context, open_device("cpu"), ranks) as session:
+        with MicroSession(parameters, context, device, ranks) as session:
             for size in sizes:
                 exchange = _new_exchange(operation, parameters, size, ranks, communicator, exchange_type)
                 samples = _samples(exchange, session, ranks)

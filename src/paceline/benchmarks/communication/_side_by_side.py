@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from paceline.measure.device import Device
-from paceline.measure.timeline import monotonic
+from paceline.devices import Device
+from paceline.devices.timeline import monotonic
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Runner(Protocol):
 
 def runner_on(device: Device) -> Runner:
     """How it is done on this device."""
-    return DeviceRunner(device) if device.kind == "cuda" else HostRunner()
+    return DeviceRunner(device) if device.kind.is_accelerator else HostRunner()
 
 
 class HostRunner:
@@ -61,22 +61,16 @@ class DeviceRunner:
     how = "device events on the stream of each, read after the device was synchronised"
 
     def __init__(self, device: Device) -> None:
-        import torch
-
         self._device = device
-        self._beside = torch.cuda.Stream(device.torch())  # type: ignore[no-untyped-call]
-        self._begun = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        self._computed = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        self._arrived = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._beside = device.stream()
+        self._begun, self._computed, self._arrived = device.event(), device.event(), device.event()
 
     def __call__(self, compute: Callable[[], object] | None, start: Callable[[], Any] | None) -> Seen:
-        import torch
-
         self._device.synchronize()
         self._begun.record()
         if start:
             handle = start()
-            with torch.cuda.stream(self._beside):
+            with self._device.on_stream(self._beside):
                 handle.wait()  # makes this stream wait, neither the host nor the computation
                 self._arrived.record()
         if compute:

@@ -14,7 +14,7 @@ from typing import Self
 
 from paceline.benchmarks.communication._tcp_peer import BUFFER, COUNT, ECHO, GREETING, MAGIC, SWALLOW, receive_exactly
 from paceline.core.errors import CaseError
-from paceline.measure.timeline import monotonic
+from paceline.devices.timeline import monotonic
 
 PATIENCE_SECONDS = 30.0  # of one answer; only a lost peer takes so long
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from paceline.benchmarks import _superbench
 from paceline.benchmarks.communication import _mpi
 from paceline.benchmarks.communication._exchange import TorchExchange
 from paceline.benchmarks.communication._operations import OPERATIONS, Operation, OperationName
@@ -17,11 +18,14 @@ from paceline.benchmarks.micro.session import MicroSession, Point, headline
 from paceline.benchmarks.ranks import join
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
+from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported
 from paceline.core.metric import Better, Merge, Metric
+from paceline.core.network import FromNetwork
 from paceline.core.quantity import Duration
-from paceline.core.record import Measurement, Result
-from paceline.measure.device import Device, open_device
+from paceline.core.record import Measurement, Record, Result
+from paceline.core.subject import Description, ShownCeiling, key_word
+from paceline.devices import Device, DeviceKind, kind_of, open_device
 
 # Each eight times the one before.
 GPU_SIZES = [8**power for power in range(1, 11)]  # 8 B to 1 GiB
@@ -56,7 +60,7 @@ class CollectiveParameters(MicroParameters):
     """Format of the elements"""
     in_place: bool | None = None
     """Send from and receive into one buffer; unset is what the operation is usually done like"""
-    hosts: str | None = None
+    hosts: Annotated[str | None, FromNetwork(never="names hosts, which the leader chooses")] = None
     """With backend mpi: a file that lists the hosts, as mpirun reads it; unset stays on this machine"""
     budget: Duration = Field(default=0.5, gt=0)
     """Time to spend on measuring each size, at most"""
@@ -90,13 +94,41 @@ class Collective(Benchmark[CollectiveParameters]):
     @classmethod
     def check(cls, parameters: CollectiveParameters, case: Case) -> None:
         if parameters.hosts is not None and parameters.backend != "mpi":
-            raise InputError(f"hosts = {parameters.hosts} goes with backend = mpi alone, not {parameters.backend}")
+            message = f"hosts = {parameters.hosts} goes with backend = mpi alone, not {parameters.backend}"
+            raise InputError("key-does-not-apply", message, key="hosts", value=parameters.hosts)
         if parameters.hosts is not None and case.origin == "local":
             _mpi.check_hosts(parameters.hosts)
 
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         return () if parameters.get("backend") == "mpi" else ("torch",)
+
+    @classmethod
+    def describe(cls, record: Record, parameters: CollectiveParameters, environment: Environment) -> Description:
+        said = super().describe(record, parameters, environment)
+        on_gpus = record.case.target != "cpu"
+        name = f"{parameters.operation.replace('_', '-')}, {record.case.ranks} {'GPUs' if on_gpus else 'processes'}"
+        shown = [ShownCeiling(kind="link", name=name, metric="bus_bandwidth")]
+        sizes = [m.at for m in record.measurements if m.metric.name == "time" and not m.scope and "size" in m.at]
+        if sizes:
+            smallest = min(sizes, key=lambda at: float(at["size"]))
+            shown.append(ShownCeiling(kind="latency", name=name, metric="time", at=smallest))
+        backend: str = parameters.backend
+        if backend == "auto":
+            backend = kind_of(record.case.target).collective_backend
+        operation = _superbench.joined(parameters.operation)
+        units = {
+            "time": ("time", _superbench.US),
+            "algbw": ("algorithm_bandwidth", _superbench.GIGA),
+            "busbw": ("bus_bandwidth", _superbench.GIGA),
+        }
+        values = {
+            f"{operation}_{point.at['size']}_{key}": point.summary.mean / unit
+            for key, (metric, unit) in units.items()
+            for point in _superbench.points(record, metric, ("size",))
+        }
+        aliases = _superbench.alias(record, f"{key_word(backend)}-bw", values, part=operation)
+        return said.model_copy(update={"ceilings": tuple(shown), "aliases": aliases})
 
     def measure(self, parameters: CollectiveParameters, context: Context) -> Result:
         operation = OPERATIONS[parameters.operation]
@@ -115,7 +147,7 @@ class Collective(Benchmark[CollectiveParameters]):
         factor = operation.factor(ranks.world_size)
         facts = facts_of(operation, parameters, in_place, ranks.world_size) | {
             "backend": backend,
-            "library": _library(backend),
+            "library": device.kind.collective_library(),
         }
         return session.result(figures([point.time for point in points], factor), facts)
 
@@ -140,9 +172,9 @@ class Collective(Benchmark[CollectiveParameters]):
         return point
 
 
-def sizes_of(parameters: CollectiveParameters, operation: Operation, kind: str, ranks: int) -> list[int]:
+def sizes_of(parameters: CollectiveParameters, operation: Operation, kind: DeviceKind, ranks: int) -> list[int]:
     """The sizes to measure, smallest first, in whole elements with the same share for every rank, none twice."""
-    asked = parameters.sizes or (GPU_SIZES if kind == "cuda" else CPU_SIZES)
+    asked = parameters.sizes or (GPU_SIZES if kind.is_accelerator else CPU_SIZES)
     element = ELEMENT_BYTES[parameters.precision]
     return sorted({operation.count(size, element, ranks) * element for size in asked})
 
@@ -185,20 +217,11 @@ def _refuse_one_rank(context: Context) -> None:
 
 
 def _backend(asked: str, device: Device) -> str:
-    own = {"cuda": "nccl", "cpu": "gloo"}[device.kind]
+    own = device.kind.collective_backend
     if asked not in ("auto", own):
         other = {"nccl": "--target 'cuda:*' with several GPUs", "gloo": "--target cpu --ranks 2"}[asked]
         raise Unsupported(f"{asked} is not measured on {device.name}: use backend = {own}, or {other}")
     return own
-
-
-def _library(backend: str) -> str:
-    import torch
-
-    if backend != "nccl":
-        return f"{backend} of torch {torch.__version__}"
-    version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
-    return f"NCCL {'.'.join(map(str, version))}, torch {torch.__version__}"
 
 
 def _measure_over_mpi(operation: Operation, parameters: CollectiveParameters, context: Context) -> Result:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from paceline.benchmarks import _superbench
 from paceline.benchmarks.communication._exchange import TorchExchange
 from paceline.benchmarks.communication._operations import OPERATIONS, OperationName
 from paceline.benchmarks.communication._side_by_side import Runner, Seen, runner_on
@@ -16,18 +17,20 @@ from paceline.benchmarks.micro import formats
 from paceline.benchmarks.micro.parameters import MicroParameters
 from paceline.benchmarks.micro.session import MicroSession, headline
 from paceline.benchmarks.ranks import Ranks, join
-from paceline.benchmarks.tf32 import set_fp32_mode
 from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.environment import Environment
 from paceline.core.errors import Unsupported
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.quantity import Size
-from paceline.core.record import At, Measurement, Result
-from paceline.measure.device import Device, open_device
+from paceline.core.record import At, Measurement, Record, Result
+from paceline.core.subject import Description
+from paceline.devices import Device, open_device
+from paceline.models.building import set_fp32_mode
 
 Computation = Callable[[], object]
 
-SIZES = {"cuda": 256 * 1024**2, "cpu": 4 * 1024**2}
-MATMUL_SIZES = {"cuda": 2048, "cpu": 384}
+GPU_SIZE, CPU_SIZE = 256 * 1024**2, 4 * 1024**2
+GPU_MATMUL, CPU_MATMUL = 2048, 384
 TRIALS = 5
 
 
@@ -86,6 +89,19 @@ class ComputeDuringCollective(Benchmark[ComputeDuringCollectiveParameters]):
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         return ("torch",)
 
+    @classmethod
+    def describe(
+        cls, record: Record, parameters: ComputeDuringCollectiveParameters, environment: Environment
+    ) -> Description:
+        said = super().describe(record, parameters, environment)
+        keys = {
+            "mul_time": ("multiply_time_together", _superbench.MS),
+            "matmul_time": ("matmul_time_together", _superbench.MS),
+        }
+        group, note = "pytorch-computation-communication-overlap", _superbench.cpu_note(record.case)
+        aliases = _superbench.alias(record, group, _superbench.means(record, keys), note=note)
+        return said.model_copy(update={"aliases": aliases})
+
     def measure(self, parameters: ComputeDuringCollectiveParameters, context: Context) -> Result:
         if context.world_size == 1:
             remedy = "--ranks 2 or more" if context.target == "cpu" else "--target 'cuda:*' with several GPUs"
@@ -119,11 +135,12 @@ class Trial:
     def __post_init__(self) -> None:
         parameters, device = self.parameters, self.session.device
         operation = OPERATIONS[parameters.operation]
-        self.edge = parameters.matmul_size or MATMUL_SIZES[device.kind]
+        size, edge = (GPU_SIZE, GPU_MATMUL) if device.kind.is_accelerator else (CPU_SIZE, CPU_MATMUL)
+        self.edge = parameters.matmul_size or edge
         self.exchange = TorchExchange(
             operation,
             self.ranks,
-            parameters.size or SIZES[device.kind],
+            parameters.size or size,
             device,
             precision=parameters.precision,
             in_place=operation.in_place(None, "torch"),

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from paceline.benchmarks import _superbench
 from paceline.benchmarks.micro.metrics import BANDWIDTH, TIME
 from paceline.benchmarks.micro.parameters import MicroParameters
 from paceline.benchmarks.micro.session import MicroSession
 from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.environment import Environment
 from paceline.core.errors import SilentCorruption, Unsupported
 from paceline.core.metric import Better, Metric
 from paceline.core.quantity import Duration, Size
-from paceline.core.record import At, Measurement, Result
-from paceline.measure.device import open_device
+from paceline.core.record import At, Measurement, Record, Result
+from paceline.core.subject import Description, ShownCeiling
+from paceline.devices import Device, counts, kind_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -77,28 +80,47 @@ class P2p(Benchmark[P2pParameters]):
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         return ("torch",)
 
-    def measure(self, parameters: P2pParameters, context: Context) -> Result:
-        import torch
+    @classmethod
+    def describe(cls, record: Record, parameters: P2pParameters, environment: Environment) -> Description:
+        said = super().describe(record, parameters, environment)
+        shown = {"maximum_bandwidth": "GPU to GPU, fastest pair", "minimum_bandwidth": "GPU to GPU, slowest pair"}
+        values = {
+            f"gpu{point.at['from']}_to_gpu{point.at['to']}_write_by_dma_bw": point.summary.mean / _superbench.GIGA
+            for point in _superbench.points(record, "bandwidth", ("from", "to"))
+        }
+        return said.model_copy(
+            update={
+                "ceilings": tuple(ShownCeiling(kind="link", name=name, metric=key) for key, name in shown.items()),
+                "aliases": _superbench.alias(record, "gpu-copy-bw", values),
+            }
+        )
 
-        if context.target == "cpu" and torch.cuda.is_available():
+    def measure(self, parameters: P2pParameters, context: Context) -> Result:
+        kind, there = kind_of(context.target), counts()
+        if there and not kind.is_accelerator:
+            other = f"{next(iter(there))}:0"
             raise Unsupported(
-                "copies between GPUs are not measured on a CPU: use --target cuda:0, which takes all GPUs"
+                f"copies between GPUs are not measured on a CPU: use --target {other}, which takes all GPUs"
             )
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        count = there.get(kind.name, 0)
         if count < 2:
+            show = f", and let {kind.visible_variable} show them" if kind.visible_variable else ""
             raise Unsupported(
                 f"copies between GPUs take two of them, but torch sees {count} here: run it on a machine with several "
-                "GPUs, and let CUDA_VISIBLE_DEVICES show them"
+                f"GPUs{show}"
             )
         context.report(Progress(phase="preparing"))
         found: list[Measurement] = []
-        with MicroSession(parameters, context, open_device("cuda:0")) as session:
+        devices = [kind.open(index) for index in range(count)]
+        with MicroSession(parameters, context, devices[0]) as session:
             for source, target in permutations(range(count), 2):
-                found += _measure_pair(session, parameters, source, target)
+                # torch copies on the source's stream: it is there that events must lie.
+                session.device = devices[source] = kind.open(source)
+                found += _measure_pair(session, parameters, devices[source], devices[target])
         facts = {
             "size": parameters.size // ELEMENT_BYTES * ELEMENT_BYTES,
-            "gpus": [torch.cuda.get_device_name(index) for index in range(count)],
-            "peer_access": {f"{a} to {b}": _has_peer_access(a, b) for a, b in permutations(range(count), 2)},
+            "gpus": [device.name for device in devices],
+            "peer_access": {f"{a} to {b}": kind.can_access_peer(a, b) for a, b in permutations(range(count), 2)},
             "checked": "every element of the last copy of every pair",
         }
         return session.result([*over_pairs(found), *found], facts)
@@ -114,10 +136,11 @@ def over_pairs(found: list[Measurement]) -> list[Measurement]:
     ]
 
 
-def _measure_pair(session: MicroSession, parameters: P2pParameters, source: int, target: int) -> list[Measurement]:
-    # torch copies on the source's stream: it is there that events must lie.
-    session.device = open_device(f"cuda:{source}")
-    at: At = {"from": source, "to": target}
+def _measure_pair(
+    session: MicroSession, parameters: P2pParameters, source: Device, target: Device
+) -> list[Measurement]:
+    first, second = source.torch().index, target.torch().index
+    at: At = {"from": first, "to": second}
     there = Copy(parameters.size, source, target, parameters.seed)
     size = there.size
     one_way = session.time(there.call, TIME, at=at, work=size, rate_unit="B/s")
@@ -126,7 +149,7 @@ def _measure_pair(session: MicroSession, parameters: P2pParameters, source: int,
     latency = session.time(small.call, LATENCY, at=at, each=True)
     small.check()
     measurements = [one_way.rate(BANDWIDTH, size), one_way.time, latency.time]
-    if source < target:  # the other order is the same work
+    if first < second:  # the other order is the same work
         back = Copy(parameters.size, target, source, parameters.seed + 1)
         both = session.time(both_ways(there, back), BOTH_WAYS_TIME, at=at, work=2 * size, rate_unit="B/s")
         there.check()
@@ -138,16 +161,16 @@ def _measure_pair(session: MicroSession, parameters: P2pParameters, source: int,
 class Copy:
     """Data on one GPU, room for it on another, and the copy from here to there."""
 
-    def __init__(self, size: int, source: int, target: int, seed: int) -> None:
+    def __init__(self, size: int, source: Device, target: Device, seed: int) -> None:
         import torch
 
         self.source, self.target = source, target
         self._count = size // ELEMENT_BYTES
         self._seed = seed
         self._from = self._data(source)
-        self._to = torch.zeros(self._count, dtype=torch.int64, device=f"cuda:{target}")
-        torch.cuda.synchronize(source)
-        torch.cuda.synchronize(target)
+        self._to = torch.zeros(self._count, dtype=torch.int64, device=target.torch())
+        source.synchronize()
+        target.synchronize()
 
     @property
     def size(self) -> int:
@@ -160,25 +183,24 @@ class Copy:
 
     def check(self) -> None:
         """Every element must have arrived; then the place is cleared for the next."""
-        import torch
-
-        torch.cuda.synchronize(self.source)
-        torch.cuda.synchronize(self.target)
+        self.source.synchronize()
+        self.target.synchronize()
         wrong = self._to != self._data(self.target)
         if bool(wrong.any()):
             index = int(wrong.nonzero()[0])
             raise SilentCorruption(
-                f"a copy from GPU {self.source} to GPU {self.target} is wrong at element {index}: "
+                f"a copy from GPU {self.source.torch().index} to GPU {self.target.torch().index} is wrong at "
+                f"element {index}: "
                 f"{int(self._to[index])} instead of {int(self._from[index])}"
             )
         self._to.zero_()
-        torch.cuda.synchronize(self.target)
+        self.target.synchronize()
 
-    def _data(self, index: int) -> Tensor:
+    def _data(self, device: Device) -> Tensor:
         """Computed alike on both GPUs, so that the check needs no copy; never zero, for that is what clears."""
         import torch
 
-        place = torch.arange(1, self._count + 1, dtype=torch.int64, device=f"cuda:{index}")
+        place = torch.arange(1, self._count + 1, dtype=torch.int64, device=device.torch())
         return place.mul_(0x9E3779B97F4A7C15 - (1 << 64)).add_(2 * (self._seed % (1 << 32))).bitwise_or_(1)
 
 
@@ -188,27 +210,16 @@ def both_ways(there: Copy, back: Copy) -> Callable[[], None]:
     Each copy has streams of its own on both GPUs: torch makes the streams of both ends wait for a copy, so that on
     shared ones the second would wait for the first.
     """
-    import torch
-
-    main = torch.cuda.current_stream(there.source)
-    pairs = [
-        (copy, torch.cuda.Stream(copy.source), torch.cuda.Stream(copy.target))  # type: ignore[no-untyped-call]
-        for copy in (there, back)
-    ]
+    main = there.source.current_stream()
+    pairs = [(copy, copy.source.stream(), copy.target.stream()) for copy in (there, back)]
 
     def call() -> None:
         for copy, at_source, at_target in pairs:
             at_source.wait_stream(main)
-            with torch.cuda.stream(at_target), torch.cuda.stream(at_source):
+            with copy.target.on_stream(at_target), copy.source.on_stream(at_source):
                 copy.call()
         for _, at_source, at_target in pairs:
             main.wait_stream(at_source)
             main.wait_stream(at_target)
 
     return call
-
-
-def _has_peer_access(source: int, target: int) -> bool:
-    import torch
-
-    return bool(torch.cuda.can_device_access_peer(source, target))

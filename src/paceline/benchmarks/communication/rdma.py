@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from paceline.benchmarks import _superbench
 from paceline.benchmarks.communication._perftest import Bandwidth, Latency, Row, parse_bandwidth, parse_latency
 from paceline.benchmarks.communication._sockets import free_port
 from paceline.benchmarks.micro.metrics import TIME
@@ -29,13 +30,16 @@ from paceline.benchmarks.micro.session import MicroSession, Point, headline
 from paceline.benchmarks.micro.tools import ToolError, find_tool, last_words, run_tool
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
+from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported
 from paceline.core.metric import Better, Merge, Metric
+from paceline.core.network import OTHER_HOSTS, WORD, FromNetwork
 from paceline.core.quantity import Duration, Size, show_size
-from paceline.core.record import At, Measurement, Result
+from paceline.core.record import At, Measurement, Record, Result
+from paceline.core.subject import Description
+from paceline.devices.cpu import CpuDevice
+from paceline.devices.timeline import monotonic
 from paceline.measure import loop
-from paceline.measure.device import CpuDevice
-from paceline.measure.timeline import monotonic
 
 DEVICES = Path("/sys/class/infiniband")
 PORT = 18515
@@ -81,11 +85,11 @@ class RdmaParameters(MicroParameters):
     """Which of perftest's programs run"""
     sizes: Annotated[list[Size], OneOrMore] = Field(default=[8, 4096, 64 * 1024, 1024**2, LARGEST], min_length=1)
     """Bytes of a message: powers of two from 2 B to 8 MiB"""
-    peer: str | None = Field(default=None, pattern=r"^[\w.:][\w.:-]*$")
+    peer: Annotated[str | None, OTHER_HOSTS] = Field(default=None, pattern=r"^[\w.:][\w.:-]*$")
     """Host that runs the servers; unset runs both ends here"""
     port: int = Field(default=PORT, ge=1, le=65534)
     """Port of the peer's bandwidth server; its latency server has the next one"""
-    device: str | None = Field(default=None, pattern=r"^\w[\w.-]*$")
+    device: Annotated[str | None, FromNetwork.matching(WORD)] = Field(default=None, pattern=r"^\w[\w.-]*$")
     """RDMA device, like mlx5_0; unset takes the first"""
     gid_index: int | None = Field(default=None, ge=0, le=255)
     """Which address of the device's port, on Ethernet (RoCE); unset lets perftest choose"""
@@ -135,7 +139,20 @@ class Rdma(Benchmark[RdmaParameters]):
     def check(cls, parameters: RdmaParameters, case: Case) -> None:
         for size in parameters.sizes:
             if not SMALLEST <= size <= LARGEST or size & (size - 1):
-                raise InputError(f"sizes: {size} is no power of two from 2 B to 8 MiB, which is what perftest sweeps")
+                message = f"sizes: {size} is not a power of two from 2 B to 8 MiB, which is what perftest sweeps"
+                raise InputError("not-a-power-of-two", message, key="sizes", value=size)
+
+    @classmethod
+    def describe(cls, record: Record, parameters: RdmaParameters, environment: Environment) -> Description:
+        said = super().describe(record, parameters, environment)
+        if parameters.peer is not None:
+            return said  # there, two hosts are named by their place in a pattern of traffic
+        values = {
+            f"ib_{parameters.operation}_bw_{point.at['size']}:0": point.summary.mean / _superbench.GIGA
+            for point in _superbench.points(record, "bandwidth_average", ("size",))
+        }
+        aliases = _superbench.alias(record, "ib-loopback", values, part=parameters.operation)
+        return said.model_copy(update={"aliases": aliases})
 
     def measure(self, parameters: RdmaParameters, context: Context) -> Result:
         device = choose_device(parameters.device)

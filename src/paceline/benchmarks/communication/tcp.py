@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from paceline.benchmarks import _superbench
 from paceline.benchmarks.communication import _iperf3, _tcp_peer
 from paceline.benchmarks.communication._sockets import (
     Address,
@@ -32,12 +33,15 @@ from paceline.benchmarks.micro.parameters import MicroParameters, OneOrMore
 from paceline.benchmarks.micro.session import MicroSession, headline
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
+from paceline.core.environment import Environment
 from paceline.core.errors import CaseError, InputError
 from paceline.core.metric import Better, Merge, Metric
+from paceline.core.network import OTHER_HOSTS
 from paceline.core.quantity import Duration, Size, show_size
-from paceline.core.record import At, Doubt, Measurement, Result
-from paceline.measure.device import CpuDevice
-from paceline.measure.timeline import monotonic
+from paceline.core.record import At, Doubt, Measurement, Record, Result
+from paceline.core.subject import CeilingKind, Description, ShownCeiling, key_word
+from paceline.devices.cpu import CpuDevice
+from paceline.devices.timeline import monotonic
 
 SMALLEST_TRANSFER = 1024**2
 TRANSFER_SECONDS = {"own": 0.03, "iperf3": 0.1}  # iperf3 takes a while to begin and to end
@@ -80,9 +84,15 @@ def _with_or_without_port(text: str) -> str:
 class TcpParameters(MicroParameters):
     """Whom to connect to, and what to send."""
 
-    hosts: Annotated[list[Annotated[str, AfterValidator(_with_port)]], OneOrMore] = Field(default_factory=list)
+    hosts: Annotated[
+        Annotated[list[Annotated[str, AfterValidator(_with_port)]], OneOrMore],
+        OTHER_HOSTS,
+    ] = Field(default_factory=list)
     """Peers to connect to, as host:port; anything that listens there will do"""
-    peer: Annotated[str, AfterValidator(_with_or_without_port)] | None = None
+    peer: Annotated[
+        Annotated[str, AfterValidator(_with_or_without_port)] | None,
+        OTHER_HOSTS,
+    ] = None
     """Peer for round trips and bandwidth, as host or host:port; unset, and without hosts, this host is its own"""
     engine: Literal["auto", "own", "iperf3"] = "auto"
     """Who sends in bulk; auto takes our own, or iperf3 where the peer is one"""
@@ -130,7 +140,16 @@ class Tcp(Benchmark[TcpParameters]):
     @classmethod
     def check(cls, parameters: TcpParameters, case: Case) -> None:
         if parameters.hosts and not parameters.peer and parameters.engine != "auto":
-            raise InputError(f"engine = {parameters.engine} needs a peer: hosts alone are only connected to")
+            message = f"engine = {parameters.engine} needs a peer: hosts alone are only connected to"
+            raise InputError("missing-key", message, key="peer")
+
+    @classmethod
+    def describe(cls, record: Record, parameters: TcpParameters, environment: Environment) -> Description:
+        said = super().describe(record, parameters, environment)
+        shown: dict[str, CeilingKind] = {"bandwidth": "link", "round_trip_time": "latency"}
+        ceilings = tuple(ShownCeiling(kind=kind, name="tcp loopback", metric=key) for key, kind in shown.items())
+        aliases = _superbench.alias(record, "tcp-connectivity", _superbench_values(record))
+        return said.model_copy(update={"ceilings": ceilings, "aliases": aliases})
 
     def measure(self, parameters: TcpParameters, context: Context) -> Result:
         if parameters.engine == "iperf3":
@@ -155,6 +174,24 @@ class Tcp(Benchmark[TcpParameters]):
         result = session.result(found, facts)
         result.doubts.extend(_unreliable(connected))
         return result
+
+
+def _superbench_values(record: Record) -> dict[str, float]:
+    hosts = [host for host in record.facts.get("hosts") or [] if isinstance(host, str)]
+    values: dict[str, float] = {}
+    for host in hosts:
+        at: At = {"host": host} if len(hosts) > 1 else {}  # the only host's figures are the case's own
+        made, rate = record.measurement("connect_time", at=at), record.measurement("success_rate", at=at)
+        if made is None or rate is None:
+            continue
+        name, summary = key_word(host), made.summary
+        attempts = round(100.0 * summary.count / rate.value)
+        seconds = {"min": summary.minimum, "max": summary.maximum, "avg": summary.mean}
+        values |= {f"{name}_time_{key}": value / _superbench.MS for key, value in seconds.items()}
+        values[f"{name}_successed_count"] = float(summary.count)
+        values[f"{name}_failed_count"] = float(attempts - summary.count)
+        values[f"{name}_success_rate"] = rate.value
+    return values
 
 
 def _connect(label: str, address: Address, parameters: TcpParameters, context: Context) -> Attempts:

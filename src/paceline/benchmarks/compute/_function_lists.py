@@ -23,15 +23,17 @@ from paceline.benchmarks.micro.parameters import MicroParameters, OneOrMore
 from paceline.benchmarks.micro.session import MicroSession
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
-from paceline.core.errors import InputError, Unsupported
+from paceline.core.environment import Environment
+from paceline.core.errors import InputError, Unsupported, located
 from paceline.core.metric import Better, Merge, Metric
-from paceline.core.parameters import explain
+from paceline.core.parameters import refusal
 from paceline.core.quantity import Duration
-from paceline.core.record import At, Measurement, Result
-from paceline.measure.device import Device, open_device
+from paceline.core.record import At, Measurement, Record, Result
+from paceline.core.subject import Alias, Description
+from paceline.devices import Device, open_device
 from paceline.measure.peak import peak_flops
 from paceline.models.base import ModelSpec, Scale
-from paceline.models.user import find_model, is_reference
+from paceline.models.user import MODEL_NAME, find_model, is_reference
 
 MOST_TRACED = 12
 
@@ -52,7 +54,7 @@ class FunctionListParameters(MicroParameters):
 
     precision: Literal["fp32", "tf32", "fp16", "bf16"] = "fp32"
     """fp32 (true), tf32, fp16, bf16"""
-    models: Names
+    models: Annotated[Names, MODEL_NAME]
     """Models whose functions to measure: of the zoo (paceline list models), or your own as package.module:factory"""
     scale: Scale | None = None
     """full, or tiny: the same kind of model, small enough for a slow machine; unset takes tiny on a CPU"""
@@ -141,17 +143,19 @@ class FunctionListBenchmark(Benchmark[P]):
         """Refuse a list that cannot be read, and models that nobody knows."""
         if parameters.file is not None:
             if case.origin != "local":
-                raise InputError(
+                message = (
                     f"file = {parameters.file} is refused: a job from the network may not read files here; name models"
                 )
+                raise InputError("not-from-network", message, key="file", value=str(parameters.file))
             both = sorted({"models", "scale", "batch_size"} & parameters.model_fields_set)
             if both:
-                raise InputError(f"file = {parameters.file} beside {', '.join(both)}: give the file alone, or models")
+                message = f"file = {parameters.file} alongside {', '.join(both)}: give the file alone, or models"
+                raise InputError("conflicting-keys", message, key="file", value=str(parameters.file))
             read_list(parameters.file, cls.kind)
             return
         for name in parameters.models:
             if not is_reference(name) or case.origin != "local":
-                find_model(name, allow_import=False)
+                find_model(name, allow_import=False, key="models")
 
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
@@ -174,6 +178,16 @@ class FunctionListBenchmark(Benchmark[P]):
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """How the functions are called."""
+
+    @classmethod
+    @abstractmethod
+    def superbench_names(cls, record: Record, parameters: P) -> dict[str, Alias]:
+        """SuperBench's names of the functions."""
+
+    @classmethod
+    def describe(cls, record: Record, parameters: P, environment: Environment) -> Description:
+        said = super().describe(record, parameters, environment)
+        return said.model_copy(update={"aliases": cls.superbench_names(record, parameters)})
 
     def measure(self, parameters: P, context: Context) -> Result:
         device = open_device(context.target)
@@ -220,12 +234,12 @@ class FunctionListBenchmark(Benchmark[P]):
     def _list(self, parameters: P, device: Device, context: Context) -> tuple[Counted[Any], str]:
         if parameters.file is not None:
             return read_list(parameters.file, self.kind), f"the file {parameters.file.name}"
-        on_cpu = device.kind == "cpu"
+        on_cpu = not device.kind.is_accelerator
         scale: Scale = parameters.scale or ("tiny" if on_cpu else "full")
         found: Counter[Any] = Counter()
         told = []
         for name in parameters.models:
-            spec = find_model(name, allow_import=context.case.origin == "local")
+            spec = find_model(name, allow_import=context.case.origin == "local", key="models")
             batch = parameters.batch_size or (1 if on_cpu else spec.batch_size)
             found.update(trace(spec, scale, batch, self.recognise))
             told.append(f"{name} with batch {batch}")
@@ -268,42 +282,57 @@ def read_list(file: Path, kind: type[F]) -> Counted[F]:
     found: Counter[F] = Counter()
     labels: dict[str, F] = {}
     for number, entry in enumerate(_entries(file, kind), start=1):
-        where = f"{file}, entry {number}"
-        if not isinstance(entry, dict):
-            raise InputError(f"{where}: {entry!r} is not a function; write it like {kind.EXAMPLE}")
-        try:
-            fields = dict(entry)
-            count = _count(fields.pop("count", 1), where)
-            function = kind.model_validate(fields)
-        except ValidationError as error:
-            raise InputError(f"{where}: {explain(error, kind)}; write it like {kind.EXAMPLE}") from None
-        complaint = function.complain()
-        if complaint:
-            raise InputError(f"{where}: {complaint}")
-        if labels.setdefault(function.label, function) != function:
-            raise InputError(f"{where}: another function is called '{function.label}' already; choose another name")
+        with located(f"{file}, entry {number}"):
+            function, count = _function(entry, kind)
+            if labels.setdefault(function.label, function) != function:
+                message = f"another function is called '{function.label}' already; choose another name"
+                raise InputError("duplicate-name", message, key="file", value=function.label)
         found[function] += count
     return dict(found)
+
+
+def _function(entry: object, kind: type[F]) -> tuple[F, int]:
+    """One entry of the list, and how often it is called."""
+    if not isinstance(entry, dict):
+        message = f"{entry!r} is not a function; write it like {kind.EXAMPLE}"
+        raise InputError("not-a-function", message, key="file", value=entry)
+    fields = dict(entry)
+    count = _count(fields.pop("count", 1))
+    try:
+        function = kind.model_validate(fields)
+    except ValidationError as error:
+        first = refusal(error, kind)
+        message = f"{first.message}; write it like {kind.EXAMPLE}"
+        raise InputError(first.code, message, key="file", value=first.value, suggestion=first.suggestion) from None
+    complaint = function.complain()
+    if complaint:
+        raise InputError("impossible-function", complaint, key="file", value=entry)
+    return function, count
 
 
 def _entries(file: Path, kind: type[Function]) -> Iterable[Any]:
     try:
         document = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"there is no file '{file}'; give the path of a YAML or JSON list") from None
+        message = f"there is no file '{file}'; give the path of a YAML or JSON list"
+        raise InputError("missing-file", message, key="file", value=str(file)) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the file '{file}' cannot be read: {error}") from None
+        message = f"the file '{file}' cannot be read: {error}"
+        raise InputError("unreadable-file", message, key="file", value=str(file)) from None
     except (yaml.YAMLError, ValueError) as error:
-        raise InputError(f"{file}: not valid YAML or JSON: {' '.join(str(error).split())}") from None
+        message = f"not valid YAML or JSON: {' '.join(str(error).split())}"
+        raise InputError("invalid-yaml", message, where=str(file), key="file", value=str(file)) from None
     if not isinstance(document, list) or not document:
         what = "is empty" if not document else f"holds a {type(document).__name__}"
-        raise InputError(f"{file} {what}: write a list of functions, each like {kind.EXAMPLE}")
+        message = f"{file} {what}: write a list of functions, each like {kind.EXAMPLE}"
+        raise InputError("not-a-list" if document else "empty-list", message, key="file", value=str(file))
     return document
 
 
-def _count(value: object, where: str) -> int:
+def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{where}: 'count' = {value!r} must be a whole number from 1: how often it is called")
+        message = f"'count' = {value!r} must be a whole number from 1: how often it is called"
+        raise InputError("invalid-count", message, key="file", value=value)
     return value
 
 

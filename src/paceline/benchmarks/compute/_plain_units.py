@@ -9,12 +9,14 @@ is one fp64 number, or two fp16 numbers side by side.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.core.errors import Unsupported
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from paceline.devices import Device
 
 TILE = 128
 DEPTH = 8
@@ -114,10 +116,8 @@ def source(precision: str) -> str:
     return _SOURCE % {"word": word, "element": element, "fill": fill, "multiply_add": multiply_add}
 
 
-def plain_product(precision: str, a: Tensor, b: Tensor, out: Tensor) -> Callable[[], object]:
+def plain_product(precision: str, a: Tensor, b: Tensor, out: Tensor, device: Device) -> Callable[[], object]:
     """A call that computes `out = a @ b`, all of them stored by rows, without Tensor Cores."""
-    import torch
-
     m, k = a.shape
     n = b.shape[1]
     halves = _WORDS[precision][0]
@@ -126,10 +126,7 @@ def plain_product(precision: str, a: Tensor, b: Tensor, out: Tensor) -> Callable
             f"without Tensor Cores {precision} goes with m a multiple of {TILE}, n of {TILE * halves} and k of "
             f"{DEPTH}, but they are {m}, {n} and {k}"
         )
-    build: Any = getattr(torch.cuda, "_compile_kernel", None)
-    if build is None:
-        raise Unsupported(f"torch {torch.__version__} builds no kernel at run time: use 2.9 or newer")
-    kernel = build(source(precision), "plain_product")
+    kernel = device.build_kernel(source(precision), "plain_product")
     grid = (n // (TILE * halves), m // TILE, 1)
     arguments = [a, b, out, n // halves, k]
     return lambda: kernel(grid=grid, block=(THREADS, 1, 1), args=arguments)

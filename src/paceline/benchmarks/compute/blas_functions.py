@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from paceline.benchmarks import _superbench
 from paceline.benchmarks.compute._function_lists import (
     Function,
     FunctionListBenchmark,
@@ -16,7 +17,10 @@ from paceline.benchmarks.compute._function_lists import (
     Task,
 )
 from paceline.benchmarks.compute.gemm import GemmParameters, Product
-from paceline.measure.device import Device
+from paceline.core.record import Record
+from paceline.core.subject import Alias, key_word
+from paceline.devices import Device
+from paceline.models.user import MODEL_NAME
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +32,7 @@ FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
 class BlasFunctionsParameters(FunctionListParameters):
     """Whose matrix products, and the number format."""
 
-    models: Names = ["resnet50", "bert-large", "gpt2-small"]
+    models: Annotated[Names, MODEL_NAME] = ["resnet50", "bert-large", "gpt2-small"]
     """Models whose matrix products to measure: of the zoo (paceline list models), or your own as module:factory"""
 
 
@@ -64,6 +68,22 @@ class BlasFunctions(FunctionListBenchmark[BlasFunctionsParameters]):
     kind = GemmFunction
     what = "matrix products"
 
+    @classmethod
+    def superbench_names(cls, record: Record, parameters: BlasFunctionsParameters) -> dict[str, Alias]:
+        is_single = parameters.precision in ("fp32", "tf32")
+        calls = (
+            ("cublassgemm", "cublassgemmstridedbatched")
+            if is_single
+            else ("cublasgemmex", "cublasgemmstridedbatchedex")
+        )
+        listed = record.facts.get("functions")
+        shapes = {one.get("function"): one for one in listed} if isinstance(listed, list) else {}
+        values = {
+            f"name_{_superbench_name(calls, point.at['function'], shapes)}_time": point.summary.mean / _superbench.US
+            for point in _superbench.points(record, "time", ("function",))
+        }
+        return _superbench.alias(record, "cublas-function", values, note=_superbench.cpu_note(record.case))
+
     def recognise(self, operator: str, arguments: Sequence[Any]) -> GemmFunction | None:
         first = FACTORS.get(operator)
         if first is None:
@@ -94,3 +114,12 @@ class BlasFunctions(FunctionListBenchmark[BlasFunctionsParameters]):
 
 def _is_transposed(matrix: Tensor) -> bool:
     return matrix.stride(-2) == 1 and matrix.stride(-1) != 1
+
+
+def _superbench_name(calls: tuple[str, str], function: object, shapes: Mapping[Any, Mapping[str, Any]]) -> str:
+    shape = shapes.get(function, {})
+    batched = shape.get("batch", 1) > 1
+    parts = {"batchcount": shape.get("batch")} if batched else {}
+    parts |= {key: shape[key] for key in ("k", "m", "n") if key in shape}
+    parts |= {f"trans{side}": int(shape[f"transpose_{side}"]) for side in "ab" if f"transpose_{side}" in shape}
+    return f"{calls[batched]}_" + ("_".join(f"{key}_{value}" for key, value in parts.items()) or key_word(function))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
+from paceline.benchmarks import _superbench
 from paceline.benchmarks.compute._function_lists import (
     Function,
     FunctionListBenchmark,
@@ -17,9 +18,12 @@ from paceline.benchmarks.compute._function_lists import (
 )
 from paceline.benchmarks.compute.gemm import wipe
 from paceline.benchmarks.micro import formats
-from paceline.benchmarks.tf32 import set_fp32_mode
 from paceline.core.errors import SilentCorruption
-from paceline.measure.device import Device
+from paceline.core.record import Record
+from paceline.core.subject import Alias, key_word
+from paceline.devices import Device
+from paceline.models.building import set_fp32_mode
+from paceline.models.user import MODEL_NAME
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +35,7 @@ Operands = tuple["Tensor", "Tensor", "Tensor"]  # images, weight, gradient of th
 class DnnFunctionsParameters(FunctionListParameters):
     """Whose convolutions, and the number format."""
 
-    models: Names = ["resnet50", "vgg16", "resnext50_32x4d"]
+    models: Annotated[Names, MODEL_NAME] = ["resnet50", "vgg16", "resnext50_32x4d"]
     """Models whose convolutions to measure: of the zoo (paceline list models), or your own as module:factory"""
 
 
@@ -106,6 +110,16 @@ class DnnFunctions(FunctionListBenchmark[DnnFunctionsParameters]):
     Parameters = DnnFunctionsParameters
     kind = ConvolutionFunction
     what = "convolutions"
+
+    @classmethod
+    def superbench_names(cls, record: Record, parameters: DnnFunctionsParameters) -> dict[str, Alias]:
+        passes = {"forward": "forward", "backward-data": "backwarddata", "backward-weight": "backwardfilter"}
+        values = {}
+        for point in _superbench.points(record, "time", ("function", "pass")):
+            way = passes.get(str(point.at["pass"]), key_word(point.at["pass"]))
+            name = f"name_cudnnconvolution{way}_{key_word(point.at['function'])}_time"
+            values[name] = point.summary.mean / _superbench.US
+        return _superbench.alias(record, "cudnn-function", values, note=_superbench.cpu_note(record.case))
 
     def recognise(self, operator: str, arguments: Sequence[Any]) -> ConvolutionFunction | None:
         if operator != "convolution":

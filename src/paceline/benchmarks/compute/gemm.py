@@ -7,23 +7,27 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from paceline.benchmarks import _superbench
 from paceline.benchmarks.compute._plain_units import plain_product
+from paceline.benchmarks.compute._product_work import product_work
 from paceline.benchmarks.emulated import emulated
 from paceline.benchmarks.micro import formats
 from paceline.benchmarks.micro.formats import FormatName
 from paceline.benchmarks.micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME
 from paceline.benchmarks.micro.parameters import MicroParameters
 from paceline.benchmarks.micro.session import MicroSession
-from paceline.benchmarks.tf32 import set_fp32_mode
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
+from paceline.core.environment import Environment
 from paceline.core.errors import InputError, SilentCorruption, Unsupported
 from paceline.core.parameters import OnOff
 from paceline.core.quantity import Duration
-from paceline.core.record import Result
-from paceline.measure.device import Device, open_device
+from paceline.core.record import Record, Result
+from paceline.core.subject import Alias, Description, ShownCeiling
+from paceline.devices import Device, open_device
+from paceline.devices.timeline import monotonic
 from paceline.measure.peak import peak_flops
-from paceline.measure.timeline import monotonic
+from paceline.models.building import set_fp32_mode
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,13 +97,28 @@ class Gemm(Benchmark[GemmParameters]):
         if len(missing) == 3:
             return
         if missing:
-            raise InputError(f"{', '.join(missing)} missing: give m, n and k together, or size alone")
+            message = f"{', '.join(missing)} missing: give m, n and k together, or size alone"
+            raise InputError("missing-key", message, key=missing[0])
         if parameters.size is not None:
-            raise InputError(f"size = {parameters.size} beside m, n and k: give one or the other")
+            message = f"size = {parameters.size} alongside m, n and k: give one or the other"
+            raise InputError("conflicting-keys", message, key="size", value=parameters.size)
 
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         return ("torch",)
+
+    @classmethod
+    def describe(cls, record: Record, parameters: GemmParameters, environment: Environment) -> Description:
+        said = super().describe(record, parameters, environment)
+        plain = " plain units" if parameters.tensor_cores == "off" else ""
+        units = f"{parameters.precision}{plain}"
+        return said.model_copy(
+            update={
+                "work": product_work(record, parameters.precision, units),
+                "ceilings": (ShownCeiling(kind="compute", name=units, metric=COMPUTE_RATE.name),),
+                "aliases": _superbench_names(record, parameters),
+            }
+        )
 
     def measure(self, parameters: GemmParameters, context: Context) -> Result:
         device = open_device(context.target)
@@ -131,6 +150,27 @@ class Gemm(Benchmark[GemmParameters]):
         result = session.result(found, facts)
         result.doubts += emulated(parameters.precision, device)
         return result
+
+
+def _superbench_names(record: Record, parameters: GemmParameters) -> dict[str, Alias]:
+    note = _superbench.cpu_note(record.case)
+    if parameters.precision == "fp8":
+        size = "" if parameters.size is None else str(parameters.size)
+        return _superbench.alias(record, "cublaslt-gemm", _fp8_names(record), part=size, note=note)
+    # Of fp32 the plain units are measured either way; tf32 is what Tensor Cores make of it.
+    on_units = record.case.target != "cpu" and parameters.tensor_cores == "auto" and parameters.precision != "fp32"
+    key = f"{parameters.precision}{'_tc' if on_units else ''}_{'iops' if parameters.precision == 'int8' else 'flops'}"
+    values = _superbench.means(record, {key: (COMPUTE_RATE.name, _superbench.GIGA)})
+    return _superbench.alias(record, "gemm-flops", values, part=key, note=note)
+
+
+def _fp8_names(record: Record) -> dict[str, float]:
+    shape, rate = record.facts.get("shape"), record.measurement(COMPUTE_RATE.name)
+    if not isinstance(shape, dict) or rate is None:
+        return {}
+    batch = 0 if shape.get("batch", 1) == 1 else shape["batch"]  # there, no batch is written as 0
+    parts = "_".join(str(size) for size in (batch, shape.get("m"), shape.get("n"), shape.get("k")))
+    return {f"fp8e4m3_{parts}_flops": rate.summary.mean / _superbench.TERA}
 
 
 class Product:
@@ -219,7 +259,7 @@ class Product:
         import torch
 
         precision = self._parameters.precision
-        if self._device.kind != "cuda":
+        if not self._device.kind.is_accelerator:
             raise Unsupported("a CPU has no Tensor Cores to leave out: use tensor_cores = auto")
         if precision not in ("fp64", "fp32", "fp16"):
             raise Unsupported(f"{precision} is a format of Tensor Cores: without them use fp64, fp32 or fp16")
@@ -231,7 +271,7 @@ class Product:
             return lambda: multiply(a, b, out=out)
         if lead or self._parameters.transpose_a or self._parameters.transpose_b:
             raise Unsupported(f"without Tensor Cores {precision} goes with batch = 1 and no transposes")
-        product = plain_product(precision, a, b, out)
+        product = plain_product(precision, a, b, out, self._device)
         self.how = f"a kernel of our own, multiply-add instructions of the plain units, {precision} sums"
 
         def call() -> Tensor:
@@ -243,7 +283,7 @@ class Product:
 
 def _own_size(parameters: GemmParameters, device: Device) -> int:
     """An edge that fills the device; many a CPU computes short formats in software, a thousand times slower."""
-    if device.kind == "cuda":
+    if device.kind.is_accelerator:
         return GPU_SIZE
     if parameters.precision in ("fp64", "fp32") or parameters.m is not None:
         return CPU_SIZE

@@ -13,23 +13,20 @@ from typing import Any
 
 from pydantic import Field
 
+from paceline.benchmarks import _superbench
 from paceline.benchmarks.micro.parameters import MicroParameters
 from paceline.benchmarks.micro.session import MicroSession
 from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.environment import Environment
 from paceline.core.errors import CaseError, Unsupported
 from paceline.core.metric import Better, Merge, Metric
-from paceline.core.record import Result
+from paceline.core.record import Record, Result
+from paceline.core.subject import Description, ShownCeiling
+from paceline.devices import Device, open_device
 from paceline.measure import native
-from paceline.measure.device import Device, open_device
 
 SOURCE = Path(__file__).with_suffix(".c")
 KERNEL = "paceline_empty"
-PTX = """\
-.version 6.4
-.target {target}
-.address_size 64
-.visible .entry {name}() {{ ret; }}
-"""
 # A device's queue takes about a thousand launches; issuing more would measure how fast it drains.
 MOST_IN_QUEUE = 256
 SINGLE_LAUNCHES = 100  # in each step that times them one by one
@@ -75,10 +72,29 @@ class KernelLaunch(Benchmark[KernelLaunchParameters]):
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         return ("torch",)
 
+    @classmethod
+    def describe(cls, record: Record, parameters: KernelLaunchParameters, environment: Environment) -> Description:
+        said = super().describe(record, parameters, environment)
+        keys = {"event_time": ("event_time", _superbench.MS), "wall_time": ("wall_time", _superbench.MS)}
+        shown = {
+            "issue_time": "issuing a kernel",
+            "event_time": "kernel after kernel",
+            "single_launch_latency": "one kernel, awaited",
+        }
+        return said.model_copy(
+            update={
+                "ceilings": tuple(ShownCeiling(kind="launch", name=name, metric=key) for key, name in shown.items()),
+                "aliases": _superbench.alias(record, "kernel-launch", _superbench.means(record, keys)),
+            }
+        )
+
     def measure(self, parameters: KernelLaunchParameters, context: Context) -> Result:
         device = open_device(context.target)
-        if device.kind != "cuda":
-            raise Unsupported("kernel-launch needs an NVIDIA GPU: a CPU has no kernels to launch; use --target cuda:0")
+        if not device.kind.launches_kernels:
+            launches = (
+                "launches go through CUDA's driver" if device.kind.is_accelerator else "a CPU has no kernels to launch"
+            )
+            raise Unsupported(f"kernel-launch needs an NVIDIA GPU: {launches}; use --target cuda:0")
         context.report(Progress(phase="preparing"))
         device.synchronize()  # the framework has opened the device's context, which the launches share
         launcher = open_launcher(device)
@@ -165,10 +181,7 @@ class Launcher(EmptyLoop):
 
 def open_launcher(device: Device) -> Launcher:
     """A launcher on the device that the framework has opened."""
-    ordinal = device.torch().index or 0
-    # The oldest target that the driver of such a device still translates.
-    target = "sm_75" if device.capability >= (7, 5) else "sm_50"
-    return Launcher(ordinal, PTX.format(target=target, name=KERNEL))
+    return Launcher(device.torch().index or 0, device.empty_kernel(KERNEL))
 
 
 def _library() -> ctypes.CDLL:

@@ -13,15 +13,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from paceline.benchmarks import _superbench
+from paceline.benchmarks.compute._product_work import product_work
 from paceline.benchmarks.compute.gemm import CHECKED_ROWS, GemmParameters, Product
 from paceline.benchmarks.micro import formats
 from paceline.benchmarks.micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME
 from paceline.benchmarks.micro.parameters import MicroParameters
 from paceline.benchmarks.micro.session import MicroSession
 from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.environment import Environment
 from paceline.core.metric import Better, Merge, Metric
-from paceline.core.record import Result
-from paceline.measure.device import Device, open_device
+from paceline.core.record import Record, Result
+from paceline.core.subject import Description
+from paceline.devices import Device, DeviceKind, open_device
 from paceline.measure.peak import peak_flops
 
 if TYPE_CHECKING:
@@ -54,10 +58,10 @@ class MatmulParameters(MicroParameters):
     k: int | None = Field(default=None, ge=1)
     """Columns of A and rows of B; unset takes 12288 on a GPU, 768 or less on a CPU"""
 
-    def shape_on(self, device_kind: str) -> Shape:
+    def shape_on(self, device_kind: DeviceKind) -> Shape:
         """m, n and k: those that were given, and for the rest what suits the device."""
         cpu = CPU_SHAPE if self.precision == "fp32" else CPU_SMALL
-        m, n, k = GPU_SHAPE if device_kind == "cuda" else cpu
+        m, n, k = GPU_SHAPE if device_kind.is_accelerator else cpu
         return self.m or m, self.n or n, self.k or k
 
 
@@ -79,6 +83,22 @@ class Matmul(Benchmark[MatmulParameters]):
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         return ("torch",)
+
+    @classmethod
+    def describe(cls, record: Record, parameters: MatmulParameters, environment: Environment) -> Description:
+        said = super().describe(record, parameters, environment)
+        # There, every call is waited for.
+        key = "nosharding_time"
+        values = _superbench.means(record, {key: ("latency", _superbench.MS)}) or _superbench.means(
+            record, {key: ("time", _superbench.MS)}
+        )
+        note = _superbench.cpu_note(record.case)
+        return said.model_copy(
+            update={
+                "work": product_work(record, parameters.precision, parameters.precision),
+                "aliases": _superbench.alias(record, "pytorch-matmul", values, note=note),
+            }
+        )
 
     def measure(self, parameters: MatmulParameters, context: Context) -> Result:
         device = open_device(context.target)

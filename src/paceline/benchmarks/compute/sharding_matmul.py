@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from paceline.benchmarks import _superbench
 from paceline.benchmarks.compute.gemm import CHECKED_ROWS, GemmParameters, Product
 from paceline.benchmarks.compute.matmul import MatmulParameters, Shape
 from paceline.benchmarks.micro import formats
@@ -18,10 +19,12 @@ from paceline.benchmarks.micro.session import MicroSession
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
+from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported
 from paceline.core.metric import Better, Merge, Metric
-from paceline.core.record import Result
-from paceline.measure.device import Device, open_device
+from paceline.core.record import Record, Result
+from paceline.core.subject import Description
+from paceline.devices import Device, open_device
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,14 +77,24 @@ class ShardingMatmul(Benchmark[ShardingMatmulParameters]):
         size = getattr(parameters, name)
         if size is not None and size % case.ranks:
             near = max(1, round(size / case.ranks)) * case.ranks
-            raise InputError(
+            message = (
                 f"{name} = {size} cannot be divided over {case.ranks} ranks, as mode {parameters.mode} does: "
                 f"use {name} = {near}"
             )
+            raise InputError("not-divisible", message, key=name, value=size, suggestion=str(near))
 
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         return ("torch",)
+
+    @classmethod
+    def describe(cls, record: Record, parameters: ShardingMatmulParameters, environment: Environment) -> Description:
+        said = super().describe(record, parameters, environment)
+        key = f"{_superbench.joined(parameters.mode)}_time"
+        values = _superbench.means(record, {key: ("time", _superbench.MS)})
+        note = _superbench.cpu_note(record.case)
+        aliases = _superbench.alias(record, "pytorch-sharding-matmul", values, part=key, note=note)
+        return said.model_copy(update={"aliases": aliases})
 
     def measure(self, parameters: ShardingMatmulParameters, context: Context) -> Result:
         if context.world_size == 1:

@@ -13,9 +13,9 @@ from paceline.core.metric import Better, Metric
 from paceline.core.parameters import MeasuringParameters, Parameters
 from paceline.core.quantity import Duration
 from paceline.core.record import Measurement, Result
+from paceline.devices import Device, open_device
+from paceline.devices.timeline import monotonic
 from paceline.measure import loop
-from paceline.measure.device import Device, open_device
-from paceline.measure.timeline import monotonic
 
 RATIO = Metric(
     name="overhead_ratio",
@@ -110,7 +110,7 @@ def _per_step(device: Device, work: Callable[[], object], run: Callable[[Callabl
 
     device.synchronize()
     run(counted)
-    if device.kind == "cuda":
+    if device.kind.is_accelerator:
         device.synchronize()
         ended = monotonic()
     return (ended - begun) / calls
@@ -135,10 +135,8 @@ def _calibrated_work(device: Device, seconds: float) -> Callable[[], object]:
 
 
 def _work(device: Device, size: int) -> Callable[[], object]:
-    if device.kind == "cuda":
-        import torch
-
-        return lambda: torch.cuda._sleep(size)  # type: ignore[no-untyped-call]
+    if device.kind.is_accelerator:
+        return device.spin(size)
     data = bytes(size)
     return lambda: hashlib.sha256(data).digest()
 

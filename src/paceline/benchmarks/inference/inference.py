@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from paceline.benchmarks.graph import capture
-from paceline.benchmarks.model import precision as formats
 from paceline.benchmarks.model.activations import count_results
-from paceline.benchmarks.model.batch_norm import SETTLING_ROWS, has_batch_norm, settle_batch_norm
 from paceline.benchmarks.model.batch_size import choose_batch_size
 from paceline.benchmarks.model.benchmark import ModelBenchmark
 from paceline.benchmarks.model.determinism import Determinism
@@ -19,12 +16,16 @@ from paceline.benchmarks.model.metrics import COMMON, StepWork
 from paceline.benchmarks.model.parameters import ModelParameters
 from paceline.benchmarks.model.session import Session, compile_step, open_session
 from paceline.benchmarks.model.tracing import add_trace
+from paceline.benchmarks.model.traffic import counted, inference_work
 from paceline.benchmarks.model.uncompiled import compare_outputs
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
-from paceline.core.record import Doubt, Result
-from paceline.measure.device import Device, open_device
+from paceline.core.environment import Environment
+from paceline.core.record import Doubt, Record, Result
+from paceline.core.subject import Description
+from paceline.devices import Device, open_device
 from paceline.models.base import Batch, ModelSpec
+from paceline.models.building import SETTLING_ROWS, has_batch_norm, low_dtype, settle_batch_norm
 from paceline.models.user import find_model
 
 if TYPE_CHECKING:
@@ -44,10 +45,16 @@ class Inference(ModelBenchmark[InferenceParameters]):
     """The forward pass of one model."""
 
     name = "inference"
+    action = "inference"
     category = "inference"
     summary = "run a model forward on synthetic data: step-time percentiles, throughput, memory, MFU, energy"
     Parameters = InferenceParameters
     metrics = COMMON
+
+    @classmethod
+    def describe(cls, record: Record, parameters: InferenceParameters, environment: Environment) -> Description:
+        said = super().describe(record, parameters, environment)
+        return said.model_copy(update={"work": counted(inference_work, record)})
 
     def measure(self, parameters: InferenceParameters, context: Context) -> Result:
         import torch
@@ -76,7 +83,7 @@ class Inference(ModelBenchmark[InferenceParameters]):
             if predictor.session.compiled and ranks.world_size == 1:
                 compare_outputs(predictor.session, predictor.step, exact=parameters.precision == "fp32")
             is_first = reference is None and parameters.batch_size != "auto"  # else something ran before it
-            step = capture(predictor.step) if parameters.graph else predictor.step
+            step = device.capture(predictor.step) if parameters.graph else predictor.step
             result = measure_steps(
                 predictor.session,
                 step,
@@ -108,7 +115,7 @@ class Predictor:
         module = session.workload.module
         if has_batch_norm(module):
             settle_batch_norm(module, session.batch(SETTLING_ROWS).inputs)
-        dtype = formats.low_dtype(session.parameters.precision)
+        dtype = low_dtype(session.parameters.precision)
         if dtype is not None:
             module = module.to(dtype)
         self._dtype = dtype

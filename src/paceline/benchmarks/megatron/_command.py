@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.benchmarks.megatron._log import SCRIPT
+from paceline.core.device import HOST, split_target
 from paceline.core.errors import InputError
+from paceline.devices import accelerators, kind_named
 
 if TYPE_CHECKING:
     from paceline.benchmarks.megatron._parameters import MegatronParameters
@@ -115,12 +117,12 @@ def environment(target: str) -> dict[str, str]:
     """What the ranks need to find in their environment; a user's own setting stays."""
     # Megatron insists on it where layers are split, so that communication is issued in order.
     found = {} if "CUDA_DEVICE_MAX_CONNECTIONS" in os.environ else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-    kind, _, index = target.partition(":")
-    if kind == "cpu":
-        found["CUDA_VISIBLE_DEVICES"] = ""  # or a GPU's figures would pass for the CPU's
+    kind, index = split_target(target)
+    if kind == HOST:
+        for other in accelerators():
+            found |= other.hidden()  # or a GPU's figures would pass for the CPU's
     elif index.isdecimal():
-        shown = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.strip()]
-        found["CUDA_VISIBLE_DEVICES"] = shown[int(index)] if int(index) < len(shown) else index
+        found |= kind_named(kind).showing(index)
     return found
 
 
@@ -128,27 +130,31 @@ def script_of(code_base: str) -> Path:
     """The script of a checkout, which must be there."""
     folder = Path(code_base).expanduser()
     if not folder.is_dir():
-        raise InputError(f"code_base = {code_base} is no folder: name a checkout of Megatron-LM or Megatron-DeepSpeed")
+        message = f"code_base = {code_base} is not a folder: name a checkout of Megatron-LM or Megatron-DeepSpeed"
+        raise InputError("not-a-folder", message, key="code_base", value=code_base)
     if not (folder / SCRIPT).is_file():
-        raise InputError(
+        message = (
             f"code_base = {code_base} has no {SCRIPT}: name the top folder of a checkout of Megatron-LM or "
             "Megatron-DeepSpeed"
         )
+        raise InputError("not-a-checkout", message, key="code_base", value=code_base)
     return (folder / SCRIPT).resolve()
 
 
 def refuse_unknown(parameters: MegatronParameters, checkout: Path) -> None:
     """Raise InputError for what this checkout cannot do, as its code tells."""
     if parameters.data_path is None and not mentions(checkout, "mock-data"):
-        raise InputError(
-            f"{checkout.name} knows no --mock-data, which newer checkouts of Megatron-LM do: give data_path, "
+        message = (
+            f"{checkout.name} has no --mock-data, which newer checkouts of Megatron-LM have: give data_path, "
             "vocab_file and merge_file"
         )
+        raise InputError("missing-key", message, key="data_path")
     if parameters.zero_stage is not None and not mentions(checkout, "import deepspeed"):
-        raise InputError(
-            f"zero_stage = {parameters.zero_stage}, but {checkout.name} knows no DeepSpeed: name a checkout of "
+        message = (
+            f"zero_stage = {parameters.zero_stage}, but {checkout.name} does not use DeepSpeed: name a checkout of "
             "Megatron-DeepSpeed, or leave zero_stage out"
         )
+        raise InputError("key-does-not-apply", message, key="zero_stage", value=parameters.zero_stage)
 
 
 @lru_cache(maxsize=64)

@@ -9,6 +9,7 @@ from pydantic import Field
 from paceline.benchmarks.megatron._command import OWNED
 from paceline.benchmarks.micro.parameters import OneOrMore
 from paceline.core.errors import InputError
+from paceline.core.network import MACHINE_FILES, PROGRAM, FromNetwork
 from paceline.core.parameters import Parameters
 
 Word = Annotated[str, Field(coerce_numbers_to_str=True)]  # YAML reads some arguments as numbers
@@ -17,9 +18,9 @@ Word = Annotated[str, Field(coerce_numbers_to_str=True)]  # YAML reads some argu
 class MegatronParameters(Parameters):
     """A checkout, a model, a mesh, and how long it trains."""
 
-    code_base: str
+    code_base: Annotated[str, FromNetwork(never="names code to run")]
     """Folder of a checkout of Megatron-LM or Megatron-DeepSpeed, with its pretrain_gpt.py; its code is run"""
-    python: str | None = None
+    python: Annotated[str | None, PROGRAM] = None
     """Interpreter that has what the checkout needs; unset takes the one that runs Paceline"""
     precision: Literal["fp32", "fp16", "bf16"] = "bf16"
     """Number format; fp16 scales the loss"""
@@ -47,15 +48,15 @@ class MegatronParameters(Parameters):
     """Iterations to measure"""
     warm_up_iterations: int = Field(default=10, ge=1)
     """Iterations before them, whose times are dropped"""
-    data_path: str | None = None
+    data_path: Annotated[str | None, MACHINE_FILES] = None
     """Prefix of a tokenized data set; unset trains on mock data"""
-    vocab_file: str | None = None
+    vocab_file: Annotated[str | None, MACHINE_FILES] = None
     """GPT-2's vocabulary, for data_path"""
-    merge_file: str | None = None
+    merge_file: Annotated[str | None, MACHINE_FILES] = None
     """GPT-2's merges, for data_path"""
     zero_stage: int | None = Field(default=None, ge=0, le=3)
     """Train through DeepSpeed at this stage of ZeRO, for which it takes Megatron-DeepSpeed; unset trains without"""
-    extra: Annotated[list[Word], OneOrMore] = Field(default=[])
+    extra: Annotated[list[Word], OneOrMore, FromNetwork(never="is arguments of a program")] = Field(default=[])
     """More arguments for pretrain_gpt.py, each word of its own: [--use-flash-attn, --num-workers, 4]"""
     seed: int = Field(default=1234, ge=0, lt=2**31)
     """Seed of weights and data"""
@@ -76,17 +77,19 @@ class MegatronParameters(Parameters):
         """Raise InputError, with the arithmetic shown, for a mesh or a batch that does not fit so many ranks."""
         model_parallel = self.tensor_parallel * self.pipeline_parallel
         if processes % model_parallel:
-            raise InputError(
+            message = (
                 f"tensor_parallel x pipeline_parallel = {self.tensor_parallel} x {self.pipeline_parallel} = "
                 f"{model_parallel} does not divide {processes} processes"
             )
+            raise InputError("not-divisible", message, key="processes", value=processes)
         data = self._data_parallel(processes)
         batch = self.batch_over(processes)
         if batch % (self.micro_batch_size * data):
-            raise InputError(
-                f"global_batch_size = {batch} is no multiple of micro_batch_size x data-parallel ranks = "
+            message = (
+                f"global_batch_size = {batch} is not a multiple of micro_batch_size x data-parallel ranks = "
                 f"{self.micro_batch_size} x {data} = {self.micro_batch_size * data}"
             )
+            raise InputError("not-a-multiple", message, key="global_batch_size", value=batch)
 
     def _data_parallel(self, processes: int) -> int:
         return max(1, processes // (self.tensor_parallel * self.pipeline_parallel))
@@ -98,26 +101,32 @@ class MegatronParameters(Parameters):
             ("layers", self.layers, "pipeline_parallel", self.pipeline_parallel),
         ):
             if whole % part:
-                raise InputError(f"{what} = {whole} is no multiple of {by} = {part}")
+                message = f"{what} = {whole} is not a multiple of {by} = {part}"
+                raise InputError("not-a-multiple", message, key=what, value=whole)
         if (self.zero_stage or 0) > 1 and self.pipeline_parallel > 1:
-            raise InputError(
+            message = (
                 f"zero_stage = {self.zero_stage} with pipeline_parallel = {self.pipeline_parallel}: DeepSpeed's "
                 "pipelines take stage 0 or 1"
             )
+            raise InputError("conflicting-keys", message, key="zero_stage", value=self.zero_stage)
 
     def _refuse_odd_data(self) -> None:
         files = {"vocab_file": self.vocab_file, "merge_file": self.merge_file}
         given = [name for name, value in files.items() if value is not None]
         if self.data_path is None and given:
-            raise InputError(f"{' and '.join(given)} without data_path: mock data has a tokenizer of its own")
+            message = f"{' and '.join(given)} without data_path: mock data has a tokenizer of its own"
+            raise InputError("key-does-not-apply", message, key=given[0], value=files[given[0]])
         if self.data_path is not None and len(given) < len(files) and "--tokenizer-type" not in self.extra:
-            raise InputError("data_path needs vocab_file and merge_file, or another --tokenizer-type in 'extra'")
+            message = "data_path needs vocab_file and merge_file, or another --tokenizer-type in 'extra'"
+            raise InputError("missing-key", message, key=next(name for name in files if name not in given))
 
     def _refuse_odd_arguments(self) -> None:
         for word in self.extra:
             name = word.partition("=")[0]
             if name.startswith("--") and any(sign.isspace() for sign in name):
-                raise InputError(f"extra: '{word}' is several words; write each of them as an element of the list")
+                message = f"extra: '{word}' is several words; write each of them as an element of the list"
+                raise InputError("several-words", message, key="extra", value=word)
             if name in OWNED:
-                instead = f"use the parameter {OWNED[name]}" if OWNED[name] else "every iteration must be told"
-                raise InputError(f"extra: {name} is Paceline's to set; {instead}")
+                instead = f"use the parameter {OWNED[name]}" if OWNED[name] else "every iteration must be reported"
+                message = f"extra: {name} is Paceline's to set; {instead}"
+                raise InputError("reserved-argument", message, key="extra", value=word, suggestion=OWNED[name] or None)

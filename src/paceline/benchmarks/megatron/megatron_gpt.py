@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paceline.benchmarks import _superbench
 from paceline.benchmarks.megatron import _command, _log
 from paceline.benchmarks.megatron._failure import explained
 from paceline.benchmarks.megatron._log import Iteration, Log
@@ -17,13 +18,16 @@ from paceline.benchmarks.micro.tools import ToolError, follow_tool
 from paceline.benchmarks.model.metrics import DEVICE_MEMORY, STEP_TIME, THROUGHPUT, TOKEN_THROUGHPUT
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
+from paceline.core.device import ALL, split_target
+from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.parameters import MeasuringParameters
-from paceline.core.record import Doubt, Measurement, Result
+from paceline.core.record import Doubt, Measurement, Record, Result
 from paceline.core.stats import drift
+from paceline.core.subject import Description
+from paceline.devices import kind_of
 from paceline.machine import conditions
-from paceline.machine.gpu import gpu_count
 from paceline.machine.privacy import scrub
 from paceline.machine.software import git
 from paceline.measure import loop
@@ -88,16 +92,39 @@ class MegatronGpt(Benchmark[MegatronParameters]):
         script = _command.script_of(parameters.code_base)
         parameters.refuse_contradictions()
         _command.refuse_unknown(parameters, script.parent)
-        if case.target != "cuda:*":
+        kind, index = split_target(case.target)
+        if index != ALL:
             processes = parameters.processes or 1
             if processes > 1 and case.target != "cpu":
-                raise InputError(f"processes = {processes} on {case.target}, which is one GPU: use --target 'cuda:*'")
+                message = f"processes = {processes} on {case.target}, which is one GPU: use --target '{kind}:*'"
+                raise InputError("one-device-for-several-ranks", message, key="target", value=case.target)
             parameters.refuse_mesh(processes)
 
     @classmethod
     def ranks(cls, parameters: MegatronParameters) -> int:
         """One that launches; torchrun starts those that train."""
         return 1
+
+    @classmethod
+    def describe(cls, record: Record, parameters: MegatronParameters, environment: Environment) -> Description:
+        said = super().describe(record, parameters, environment)
+        start = f"{parameters.precision}_train"
+        values = _superbench.means(
+            record,
+            {
+                f"{start}_step_time": ("step_time", _superbench.MS),
+                f"{start}_throughput": ("throughput", 1.0),  # of all ranks together, there too
+                f"{start}_tflops": ("flops_per_gpu", _superbench.TERA),
+            },
+        )
+        memory = {f"{start}_mem_allocated": "device_memory", f"{start}_max_mem_allocated": "peak_device_memory"}
+        for key, metric in memory.items():  # there, the mean of the ranks that tell it
+            ranks = [m.value for m in record.measurements if m.metric.name == metric and m.scope]
+            if ranks:
+                values[key] = sum(ranks) / len(ranks) / _superbench.GIBI
+        note = _superbench.cpu_note(record.case)
+        aliases = _superbench.alias(record, "megatron-gpt", values, part=start, note=note)
+        return said.model_copy(update={"aliases": aliases})
 
     def measure(self, parameters: MegatronParameters, context: Context) -> Result:
         _refuse_network(context.case)
@@ -129,7 +156,8 @@ class MegatronGpt(Benchmark[MegatronParameters]):
 
 def _refuse_network(case: Case) -> None:
     if case.origin == "network":
-        raise InputError("megatron-gpt is not taken from the network, as it runs code: start it on the machine itself")
+        message = "megatron-gpt is not taken from the network, as it runs code: start it on the machine itself"
+        raise InputError("not-from-network", message, key="benchmark", value="megatron-gpt")
 
 
 @dataclass
@@ -177,9 +205,9 @@ class _Listener:
 
 def _processes(parameters: MegatronParameters, target: str) -> int:
     """One for each GPU of the target; a script that trains without one is taken at its word."""
-    if target != "cuda:*":
+    if split_target(target)[1] != ALL:
         return parameters.processes or 1
-    there = gpu_count()
+    there = kind_of(target).count()
     if there < (parameters.processes or 1):
         raise Unsupported(f"Megatron needs a GPU for each process, and this machine has {there} of them")
     return parameters.processes or there

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 from pydantic import Field
 
+from paceline.benchmarks import _superbench
 from paceline.benchmarks.memory import gpu, host
 from paceline.benchmarks.memory.host import HostMemory, Sizes
 from paceline.benchmarks.micro.metrics import BANDWIDTH, PEAK_SHARE, TIME
@@ -19,11 +20,13 @@ from paceline.benchmarks.micro.session import MicroSession, Point, headline
 from paceline.benchmarks.ranks import join
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
+from paceline.core.environment import Environment
 from paceline.core.errors import InputError, SilentCorruption, Unsupported
 from paceline.core.quantity import Duration
-from paceline.core.record import Measurement, Result
+from paceline.core.record import Measurement, Record, Result
+from paceline.core.subject import COPY_WITHIN_DEVICE, Alias, Description, ShownCeiling, key_word
+from paceline.devices import Device, open_device
 from paceline.measure import native
-from paceline.measure.device import Device, open_device
 from paceline.measure.peak import Peak, peak_memory_bandwidth
 
 if TYPE_CHECKING:
@@ -37,6 +40,15 @@ FACTOR = 4
 GPU_LARGEST = 1024**3
 FREE_PART = 8  # of the free memory, a buffer takes at most one in so many bytes
 MOST_PASSES = 1 << 20
+
+
+# What a copy in each direction shows of a device.
+_CEILINGS = {
+    "h2d": "host to device",
+    "d2h": "device to host",
+    "d2d": COPY_WITHIN_DEVICE,
+    "h2h": "copy within main memory, one thread",
+}
 
 
 class CopyParameters(MicroParameters):
@@ -79,13 +91,25 @@ class Copy(Benchmark[CopyParameters]):
     @classmethod
     def check(cls, parameters: CopyParameters, case: Case) -> None:
         if parameters.both and parameters.direction != "auto":
-            raise InputError(f"both beside direction = {parameters.direction}: both is h2d and d2h, give it alone")
+            message = f"both alongside direction = {parameters.direction}: both is h2d and d2h, give it alone"
+            raise InputError("conflicting-keys", message, key="direction", value=parameters.direction)
         if parameters.both and parameters.host_memory == "pageable":
-            raise InputError("both with pageable memory: the host waits for each such copy, so use pinned")
+            message = "both with pageable memory: the host waits for each such copy, so use pinned"
+            raise InputError("needs-pinned-memory", message, key="host_memory", value="pageable", suggestion="pinned")
 
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         return () if parameters.get("direction") == "h2h" else ("torch",)
+
+    @classmethod
+    def describe(cls, record: Record, parameters: CopyParameters, environment: Environment) -> Description:
+        said = super().describe(record, parameters, environment)
+        way, memory = record.facts.get("direction"), record.facts.get("host_memory")
+        shown = []
+        if way in _CEILINGS:
+            name = f"{_CEILINGS[way]}, {memory}" if memory else _CEILINGS[way]
+            shown = [ShownCeiling(kind="link" if memory else "memory", name=name, metric=BANDWIDTH.name)]
+        return said.model_copy(update={"ceilings": tuple(shown), "aliases": _superbench_names(record, parameters)})
 
     def measure(self, parameters: CopyParameters, context: Context) -> Result:
         context.report(Progress(phase="preparing"))
@@ -120,6 +144,21 @@ class Copy(Benchmark[CopyParameters]):
         return result
 
 
+def _superbench_names(record: Record, parameters: CopyParameters) -> dict[str, Alias]:
+    direction = parameters.direction
+    if direction == "auto":
+        direction = "h2h" if record.case.target == "cpu" else "d2d"
+    if direction == "h2h" or parameters.both:
+        return {}
+    key = f"{direction}_bw"
+    memory = parameters.host_memory
+    note = "" if memory == "pinned" or direction == "d2d" else f"host_memory={key_word(memory)}"
+    # There, a copy within the device counts what is read and what is written.
+    unit = _superbench.GIGA / 2 if direction == "d2d" else _superbench.GIGA
+    values = _superbench.means(record, {key: (BANDWIDTH.name, unit)})
+    return _superbench.alias(record, "mem-bw", values, part=key, note=note)
+
+
 _COUNTED: dict[Way, str] = {
     "h2d": "bytes copied, once",
     "d2h": "bytes copied, once",
@@ -131,7 +170,7 @@ _COUNTED: dict[Way, str] = {
 
 def find_way(parameters: CopyParameters, device: Device) -> Way:
     """What is to be copied where on this device; what it cannot do is unsupported."""
-    if device.kind == "cpu":
+    if not device.kind.is_accelerator:
         if parameters.both or parameters.direction not in ("auto", "h2h"):
             asked = "both" if parameters.both else f"direction = {parameters.direction}"
             raise Unsupported(f"{asked} needs a GPU: use --target cuda:0, or direction = h2h on a CPU")
@@ -146,10 +185,8 @@ def find_way(parameters: CopyParameters, device: Device) -> Way:
 def default_sizes(device: Device) -> list[int]:
     """From a page to what no cache holds, within what memory is free."""
     most = host.free_memory() // FREE_PART
-    if device.kind == "cuda":
-        import torch
-
-        most = min(most, GPU_LARGEST, torch.cuda.mem_get_info(device.torch())[0] // FREE_PART)
+    if device.kind.is_accelerator:
+        most = min(most, GPU_LARGEST, device.free_memory() // FREE_PART)
         wanted = GPU_LARGEST
     else:
         wanted = 2 * (host.cache_of() or host.UNKNOWN_CACHE)
@@ -234,9 +271,10 @@ class DeviceCopies:
         ways = ["h2d", "d2h"] if way == "h2d and d2h" else [way]
         self.pairs = [Pair(one, makers[one][0](), makers[one][1]()) for one in ways]
         self.at_once = len(self.pairs)
-        self.facts = {"how": "cudaMemcpyAsync"}
+        self.facts = {"how": device.kind.copy_call}
         self._can_record = host_memory == "pinned" or way == "d2d"
-        self._side = torch.cuda.Stream(device.torch()) if self.at_once == 2 else None  # type: ignore[no-untyped-call]
+        self._device = device
+        self._side = device.stream() if self.at_once == 2 else None
 
     def time(self, session: MicroSession, size: int) -> Point:
         for pair in self.pairs:
@@ -255,8 +293,6 @@ class DeviceCopies:
 
     def call(self, size: int) -> Callable[[], object]:
         """The copy of this size, or both of them."""
-        import torch
-
         parts = [(pair.destination[:size], pair.source[:size]) for pair in self.pairs]
         to, source = parts[0]
         if self._side is None:
@@ -264,10 +300,10 @@ class DeviceCopies:
         side, (back_to, back_source) = self._side, parts[1]
 
         def at_once() -> None:
-            here = torch.cuda.current_stream()
+            here = self._device.current_stream()
             side.wait_stream(here)
             to.copy_(source, non_blocking=True)
-            with torch.cuda.stream(side):
+            with self._device.on_stream(side):
                 back_to.copy_(back_source, non_blocking=True)
             here.wait_stream(side)
 
@@ -275,9 +311,7 @@ class DeviceCopies:
 
     def check(self, size: int) -> None:
         """Compare what arrived with what was sent."""
-        import torch
-
-        torch.cuda.synchronize()
+        self._device.synchronize()
         for pair in self.pairs:
             compare(self._sent[:size], pair.destination[:size].cpu().numpy(), pair.way)
 

@@ -18,11 +18,11 @@ from pydantic import Field
 
 from paceline.benchmarks.micro.parameters import OneOrMore, Upwards
 from paceline.core.errors import OutOfMemory, Unsupported
+from paceline.core.probe import ROOT, parse_size, read_int, read_text
 from paceline.core.quantity import Size, show_size
 from paceline.core.record import Doubt
 from paceline.machine.cgroup import cpu_quota
 from paceline.machine.cpu import describe_cpu, describe_memory
-from paceline.machine.probe import ROOT, parse_size, read_int, read_text
 
 UNKNOWN_CACHE = 64 * 1024**2  # taken for the caches of a machine that does not tell them
 HUGE_PAGE = 2 * 1024**2

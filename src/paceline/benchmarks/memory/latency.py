@@ -8,17 +8,20 @@ from pathlib import Path
 
 from pydantic import Field
 
-from paceline.benchmarks.memory import host
+from paceline.benchmarks import _superbench
+from paceline.benchmarks.memory import host, levels
 from paceline.benchmarks.memory.host import HostMemory, Sizes
 from paceline.benchmarks.micro.parameters import MicroParameters, show_sizes
 from paceline.benchmarks.micro.session import MicroSession, headline
 from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.environment import Environment
 from paceline.core.errors import SilentCorruption, Unsupported
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.quantity import Duration, show_size
-from paceline.core.record import Doubt, Result
+from paceline.core.record import Doubt, Record, Result
+from paceline.core.subject import MAIN_MEMORY, Description, ShownCeiling
+from paceline.devices import open_device
 from paceline.measure import native
-from paceline.measure.device import open_device
 
 SOURCE = Path(__file__).with_name("latency.c")
 SMALLEST = 8 * 1024
@@ -61,6 +64,22 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
     def title(cls, parameters: MemoryLatencyParameters) -> str:
         sizes = show_sizes(parameters.sizes)
         return " ".join(word for word in (sizes, "huge pages" if parameters.huge_pages else "") if word)
+
+    @classmethod
+    def describe(cls, record: Record, parameters: MemoryLatencyParameters, environment: Environment) -> Description:
+        said = super().describe(record, parameters, environment)
+        known = levels.of_machine(environment, cores=1)
+        whole = ShownCeiling(kind="latency", name=MAIN_MEMORY, metric=LATENCY.name)
+        shown = tuple(levels.shown(record, LATENCY.name, "latency", known, arrays=1)) if known else (whole,)
+        node = record.facts.get("numa_node")
+        key = f"mem_bandwidth_matrix_numa_{node}_{node}_lat" if isinstance(node, int) else "mem_latency_lat"
+        by_size = {
+            f"mem_latency_{point.at['size']}_lat": point.summary.mean / _superbench.NS
+            for point in _superbench.points(record, LATENCY.name, ("size",))
+        }
+        values = _superbench.means(record, {key: (LATENCY.name, _superbench.NS)}) | by_size
+        aliases = _superbench.alias(record, "cpu-memory-bw-latency", values)
+        return said.model_copy(update={"ceilings": shown, "aliases": aliases})
 
     def measure(self, parameters: MemoryLatencyParameters, context: Context) -> Result:
         if context.target != "cpu":

@@ -6,26 +6,29 @@ import ctypes
 import importlib.util
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pydantic import Field
 
-from paceline.benchmarks.memory import gpu, host
+from paceline.benchmarks import _superbench
+from paceline.benchmarks.memory import gpu, host, levels
 from paceline.benchmarks.memory.host import HostMemory, Sizes
 from paceline.benchmarks.micro.metrics import BANDWIDTH, PEAK_SHARE, TIME
 from paceline.benchmarks.micro.parameters import MicroParameters, show_sizes
 from paceline.benchmarks.micro.session import MicroSession, Point, headline
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
+from paceline.core.environment import Environment
 from paceline.core.errors import InputError, SilentCorruption, Unsupported
 from paceline.core.metric import Metric
 from paceline.core.quantity import Size, show_size
-from paceline.core.record import At, Measurement, Result
+from paceline.core.record import At, Measurement, Record, Result
+from paceline.core.subject import DEVICE_MEMORY, MAIN_MEMORY, Description, ShownCeiling, Work, key_word
+from paceline.devices import Device, open_device
 from paceline.measure import native
-from paceline.measure.device import Device, open_device
 from paceline.measure.peak import peak_memory_bandwidth
 
 if TYPE_CHECKING:
@@ -108,11 +111,26 @@ class Stream(Benchmark[StreamParameters]):
     @classmethod
     def check(cls, parameters: StreamParameters, case: Case) -> None:
         if parameters.size is not None and parameters.sizes is not None:
-            raise InputError("size beside sizes: give one or the other")
+            message = "size alongside sizes: give one or the other"
+            raise InputError("conflicting-keys", message, key="size", value=parameters.size)
 
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         return () if parameters.get("engine") == "native" else ("torch",)
+
+    @classmethod
+    def describe(cls, record: Record, parameters: StreamParameters, environment: Environment) -> Description:
+        said = super().describe(record, parameters, environment)
+        on_cpu = record.case.target == "cpu"
+        group = "cpu-stream" if on_cpu else "gpu-stream"
+        values = _names_on_cpu(record) if on_cpu else _names_on_gpu(record)
+        return said.model_copy(
+            update={
+                "work": None if parameters.sizes else _triad_work(record),
+                "ceilings": tuple(_ceilings(record, parameters, environment)),
+                "aliases": _superbench.alias(record, group, values),
+            }
+        )
 
     def measure(self, parameters: StreamParameters, context: Context) -> Result:
         context.report(Progress(phase="preparing"))
@@ -147,6 +165,52 @@ class Stream(Benchmark[StreamParameters]):
         return result
 
 
+def _triad_work(record: Record) -> Work | None:
+    bandwidth = record.measurement(TRIAD.bandwidth.name)
+    if bandwidth is None or not bandwidth.value > 0:
+        return None
+    flops, moved = 2.0, float(TRIAD.words * WORD)  # of one element
+    rate = bandwidth.value * flops / moved
+    formula = "two arrays read and one written, as STREAM counts"
+    return Work(flops=flops, bytes=moved, rate=rate, unit="FLOP/s", number_format="fp64", formula=formula)
+
+
+def _ceilings(record: Record, parameters: StreamParameters, environment: Environment) -> Iterator[ShownCeiling]:
+    metric = TRIAD.bandwidth.name
+    if record.case.target == "cpu" and parameters.sizes:
+        threads = int(record.facts.get("threads") or 1)
+        caches = levels.of_machine(environment, cores=threads)[:-1]
+        yield from levels.shown(record, metric, "memory", caches, arrays=3)
+    else:
+        name = MAIN_MEMORY if record.case.target == "cpu" else DEVICE_MEMORY
+        yield ShownCeiling(kind="memory", name=name, metric=metric)
+
+
+def _names_on_cpu(record: Record) -> dict[str, float]:
+    threads = record.facts.get("threads")
+    values = {"threads": float(threads)} if isinstance(threads, int) else {}
+    for kernel in KERNELS:
+        rate, seconds = record.measurement(kernel.bandwidth.name), record.measurement(kernel.time.name)
+        if rate is not None:
+            values[f"{kernel.name}_throughput"] = rate.summary.maximum / _superbench.MEGA  # there, of the fastest pass
+        if seconds is not None:
+            values[f"{kernel.name}_time_avg"] = seconds.summary.mean
+            values[f"{kernel.name}_time_min"] = seconds.summary.minimum
+            values[f"{kernel.name}_time_max"] = seconds.summary.maximum
+    return values
+
+
+def _names_on_gpu(record: Record) -> dict[str, float]:
+    index = record.case.target.partition(":")[2] or "0"
+    sizes = record.facts.get("array_sizes")
+    buffer = f"_buffer_{sizes[-1]}" if isinstance(sizes, list) and sizes else ""
+    middle = f"double_gpu_{key_word(index)}{buffer}"
+    keys = {
+        f"STREAM_{kernel.name.upper()}_{middle}_bw": (kernel.bandwidth.name, _superbench.GIGA) for kernel in KERNELS
+    }
+    return _superbench.means(record, keys)
+
+
 class Arrays(Protocol):
     """Three arrays of one size."""
 
@@ -172,7 +236,7 @@ class Place:
 
 def open_place(parameters: StreamParameters, device: Device) -> Place:
     """The engine that was asked for, on the device."""
-    if device.kind == "cuda":
+    if device.kind.is_accelerator:
         return _gpu_place(parameters, device)
     cpus = host.usable_cpus(parameters.numa_node).choose(parameters.threads)
     cache = host.cache_of(cpus)
@@ -198,14 +262,11 @@ def open_place(parameters: StreamParameters, device: Device) -> Place:
 
 
 def _gpu_place(parameters: StreamParameters, device: Device) -> Place:
-    import torch
-
     if parameters.engine == "native":
         raise Unsupported("engine = native is for CPUs: use engine = torch on a GPU, or --target cpu")
     if parameters.threads is not None or parameters.numa_node is not None:
         raise Unsupported("threads and numa_node are for CPUs: leave them out on a GPU, or use --target cpu")
-    free, _ = torch.cuda.mem_get_info(device.torch())
-    cache = gpu.cache_of(device)
+    free, cache = device.free_memory(), device.cache_size()
     return Place(
         lambda elements: TorchArrays(elements, device), min(GPU_SIZE, free // FREE_PART), cache, {"engine": "torch"}
     )
@@ -324,7 +385,7 @@ def _peak_share(
     device: Device, size: int, found: Mapping[str, list[Measurement]]
 ) -> tuple[list[Measurement], dict[str, Any]]:
     """What part of the promised bandwidth triad reached, where its data cannot stay in a cache."""
-    peak = peak_memory_bandwidth(device.name) if device.kind == "cuda" else None
+    peak = peak_memory_bandwidth(device.name) if device.kind.is_accelerator else None
     if peak is None:
         return [], {"peak": None, "peak_source": "no datasheet is known for this device"}
     facts = {"peak": peak.rate, "peak_source": peak.source}

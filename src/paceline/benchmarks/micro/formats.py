@@ -11,12 +11,9 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from paceline.measure.device import Device
+    from paceline.devices import Device
 
 FormatName = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
-
-# Compute capability from which a GPU has it.
-_CAPABILITY = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9), "int8": (7, 5)}
 
 # Relative steps: of rounding the operands inside the unit, of accumulating, of the result's own format.
 # Tensor Cores keep fewer bits while they accumulate than fp32 has, fewest (about 14) in fp8; the plain units sum fp16
@@ -35,14 +32,9 @@ _STEPS = {
 
 def check_device(precision: str, device: Device) -> None:
     """Raise Unsupported, with the reason, for a format that the device does not compute in."""
-    if device.kind == "cpu":
-        if precision in ("tf32", "fp8"):
-            raise Unsupported(f"{precision} needs a GPU's Tensor Cores; on a CPU use fp64, fp32, fp16, bf16 or int8")
-        return
-    needed = _CAPABILITY.get(precision)
-    if needed and device.capability < needed:
-        have, want = ".".join(map(str, device.capability)), ".".join(map(str, needed))
-        raise Unsupported(f"{precision} needs compute capability {want}; {device.name} has {have}: use fp32 or fp16")
+    support = device.format(precision)
+    if support.how == "none":
+        raise Unsupported(support.reason)
 
 
 def dtype_of(precision: str) -> torch.dtype:

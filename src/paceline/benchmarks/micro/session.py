@@ -20,14 +20,14 @@ from paceline.core.benchmark import Context, Progress
 from paceline.core.metric import Metric
 from paceline.core.quantity import show_size
 from paceline.core.record import At, Doubt, Measurement, Result
+from paceline.devices import Device
+from paceline.devices.timeline import ReportedTimeline, Timeline, monotonic
 from paceline.machine import conditions
 from paceline.measure import loop
-from paceline.measure.device import Device
-from paceline.measure.timeline import ReportedTimeline, Timeline, monotonic
 
 Call = Callable[[], object]
 
-SAMPLE_SECONDS = {"cpu": 2e-4, "cuda": 1e-3}  # a sample is at least about this long
+HOST_SAMPLE, DEVICE_SAMPLE = 2e-4, 1e-3  # seconds: a sample is at least about this long
 MOST_CALLS = 1 << 16
 GRAPH_BELOW = 1e-4  # a call shorter than this keeps the host busier than the device
 GRAPH_CALLS = 200  # a graph holds at most about this many
@@ -102,11 +102,11 @@ class MicroSession:
         calls = 1 if each else self._calls_per_sample(call)
         how = ""
         block = _repeated(call, calls)
-        if graph and self.device.kind == "cuda":
+        if graph and self.device.kind.supports_graphs:
             seconds = min(_seconds_per_call(block, calls, self.device) for _ in range(2))
             if seconds < GRAPH_BELOW:
                 calls, block = self._graph(call, min(GRAPH_CALLS, calls))
-                how = ", replayed as a CUDA graph"
+                how = f", replayed as a {self.device.kind.graph_name}"
         if calls > 1:
             how = f", {calls} calls per sample{how}"
         in_flight = 1 if each else IN_FLIGHT
@@ -218,6 +218,10 @@ class MicroSession:
         self.points.append(point)
         return point
 
+    @property
+    def _sample_seconds(self) -> float:
+        return DEVICE_SAMPLE if self.device.kind.is_accelerator else HOST_SAMPLE
+
     def _calls_per_sample(self, call: Call) -> int:
         """How many calls make a sample that is long enough; the same on every rank."""
         call()  # what is lazy is paid for here
@@ -233,15 +237,15 @@ class MicroSession:
         As many as Python issues in the time of a sample may be over much sooner in a graph, so that the gap between
         two replays would count: then it takes more.
         """
-        replay = _captured(call, calls)
+        replay = self.device.capture(_repeated(call, calls))
         took = min(_seconds_per_call(replay, 1, self.device) for _ in range(2))
-        more = min(GRAPH_CALLS, math.ceil(calls * SAMPLE_SECONDS[self.device.kind] / took))
-        return (more, _captured(call, more)) if more > calls else (calls, replay)
+        more = min(GRAPH_CALLS, math.ceil(calls * self._sample_seconds / took))
+        return (more, self.device.capture(_repeated(call, more))) if more > calls else (calls, replay)
 
     def _is_sample(self, call: Call, calls: int) -> bool:
         """Whether so many calls took long enough just now, in the eyes of the first rank."""
         took = _seconds_per_call(_repeated(call, calls), calls, self.device) * calls
-        return self.ranks.agree(took >= SAMPLE_SECONDS[self.device.kind])
+        return self.ranks.agree(took >= self._sample_seconds)
 
 
 def headline(points: Sequence[Measurement]) -> Measurement:
@@ -271,16 +275,10 @@ def _repeated(call: Call, times: int) -> Call:
 
 def _seconds_per_call(block: Call, calls: int, device: Device) -> float:
     device.synchronize()
-    begun = monotonic()
+    begun = device.clock()
     block()
     device.synchronize()
-    return (monotonic() - begun) / calls
-
-
-def _captured(call: Call, times: int) -> Call:
-    from paceline.benchmarks.graph import capture
-
-    return capture(_repeated(call, times))
+    return (device.clock() - begun) / calls
 
 
 def _gathered(points: Sequence[Point]) -> list[Doubt]:

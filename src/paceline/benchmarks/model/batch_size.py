@@ -10,10 +10,10 @@ from paceline.benchmarks.model.parameters import ModelParameters
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import OutOfMemory
-from paceline.measure.device import Device
+from paceline.devices import Device
+from paceline.devices.timeline import monotonic
 from paceline.measure.exhaustion import exhausted
 from paceline.measure.host_limit import host_limit
-from paceline.measure.timeline import monotonic
 from paceline.models.base import ModelSpec
 
 LIMIT = 65_536
@@ -41,7 +41,7 @@ def choose_batch_size(
 
     def fits(size: int) -> bool:
         begun = monotonic()
-        fitted = runs_within_memory(lambda: _take(attempt, size, device), device.kind)
+        fitted = runs_within_memory(lambda: _take(attempt, size, device), device)
         # A step that outlasts the budget could not be measured, however much memory is left. The very first one
         # pays for everything lazy, so it is not judged by its time.
         return fitted and (size == 1 or monotonic() - begun <= parameters.budget)
@@ -50,7 +50,7 @@ def choose_batch_size(
     if found == 0:
         raise OutOfMemory(
             f"{spec.name} does not fit on {device.name} with a batch of one; choose a smaller model or --scale tiny",
-            where="device" if device.kind == "cuda" else "host",
+            where="device" if device.kind.is_accelerator else "host",
         )
     return found
 
@@ -84,12 +84,10 @@ def largest(fits: Callable[[int], bool], *, limit: int = LIMIT) -> int:
     return good
 
 
-def runs_within_memory(attempt: Callable[[], object], device_kind: str) -> bool:
+def runs_within_memory(attempt: Callable[[], object], device: Device) -> bool:
     """Whether the attempt ends without running out of memory; any other error is raised."""
-    import torch
-
     try:
-        with host_limit(TRIAL_PART) if device_kind == "cpu" else nullcontext():
+        with nullcontext() if device.kind.is_accelerator else host_limit(TRIAL_PART):
             attempt()
     except Exception as error:
         if exhausted(error) is None:
@@ -97,6 +95,5 @@ def runs_within_memory(attempt: Callable[[], object], device_kind: str) -> bool:
         return False
     finally:
         gc.collect()
-        if device_kind == "cuda":
-            torch.cuda.empty_cache()
+        device.release_memory()
     return True

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+from paceline.benchmarks.model.metrics import FLOP_RATE
 from paceline.benchmarks.model.parameters import ModelParameters
+from paceline.benchmarks.model.superbench import Action as SuperbenchAction
+from paceline.benchmarks.model.superbench import superbench_names
 from paceline.core.benchmark import Benchmark
 from paceline.core.case import Case
+from paceline.core.environment import Environment
 from paceline.core.errors import InputError
+from paceline.core.record import Record
+from paceline.core.subject import Description
 
 P = TypeVar("P", bound=ModelParameters)
 
@@ -16,6 +22,7 @@ P = TypeVar("P", bound=ModelParameters)
 class ModelBenchmark(Benchmark[P]):
     """A benchmark whose parameters name a model."""
 
+    action: ClassVar[SuperbenchAction]
     primary = "throughput"
     distributed = True
     traceable = True
@@ -44,10 +51,28 @@ class ModelBenchmark(Benchmark[P]):
         if not is_reference(parameters.model):
             find_model(parameters.model, allow_import=False)
         elif case.origin != "local":
-            raise InputError(
+            message = (
                 f"model '{parameters.model}' would import code, which a job from the network may not do; "
                 "name a model of the zoo"
             )
+            raise InputError("not-from-network", message, key="model", value=parameters.model)
+
+    @classmethod
+    def describe(cls, record: Record, parameters: P, environment: Environment) -> Description:
+        """Its work, SuperBench's names for it, and what could be switched on to give the device more at once."""
+        said = super().describe(record, parameters, environment)
+        trace = said.trace
+        if trace is not None:
+            ways = [] if said.subject.compiled else ["--compile on"]
+            ways += [] if parameters.graph else ["--graph"]
+            trace = trace.model_copy(update={"switches": tuple(ways)})
+        return said.model_copy(
+            update={
+                "trace": trace,
+                "counts_work": record.measurement(FLOP_RATE.name) is not None,
+                "aliases": superbench_names(record, parameters, cls.action),
+            }
+        )
 
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:

@@ -22,12 +22,11 @@ from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context, Progress
 from paceline.core.parameters import MeasuringParameters
 from paceline.core.record import Doubt, Measurement, Result
+from paceline.devices import Device, kind_of
+from paceline.devices.timeline import monotonic
 from paceline.machine import conditions
 from paceline.measure import loop
-from paceline.measure.device import Device
-from paceline.measure.energy import open_meter
 from paceline.measure.memory import HostPeak
-from paceline.measure.timeline import monotonic
 from paceline.models.base import Marks
 
 # The GPU's energy counter advances in steps of up to a tenth of a second: less than this tells nothing.
@@ -163,7 +162,7 @@ def _measure_region(
     device = session.device
     timeline = device.timeline(in_flight)
     marks.listener = timeline.mark
-    meter = open_meter(context.target)
+    meter = kind_of(context.target).meter(context.target)
     host = HostPeak()
     device.synchronize()
     device.reset_peak_memory()
@@ -233,7 +232,7 @@ def _resources(region: Region, work: StepWork, ranks: Ranks, context: Context) -
         found += [Measurement.of_value(DEVICE_MEMORY, allocated), Measurement.of_value(DEVICE_RESERVED, reserved)]
     elif region.device_reserved:
         found.append(Measurement.of_value(DEVICE_RESERVED, region.device_reserved))
-    whole_host = context.target == "cpu"
+    whole_host = not kind_of(context.target).is_accelerator
     # The CPU's counter sees every rank on this host, so that one of them tells for all; a GPU's sees only its own.
     if region.energy is not None and (not whole_host or context.local_rank == 0):
         samples = region.timed.executed * work.samples * (1 + len(ranks.siblings) if whole_host else 1)

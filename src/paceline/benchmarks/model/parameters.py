@@ -8,6 +8,7 @@ from pydantic import Field
 
 from paceline.core.parameters import MeasuringParameters, OnOff
 from paceline.models.base import Scale
+from paceline.models.user import MODEL_NAME
 
 PrecisionName = Literal["fp32", "tf32", "fp16", "bf16", "fp8_hybrid", "fp8_e4m3"]
 
@@ -18,7 +19,7 @@ Switch = Annotated[Literal["auto", "on", "off"], OnOff]
 class ModelParameters(MeasuringParameters):
     """A model, how it is computed, and how much at once."""
 
-    model: str
+    model: Annotated[str, MODEL_NAME]
     """A model of the zoo (paceline list models), generated/FAMILY:knob=value, or your own as package.module:factory"""
     precision: PrecisionName = "fp32"
     """fp32 (true), tf32, fp16 or bf16 (mixed), fp8_hybrid, fp8_e4m3"""

@@ -13,38 +13,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from paceline.core.errors import MissingDependency, Unsupported
+from paceline.models.building import low_dtype
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
-    from paceline.measure.device import Device
+    from paceline.devices import Device
 
 Fp8Recipe = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"]
 
-_FP8_CAPABILITY = (8, 9)
-_TF32_CAPABILITY = (8, 0)
-_BF16_CAPABILITY = (8, 0)
-
 
 def check(precision: str, device: Device, *, fp8_model: bool, model: str) -> None:
-    """Raise Unsupported, with the reason, for what this device or model cannot do."""
+    """Raise Unsupported, with the reason, for what this device or model cannot do; `fp8` is emulated on a host."""
     if precision.startswith("fp8") and not fp8_model:
         raise Unsupported(f"{precision} is for models made of linear layers (BERT, GPT-2); {model} is not: use bf16")
-    if device.kind == "cpu":
-        if precision in ("tf32", "fp8_hybrid", "fp8_e4m3"):
-            raise Unsupported(f"{precision} needs a GPU's tensor cores; on a CPU use fp32 or bf16")
-        return
-    needed = {
-        "tf32": _TF32_CAPABILITY,
-        "bf16": _BF16_CAPABILITY,
-        "fp8_hybrid": _FP8_CAPABILITY,
-        "fp8_e4m3": _FP8_CAPABILITY,
-        "fp8": _FP8_CAPABILITY,
-    }.get(precision)
-    if needed and device.capability < needed:
-        have, want = ".".join(map(str, device.capability)), ".".join(map(str, needed))
-        raise Unsupported(f"{precision} needs compute capability {want}; {device.name} has {have}: use fp32 or fp16")
+    support = device.format(precision)
+    if support.how == "none" and (device.kind.is_accelerator or precision != "fp8"):
+        raise Unsupported(support.reason)
 
 
 def autocast(precision: str, device: Device) -> AbstractContextManager[object]:
@@ -52,16 +37,7 @@ def autocast(precision: str, device: Device) -> AbstractContextManager[object]:
     import torch
 
     dtype = low_dtype(precision)
-    return nullcontext() if dtype is None else torch.autocast(device.kind, dtype=dtype)
-
-
-def low_dtype(precision: str) -> torch.dtype | None:
-    """The 16-bit format that goes with a precision, if any."""
-    import torch
-
-    if precision in ("fp32", "tf32"):
-        return None
-    return torch.float16 if precision == "fp16" else torch.bfloat16
+    return nullcontext() if dtype is None else torch.autocast(device.torch().type, dtype=dtype)
 
 
 def convert_to_fp8(

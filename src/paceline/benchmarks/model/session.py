@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import random
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,12 +13,12 @@ from paceline.benchmarks.emulated import emulated
 from paceline.benchmarks.model import precision as formats
 from paceline.benchmarks.model.metrics import StepWork
 from paceline.benchmarks.model.parameters import ModelParameters
-from paceline.benchmarks.tf32 import set_fp32_mode
 from paceline.core.errors import Unsupported
 from paceline.core.record import Doubt
-from paceline.measure.device import Device
+from paceline.devices import Device
 from paceline.measure.peak import Peak, measured_peak_flops, peak_flops
 from paceline.models.base import Batch, ModelSpec, Workload
+from paceline.models.building import seed_everything, set_fp32_mode
 from paceline.models.flops import TRAINING_FACTOR, forward_flops, training_flops
 
 # More rows than this repeat: drawing tens of thousands of images on the CPU would take longer than the benchmark.
@@ -93,7 +92,7 @@ class Session:
 
 def peak_of(device: Device, precision: str) -> Peak | None:
     """The datasheet's, or else what this machine was measured to reach: ranks on one CPU have a part of it each."""
-    sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if device.kind == "cpu" else 1
+    sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if not device.kind.is_accelerator else 1
     return peak_flops(device.name, precision) or measured_peak_flops(device.name, precision, sharing=sharing)
 
 
@@ -102,19 +101,19 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: Device, m
     import torch
 
     formats.check(parameters.precision, device, fp8_model=spec.fp8, model=spec.name)
-    if parameters.graph and device.kind != "cuda":
-        raise Unsupported("graph = true replays CUDA graphs, which a CPU has not; leave it out")
+    if parameters.graph and not device.kind.supports_graphs:
+        raise Unsupported(f"graph = true replays CUDA graphs, which a {device.kind.noun} has not; leave it out")
     set_fp32_mode(parameters.precision)
     if parameters.deterministic:
         _compute_deterministically()
     compiled, not_compiled_because = whether_to_compile(parameters.compile, device)
-    autotuned = _wanted(parameters.autotune, compiled) and device.kind == "cuda" and not parameters.deterministic
+    autotuned = _wanted(parameters.autotune, compiled) and device.kind.is_accelerator and not parameters.deterministic
     torch.backends.cudnn.benchmark = autotuned
     seed_everything(parameters.seed)
     with torch.device(device.torch()):
         workload = spec.build(parameters.scale)
     module = workload.module.to(device.torch())
-    channels_last = _wanted(parameters.channels_last, spec.channels_last and device.kind == "cuda")
+    channels_last = _wanted(parameters.channels_last, spec.channels_last and device.kind.prefers_channels_last)
     if channels_last:
         module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     module.train(mode == "train")
@@ -156,16 +155,6 @@ def _weights_of(loss: object) -> dict[str, int]:
     return {"loss_parameter_count": count} if count else {}
 
 
-def seed_everything(seed: int) -> None:
-    """A user's model may draw its weights from any of these."""
-    import numpy as np
-    import torch
-
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-
-
 def compile_step(function: Callable[..., Any]) -> Callable[..., Any]:
     """torch.compile in its default mode: autotuning every kernel costs minutes and gains little."""
     import torch
@@ -181,7 +170,7 @@ def whether_to_compile(switch: str, device: Device) -> tuple[bool, str]:
     """Whether to compile, and why not where `auto` decides against it."""
     compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("gcc")
     obstacle = ""
-    if device.kind == "cuda" and importlib.util.find_spec("triton") is None:
+    if device.kind.needs_triton and importlib.util.find_spec("triton") is None:
         obstacle = "triton is not installed"
     elif compiler is None:
         obstacle = "no C++ compiler was found"
@@ -191,7 +180,7 @@ def whether_to_compile(switch: str, device: Device) -> tuple[bool, str]:
         if obstacle:
             raise Unsupported(f"compile = on is not possible here: {obstacle}; use --compile off")
         return True, ""
-    if device.kind == "cpu":
+    if not device.kind.needs_triton:
         return False, "auto compiles on GPUs only"
     return not obstacle, obstacle
 

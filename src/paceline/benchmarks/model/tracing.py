@@ -12,8 +12,8 @@ from paceline.core.benchmark import Context, Progress
 from paceline.core.record import Result
 from paceline.core.time_spent import time_spent
 from paceline.core.trace_events import read_events
+from paceline.devices import Device
 from paceline.measure import trace
-from paceline.measure.device import Device
 
 FACT = "trace"
 NO_KERNELS = (
@@ -43,7 +43,7 @@ def add_trace(
         steps = ranks.smallest(trace.steps_to_trace(measured))
         taken = trace.take(step, device, steps=steps, in_flight=in_flight, all_ready=ranks.all_agree)
         if ranks.rank == 0:
-            queue = device.kind == "cuda" and in_flight > 1
+            queue = device.kind.is_accelerator and in_flight > 1
             result.facts[FACT] = _told(taken, device, measured, queue=queue, place=context.case.trace)
     except Exception as error:  # the profiler's, the memory's, the disk's: there is no trace, and that is all
         result.facts[FACT] = {"missing": _reason(error)}
@@ -51,7 +51,7 @@ def add_trace(
 
 def _told(taken: trace.Chrome, device: Device, measured: float, *, queue: bool, place: str) -> dict[str, Any]:
     """The summary, which stays if the file goes; and the file, unless it could not be kept."""
-    on_device = device.kind == "cuda"
+    on_device = device.kind.is_accelerator
     spent = time_spent(read_events(taken), on_device=on_device, steps_queue=queue)
     told: dict[str, Any] = {}
     if spent is None:

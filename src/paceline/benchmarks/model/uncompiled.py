@@ -84,10 +84,7 @@ def _tell(session: Stepped, compare: Callable[[], Finding]) -> None:
         found = compare()
     except Exception as error:
         found = Finding(f"no: {_why(error)}")
-    if session.device.kind == "cuda":
-        import torch
-
-        torch.cuda.empty_cache()  # uncompiled, a step takes more memory than the one that is measured
+    session.device.release_memory()  # uncompiled, a step takes more memory than the one that is measured
     session.facts[FACT] = found.fact
     if found.fault:
         remedy = "use --compile off, or another version of torch; what is faster here may compute less"

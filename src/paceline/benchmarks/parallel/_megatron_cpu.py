@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from paceline.devices.cuda import CudaKind
+
 ABOUT = "megatron-core runs on GPUs only: here its calls to CUDA were answered for the CPU"
 _FACTORIES = ("arange", "empty", "full", "ones", "tensor", "zeros")
 
@@ -24,16 +26,17 @@ def on_cpu() -> Iterator[None]:
     """While it is open, CUDA means the CPU, in the whole process."""
     from megatron.core.tensor_parallel import random
 
+    cuda = CudaKind.torch_module()
     # Only dropout and weights that are replaced draw from the random states of a GPU.
     replacements: list[tuple[Any, str, Function]] = [
         *((torch, name, _made_on_cpu(getattr(torch, name))) for name in _FACTORIES),
         (torch.Tensor, "type", _named_as_on_gpu(torch.Tensor.type)),
         (torch.Tensor, "cuda", lambda tensor, *_, **__: tensor),
-        (torch.cuda, "current_device", lambda: torch.device("cpu")),
-        (torch.cuda, "current_stream", lambda *_: None),
-        (torch.cuda, "synchronize", lambda *_, **__: None),
-        (torch.cuda, "manual_seed", lambda *_: None),
-        (torch.cuda, "get_rng_state", _no_state),
+        (cuda, "current_device", lambda: torch.device("cpu")),
+        (cuda, "current_stream", lambda *_: None),
+        (cuda, "synchronize", lambda *_, **__: None),
+        (cuda, "manual_seed", lambda *_: None),
+        (cuda, "get_rng_state", _no_state),
         (random, "_get_cuda_rng_state", _no_state),
         (random, "_set_cuda_rng_state", lambda *_, **__: None),
         (random.CudaRNGStatesTracker, "fork", lambda *_, **__: nullcontext()),
@@ -61,7 +64,7 @@ def _replaced(owner: Any, name: str, function: Function) -> Iterator[None]:
 def _made_on_cpu(factory: Function) -> Function:
     @wraps(factory)
     def make(*arguments: Any, **more: Any) -> Any:
-        if str(more.get("device", "")).startswith("cuda"):
+        if str(more.get("device", "")).startswith(CudaKind.name):
             more["device"] = torch.device("cpu")
         return factory(*arguments, **more)
 
@@ -72,7 +75,7 @@ def _named_as_on_gpu(name_of: Function) -> Function:
     @wraps(name_of)
     def name(*arguments: Any, **more: Any) -> Any:
         found = name_of(*arguments, **more)
-        return found.replace("torch.", "torch.cuda.", 1) if isinstance(found, str) else found
+        return found.replace("torch.", f"torch.{CudaKind.name}.", 1) if isinstance(found, str) else found
 
     return name
 

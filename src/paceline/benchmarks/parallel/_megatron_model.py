@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.benchmarks.model import precision as formats
 from paceline.benchmarks.parallel._parameters import ParallelParameters
+from paceline.models.building import low_dtype
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # that Transformer Engine and apex are not there is said in the record
@@ -62,7 +62,7 @@ _EPSILON = {"gpt2": 1e-5, "bert": 1e-12}
 def transformer_config(parameters: ParallelParameters, *, fused: bool) -> TransformerConfig:
     """The sizes of the layout as megatron-core wants them; what it does not mention is its default."""
     layout = parameters.layout
-    low = formats.low_dtype(layout.precision)
+    low = low_dtype(layout.precision)
     gelu: Any = F.gelu if fused or layout.model == "bert" else partial(F.gelu, approximate="tanh")
     recompute: dict[str, Any] = {}
     if layout.checkpointing:

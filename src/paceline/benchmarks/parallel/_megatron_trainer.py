@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from paceline.benchmarks.model.session import seed_everything
 from paceline.benchmarks.parallel._adamw import BETAS, EPSILON, WEIGHT_DECAY
 from paceline.benchmarks.parallel._batch import draw
 from paceline.benchmarks.parallel._megatron_cpu import on_cpu
@@ -25,8 +24,9 @@ from paceline.benchmarks.parallel._mesh import Mesh
 from paceline.benchmarks.parallel._optimizer import CLIP, FIRST_SCALE, GROWTH_STEPS
 from paceline.benchmarks.parallel._parameters import LEARNING_RATE, ParallelParameters
 from paceline.benchmarks.parallel._shape import build
-from paceline.measure.device import Device
+from paceline.devices import Device, DeviceKind
 from paceline.models.base import Batch, Workload
+from paceline.models.building import seed_everything
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -42,10 +42,10 @@ with warnings.catch_warnings():
 
 
 @contextmanager
-def groups(device_kind: str, world_size: int) -> Iterator[None]:
+def groups(device_kind: DeviceKind, world_size: int) -> Iterator[None]:
     """megatron-core wants a process group even for one rank; its own groups are forgotten at the end."""
     if world_size == 1:
-        backend = "nccl" if device_kind == "cuda" else "gloo"
+        backend = device_kind.collective_backend
         store = distributed.HashStore()  # type: ignore[attr-defined]
         distributed.init_process_group(backend, store=store, rank=0, world_size=1)
     try:
@@ -67,7 +67,7 @@ class MegatronTrainer:
         self.norm: Tensor | None = None  # of the last step's gradient
         layout = parameters.layout
         self.layers = [layout.layers // layout.pipeline] * layout.pipeline
-        self._calls = on_cpu if device.kind == "cpu" else nullcontext
+        self._calls = nullcontext if device.kind.is_accelerator else on_cpu
         with self._calls():
             parallel_state.initialize_model_parallel(layout.tensor, layout.pipeline)
             workload = self._our_model()
@@ -78,8 +78,7 @@ class MegatronTrainer:
             model = build_model(parameters, self._config, device.torch())
             copy_weights(layout.model, model, dict(workload.module.named_parameters()))
             del workload
-            if device.kind == "cuda":
-                torch.cuda.empty_cache()  # the copied model's, which the record would count as reserved
+            device.release_memory()  # the copied model's, which the record would count as reserved
             self._model = self._shared(in_low_precision(self._config, model))
             self._model.train()
             self.optimizer = MegatronOptimizer(self._model, parameters)

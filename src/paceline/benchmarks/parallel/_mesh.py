@@ -18,14 +18,14 @@ class Mesh:
     ends: Any = None  # the group of the first and the last pipeline rank, on these two alone
 
     @classmethod
-    def of(cls, layout: Layout, rank: int, device_kind: str) -> Mesh:
+    def of(cls, layout: Layout, rank: int, device_type: str) -> Mesh:
         """Every rank must call this at the same time."""
         if layout.world_size == 1:
             return cls(layout)
         from torch.distributed.device_mesh import init_device_mesh
 
         shape = (layout.pipeline, layout.data, layout.tensor)
-        device_mesh = init_device_mesh(device_kind, shape, mesh_dim_names=("pipeline", "data", "tensor"))
+        device_mesh = init_device_mesh(device_type, shape, mesh_dim_names=("pipeline", "data", "tensor"))
         return cls(layout, rank, device_mesh, _group_of_ends(layout, rank))
 
     def along(self, axis: str) -> Any:

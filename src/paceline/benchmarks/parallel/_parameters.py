@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -11,6 +11,7 @@ from paceline.benchmarks.model.parameters import Switch
 from paceline.benchmarks.model.precision import Fp8Recipe
 from paceline.core.errors import InputError
 from paceline.core.layout import EXAMPLE, Layout, LayoutPrecision, ModelFamily
+from paceline.core.network import FromNetwork
 from paceline.core.parameters import MeasuringParameters
 
 SEQUENCE = {"gpt2": 1024, "bert": 512}
@@ -19,6 +20,7 @@ LEARNING_RATE = {"gpt2": 1.5e-4, "bert": 1e-4}
 VOCABULARY_ALIGNMENT = 128
 BERT_TOKENS = 104  # the mask token is the last of them
 IN_THE_WORD = ("model", "layers", "precision", "data", "tensor", "pipeline", "micro_batch", "global_batch")
+_KEYS_OF_PARTS = {"layout-batch": "global_batch", "layout-stages": "pipeline"}  # what a layout is refused for
 
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "looped-bfs", "zero-bubble", "zero-bubble-v", "dual-pipe-v"]
 
@@ -49,7 +51,7 @@ SCHEDULES: dict[str, ScheduleKind] = {
 class ParallelParameters(MeasuringParameters):
     """A layout, and what is left to say beside it."""
 
-    case: str | None = None
+    case: Annotated[str | None, FromNetwork.matching("[a-z0-9-]+/[a-z0-9_]+")] = None
     """The whole layout in one word, like gpt2/nl24_fp16_2x2x4_ac_mb32_gb1024_2n8g; or write its parts instead"""
     model: ModelFamily | None = None
     """gpt2 or bert; unset is gpt2"""
@@ -156,25 +158,37 @@ class ParallelParameters(MeasuringParameters):
     def refuse_contradictions(self) -> None:
         """Raise InputError, with the arithmetic shown, for numbers that do not go together."""
         self._refuse_two_layouts()
-        layout = self.layout.check()
+        layout = self._checked_layout()
         if self.hidden % self.heads:
-            raise InputError(f"hidden = {self.hidden} is no multiple of heads = {self.heads}")
+            message = f"hidden = {self.hidden} is not a multiple of heads = {self.heads}"
+            raise InputError("not-a-multiple", message, key="hidden", value=self.hidden)
         if self.heads % layout.tensor:
-            raise InputError(
+            message = (
                 f"{self.heads} heads cannot be split over tensor = {layout.tensor} ranks: use a divisor of {self.heads}"
             )
+            raise InputError("not-divisible", message, key="heads", value=self.heads)
         if layout.model == "bert" and self.padded_vocabulary < BERT_TOKENS:
-            raise InputError(f"vocabulary = {self.padded_vocabulary} has no mask token; use at least {BERT_TOKENS}")
+            message = f"vocabulary = {self.padded_vocabulary} has no mask token; use at least {BERT_TOKENS}"
+            raise InputError("too-small", message, key="vocabulary", value=self.padded_vocabulary)
         if self.sequence_parallel:
             self._refuse_splitting_the_sequence()
         own = type(self).model_fields
         for name in ("fp8_recipe", "fp8_least"):
             if layout.precision != "fp8" and getattr(self, name) != own[name].default:
-                raise InputError(f"{name} is for fp8, but the precision is {layout.precision}; leave it out")
+                message = f"{name} is for fp8, but the precision is {layout.precision}; leave it out"
+                raise InputError("key-does-not-apply", message, key=name, value=getattr(self, name))
         if self.schedule != "auto" and layout.pipeline == 1:
-            raise InputError(f"schedule = {self.schedule} is for a pipeline, but pipeline = 1; leave it out")
+            message = f"schedule = {self.schedule} is for a pipeline, but pipeline = 1; leave it out"
+            raise InputError("key-does-not-apply", message, key="schedule", value=self.schedule)
         if layout.pipeline > 1:
             self._refuse_schedule()
+
+    def _checked_layout(self) -> Layout:
+        try:
+            return self.layout.check()
+        except InputError as error:
+            key = "case" if self.case is not None else _KEYS_OF_PARTS.get(error.code)
+            raise error.within("", key=key) from None
 
     def _refuse_two_layouts(self) -> None:
         if self.case is None:
@@ -183,35 +197,41 @@ class ParallelParameters(MeasuringParameters):
         if self.checkpointing and not self.layout.checkpointing:
             twice.append("checkpointing")
         if twice:
-            raise InputError(
-                f"case = {self.case} says everything about the layout, so {' and '.join(twice)} cannot be given beside "
-                f"it; change the word (like {EXAMPLE}), or write all parts without 'case'"
+            message = (
+                f"case = {self.case} says everything about the layout, so {' and '.join(twice)} cannot be given "
+                f"alongside it; change the word (like {EXAMPLE}), or write all parts without 'case'"
             )
+            raise InputError("conflicting-keys", message, key=twice[0], value=getattr(self, twice[0]))
 
     def _refuse_splitting_the_sequence(self) -> None:
         tensor = self.layout.tensor
         if tensor == 1:
-            raise InputError("sequence_parallel splits over the tensor-parallel ranks, but tensor = 1; leave it out")
+            message = "sequence_parallel splits over the tensor-parallel ranks, but tensor = 1; leave it out"
+            raise InputError("key-does-not-apply", message, key="sequence_parallel", value=True)
         if self.tokens % tensor:
-            raise InputError(f"a sequence of {self.tokens} tokens cannot be split over tensor = {tensor} ranks")
+            message = f"a sequence of {self.tokens} tokens cannot be split over tensor = {tensor} ranks"
+            raise InputError("not-divisible", message, key="sequence", value=self.tokens)
 
     def _refuse_schedule(self) -> None:
         layout, kind, name = self.layout, self.schedule_kind, self.schedule_name
         micro_batches, ranks = layout.micro_batches, layout.pipeline
         sum_shown = f"gb / (mb x d) = {layout.global_batch} / ({layout.micro_batch} x {layout.data}) = {micro_batches}"
         if layout.layers < self.stages:
-            raise InputError(
+            message = (
                 f"{name} makes {ranks} x {kind.stages_per_rank} = {self.stages} stages, but there are only "
                 f"{layout.layers} layers: use fewer pipeline ranks or another schedule"
             )
+            raise InputError("too-many-stages", message, key="schedule", value=name)
         if kind.fills_stages and micro_batches < self.stages:
-            raise InputError(
+            message = (
                 f"{name} needs a micro-batch for each of its {self.stages} stages, but {sum_shown}: "
                 "use a larger global batch, or schedule gpipe"
             )
+            raise InputError("too-few-micro-batches", message, key="schedule", value=name, suggestion="gpipe")
         rounds = max(1, micro_batches // ranks)
         if kind.in_rounds and micro_batches % rounds:
-            raise InputError(
+            message = (
                 f"{name} takes the micro-batches in {micro_batches} // {ranks} = {rounds} equal rounds, but {sum_shown}"
-                f" is no multiple of {rounds}: use a multiple of {ranks} micro-batches"
+                f" is not a multiple of {rounds}: use a multiple of {ranks} micro-batches"
             )
+            raise InputError("unequal-rounds", message, key="schedule", value=name)

@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
 
 from paceline.benchmarks.parallel._parameters import ScheduleKind
 from paceline.benchmarks.parallel._stage import Stage
-from paceline.measure.device import Device
-from paceline.measure.timeline import monotonic
+from paceline.devices import Device
+from paceline.devices.timeline import monotonic
 
 
 def stages_of_rank(kind: ScheduleKind, ranks: int, rank: int) -> list[int]:
@@ -55,14 +54,14 @@ class Stopwatch:
         self._spans.setdefault(name, []).append((begun, self._now()))
 
     def _now(self) -> Any:
-        if self._device.kind == "cpu":
+        if not self._device.kind.is_accelerator:
             return monotonic()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event = self._device.event()
         event.record()
         return event
 
     def _seconds(self, begun: Any, ended: Any) -> float:
-        return float(ended - begun if self._device.kind == "cpu" else begun.elapsed_time(ended) * 1e-3)
+        return float(begun.elapsed_time(ended) * 1e-3 if self._device.kind.is_accelerator else ended - begun)
 
 
 class WatchedStage(PipelineStage):

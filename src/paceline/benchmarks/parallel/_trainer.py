@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from paceline.benchmarks.model import precision as formats
-from paceline.benchmarks.model.session import seed_everything
 from paceline.benchmarks.model.uncompiled import Gradients
 from paceline.benchmarks.parallel._batch import draw
 from paceline.benchmarks.parallel._masters import Masters
@@ -22,8 +21,9 @@ from paceline.benchmarks.parallel._pipeline import Pipeline, stages_of_rank
 from paceline.benchmarks.parallel._shape import build, split_layers, stage_ranges
 from paceline.benchmarks.parallel._stage import Recomputed, Stage
 from paceline.core.errors import Unsupported
-from paceline.measure.device import Device
+from paceline.devices import Device
 from paceline.models.base import Batch
+from paceline.models.building import low_dtype, seed_everything
 
 EMBEDDED = {"gpt2": 1, "bert": 2}  # of a batch's inputs, how many enter the embedding; the others go to the head
 
@@ -47,7 +47,7 @@ class ParallelTrainer:
         self.scale = LossScale(device.torch(), dynamic=layout.precision == "fp16")
         rate = LEARNING_RATE[layout.model]
         self.masters: Masters | None = None
-        low = formats.low_dtype(layout.precision)
+        low = low_dtype(layout.precision)
         # Several micro-batches add up in fp32, and ranks reduce in it: that is for gradients of fp32 weights.
         if compiled and low is not None and not self.fp8_layers and layout.world_size == layout.micro_batches == 1:
             (stage,) = self.stages.values()
@@ -153,7 +153,7 @@ class ParallelTrainer:
             first=index == 0,
             last=index == parameters.stages - 1,
             autocast=partial(formats.autocast, layout.precision, self.device),
-            wire=formats.low_dtype(layout.precision),
+            wire=low_dtype(layout.precision),
         )
         if layout.precision == "fp8":
             self.fp8_layers += formats.convert_to_fp8(
@@ -161,7 +161,7 @@ class ParallelTrainer:
                 "fp8",
                 recipe=parameters.fp8_recipe,
                 least_size=parameters.fp8_least,
-                emulate=self.device.kind == "cpu",
+                emulate=not self.device.kind.is_accelerator,
             )
         if layout.tensor > 1:
             from paceline.benchmarks.parallel._tensor import split_stage
@@ -208,7 +208,7 @@ def _share_data(stage: Stage, mesh: Any, parameters: ParallelParameters) -> None
     """Average gradients over the data-parallel ranks; weights are whole everywhere, or in parts."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    low = formats.low_dtype(parameters.layout.precision)
+    low = low_dtype(parameters.layout.precision)
     policy = MixedPrecisionPolicy() if low is None else MixedPrecisionPolicy(low, torch.float32)
     if parameters.shard == "fsdp":
         # A pipeline runs many micro-batches through a stage: gathering its weights again for each would cost more.

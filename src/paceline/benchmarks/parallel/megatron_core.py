@@ -14,11 +14,11 @@ from paceline.benchmarks.model import precision as formats
 from paceline.benchmarks.model.session import whether_to_compile
 from paceline.benchmarks.parallel._parameters import ParallelParameters
 from paceline.benchmarks.parallel.parallel import Parallel, Trainer, Training
-from paceline.benchmarks.tf32 import set_fp32_mode
 from paceline.core.benchmark import Context
 from paceline.core.errors import MissingDependency, Unsupported
 from paceline.core.record import Result
-from paceline.measure.device import Device, open_device
+from paceline.devices import Device, open_device
+from paceline.models.building import set_fp32_mode
 
 if TYPE_CHECKING:
     from paceline.benchmarks.parallel._mesh import Mesh
@@ -89,7 +89,7 @@ class MegatronCore(Parallel):
             )
         if layout.model == "bert":
             facts["architecture"] = BERT
-        if trainer.device.kind == "cpu":
+        if not trainer.device.kind.is_accelerator:
             from paceline.benchmarks.parallel._megatron_cpu import ABOUT
 
             facts["on_cpu"] = ABOUT

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.benchmarks.emulated import emulated
-from paceline.benchmarks.graph import capture
 from paceline.benchmarks.model import precision as formats
 from paceline.benchmarks.model.losses import loss_doubts, scale_doubts
 from paceline.benchmarks.model.measuring import measure_steps, time_once
-from paceline.benchmarks.model.metrics import DEVICE_MEMORY, STEP_TIME, StepWork
+from paceline.benchmarks.model.metrics import DEVICE_MEMORY, FLOP_RATE, STEP_TIME, StepWork
 from paceline.benchmarks.model.session import peak_of, whether_to_compile
 from paceline.benchmarks.model.tracing import add_trace
+from paceline.benchmarks.model.traffic import counted, mesh_work
 from paceline.benchmarks.parallel import _exposed
 from paceline.benchmarks.parallel._metrics import (
     ACTIVATION_MEMORY,
@@ -29,15 +29,17 @@ from paceline.benchmarks.parallel._metrics import (
 from paceline.benchmarks.parallel._parameters import IN_THE_WORD, LEARNING_RATE, ParallelParameters
 from paceline.benchmarks.parallel._shape import step_flops
 from paceline.benchmarks.ranks import Ranks, join
-from paceline.benchmarks.tf32 import set_fp32_mode
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
+from paceline.core.environment import Environment
 from paceline.core.errors import Unsupported
 from paceline.core.parameters import MeasuringParameters
-from paceline.core.record import Doubt, Measurement, Result
+from paceline.core.record import Doubt, Measurement, Record, Result
+from paceline.core.subject import Description
 from paceline.core.trace_events import read_events
+from paceline.devices import Device, open_device
 from paceline.measure import trace
-from paceline.measure.device import Device, open_device
+from paceline.models.building import set_fp32_mode
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -133,6 +135,17 @@ class Parallel(Benchmark[ParallelParameters]):
             "paceline.benchmarks.parallel._trainer",
         )
 
+    @classmethod
+    def describe(cls, record: Record, parameters: ParallelParameters, environment: Environment) -> Description:
+        said = super().describe(record, parameters, environment)
+        counts = record.measurement(FLOP_RATE.name) is not None
+        subject = said.subject.model_copy(update={"layout": str(parameters.layout)})  # a failed case has no facts
+        trace = said.trace
+        if trace is not None and not subject.compiled:
+            trace = trace.model_copy(update={"switches": ("--compile on",)})
+        work = counted(mesh_work, record)
+        return said.model_copy(update={"subject": subject, "trace": trace, "work": work, "counts_work": counts})
+
     def measure(self, parameters: ParallelParameters, context: Context) -> Result:
         device = open_device(context.target)
         training = self.prepare(parameters, device)
@@ -140,7 +153,7 @@ class Parallel(Benchmark[ParallelParameters]):
             from paceline.benchmarks.parallel._mesh import Mesh
 
             context.report(Progress(phase="preparing"))
-            mesh = Mesh.of(parameters.layout, ranks.rank, device.kind)
+            mesh = Mesh.of(parameters.layout, ranks.rank, device.torch().type)
             trainer = self.trainer(training, mesh)
             training.facts |= self.facts(trainer)
             context.report(Progress(phase="compiling" if training.compiled else "first step"))
@@ -225,7 +238,7 @@ class _Watched:
 
     def capture(self) -> None:
         """From now on, replay the step as a CUDA graph."""
-        self.take = capture(self._take)
+        self.take = self._trainer.device.capture(self._take)
 
     def step(self) -> tuple[float, float]:
         """Take a step; the loss of the whole batch and the norm of its gradient, the same on every rank."""
@@ -269,9 +282,9 @@ def _prepare(parameters: ParallelParameters, device: Device) -> Training:
 def _whether_to_capture(parameters: ParallelParameters, device: Device, *, compiled: bool) -> bool:
     """Whether to replay the step as a CUDA graph: the host of one GPU is then out of the way."""
     world = parameters.layout.world_size
-    possible = device.kind == "cuda" and world == 1
+    possible = device.kind.supports_graphs and world == 1
     if parameters.graph == "on" and not possible:
-        why = f"{world} ranks talk with each other" if device.kind == "cuda" else "a CPU has none"
+        why = f"{world} ranks talk with each other" if device.kind.supports_graphs else f"a {device.kind.noun} has none"
         raise Unsupported(f"graph = on replays CUDA graphs on one GPU, but {why}: use --graph auto or off")
     return parameters.graph == "on" or (parameters.graph == "auto" and possible and compiled)
 
@@ -366,7 +379,7 @@ def _communication(trainer: Trainer, ranks: Ranks) -> list[Measurement]:
     if ranks.world_size == 1:
         return []
     ranks.meet()
-    has_gpu = trainer.device.kind == "cuda"
+    has_gpu = trainer.device.kind.is_accelerator
     steps = _exposed.STEPS - 1  # and one before them
     try:
         taken = trace.take(trainer.step, trainer.device, steps=steps, in_flight=IN_FLIGHT, all_ready=ranks.all_agree)

@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.benchmarks.serving.artifact import Artifact
-from paceline.benchmarks.serving.processing import INDICES, VALUES, Processing, likeliest
-from paceline.benchmarks.serving.protocol import kserve, kserve_grpc
-from paceline.benchmarks.serving.servers.base import Wire
-from paceline.benchmarks.serving.tensors import Array
-from paceline.benchmarks.serving.workloads.tensors import Tensors
 from paceline.core.errors import SilentCorruption
+from paceline.load import kserve, kserve_grpc
+from paceline.load.request import Wire
+from paceline.load.tensors import Array, Tensors
 from paceline.models.base import Scale
+from paceline.servers.artifact import Artifact
+from paceline.servers.processing import INDICES, VALUES, Processing, likeliest
 
 CHECKED = 4  # of the different requests: the first that are answered
 MOST_SAMPLES = 8  # of a request, the first: the model on the CPU would take long for more
@@ -46,7 +45,7 @@ class Answers:
 
     def __call__(self, kind: int, body: bytes) -> None:
         """Look at one answer; SilentCorruption if it is not the right one."""
-        from paceline.benchmarks.serving.export import TOLERANCES
+        from paceline.servers.export import TOLERANCES
 
         allowed = TOLERANCES[self._artifact.precision]
         if kind not in self._expected:
@@ -113,8 +112,8 @@ class Answers:
     def _load(self) -> Callable[[Tensors], list[NDArray[np.float64]]]:
         import torch
 
-        from paceline.benchmarks.serving._served import flat
-        from paceline.benchmarks.serving.export import load_module
+        from paceline.servers._exported_module import flat
+        from paceline.servers.export import load_module
 
         wanted = self._artifact
         scale: Scale = "tiny" if wanted.scale == "tiny" else "full"

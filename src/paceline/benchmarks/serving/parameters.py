@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from paceline.benchmarks.serving.load.clients import read_names
-from paceline.benchmarks.serving.load.parameters import LoadParameters
-from paceline.benchmarks.serving.servers import registry
-from paceline.benchmarks.serving.servers.base import ServerSettings, Wire
 from paceline.benchmarks.serving.slo import Slo
-from paceline.benchmarks.serving.workloads.distribution import Distribution
-from paceline.benchmarks.serving.workloads.parameters import RequestParameters
-from paceline.core.errors import InputError
+from paceline.core.errors import InputError, located
+from paceline.core.network import OTHER_HOSTS, PROGRAM, WORD, FromNetwork
 from paceline.core.parameters import Parameters
 from paceline.core.quantity import Duration, Fraction
-from paceline.machine.remote import SSH, RemoteShell
+from paceline.load.clients import read_names
+from paceline.load.distribution import Distribution
+from paceline.load.parameters import LoadParameters, RequestParameters
+from paceline.load.request import Wire
+from paceline.models.user import MODEL_NAME
+from paceline.remote.hosts import SSH, RemoteShell
+from paceline.servers import registry
+from paceline.servers.base import ServerSettings
 
 
 class ServerChoice(Parameters):
@@ -41,10 +43,15 @@ class ServerChoice(Parameters):
         given |= {name: getattr(settings, name) for name, value in given.items() if isinstance(value, bool)}
         return self
 
+    def whole(self) -> ServerSettings:
+        """With the settings of the server that it names."""
+        return self.settings()
+
     def settings(self) -> ServerSettings:
         """The settings as the server itself defines them."""
         server = registry().get(self.kind)
-        return server.Settings.read(self.model_dump(), f"server '{self.kind}'")
+        with located(f"server '{self.kind}'"):
+            return server.Settings.read(self.model_dump())
 
     @classmethod
     def more_fields(cls, values: Mapping[str, Any]) -> Mapping[str, FieldInfo]:
@@ -60,11 +67,11 @@ class ServerChoice(Parameters):
 class ClientParameters(Parameters):
     """Who sends the requests."""
 
-    hosts: tuple[str, ...] = ()
+    hosts: Annotated[tuple[str, ...], OTHER_HOSTS] = ()
     """Hosts that send instead of this machine, like [a, me@b], entered by ssh; localhost is this machine"""
-    remote_shell: str | None = None
+    remote_shell: Annotated[str | None, PROGRAM] = None
     """How to get to a {host} instead of by ssh"""
-    remote_python: str | None = None
+    remote_python: Annotated[str | None, PROGRAM] = None
     """The interpreter on the hosts; unset is this one's path"""
 
     @field_validator("hosts", mode="before")
@@ -91,7 +98,7 @@ class ClientParameters(Parameters):
 class ServeParameters(Parameters):
     """A model behind a server, and how it is asked."""
 
-    model: str = "resnet18"
+    model: Annotated[str, MODEL_NAME] = "resnet18"
     """A model of the zoo, one made to measure like generated/transformer:layers=4,width=256, or module:factory"""
     scale: Literal["full", "tiny"] = "full"
     """tiny builds a small model of the same kind, for trying things out"""
@@ -121,7 +128,7 @@ class ServeParameters(Parameters):
     """Who sends instead of this machine, like {hosts: [a, b]}; the server must listen where they reach it"""
     check_answers: bool = True
     """Compare answers with what the model itself gives"""
-    instance: str | None = None
+    instance: Annotated[str | None, FromNetwork.matching(WORD)] = None
     """What the machine would be rented as, for the cost of requests; see prices.csv in the guide"""
     price: float | None = Field(default=None, gt=0)
     """US dollars for an hour of the machine, instead of an instance"""

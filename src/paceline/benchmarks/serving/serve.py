@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from paceline.benchmarks.serving import findings, metrics
-from paceline.benchmarks.serving.load import quality
-from paceline.benchmarks.serving.load.clients import is_for_others, is_of_this_machine_alone
-from paceline.benchmarks.serving.load.parameters import LoadParameters
-from paceline.benchmarks.serving.load.plan import require_known
-from paceline.benchmarks.serving.load.trace import Trace
+from paceline.benchmarks.serving import metrics, trace_metrics
 from paceline.benchmarks.serving.parameters import ClientParameters, ServeParameters
+from paceline.benchmarks.serving.resource_use import Use, watched
 from paceline.benchmarks.serving.search import Found, Trial, find_capacity, requests_for
-from paceline.benchmarks.serving.servers import registry
-from paceline.benchmarks.serving.servers.base import Need, Server, ServerFailed
 from paceline.benchmarks.serving.session import Session, describe_status, opened
 from paceline.benchmarks.serving.slo import Slo
-from paceline.benchmarks.serving.watch import Use, watched
 from paceline.core.benchmark import Benchmark, Context
 from paceline.core.case import Case
+from paceline.core.environment import Environment
 from paceline.core.errors import CaseError, InputError
-from paceline.core.record import Doubt, Measurement, Result
+from paceline.core.record import Doubt, Measurement, Record, Result
 from paceline.core.stats import summarize
+from paceline.core.subject import TAILS, Description, ServedLoad
+from paceline.load import quality
+from paceline.load.clients import is_for_others, is_of_this_machine_alone
+from paceline.load.generator import require_known
+from paceline.load.parameters import LoadParameters
+from paceline.load.trace import Trace
 from paceline.machine.prices import price_of
-from paceline.machine.remote import LOCAL
 from paceline.models.user import find_model, is_reference
+from paceline.remote.hosts import LOCAL
+from paceline.servers import registry
+from paceline.servers.base import Need, Server, ServerFailed
 
+# Go without saying.
+USUAL_REQUESTS = {
+    "samples": 1, "distinct": 32, "form": "tensors", "processing": "server", "shared_prefix": 0.0, "stream": True,
+}  # fmt: skip
+LENGTHS = ("duration", "requests")  # of a load: how long it is
+AMOUNTS = (*LENGTHS, "rate", "to_rate", "users")  # how much of it, as opposed to of which kind
 SETTLING = 0.1  # part of a trial's requests that only fill the queues
 FIRST_PART = 0.5  # of what the few users of the warm-up got: where the search begins
 TRIAL_PART = 0.25  # of the time for the search that one trial may take
@@ -37,6 +47,7 @@ LONGEST_CONFIRMATION = 30.0  # seconds
 LEAST_CONFIRMATION = 5.0
 ENERGY_SECONDS = 2.0  # counters are read in steps; over less time they tell nothing
 ERRORS_SHOWN = 3
+_PRICE = re.compile(r"^[\d.e+-]+ USD per hour \((.*)\)$")
 _QUIETER = "give the search more time (search_budget), or let nothing else run on the machine"
 
 
@@ -60,9 +71,9 @@ class Serve(Benchmark[ServeParameters]):
         """Refuse unknown models, instances and ways before anything starts."""
         server = registry().get(parameters.server.kind)
         if parameters.chosen_wire not in server.wires:
-            raise InputError(f"server '{server.name}' speaks {', '.join(server.wires)}, not {parameters.wire}")
-        if parameters.instance is not None:
-            price_of(parameters.instance)
+            message = f"server '{server.name}' speaks {', '.join(server.wires)}, not {parameters.wire}"
+            raise InputError("wire-not-spoken", message, key="wire", value=parameters.wire)
+        _check_price(parameters.instance)
         is_local = case.origin == "local"
         if server.is_checkable:
             _check_model(parameters.model, is_local)
@@ -74,7 +85,8 @@ class Serve(Benchmark[ServeParameters]):
         _check_promise(parameters)
         largest, most = parameters.wanted.samples.highest, server.most_samples(settings)
         if largest is not None and most is not None and largest > most:
-            raise InputError(f"requests of {largest} samples do not fit into max_batch = {most}: raise it")
+            message = f"requests of {largest} samples do not fit into max_batch = {most}: raise it"
+            raise InputError("too-many-samples", message, key="requests.samples", value=largest)
         _check_files(parameters, is_local)
         _check_clients(parameters.clients, server.listens_at(settings), is_local)
         if parameters.load is not None and parameters.load.network_by == "tc":
@@ -83,7 +95,19 @@ class Serve(Benchmark[ServeParameters]):
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         """What the export and the check of answers need: a model without weights is asked by way of the compiler."""
-        return ("torch", "torch._dynamo", "paceline.benchmarks.serving._served")
+        return ("torch", "torch._dynamo", "paceline.servers._exported_module")
+
+    @classmethod
+    def describe(cls, record: Record, parameters: ServeParameters, environment: Environment) -> Description:
+        said = super().describe(record, parameters, environment)
+        load = _load(record, parameters)
+        # Where the rate of requests was chosen, throughput only repeats the choice: the tail is what came of it.
+        leaders = ["capacity", *(f"latency_{tail}" for tail in TAILS if load.loop == "open")]
+        primary = next((name for name in leaders if record.measurement(name) is not None), "")
+        # Records of earlier versions have the basis of a price only in the words for people.
+        basis = said.economy.price_basis or _PRICE.sub(r"\1", str(record.facts.get("price", "")))
+        economy = said.economy.model_copy(update={"price_basis": basis})
+        return said.model_copy(update={"primary": primary, "load": load, "economy": economy})
 
     def measure(self, parameters: ServeParameters, context: Context) -> Result:
         with opened(parameters, context) as session:
@@ -105,25 +129,67 @@ class Serve(Benchmark[ServeParameters]):
         return result
 
 
+def _load(record: Record, parameters: ServeParameters) -> ServedLoad:
+    """How the server was loaded, and what was promised."""
+    load, slo = parameters.load, parameters.slo
+    kept = record.facts.get("slo")
+    server = parameters.server.model_dump(mode="json")
+    kind: dict[str, Any] = {"arrival": "poisson"}  # as a search does
+    traffic = kind | {"slo": slo.model_dump(mode="json") if slo is not None else None, "search": True}
+    if load is not None:
+        given = load.model_dump(mode="json", exclude_none=True)
+        kind = {key: value for key, value in given.items() if key not in AMOUNTS}
+        traffic = {key: value for key, value in given.items() if key not in LENGTHS}
+    asked = parameters.requests.model_dump(mode="json", exclude_none=True)
+    own = parameters.model_dump(mode="json", include={"model", "scale", "precision", "wire", "requests"})
+    case = record.case
+    setting = [case.benchmark, case.target, case.ranks, own | {"server": server}, kind]
+    return ServedLoad(
+        loop=str(record.facts.get("loop") or (load.loop if load is not None else "open")),
+        server=str(server.get("url") or ""),
+        users=load.users if load is not None else None,
+        rate=load.rate if load is not None else None,
+        samples=parameters.wanted.samples.highest or 1,
+        is_shared_memory=parameters.wire == "kserve-shm",
+        slo={bound.label: bound.limit for bound in slo.bounds} if slo is not None else {},
+        slo_errors=slo.errors if slo is not None else None,
+        slo_met=kept == "held" if isinstance(kept, str) else None,
+        slo_missed_because=kept.removeprefix("missed: ") if isinstance(kept, str) and kept != "held" else "",
+        kind=kind,
+        traffic=traffic,
+        requests={name: value for name, value in asked.items() if USUAL_REQUESTS.get(name) != value},
+        setting=json.dumps(setting, sort_keys=True, default=str),
+    )
+
+
+def _check_price(instance: str | None) -> None:
+    if instance is None:
+        return
+    try:
+        price_of(instance)
+    except InputError as error:
+        raise error.within("", key="instance") from None
+
+
 def _check_model(model: str, is_local: bool) -> None:
     if not is_reference(model):
         find_model(model, allow_import=False)
     elif not is_local:
-        raise InputError(
-            f"model '{model}' would import code, which a job from the network may not do; name a model of the zoo"
-        )
+        message = f"model '{model}' would import code, which a job from the network may not do; name a model of the zoo"
+        raise InputError("not-from-network", message, key="model", value=model)
 
 
 def _check_form(parameters: ServeParameters, server: type[Server]) -> None:
     form, wire = parameters.requests.read_by_server, parameters.chosen_wire
     if parameters.requests.form != "tensors" and not wire.startswith("kserve"):
-        raise InputError(
-            f"requests.form = {parameters.requests.form} is not for {wire}, which takes prompts: leave it out"
-        )
+        message = f"requests.form = {parameters.requests.form} is not for {wire}, which takes prompts: leave it out"
+        raise InputError("key-does-not-apply", message, key="requests.form", value=parameters.requests.form)
     if form is not None and form not in server.reads:
-        raise InputError(f"server '{server.name}' takes tensors, no {form}: set requests.processing to client")
+        message = f"server '{server.name}' takes tensors, no {form}: set requests.processing to client"
+        raise InputError("form-not-taken", message, key="requests.processing", value="server", suggestion="client")
     if form == "image" and wire == "kserve-json":
-        raise InputError("pictures do not travel as JSON: set wire to kserve-binary or kserve-grpc")
+        message = "pictures do not travel as JSON: set wire to kserve-binary or kserve-grpc"
+        raise InputError("needs-binary-wire", message, key="wire", value=wire, suggestion="kserve-binary")
 
 
 def _check_shared(parameters: ServeParameters, address: str) -> None:
@@ -138,16 +204,19 @@ def _check_shared(parameters: ServeParameters, address: str) -> None:
         f"server.host = {address}": not is_of_this_machine_alone(address),
     }
     for name in (name for name, is_there in wrong.items() if is_there):
-        raise InputError(f"{name} does not go with wire kserve-shm, whose tensors do not travel: use kserve-binary")
+        message = f"{name} does not go with wire kserve-shm, whose tensors do not travel: use kserve-binary"
+        key = name.partition(" ")[0]
+        raise InputError("conflicting-keys", message, key=key, suggestion="wire: kserve-binary")
 
 
 def _check_promise(parameters: ServeParameters) -> None:
     is_streamed = parameters.requests.stream and parameters.chosen_wire.startswith("openai")
     if parameters.slo is not None and parameters.slo.is_about_tokens and not is_streamed:
-        raise InputError(
+        message = (
             "slo.first_token and slo.between_tokens need answers that come token by token: set wire to openai-chat or "
-            "openai-completions and leave requests.stream on, or promise a latency like {p99: 100ms}"
+            "openai-completions and leave requests.stream on, or set a latency objective like {p99: 100ms}"
         )
+        raise InputError("needs-streamed-answers", message, key="slo")
 
 
 def _check_files(parameters: ServeParameters, is_local: bool) -> None:
@@ -155,10 +224,12 @@ def _check_files(parameters: ServeParameters, is_local: bool) -> None:
     named["load.file"] = parameters.load.file if parameters.load is not None else None
     for name, path in named.items():
         if path is not None and not is_local:
-            raise InputError(f"{name}: files are not taken from the network; leave it out")
+            message = f"{name}: files are not taken from the network; leave it out"
+            raise InputError("not-from-network", message, key=name, value=str(path))
         is_folder = name == "requests.dataset" and parameters.requests.form == "image"
         if path is not None and not (path.is_dir() if is_folder else path.is_file()):
-            raise InputError(f"{name} = {path}: there is no such {'folder' if is_folder else 'file'}")
+            kind = "folder" if is_folder else "file"
+            raise InputError(f"missing-{kind}", f"{name} = {path}: there is no such {kind}", key=name, value=str(path))
     if parameters.load is not None and parameters.load.arrival == "trace":
         require_known(parameters.load.recorded(), parameters.requests.distinct)
 
@@ -167,21 +238,23 @@ def _check_clients(clients: ClientParameters, address: str, is_local: bool) -> N
     if not clients.hosts:
         return
     if not is_local:
-        raise InputError("clients.hosts enters other hosts, which a job from the network may not do; leave it out")
+        message = "clients.hosts enters other hosts, which a job from the network may not do; leave it out"
+        raise InputError("not-from-network", message, key="clients.hosts", value=list(clients.hosts))
     if set(clients.hosts) != {LOCAL} and not is_for_others(address):
-        raise InputError(
+        message = (
             f"the server would listen at {address}, where clients.hosts do not reach it: set server.host to the one "
             "address of this machine that they reach (embedded and url alone can be asked from other hosts)"
         )
+        raise InputError("unreachable-address", message, key="server.host", value=address)
 
 
 def _check_cable(parameters: ServeParameters, server: type[Server]) -> None:
     if "host" not in server.Settings.model_fields:
-        raise InputError(
-            f"network_by = tc needs a server that is told where to listen, not '{server.name}'; use client"
-        )
+        message = f"network_by = tc needs a server whose address can be set, not '{server.name}'; use client"
+        raise InputError("needs-server-address", message, key="load.network_by", value="tc", suggestion="client")
     if parameters.clients.hosts:
-        raise InputError("network_by = tc puts the server where clients.hosts do not reach it; use one of the two")
+        message = "network_by = tc puts the server where clients.hosts do not reach it; use one of the two"
+        raise InputError("conflicting-keys", message, key="load.network_by", value="tc")
 
 
 def _fixed(session: Session, load: LoadParameters) -> Result:
@@ -191,10 +264,10 @@ def _fixed(session: Session, load: LoadParameters) -> Result:
     quality.require_delivered(trace, load.loop)
     _refuse_nothing(trace)
     slo = session.parameters.slo
-    result = Result(measurements=[*findings.traffic(trace, slo), *findings.details(trace)])
+    result = Result(measurements=[*trace_metrics.traffic(trace, slo), *trace_metrics.details(trace)])
     result.doubts = [*quality.doubts(trace, load.loop, session.ceiling), *_failures(trace)]
     if load.loop != "open":  # where the rate is a finding, not a choice
-        result.doubts += quality.imprecise(result.measurements)
+        result.doubts += trace_metrics.imprecise(result.measurements)
     result.facts["loop"] = load.loop
     result.facts |= _by_host(session, trace)
     if load.loop == "closed":
@@ -223,7 +296,7 @@ def _searched(session: Session) -> Result:
         trace = session.send(load, f"measuring at {safe:.4g}/s", is_measured=True)
     _refuse_nothing(trace)
     verdict = slo.judge(trace)
-    result = Result(measurements=[_capacity(found), *findings.traffic(trace, slo), *findings.details(trace)])
+    result = Result(measurements=[_capacity(found), *trace_metrics.traffic(trace, slo), *trace_metrics.details(trace)])
     result.measurements += [one for _, tried in sorted(points.items()) for one in tried]
     result.doubts = [*quality.doubts(trace, "open", session.ceiling), *_failures(trace), *_search_doubts(found)]
     result.doubts += _undelivered(trace)
@@ -262,10 +335,10 @@ def _search(session: Session, slo: Slo, points: dict[float, list[Measurement]]) 
         trace = session.send(load, f"trying {rate:.4g}/s")
         kept = trace.after(extra)
         verdict = slo.judge(kept)
-        points[round(rate, 3)] = findings.traffic(kept, slo, at={"rate": round(rate, 3)})
+        points[round(rate, 3)] = trace_metrics.traffic(kept, slo, at={"rate": round(rate, 3)})
         limited = "" if quality.delivered(trace) >= quality.LEAST_DELIVERED else quality.why_late(trace)
         missed = min(1.0, verdict.used * (1.0 - slo.share)) * len(kept)
-        answered = int(trace.ok.sum()) / findings.seconds_of(trace)
+        answered = int(trace.ok.sum()) / trace_metrics.seconds_of(trace)
         return Trial(rate, len(kept), missed, answered, verdict.holds, verdict.reason, limited)
 
     limit = slo.bounds[-1].limit if slo.bounds else slo.first_token or slo.between_tokens or 1.0
@@ -333,7 +406,7 @@ def _failures(trace: Trace) -> list[Doubt]:
 
 def _add_use(result: Result, parameters: ServeParameters, use: Use, trace: Trace) -> None:
     """What the load took of the machine, and energy, CO2 and cost of a request; each only where it is known."""
-    answered, seconds = int(trace.ok.sum()), findings.seconds_of(trace)
+    answered, seconds = int(trace.ok.sum()), trace_metrics.seconds_of(trace)
     found = use.measurements(seconds)
     if use.joules is not None and seconds >= ENERGY_SECONDS:
         joules = use.joules / answered
@@ -347,7 +420,7 @@ def _add_use(result: Result, parameters: ServeParameters, use: Use, trace: Trace
         price, basis = known.per_device, f"{known.instance}: {known.basis}"
     if price is not None:
         found.append(Measurement.of_value(metrics.COST, price / 3600.0 * seconds / answered * 1000.0))
-        result.facts["price"] = f"{price:g} USD per hour ({basis})"
+        result.facts |= {"price": f"{price:g} USD per hour ({basis})", "price_basis": basis}
     result.measurements += found
     result.doubts += use.doubts()
     result.facts["conditions"] = use.conditions()

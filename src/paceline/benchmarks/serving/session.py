@@ -12,24 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from paceline.benchmarks.serving import findings, metrics
+from paceline.benchmarks.serving import metrics, trace_metrics
 from paceline.benchmarks.serving.answers import Answers
-from paceline.benchmarks.serving.load.cable import Cable, connected
-from paceline.benchmarks.serving.load.calibrate import Ceiling, Kind, calibrate
-from paceline.benchmarks.serving.load.clients import ClientHosts
-from paceline.benchmarks.serving.load.generator import drive
-from paceline.benchmarks.serving.load.network import link_of
-from paceline.benchmarks.serving.load.parameters import LoadParameters
-from paceline.benchmarks.serving.load.prepared import Prepared
-from paceline.benchmarks.serving.load.trace import Trace
 from paceline.benchmarks.serving.parameters import ServeParameters
-from paceline.benchmarks.serving.place import Place, on_cores
-from paceline.benchmarks.serving.servers import registry
-from paceline.benchmarks.serving.servers.base import Endpoint, Need, Server, ServerFailed
-from paceline.benchmarks.serving.workloads.make import made_requests
+from paceline.benchmarks.serving.requests import made_requests
 from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import CaseError, InputError
 from paceline.core.record import Measurement
+from paceline.load.calibrate import Ceiling, Kind, calibrate
+from paceline.load.clients import ClientHosts
+from paceline.load.cpu_placement import Place, on_cores
+from paceline.load.generator import drive
+from paceline.load.network import Cable, connected, link_of
+from paceline.load.parameters import LoadParameters
+from paceline.load.request import Endpoint, Prepared
+from paceline.load.trace import Trace
+from paceline.servers import registry
+from paceline.servers.base import Need, Server, ServerFailed
 
 STEADY = 0.1  # of the median: an answer this near to the later ones counts as steady
 WARM_UP_USERS = 4
@@ -210,7 +209,7 @@ def _warm_up(session: Session, ready: float) -> None:
         if steady is not None:
             parts["first answer to steady"] = steady
         if trace.ok.any():  # or there is no time in which something was answered
-            session.first_rate = float(trace.ok.sum()) / findings.seconds_of(trace)
+            session.first_rate = float(trace.ok.sum()) / trace_metrics.seconds_of(trace)
     session.cold_start = [
         Measurement.of_value(metrics.COLD_START, seconds, at={"part": part}) for part, seconds in parts.items()
     ]

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from paceline.benchmarks.serving.load.trace import Trace
 from paceline.core.parameters import Parameters
 from paceline.core.quantity import Duration, Fraction, show_duration
+from paceline.load.trace import Trace
 
 _SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
 

@@ -52,24 +52,28 @@ def scratch_file(folder: Path, size: int) -> Iterator[Place]:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse what is no folder."""
+    """Refuse what is not a folder."""
     if not folder.is_dir():
-        what = "is no folder" if folder.exists() else "does not exist"
-        raise InputError(f"folder '{folder}' {what}: name an existing folder on the disk to measure")
+        code, what = ("not-a-folder", "is not a folder") if folder.exists() else ("missing-folder", "does not exist")
+        message = f"folder '{folder}' {what}: name an existing folder on the disk to measure"
+        raise InputError(code, message, key="folder", value=str(folder))
 
 
 def check_raw_device(name: str) -> None:
-    """Refuse what is no block device, or is in use."""
+    """Refuse what is not a block device, or is in use."""
     path = Path(name).resolve()
     try:
         is_block = stat.S_ISBLK(path.stat().st_mode)
     except OSError as error:
-        raise InputError(f"raw_device '{name}' cannot be looked at: {error.strerror}; lsblk lists devices") from None
+        message = f"raw_device '{name}' cannot be inspected: {error.strerror}; lsblk lists devices"
+        raise InputError("missing-device", message, key="raw_device", value=name) from None
     if not is_block:
-        raise InputError(f"raw_device '{name}' is no block device: a file system is measured with --folder")
+        message = f"raw_device '{name}' is not a block device: a file system is measured with --folder"
+        raise InputError("not-a-block-device", message, key="raw_device", value=name)
     used = _use_of(path)
     if used:
-        raise InputError(f"raw_device '{name}' is in use ({used}): only a device that nothing uses is measured")
+        message = f"raw_device '{name}' is in use ({used}): only a device that nothing uses is measured"
+        raise InputError("device-in-use", message, key="raw_device", value=name)
 
 
 @contextmanager
@@ -81,11 +85,13 @@ def raw_device(name: str, size: int, *, writes: bool) -> Iterator[Place]:
         # The kernel refuses this where a file system, a volume or an array holds the device or a part of it.
         descriptor = os.open(path, (os.O_RDWR if writes else os.O_RDONLY) | os.O_EXCL)
     except OSError as error:
-        raise InputError(f"raw_device '{name}' cannot be opened for itself alone: {error.strerror}") from None
+        message = f"raw_device '{name}' cannot be opened for itself alone: {error.strerror}"
+        raise InputError("unreadable-device", message, key="raw_device", value=name) from None
     try:
         whole = os.lseek(descriptor, 0, os.SEEK_END)
         if whole < size:
-            raise InputError(f"raw_device '{name}' has {show_size(whole)}, less than --size {show_size(size)}")
+            message = f"raw_device '{name}' has {show_size(whole)}, less than --size {show_size(size)}"
+            raise InputError("device-too-small", message, key="size", value=size)
         yield Place(str(path), size, f"the first {show_size(size)} of {path}")
     finally:
         os.close(descriptor)
@@ -137,9 +143,8 @@ def _nameless(folder: Path) -> int:
         return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise InputError(
-                f"folder '{folder}' cannot be written to ({error.strerror}): name another with --folder"
-            ) from None
+            message = f"folder '{folder}' cannot be written to ({error.strerror}): name another with --folder"
+            raise InputError("folder-not-writable", message, key="folder", value=str(folder)) from None
     # File systems without such files: it has a name for a moment.
     try:
         descriptor, name = tempfile.mkstemp(prefix="paceline-disk-", dir=folder)

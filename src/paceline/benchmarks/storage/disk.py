@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from paceline.benchmarks import _superbench
 from paceline.benchmarks.micro.metrics import BANDWIDTH, TIME
 from paceline.benchmarks.micro.parameters import MicroParameters
 from paceline.benchmarks.micro.session import MicroSession, Point
@@ -25,11 +26,14 @@ from paceline.benchmarks.storage._place import (
 )
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
+from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported
 from paceline.core.metric import Better, Merge, Metric
+from paceline.core.network import FromNetwork
 from paceline.core.quantity import Duration, Fraction, Size, show_size
-from paceline.core.record import At, Doubt, Measurement, Result
-from paceline.measure.device import CpuDevice
+from paceline.core.record import Doubt, Measurement, Record, Result
+from paceline.core.subject import Alias, At, Description, ShownCeiling, key_word
+from paceline.devices.cpu import CpuDevice
 
 SEQUENTIAL_BLOCK = 1024**2
 RANDOM_BLOCK = 4096
@@ -73,9 +77,9 @@ class DiskParameters(MicroParameters):
     """How operations are handed to the kernel; auto takes the first of them that works here"""
     size: Size = Field(default=256 * 1024**2, ge=1024**2)
     """Bytes of the file"""
-    folder: str | None = None
+    folder: Annotated[str | None, FromNetwork(never="names a folder, and a job has no place outside its own")] = None
     """Folder on the disk to measure; unset takes the user's cache folder. The file in it has no name and stays never"""
-    raw_device: str | None = None
+    raw_device: Annotated[str | None, FromNetwork(never="names a device of the machine")] = None
     """A block device to measure without a file system, like /dev/nvme1n1; nothing may use it"""
     destroy_data: bool = False
     """Allow a writing pattern to overwrite what is on raw_device"""
@@ -110,37 +114,44 @@ class Disk(Benchmark[DiskParameters]):
 
     @classmethod
     def check(cls, parameters: DiskParameters, case: Case) -> None:
-        writes = parameters.pattern not in ("read", "random-read")
         if parameters.raw_device is None:
             if parameters.destroy_data:
-                raise InputError("destroy_data without raw_device: files of others are never touched")
-        elif case.origin == "network":
-            raise InputError("raw_device is not taken from the network: run it on the machine itself")
-        elif parameters.folder is not None:
-            raise InputError(f"raw_device and folder '{parameters.folder}' exclude each other: give one of them")
-        elif writes and not parameters.destroy_data:
-            raise InputError(
-                f"pattern '{parameters.pattern}' overwrites what is on {parameters.raw_device}: add destroy_data: true "
-                "if nothing there is needed, or read only"
-            )
+                message = "destroy_data without raw_device: files of others are never touched"
+                raise InputError("key-does-not-apply", message, key="destroy_data", value=True)
+        else:
+            _check_use_of_device(parameters, parameters.raw_device, case)
         if parameters.engine in WITHOUT_QUEUE and (parameters.depth or 1) > 1:
-            raise InputError(
+            message = (
                 f"depth = {parameters.depth} with engine {parameters.engine}, which has one operation in flight: "
                 "use jobs, io_uring or libaio"
             )
+            raise InputError("conflicting-keys", message, key="depth", value=parameters.depth)
         if parameters.read_share is not None and "mixed" not in parameters.pattern:
-            raise InputError(f"read_share goes with pattern mixed or random-mixed, not '{parameters.pattern}'")
+            message = f"read_share goes with pattern mixed or random-mixed, not '{parameters.pattern}'"
+            raise InputError("key-does-not-apply", message, key="read_share", value=parameters.read_share)
         block = _block_size(parameters)
         if parameters.size // parameters.jobs < block:
-            raise InputError(
+            message = (
                 f"size = {show_size(parameters.size)} is less than a block of {show_size(block)} for each of "
                 f"{parameters.jobs} jobs"
             )
+            raise InputError("too-small", message, key="size", value=parameters.size)
         if case.origin == "local":  # a place that somebody here has typed
             if parameters.folder is not None:
                 check_folder(Path(parameters.folder).expanduser())
             if parameters.raw_device is not None:
                 check_raw_device(parameters.raw_device)
+
+    @classmethod
+    def describe(cls, record: Record, parameters: DiskParameters, environment: Environment) -> Description:
+        said = super().describe(record, parameters, environment)
+        name = f"disk {parameters.pattern}"
+        return said.model_copy(
+            update={
+                "ceilings": (ShownCeiling(kind="storage", name=name, metric="bandwidth"),),
+                "aliases": _superbench_names(record, parameters),
+            }
+        )
 
     def measure(self, parameters: DiskParameters, context: Context) -> Result:
         fio = find_tool("fio", "fio", purpose="reads and writes the disk")
@@ -173,14 +184,51 @@ class Disk(Benchmark[DiskParameters]):
         return result
 
 
+def _superbench_names(record: Record, parameters: DiskParameters) -> dict[str, Alias]:
+    order = "rand" if parameters.pattern.startswith("random") else "seq"
+    kind = parameters.pattern.removeprefix("random-")
+    job = f"{order}_{'readwrite' if kind == 'mixed' else kind}"
+    device = key_word(str(parameters.raw_device or "").rpartition("/")[2]) or "file"
+    block = record.facts.get("block_size")
+    values = {f"{device}_{job}_bs": float(block)} if isinstance(block, int | float) else {}
+    sides: dict[str, At] = {side: {"direction": side} for side in ("read", "write")} if kind == "mixed" else {kind: {}}
+    for side, at in sides.items():
+        start = f"{device}_{job}_{side}"
+        values |= _superbench.means(record, {f"{start}_iops": ("iops", 1.0)}, at)
+        latency = record.measurement("latency", at=at)
+        for name, value in (latency.summary.percentiles if latency else {}).items():
+            if name in ("95", "99", "99.9"):
+                values[f"{start}_lat_ns_{float(name):.1f}"] = value / _superbench.NS
+    return _superbench.alias(record, "disk-benchmark", values, part=job)
+
+
+def _check_use_of_device(parameters: DiskParameters, device: str, case: Case) -> None:
+    """Refuse a raw device from strangers, alongside a folder, and for a pattern that would destroy what is on it."""
+    if case.origin == "network":
+        message = "raw_device is not taken from the network: run it on the machine itself"
+        raise InputError("not-from-network", message, key="raw_device", value=device)
+    if parameters.folder is not None:
+        message = f"raw_device and folder '{parameters.folder}' exclude each other: give one of them"
+        raise InputError("conflicting-keys", message, key="folder", value=parameters.folder)
+    if _writes(parameters) and not parameters.destroy_data:
+        message = (
+            f"pattern '{parameters.pattern}' overwrites what is on {device}: add destroy_data: true "
+            "if nothing there is needed, or read only"
+        )
+        raise InputError("would-destroy-data", message, key="destroy_data", value=False)
+
+
+def _writes(parameters: DiskParameters) -> bool:
+    return parameters.pattern not in ("read", "random-read")
+
+
 def _block_size(parameters: DiskParameters) -> int:
     return parameters.block_size or (RANDOM_BLOCK if parameters.pattern.startswith("random") else SEQUENTIAL_BLOCK)
 
 
 def _place(parameters: DiskParameters) -> AbstractContextManager[Place]:
     if parameters.raw_device is not None:
-        writes = parameters.pattern not in ("read", "random-read")
-        return raw_device(parameters.raw_device, parameters.size, writes=writes)
+        return raw_device(parameters.raw_device, parameters.size, writes=_writes(parameters))
     folder = Path(parameters.folder).expanduser() if parameters.folder else default_folder()
     return scratch_file(folder, parameters.size)
 

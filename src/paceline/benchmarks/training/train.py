@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.benchmarks.graph import capture
 from paceline.benchmarks.model import precision as formats
 from paceline.benchmarks.model.activations import count_kept
 from paceline.benchmarks.model.batch_size import choose_batch_size
@@ -17,12 +16,15 @@ from paceline.benchmarks.model.metrics import COMMON, LOSS, PHASES, StepWork
 from paceline.benchmarks.model.parameters import ModelParameters
 from paceline.benchmarks.model.session import Session, compile_step, open_session
 from paceline.benchmarks.model.tracing import add_trace
+from paceline.benchmarks.model.traffic import counted, training_work
 from paceline.benchmarks.model.uncompiled import Gradients, compare_gradients
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
+from paceline.core.environment import Environment
 from paceline.core.errors import Unsupported
-from paceline.core.record import Measurement, Result
-from paceline.measure.device import Device, open_device
+from paceline.core.record import Measurement, Record, Result
+from paceline.core.subject import Description
+from paceline.devices import Device, open_device
 from paceline.models.base import Batch, ModelSpec
 from paceline.models.user import find_model
 
@@ -47,6 +49,7 @@ class Train(ModelBenchmark[TrainParameters]):
     """Forward, loss, backward and optimizer step of one model."""
 
     name = "train"
+    action = "train"
     category = "training"
     summary = "train a model on synthetic data: throughput, step time, memory, MFU, energy"
     Parameters = TrainParameters
@@ -56,6 +59,11 @@ class Train(ModelBenchmark[TrainParameters]):
     def title(cls, parameters: TrainParameters) -> str:
         words = super().title(parameters)
         return words if parameters.optimizer == "adamw" else f"{words} {parameters.optimizer}"
+
+    @classmethod
+    def describe(cls, record: Record, parameters: TrainParameters, environment: Environment) -> Description:
+        said = super().describe(record, parameters, environment)
+        return said.model_copy(update={"work": counted(training_work, record)})
 
     def measure(self, parameters: TrainParameters, context: Context) -> Result:
         spec = find_model(parameters.model, allow_import=context.case.origin == "local")
@@ -126,9 +134,9 @@ class Trainer:
             )
         else:
             self._optimizer = fused_sgd(list(both.parameters()))
-        self._scaler = torch.amp.GradScaler(session.device.kind, enabled=parameters.precision == "fp16")
+        self._scaler = torch.amp.GradScaler(session.device.torch().type, enabled=parameters.precision == "fp16")
         if ranks.world_size > 1:
-            ids = [session.device.torch()] if session.device.kind == "cuda" else None
+            ids = [session.device.torch()] if session.device.kind.is_accelerator else None
             both = DistributedDataParallel(both, device_ids=ids, gradient_as_bucket_view=True)
 
         def forward(batch: Batch) -> Tensor:
@@ -183,7 +191,7 @@ class Trainer:
             raise Unsupported("graph = true goes with one rank and fp32, tf32, bf16 or fp8: use one of these")
         if not self.session.workload.loss_compiles:
             raise Unsupported(f"the loss of {self.session.spec.name} goes to the host: use graph = false")
-        return capture(self.step)
+        return self.session.device.capture(self.step)
 
     def work(self) -> StepWork:
         """What one step of this rank does."""

@@ -1,19 +1,34 @@
-"""The application: routes behind the guard, and the pages beside them."""
+"""The API of a leader: every route of it, and the application with the guard before and the pages beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
+from fastapi.responses import HTMLResponse
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
 from paceline.benchmarks import registry
+from paceline.core.errors import InputError
+from paceline.core.network import never_taken
 from paceline.core.run import RunRecords
-from paceline.service.api import admin, catalogue, errors, jobs, runs
+from paceline.runner.suite_file import read_yaml, shipped
+from paceline.service import admission, job_store
+from paceline.service.api import documents as d
+from paceline.service.api import errors, submissions, tokens
+from paceline.service.api.errors import Refused, declared, not_found, unavailable
 from paceline.service.api.guard import PREFIX, Door, Guard
-from paceline.service.api.served import Served
 from paceline.service.api.tokens import Tokens
+from paceline.service.engines.base import FollowerState, Progress
+from paceline.service.jobs import JOB_ID, Job, JobRequest, JobState
 from paceline.service.leader import Leader
+from paceline.service.placement import gpu_indices
+from paceline.store.queue import TokenRow
 from paceline.store.store import Store
 from paceline.version import VERSION
 
@@ -21,6 +36,24 @@ DESCRIPTION = """Submit benchmarks to a leader, follow them, and fetch what they
 
 Every request but the one for the leader's health carries `Authorization: Bearer TOKEN`, unless the leader is bound to
 its own machine and nobody has made a token yet."""
+
+JobId = Annotated[str, Path(pattern=JOB_ID)]
+RunId = Annotated[str, Path(pattern=d.RUN_ID)]
+TokenName = Annotated[str, Path(pattern=d.TOKEN_NAME)]
+Cursor = Annotated[str | None, Query(pattern=r"^[0-9]{1,17}_[A-Za-z0-9][A-Za-z0-9-]{0,39}$")]
+After = Annotated[str, Query(pattern=r"^[0-9]{1,9}\.[0-9]{1,9}$")]
+Limit = Annotated[int, Query(ge=1, le=500)]
+States = Annotated[list[JobState] | None, Query()]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_TITLES = 20
+_PAGE = {"description": "A page", "content": {"text/html": {"schema": {"type": "string"}}}}
+# The page has scripts of its own; whatever a name in it may smuggle in, it gets neither the token nor the API.
+_ISOLATED = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; font-src data:; "
+    "frame-ancestors 'self'; sandbox allow-scripts allow-downloads allow-popups"
+)
 
 
 @dataclass(frozen=True)
@@ -52,13 +85,325 @@ def create_app(
         responses=errors.declared(400, 401, 403, 408, 413, 415, 422, 429, 503),
     )
     registry()  # reading every benchmark takes a second, which nobody who submits should wait for
-    served = Served(leader, store, Tokens(store), report)
-    app.state.served = served
+    context = ApiContext(leader, store, Tokens(store), report)
+    app.state.context = context
     errors.install(app)
-    for router in (jobs.router(served), runs.router(served), catalogue.router(), admin.router(served)):
+    for router in (_job_routes(context), _result_routes(context), _catalogue_routes(), _admin_routes(context)):
         app.include_router(router, prefix=PREFIX)
     if pages is not None:
         app.include_router(pages.router, include_in_schema=False)
         door = replace(door, open_paths=door.open_paths | pages.open_paths, sign_in=pages.sign_in)
-    app.add_middleware(Guard, store=store, tokens=served.tokens, door=door)
+    app.add_middleware(Guard, store=store, tokens=context.tokens, door=door)
     return app
+
+
+@dataclass(frozen=True)
+class ApiContext:
+    """A leader, its store, and how a run becomes a page."""
+
+    leader: Leader
+    store: Store
+    tokens: Tokens
+    report: Callable[[RunRecords], str]
+
+    def job(self, job_id: str) -> Job:
+        """A job by its id; the answer says so if there is none."""
+        if self.store.queue.job(job_id) is None:
+            raise not_found("job", job_id)
+        return self.leader.job(job_id)
+
+    def fields(self, job: Job) -> dict[str, Any]:
+        """All that a view of a job may show, of which it takes what it has."""
+        is_active = job.state.is_active
+        return dict(job) | {
+            "run_id": job.run_id,
+            "progress": self.leader.progress(job.id) if is_active else Progress(),
+            "expected_end": self.leader.expected_end(job.id) if is_active else None,
+            "waits_for": "" if is_active else self.leader.why_it_waits(job.id),
+        }
+
+
+def caller_name(request: Request) -> str:
+    """Who asks, as the history and the audit log name them."""
+    caller = request.state.caller
+    return caller.name if caller is not None else ""
+
+
+def note_subject(request: Request, subject: str) -> None:
+    """What a request is about, for the audit log."""
+    request.state.subject = subject
+
+
+def _job_routes(context: ApiContext) -> APIRouter:
+    """Submit, list, look at, stop, read the log."""
+    router = APIRouter(tags=["jobs"])
+    leader, queue = context.leader, context.store.queue
+
+    @router.post("/jobs", status_code=201, responses={200: {"model": d.JobView}, **declared(409)})
+    def submit(sent: JobRequest, request: Request, response: Response) -> d.JobView:
+        """Submit a job. The same id again gives the job that is there, with 200."""
+        note_subject(request, sent.id)
+        if leader.trouble:
+            raise unavailable(leader.trouble)
+        job = submissions.new_job(sent, by=caller_name(request))
+        try:
+            job, is_new = leader.submit(job)
+        except InputError as error:
+            raise Refused.of(error, 409) from None
+        response.status_code = 201 if is_new else 200
+        return view(job)
+
+    @router.get("/jobs")
+    def list_jobs(state: States = None, cursor: Cursor = None, limit: Limit = 100) -> d.JobsPage:
+        """Jobs, the newest first."""
+        page = job_store.list_jobs(context.store, state or (), limit=limit + 1, before=_read_cursor(cursor))
+        summaries = [d.JobSummary.model_validate(context.fields(job)) for job in page[:limit]]
+        following = _cursor(page[limit - 1]) if len(page) > limit else None
+        return d.JobsPage(jobs=summaries, next=following, counts=queue.counts())
+
+    @router.get("/jobs/{job_id}", responses=declared(404))
+    def show_job(job_id: JobId) -> d.JobView:
+        """One job, with its history."""
+        return view(context.job(job_id))
+
+    @router.post("/jobs/{job_id}/cancel", responses=declared(404))
+    def cancel(job_id: JobId, request: Request) -> d.JobView:
+        """Stop a job, whether it waits or runs; one that is over stays as it is."""
+        note_subject(request, job_id)
+        context.job(job_id)
+        return view(leader.cancel(job_id, caller_name(request)))
+
+    @router.get("/jobs/{job_id}/logs", responses=declared(404))
+    def logs(job_id: JobId, after: After = "0.0", limit: Limit = 500) -> d.LogPage:
+        """Lines of its log, after those that were read already."""
+        job = context.job(job_id)
+        attempt, number = (int(part) for part in after.split("."))
+        rows = queue.logs(job_id, (attempt, number), limit)
+        lines = [d.LogLine.model_validate(asdict(row)) for row in rows]
+        following = f"{lines[-1].attempt}.{lines[-1].number}" if lines else after
+        return d.LogPage(lines=lines, next=following, is_over=job.state.is_final and len(lines) < limit)
+
+    def view(job: Job) -> d.JobView:
+        history = [d.HistoryEntry(at=row.at, kind=row.kind, details=row.document) for row in queue.events(job.id)]
+        return d.JobView.model_validate(context.fields(job) | {"history": history})
+
+    return router
+
+
+def _cursor(job: Job) -> str:
+    return f"{(job.submitted_at - _EPOCH) // _MICROSECOND}_{job.id}"
+
+
+def _read_cursor(cursor: str | None) -> tuple[datetime, str] | None:
+    if cursor is None:
+        return None
+    at, _, job_id = cursor.partition("_")
+    try:
+        return _EPOCH + int(at) * _MICROSECOND, job_id
+    except OverflowError:
+        message = f"cursor = {cursor} is not one that an earlier page has given"
+        raise InputError("invalid-cursor", message, key="cursor", value=cursor) from None
+
+
+def _result_routes(context: ApiContext) -> APIRouter:
+    """Runs, their records, their reports; and the machines that they come from."""
+    router = APIRouter(tags=["results"])
+    store, leader = context.store, context.leader
+
+    @router.get("/runs")
+    def list_runs(limit: Annotated[int, Query(ge=1, le=500)] = 50) -> d.RunsPage:
+        """Runs, the newest first, whether a job made them or not."""
+        return d.RunsPage(runs=[d.RunSummary(**row.model_dump()) for row in store.runs(limit)])
+
+    @router.get("/runs/{run_id}", responses={200: {"model": d.RunView}, **declared(404)}, response_model=None)
+    def show_run(run_id: RunId, samples: bool = False) -> Response:
+        """One run with its records; `last` is the newest."""
+        records = load(run_id)
+        left_out = {} if samples else {"measurements": {"__all__": {"samples"}}}
+        view = d.RunView(
+            run=records.run.model_dump(mode="json"),
+            records=[record.model_dump(mode="json", exclude=left_out) for record in records.records],
+        )
+        return Response(view.model_dump_json(), media_type="application/json")
+
+    @router.get("/runs/{run_id}/report", response_class=Response, responses={200: _PAGE, **declared(404)})
+    def report(run_id: RunId) -> HTMLResponse:
+        """The run as a page that needs nothing else."""
+        return HTMLResponse(context.report(load(run_id)), headers={"Content-Security-Policy": _ISOLATED})
+
+    @router.get("/followers")
+    def followers() -> d.FollowersPage:
+        """The machines, and what they are doing."""
+        here = {state.id: state for state in leader.followers()}
+        seen = {row.id: FollowerState.model_validate(row.document) for row in store.queue.followers()}
+        gone = [state for name, state in seen.items() if name not in here]
+        active = job_store.list_jobs(store, job_store.ACTIVE)
+        views = [_follower(state, present=True, jobs=_busy(state.id, active)) for state in here.values()]
+        return d.FollowersPage(followers=[*views, *(_follower(state, present=False, jobs=[]) for state in gone)])
+
+    def load(run_id: str) -> RunRecords:
+        try:
+            return store.load(store.find_run(run_id))
+        except InputError:
+            raise not_found("run", run_id) from None
+
+    def _busy(follower: str, active: list[Job]) -> list[d.Busy]:
+        return [
+            d.Busy(
+                job=job.id,
+                name=job.name,
+                state=job.state,
+                since=job.state_at,
+                devices=gpu_indices(job.devices[job.followers.index(follower)]),
+                expected_end=leader.expected_end(job.id),
+            )
+            for job in active
+            if follower in job.followers
+        ]
+
+    return router
+
+
+def _follower(state: FollowerState, *, present: bool, jobs: list[d.Busy]) -> d.FollowerView:
+    return d.FollowerView(**state.model_dump(exclude={"machine"}), present=present, jobs=jobs)
+
+
+def _catalogue_routes() -> APIRouter:
+    """What a job can name, and what is wrong with a suite as somebody types it."""
+    router = APIRouter(tags=["catalogue"])
+
+    @router.get("/benchmarks")
+    def benchmarks() -> d.BenchmarksPage:
+        """What a case can be, with the schema of its parameters."""
+        return d.BenchmarksPage(benchmarks=list(_benchmarks()))
+
+    @router.get("/suites")
+    def suites() -> d.SuitesPage:
+        """Suites that ship with Paceline, and those of other packages here."""
+        return d.SuitesPage(suites=list(_suites()))
+
+    @router.post("/validate")
+    def validate(sent: d.ValidateSent) -> d.SuiteValidation:
+        """Whether a suite would be taken, and what is wrong with it, entry by entry."""
+        try:
+            document = _document(sent)
+        except InputError as error:
+            return _validation([error], [])
+        problems, cases = submissions.problems(document, sent.overrides, sent.needs)
+        return _validation(problems, [case.title or case.benchmark for case in cases])
+
+    return router
+
+
+def _document(sent: d.ValidateSent) -> dict[str, Any]:
+    if (sent.suite is None) == (sent.text is None):
+        raise InputError("not-one-suite", "give the suite either as 'suite' or, as YAML, as 'text'", key="suite")
+    if sent.suite is not None:
+        return submissions.document_of(sent.suite)
+    admission.check_yaml(sent.text or "")
+    document = read_yaml(sent.text or "", "the suite")
+    if not isinstance(document, dict):
+        raise InputError("not-a-suite", "a suite is a mapping with 'name' and 'cases'")
+    return document
+
+
+def _validation(problems: list[InputError], titles: list[str]) -> d.SuiteValidation:
+    views = [
+        d.ProblemView(
+            code=one.code,
+            message=submissions.message_of(one),
+            case=one.case,
+            key=one.key,
+            suggestion=one.suggestion,
+        )
+        for one in problems
+    ]
+    return d.SuiteValidation(ok=not problems, problems=views, cases=len(titles), titles=titles[:_TITLES])
+
+
+@lru_cache(maxsize=1)
+def _benchmarks() -> tuple[d.BenchmarkView, ...]:
+    return tuple(
+        d.BenchmarkView(
+            name=name,
+            summary=benchmark.summary,
+            category=benchmark.category,
+            primary=benchmark.primary,
+            metrics=[metric.model_dump(mode="json") for metric in benchmark.metrics],
+            parameters=benchmark.Parameters.model_json_schema(schema_generator=_Schema),
+            refused=never_taken(benchmark.Parameters),
+        )
+        for name, benchmark in sorted(registry().entries.items())
+    )
+
+
+@lru_cache(maxsize=1)
+def _suites() -> tuple[d.SuiteView, ...]:
+    documents = {name: submissions.document_of(name) for name in sorted(shipped())}
+    return tuple(
+        d.SuiteView(name=name, description=str(document.get("description", "")), suite=document)
+        for name, document in documents.items()
+    )
+
+
+class _Schema(GenerateJsonSchema):
+    """A type that cannot be described takes anything."""
+
+    def handle_invalid_for_json_schema(self, schema: core_schema.CoreSchema, error_info: str) -> JsonSchemaValue:
+        return {}
+
+
+def _admin_routes(context: ApiContext) -> APIRouter:
+    """The leader's health, its tokens, who did what."""
+    router = APIRouter(tags=["administration"])
+    queue = context.store.queue
+
+    @router.get("/health")
+    def health() -> d.Health:
+        """Whether the leader takes jobs; anybody may ask."""
+        if context.leader.trouble:
+            raise unavailable("the leader takes no jobs just now")  # not why: anybody may ask
+        return d.Health(status="ok")
+
+    @router.get("/tokens")
+    def list_tokens() -> d.TokensPage:
+        """Whose tokens there are."""
+        return d.TokensPage(tokens=[_token_view(row) for row in queue.tokens()])
+
+    @router.post("/tokens", status_code=201)
+    def create_token(sent: d.TokenSent, request: Request) -> d.TokenMade:
+        """Make a token, in place of an earlier one of this name; it is shown this once."""
+        note_subject(request, sent.name)
+        lasts = timedelta(days=sent.days) if sent.days is not None else None
+        token, row = tokens.make(sent.name, tokens.Scope.of(sent.scope), lasts)
+        with queue.writing(f"make token '{sent.name}'") as writing:
+            writing.put_token(row)
+        context.tokens.forget()
+        return d.TokenMade(**_token_view(row).model_dump(), token=token)
+
+    @router.delete("/tokens/{name}", status_code=204, responses=declared(404))
+    def revoke_token(name: TokenName, request: Request) -> None:
+        """Revoke a token, from this moment on."""
+        note_subject(request, name)
+        with queue.writing(f"revoke token '{name}'") as writing:
+            existed = writing.revoke_token(name)
+        context.tokens.forget()
+        if not existed:
+            raise not_found("token", name)
+
+    @router.get("/audit")
+    def audit(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> d.AuditPage:
+        """Who did what, the newest first."""
+        return d.AuditPage(entries=[d.AuditEntry(**asdict(row)) for row in queue.audited(limit)])
+
+    return router
+
+
+def _token_view(row: TokenRow) -> d.TokenView:
+    return d.TokenView(
+        name=row.name,
+        scopes=row.scopes,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        state="expired" if tokens.has_expired(row, datetime.now(UTC)) else "valid",
+    )

@@ -5,47 +5,19 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
+from pydantic import BaseModel, Field, JsonValue, StringConstraints
 
 from paceline.core.run import RunStatus
 from paceline.service.engines.base import Progress
-from paceline.service.jobs import Job, JobFailure, JobState, MachineNeeds
+from paceline.service.jobs import JobFailure, JobState, MachineNeeds, StrictModel
 
-JOB_ID = r"^[A-Za-z0-9][A-Za-z0-9-]{0,39}$"
 RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 TOKEN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
 
-JobId = Annotated[str, StringConstraints(pattern=JOB_ID)]
-Tag = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,63}$")]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
-class Sent(BaseModel):
-    """Base of what is sent: an unknown key is a mistake."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class SuiteSent(Sent):
-    """A suite, and where it is to run."""
-
-    suite: dict[str, JsonValue] | Name = Field(description="The suite itself, or the name of one, or of a benchmark")
-    overrides: dict[str, JsonValue] = Field(default={}, description="Parameters to change in every case that has them")
-    needs: MachineNeeds = MachineNeeds()
-
-
-class JobSent(SuiteSent):
-    """A job to run."""
-
-    id: JobId = Field(description="Made by the one who sends it: the same id again submits nothing new")
-    priority: int = Field(default=0, ge=-100, le=100, strict=True)
-    tags: tuple[Tag, ...] = Field(default=(), max_length=16)
-    only: tuple[Name, ...] = Field(
-        default=(), max_length=64, description="Of the suite, the cases whose name has all words of one of these"
-    )
-
-
-class ValidateSent(Sent):
+class ValidateSent(StrictModel):
     """A suite as somebody types it."""
 
     suite: dict[str, JsonValue] | Name | None = None
@@ -54,7 +26,7 @@ class ValidateSent(Sent):
     needs: MachineNeeds = MachineNeeds()
 
 
-class TokenSent(Sent):
+class TokenSent(StrictModel):
     """A token to make."""
 
     name: Annotated[str, StringConstraints(pattern=TOKEN_NAME)]
@@ -224,13 +196,14 @@ class SuitesPage(BaseModel):
 class ProblemView(BaseModel):
     """One thing that is wrong with a suite."""
 
+    code: str = Field(description="What is wrong, for programs: words joined by hyphens")
     message: str
     case: int | None = Field(description="Which entry, from 1; null for the suite as a whole")
     key: str | None
     suggestion: str | None = Field(description="The nearest known key or name")
 
 
-class Verdict(BaseModel):
+class SuiteValidation(BaseModel):
     """Whether a suite would be taken."""
 
     ok: bool
@@ -281,14 +254,3 @@ class Health(BaseModel):
     """Whether the leader takes jobs."""
 
     status: Literal["ok"]
-
-
-def summary_of(job: Job, progress: Progress, expected_end: datetime | None, waits_for: str) -> dict[str, Any]:
-    """What a list shows of a job."""
-    fields = set(JobSummary.model_fields) & set(Job.model_fields)
-    return {name: getattr(job, name) for name in fields} | {
-        "run_id": job.run_id,
-        "progress": progress,
-        "expected_end": expected_end,
-        "waits_for": waits_for,
-    }

@@ -1,13 +1,15 @@
-"""One shape for everything that goes wrong: what, for programs; a message and what to do, for people."""
+"""One shape for everything that goes wrong: a code and fields for programs; a message and what to do for people."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Mapping
+from typing import Any, Self
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from paceline.core.errors import InputError, PacelineError, StoreError
@@ -19,9 +21,13 @@ class ErrorDetail(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    what: str  # a word for programs
-    message: str
+    code: str = Field(description="What is wrong, for programs: words joined by hyphens")
+    message: str = Field(description="What is wrong, for people")
     remedy: str | None = None
+    case: int | None = Field(default=None, description="Which case of the suite, from 1")
+    key: str | None = Field(default=None, description="The parameter, as it is written in a suite")
+    value: str | int | float | bool | None = Field(default=None, description="What it was given")
+    suggestion: str | None = Field(default=None, description="What was most likely meant")
 
 
 class ErrorBody(BaseModel):
@@ -36,19 +42,39 @@ class Refused(PacelineError):
     """An answer with a status of its own."""
 
     def __init__(
-        self, status: int, what: str, message: str, remedy: str | None = None, headers: dict[str, str] | None = None
+        self,
+        status: int,
+        code: str,
+        message: str,
+        remedy: str | None = None,
+        headers: dict[str, str] | None = None,
+        fields: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.what = what
+        self.code = code
         self.remedy = remedy
         self.headers = headers or {}
+        self._fields = fields or {}
+
+    @classmethod
+    def of(cls, error: InputError, status: int = 422) -> Self:
+        """The answer to input that was refused, with what is known of it."""
+        fields = {"case": error.case, "key": error.key, "value": _plain(error.value), "suggestion": error.suggestion}
+        return cls(status, error.code, str(error), fields=fields)
 
     @property
     def document(self) -> dict[str, Any]:
         """The body of the answer."""
-        detail = ErrorDetail(what=self.what, message=str(self), remedy=self.remedy)
+        detail = ErrorDetail(code=self.code, message=str(self), remedy=self.remedy, **self._fields)
         return ErrorBody(error=detail).model_dump(exclude_none=True)
+
+
+def _plain(value: object) -> str | int | float | bool | None:
+    """What JSON has a form for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float | bool) else None
 
 
 NOT_FOUND = "not-found"
@@ -92,7 +118,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(InputError)
     async def input_refused(_: Request, error: InputError) -> JSONResponse:
-        return answer(Refused(422, "refused", str(error)))
+        return answer(Refused.of(error))
 
     @app.exception_handler(StoreError)
     async def no_store(_: Request, error: StoreError) -> JSONResponse:
@@ -127,8 +153,9 @@ def _explained(error: RequestValidationError) -> Refused:
     message = in_words(first)
     if first["type"] == "json_invalid":
         return Refused(400, "unreadable", f"the body is not JSON: {first.get('ctx', {}).get('error', message)}")
+    code = "invalid-value"
     if first["type"] == "extra_forbidden":
-        message = "is not known here"
+        code, message = "unknown-key", "is not known here"
     elif first["type"] == "missing":
-        message = "is missing"
-    return Refused(422, "refused", f"'{place}': {message}" if place else message)
+        code, message = "missing-key", "is missing"
+    return Refused(422, code, f"'{place}': {message}" if place else message, fields={"key": place or None})

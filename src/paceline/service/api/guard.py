@@ -10,7 +10,9 @@ import ipaddress
 import json
 import logging
 import re
-from collections.abc import Mapping
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.cookies import CookieError, SimpleCookie
@@ -22,7 +24,6 @@ from starlette.types import Scope as AsgiScope
 
 from paceline.core.errors import StoreError
 from paceline.service.api.errors import Refused, answer, defect, unavailable
-from paceline.service.api.limits import Buckets, Limits
 from paceline.service.api.tokens import LOCAL, Caller, Scope, Tokens
 from paceline.store.queue import AuditRow
 from paceline.store.store import Store
@@ -36,8 +37,42 @@ _SUBMIT = re.compile(rf"{PREFIX}/(jobs|jobs/[^/]+/cancel|validate)")
 _NOT_AUDITED = (f"{PREFIX}/validate", "/submit/check")  # they change nothing, and are asked with every letter typed
 _JSON = "application/json"
 _FORM = "application/x-www-form-urlencoded"
+_MOST_KEYS = 10_000
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one who asks may use."""
+
+    rate: float = 100.0  # requests per second
+    burst: int = 500
+    failures: float = 2.0  # per second and address, of requests with a wrong token or none
+    failure_burst: int = 20
+    body: int = 1 << 20  # bytes
+    body_seconds: float = 30.0  # for a body to arrive
+
+
+class Buckets:
+    """One bucket for each who asks; those who have not asked for long are forgotten first."""
+
+    def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = rate
+        self._burst = float(burst)
+        self._clock = clock
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()  # what is left, and when that was so
+
+    def take(self, key: str, count: float = 1.0) -> float:
+        """Take one; 0 if there was one, otherwise the seconds until there will be. Taking none only asks."""
+        now = self._clock()
+        level, at = self._levels.pop(key, (self._burst, now))
+        level = min(self._burst, level + (now - at) * self._rate)
+        enough = level >= 1.0
+        self._levels[key] = (level - count if enough else level, now)
+        if len(self._levels) > _MOST_KEYS:
+            self._levels.popitem(last=False)
+        return 0.0 if enough else (1.0 - level) / self._rate
 
 
 def needed(method: str, path: str) -> Scope:
@@ -56,7 +91,7 @@ class Door:
 
     is_local: bool  # bound to this machine alone: without tokens, whoever sits here may do everything
     limits: Limits = field(default_factory=Limits)
-    open_paths: frozenset[str] = frozenset()  # beside the health of the leader
+    open_paths: frozenset[str] = frozenset()  # in addition to the health of the leader
     sign_in: str = ""  # the page that a browser without a token is sent to
 
 
@@ -219,7 +254,7 @@ class Guard:
     async def _note_refusal(self, asked: _Asked, refused: Refused) -> None:
         """Who was not let in, and which writes were refused; those who ask too often would fill the store."""
         if refused.status in (401, 403) or (asked.is_write and refused.status not in (429, 503)):
-            await self._note(asked, f"{refused.status} {refused.what}")
+            await self._note(asked, f"{refused.status} {refused.code}")
 
     async def _note(self, asked: _Asked, outcome: str) -> None:
         who = asked.caller.name if asked.caller else asked.address
@@ -310,12 +345,12 @@ def _harden(headers: MutableHeaders, path: str) -> None:
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
     """The body once more, for the route; after it, whatever comes."""
-    is_told = False
+    is_replayed = False
 
     async def replay() -> Message:
-        nonlocal is_told
-        if not is_told:
-            is_told = True
+        nonlocal is_replayed
+        if not is_replayed:
+            is_replayed = True
             return {"type": "http.request", "body": body, "more_body": False}
         return await receive()
 

@@ -44,7 +44,8 @@ class Scope(IntEnum):
         try:
             return cls[word.upper()]
         except KeyError:
-            raise InputError(f"unknown scope '{word}': known are read, submit, admin") from None
+            message = f"unknown scope '{word}': known are read, submit, admin"
+            raise InputError("unknown-scope", message, key="scope", value=word) from None
 
 
 @dataclass(frozen=True)
@@ -72,17 +73,19 @@ def make(name: str, scope: Scope, lasts: timedelta | None, now: datetime | None 
 def row_of(token: str, name: str, scope: Scope, lasts: timedelta | None, now: datetime | None = None) -> TokenRow:
     """What is kept of a token."""
     if not NAME.fullmatch(name):
-        raise InputError(f"a token cannot be called '{name}': letters, digits, . _ @ and -, at most 64")
+        message = f"a token cannot be called '{name}': letters, digits, . _ @ and -, at most 64"
+        raise InputError("invalid-token-name", message, key="name", value=name)
     if len(token) < SHORTEST:
-        raise InputError(f"the token has {len(token)} letters, which can be guessed: give at least {SHORTEST}")
+        message = f"the token has {len(token)} characters, which can be guessed: give at least {SHORTEST}"
+        raise InputError("token-too-short", message, key="token")
     now = now or datetime.now(UTC)
     return TokenRow(name, digest(token), (scope.word,), now, now + lasts if lasts is not None else None)
 
 
 def find(rows: Iterable[TokenRow], token: str, now: datetime) -> TokenRow | None:
     """Whose token it is, if it holds."""
-    found = _whose(rows, token)
-    return None if found is None or has_expired(found, now) else found
+    row = _whose(rows, token)
+    return None if row is None or has_expired(row, now) else row
 
 
 def has_expired(row: TokenRow, now: datetime) -> bool:
@@ -91,7 +94,7 @@ def has_expired(row: TokenRow, now: datetime) -> bool:
 
 
 @dataclass(frozen=True)
-class Standing:
+class TokenStatus:
     """A token, and whether it still holds."""
 
     name: str
@@ -100,27 +103,27 @@ class Standing:
     row: TokenRow | None  # None of one that was revoked: it is forgotten but for the audit log
 
 
-def standings(rows: Iterable[TokenRow], audited: Iterable[AuditRow], now: datetime) -> list[Standing]:
+def token_statuses(rows: Iterable[TokenRow], audited: Iterable[AuditRow], now: datetime) -> list[TokenStatus]:
     """All tokens that are kept, then those that were revoked, as far as `audited` tells, the newest first."""
-    found: dict[str, Standing] = {}
+    statuses: dict[str, TokenStatus] = {}
     for row in rows:
         if has_expired(row, now):
-            found[row.name] = Standing(row.name, "expired", row.expires_at, row)
+            statuses[row.name] = TokenStatus(row.name, "expired", row.expires_at, row)
         else:
-            found[row.name] = Standing(row.name, "valid", None, row)
+            statuses[row.name] = TokenStatus(row.name, "valid", None, row)
     for entry in audited:
         if _REVOKED.fullmatch(entry.what) and entry.outcome in _DONE:
-            found.setdefault(entry.subject, Standing(entry.subject, "revoked", entry.at, None))
-    return list(found.values())
+            statuses.setdefault(entry.subject, TokenStatus(entry.subject, "revoked", entry.at, None))
+    return list(statuses.values())
 
 
 def _whose(rows: Iterable[TokenRow], token: str) -> TokenRow | None:
     """Every row is looked at, so that the time it takes tells nothing."""
-    wanted, found = digest(token), None
+    wanted, owner = digest(token), None
     for row in rows:
         if hmac.compare_digest(row.digest, wanted):
-            found = row
-    return found
+            owner = row
+    return owner
 
 
 class Tokens:

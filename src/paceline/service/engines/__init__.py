@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.core.errors import unknown
+from paceline.core.registry import Kind
 from paceline.service.engines.base import Engine
-
-NAMES = ("local", "ray", "slurm")
 
 
 @dataclass(frozen=True)
@@ -24,18 +23,17 @@ class EngineOptions:
     shared: Path | None = None  # that all nodes of Slurm see; None is within the leader's own
 
 
+@dataclass(frozen=True)
+class EngineKind:
+    """A way of having followers: its name, and what makes it."""
+
+    name: str
+    make: Callable[[EngineOptions], Engine]
+
+
+ENGINES: Kind[EngineKind] = Kind("engine", "service.engines", EngineKind, others_folder="engines")
+
+
 def make(name: str, options: EngineOptions) -> Engine:
     """The engine of this name."""
-    if name == "local":
-        from paceline.service.engines.local import LocalEngine
-
-        return LocalEngine(options.folder / "follower", options.labels)
-    if name == "ray":
-        from paceline.service.engines.ray import RayEngine
-
-        return RayEngine(options)
-    if name == "slurm":
-        from paceline.service.engines.slurm import SlurmEngine
-
-        return SlurmEngine(options)
-    raise unknown("engine", name, NAMES)
+    return ENGINES.get(name).make(options)

@@ -10,19 +10,17 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from paceline.core.record import Record
 from paceline.core.run import Run
-from paceline.service.jobs import JobFailure
+from paceline.service.jobs import JobFailure, StrictModel
 
 Attempt = tuple[str, int]  # job, number of the attempt
 
 
-class FollowerState(BaseModel):
+class FollowerState(StrictModel):
     """What a follower is and has, as the scheduler and people see it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     host: str
@@ -37,25 +35,21 @@ class FollowerState(BaseModel):
     draining: bool = False  # finishes what it has and takes nothing new
 
 
-class Meeting(BaseModel):
+class Meeting(StrictModel):
     """Where a follower of a gang waits for the first one, and the word by which it knows it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     address: str
     port: int
     secret: str
 
 
-class Assignment(BaseModel):
+class Assignment(StrictModel):
     """One attempt at a job, for one follower.
 
     The followers of a gang are alike. All but the first begin, and say where they wait; the first begins when all of
-    them do, has every case of several ranks measured by all, and tells the results. The others tell only what they
-    write, and their end.
+    them do, has every case of several ranks measured by all, and reports the results. The others report only their
+    log, and their end.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     job_id: str
     attempt: int
@@ -73,10 +67,8 @@ class Assignment(BaseModel):
     lease_seconds: float = 30.0  # unheard for so long, the follower gives up
 
 
-class CaseSamples(BaseModel):
+class CaseSamples(StrictModel):
     """What was measured of a case that has not ended yet."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     case_index: int
     attempt: int  # at the case
@@ -85,10 +77,8 @@ class CaseSamples(BaseModel):
     values: tuple[float, ...]
 
 
-class Item(BaseModel):
-    """One thing that a follower has to tell; numbered from 1 within an attempt, and told until acknowledged."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class Item(StrictModel):
+    """One thing that a follower reports; numbered from 1 within an attempt, and reported until acknowledged."""
 
     number: int
     at: datetime
@@ -96,14 +86,12 @@ class Item(BaseModel):
     run: Run | None = None  # of `began`: where it is measured, and what the suite expanded to there
     samples: CaseSamples | None = None  # of a case in flight, which may never become a record
     record: Record | None = None
-    text: str = ""  # of `log`, and of `ended` if somebody else had to tell it: lines for people
+    text: str = ""  # of `log`, and of `ended` if somebody else had to report it: lines for people
     failure: JobFailure | None = None  # of `ended`; FailureKind.LOST means that another attempt may do better
 
 
-class Progress(BaseModel):
+class Progress(StrictModel):
     """What is going on right now; only for looking at, never kept."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     case_index: int | None = None
     title: str = ""
@@ -112,10 +100,8 @@ class Progress(BaseModel):
     cases: int = 0
 
 
-class Report(BaseModel):
+class Report(StrictModel):
     """All that a follower has not been acknowledged for yet, of one attempt."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     job_id: str
     attempt: int
@@ -144,12 +130,12 @@ class Engine(Protocol):
     def poll(self, follower: str, acknowledged: dict[Attempt, int]) -> Sequence[Report]:
         """Renew the leases of the attempts named here, whose items up to these numbers are in the store.
 
-        Gives what else there is to tell, also of attempts that are not named: those are forgotten by the leader or
+        Gives what else there is to report, also of attempts that are not named: those are forgotten by the leader or
         were begun before it restarted. An attempt that ended and is acknowledged to its end is dropped there.
         """
 
     def cancel(self, follower: str, job_id: str, attempt: int) -> None:
-        """Stop an attempt; its end is told by a later report."""
+        """Stop an attempt; a later report has its end."""
 
     def close(self) -> None:
         """Let go of the followers; what they measured stays in their spools."""

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from paceline.service.engines import EngineKind
 from paceline.service.engines.base import Assignment, Attempt, FollowerGone, FollowerState, Report
 from paceline.service.follower.worker import Worker
 
@@ -25,20 +26,23 @@ class LocalEngine:
 
     def begin(self, follower: str, assignment: Assignment) -> None:
         """Start a process that measures."""
-        self._known(follower).begin(assignment)
+        self._worker_of(follower).begin(assignment)
 
     def poll(self, follower: str, acknowledged: dict[Attempt, int]) -> Sequence[Report]:
-        """What there is to tell."""
-        return self._known(follower).poll(acknowledged)
+        """What there is to report."""
+        return self._worker_of(follower).poll(acknowledged)
 
     def cancel(self, follower: str, job_id: str, attempt: int) -> None:
         """Ask a process to stop."""
-        self._known(follower).cancel(job_id, attempt)
+        self._worker_of(follower).cancel(job_id, attempt)
 
     def close(self) -> None:
         """Nothing to let go of: what measures goes on, and tells the next leader."""
 
-    def _known(self, follower: str) -> Worker:
+    def _worker_of(self, follower: str) -> Worker:
         if follower != self._worker.name:
             raise FollowerGone(f"'{follower}' is not this machine")
         return self._worker
+
+
+ENGINE = EngineKind("local", lambda options: LocalEngine(options.folder / "follower", options.labels))

@@ -29,7 +29,8 @@ import psutil
 
 from paceline.core.errors import InputError, MissingDependency
 from paceline.core.files import data_directory, write_atomic
-from paceline.service.engines import EngineOptions
+from paceline.devices import visible_variables
+from paceline.service.engines import EngineKind, EngineOptions
 from paceline.service.engines.base import Assignment, Attempt, FollowerGone, FollowerState, Report
 from paceline.service.follower.worker import Worker
 
@@ -44,35 +45,19 @@ _TRIES = 3  # to start Ray, which gives up after half a minute on a busy machine
 _PORTS = 50  # of a node, one after the other from that of the cluster on, so that a firewall can name them
 _OBJECTS = 100 << 20  # bytes of memory for Ray's objects, of which there are hardly any
 _LOOPBACK = "127.0.0.2"  # Ray takes 127.0.0.1 for a mistake and uses the public interface
-_NOT_OURS = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")  # that Ray sets for what it starts, and would be measured
+_NOT_OURS = "OMP_NUM_THREADS"  # that Ray sets for what it starts, like the visible devices, and would be measured
 
 _log = logging.getLogger(__name__)
 
 
-class RayFollower:
+class RayFollower(Worker):
     """The actor of a node: a worker whose spool is a folder of that node."""
 
     def __init__(self, name: str) -> None:
         _restore_environment()
         folder = Path(os.environ.get(FOLDER) or data_directory() / "followers" / name)
         labels = tuple(filter(None, os.environ.get(LABELS, "").split(",")))
-        self._worker = Worker(folder, name, labels, address=_ray().util.get_node_ip_address())
-
-    def describe(self) -> FollowerState:
-        """What this node has."""
-        return self._worker.describe()
-
-    def begin(self, assignment: Assignment) -> None:
-        """Start an attempt."""
-        self._worker.begin(assignment)
-
-    def poll(self, acknowledged: dict[Attempt, int]) -> list[Report]:
-        """What there is to tell."""
-        return self._worker.poll(acknowledged)
-
-    def cancel(self, job_id: str, attempt: int) -> None:
-        """Ask an attempt to stop."""
-        self._worker.cancel(job_id, attempt)
+        super().__init__(folder, name, labels, address=_ray().util.get_node_ip_address())
 
 
 class _Node:
@@ -119,8 +104,10 @@ class RayEngine:
             )
         except Exception as error:  # Ray has one for each of its parts
             raise InputError(
+                "cannot-join-cluster",
                 f"the Ray cluster at {self.address} cannot be joined: {_first_line(error)}; start one on this machine "
-                f"with `ray start`, and set RAY_AUTH_MODE and RAY_AUTH_TOKEN_PATH as it was started with"
+                f"with `ray start`, and set RAY_AUTH_MODE and RAY_AUTH_TOKEN_PATH as it was started with",
+                value=self.address,
             ) from error
 
     def followers(self) -> Sequence[FollowerState]:
@@ -134,11 +121,11 @@ class RayEngine:
 
     def begin(self, follower: str, assignment: Assignment) -> None:
         """Hand over an attempt."""
-        self._answer(self._known(follower).actor.begin.remote(assignment))
+        self._answer(self._node(follower).actor.begin.remote(assignment))
 
     def poll(self, follower: str, acknowledged: dict[Attempt, int]) -> Sequence[Report]:
         """What there is to tell; a question that is still open is waited for, not asked again."""
-        node = self._known(follower)
+        node = self._node(follower)
         if node.polled is None:
             node.polled = node.actor.poll.remote(acknowledged)
         polled = node.polled
@@ -154,7 +141,7 @@ class RayEngine:
 
     def cancel(self, follower: str, job_id: str, attempt: int) -> None:
         """Ask an attempt to stop."""
-        self._answer(self._known(follower).actor.cancel.remote(job_id, attempt))
+        self._answer(self._node(follower).actor.cancel.remote(job_id, attempt))
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends, and what it measures tells the next leader."""
@@ -172,25 +159,25 @@ class RayEngine:
         for name, node in alive.items():
             if name not in self._nodes or self._nodes[name].id != node["NodeID"]:
                 self._nodes[name] = _Node(node["NodeID"], self._actor(name, node))
-        for known in self._nodes.values():
-            if known.state is None:
-                self._describe(known)
+        for reached in self._nodes.values():
+            if reached.state is None:
+                self._describe(reached)
 
     def _alive(self) -> dict[str, dict[str, Any]] | None:
         """Nodes by name; of two with one name the one that is known already, and None if Ray does not say."""
-        found: list[dict[str, Any]] = []
-        asking = threading.Thread(target=lambda: found.extend([{}, *self._ray.nodes()]), daemon=True)
+        listed: list[dict[str, Any]] = []
+        asking = threading.Thread(target=lambda: listed.extend([{}, *self._ray.nodes()]), daemon=True)
         asking.start()
         asking.join(_PATIENCE)
-        if not found:
+        if not listed:
             _log.warning("Ray does not say which nodes there are")
             return None
         alive: dict[str, dict[str, Any]] = {}
-        for node in list(found[1:]):
+        for node in list(listed[1:]):
             if node["Alive"] and node["Resources"].get(RESOURCE):
                 name = node.get("NodeName") or node["NodeManagerHostname"]
-                known = self._nodes.get(name)
-                if name not in alive or (known is not None and known.id == node["NodeID"]):
+                earlier = self._nodes.get(name)
+                if name not in alive or (earlier is not None and earlier.id == node["NodeID"]):
                     alive[name] = node
         return alive
 
@@ -219,7 +206,7 @@ class RayEngine:
             with suppress(FollowerGone):
                 node.state = self._answer(asked)
 
-    def _known(self, follower: str) -> _Node:
+    def _node(self, follower: str) -> _Node:
         with self._lock:
             node = self._nodes.get(follower)
         if node is None:
@@ -272,8 +259,8 @@ def make_token(path: Path) -> Path:
     """The secret that all nodes of a cluster share; made where there is none."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(made, "w") as file:
+        created = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(created, "w") as file:
             file.write(secrets.token_hex(32))
     return path
 
@@ -312,7 +299,8 @@ def _node_ports(port: int) -> list[int]:
     for first in range(port + 1, 2**16 - _PORTS, _PORTS):
         if _is_free(first):
             return [first, *filter(_is_free, range(first + 1, first + _PORTS))]
-    raise InputError(f"Ray needs {_PORTS} free ports above {port}, and there are none: give the cluster a lower port")
+    message = f"Ray needs {_PORTS} free ports above {port}, and there are none: give the cluster a lower port"
+    raise InputError("no-free-ports", message, value=port)
 
 
 def _is_free(port: int) -> bool:
@@ -329,9 +317,9 @@ def _head(options: EngineOptions, address: str) -> psutil.Process:
     """The process that keeps the cluster: that of an earlier leader if it is alive, or else a new one."""
     note, log = options.folder / "ray-head.json", options.folder / "ray-head.log"
     with suppress(OSError, ValueError, KeyError, psutil.NoSuchProcess):
-        standing = json.loads(note.read_text(encoding="utf-8"))
-        process = psutil.Process(standing["pid"])
-        if standing["address"] == address and process.create_time() == standing["started"]:
+        noted = json.loads(note.read_text(encoding="utf-8"))
+        process = psutil.Process(noted["pid"])
+        if noted["address"] == address and process.create_time() == noted["started"]:
             return process
     name = socket.gethostname() or "leader"
     where = ["--head", "--include-dashboard=false", f"--node-ip-address={options.host}", f"--port={options.port}"]
@@ -354,7 +342,7 @@ def _head(options: EngineOptions, address: str) -> psutil.Process:
             time.sleep(0.1)
         _end(child)
     words = " / ".join(log.read_text(errors="replace").splitlines()[-3:])
-    raise InputError(f"Ray did not start at {address}: {words}; see {log}")
+    raise InputError("cluster-did-not-start", f"Ray did not start at {address}: {words}; see {log}", value=address)
 
 
 def _own_address(address: str) -> dict[str, str]:
@@ -383,7 +371,7 @@ def _restore_environment() -> None:
     with suppress(psutil.Error):
         node = psutil.Process().parent()
         original = node.environ() if node is not None else {}
-        for name in _NOT_OURS:
+        for name in (_NOT_OURS, *visible_variables()):
             os.environ.pop(name, None)
             if name in original:
                 os.environ[name] = original[name]
@@ -392,3 +380,6 @@ def _restore_environment() -> None:
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+ENGINE = EngineKind("ray", RayEngine)

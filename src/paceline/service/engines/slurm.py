@@ -20,15 +20,16 @@ from pathlib import Path
 from typing import TextIO
 
 from paceline.core.errors import InputError
-from paceline.service.engines import EngineOptions, slurm_commands
+from paceline.service.engines import EngineKind, EngineOptions, slurm_commands
 from paceline.service.engines.base import Assignment, Attempt, FollowerGone, FollowerState, Report
 from paceline.service.engines.slurm_attempt import SlurmAttempt, Todo
 from paceline.service.engines.slurm_commands import SlurmError, SlurmJob, SlurmNode, SlurmSilent
-from paceline.service.jobs import FailureKind
+from paceline.service.jobs import STOPPED, FailureKind
 
 _LOOK_SECONDS = 2.0  # between two looks at the jobs, while there are any
 _NODES_SECONDS = 15.0  # between two looks at the nodes
 _MIB_PER_GIB = 1024
+_FOLDER_FLAG = "--slurm-folder"
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class SlurmEngine:
         try:
             self._keep_nodes(slurm_commands.list_nodes(self._partitions))
         except SlurmError as error:
-            raise InputError(f"Slurm does not say which nodes there are: {error}") from None
+            raise InputError("no-answer-from-slurm", f"Slurm does not say which nodes there are: {error}") from None
         self._find_attempts()
         self._closing = False
         self._woken = threading.Event()
@@ -68,7 +69,7 @@ class SlurmEngine:
         with self._lock:
             if key in self._attempts:
                 return
-            node = self._known(follower)
+            node = self._node(follower)
             attempt = SlurmAttempt.make(self._folder / _folder_name(assignment), node, assignment)
             self._attempts[key] = attempt
             if assignment.peers:
@@ -80,11 +81,11 @@ class SlurmEngine:
         """What lies in the spools of this node's attempts."""
         reports = []
         with self._lock:
-            self._known(follower)
+            self._node(follower)
             for (node, key), attempt in list(self._attempts.items()):
                 if node != follower:
                     continue
-                report = attempt.tell(acknowledged.get(key))
+                report = attempt.report(acknowledged.get(key))
                 if report is not None:
                     reports.append(report)
                 else:
@@ -97,7 +98,7 @@ class SlurmEngine:
             wanted = self._attempts.get((follower, (job_id, attempt)))
             if wanted is None or wanted.stopping:
                 return
-            wanted.stopping = "it was told to stop"
+            wanted.stopping = STOPPED
         self._woken.set()
 
     def close(self) -> None:
@@ -177,7 +178,7 @@ class SlurmEngine:
         self._attempts.pop(attempt.key, None)
         shutil.rmtree(attempt.folder, ignore_errors=True)
 
-    def _known(self, follower: str) -> SlurmNode:
+    def _node(self, follower: str) -> SlurmNode:
         node = self._nodes.get(follower)
         if node is None:
             raise FollowerGone(f"Slurm has no node '{follower}'")
@@ -207,8 +208,8 @@ def _follower(node: SlurmNode, seen_at: datetime) -> FollowerState:
 
 def _memory_gib(kind: str) -> int:
     """Slurm does not know the memory of a GPU, but some names tell it, as in nvidia_h100_80gb_hbm3."""
-    told = re.search(r"(\d+)gb", kind.casefold())
-    return int(told[1]) if told else 0
+    size = re.search(r"(\d+)gb", kind.casefold())
+    return int(size[1]) if size else 0
 
 
 def _folder_name(assignment: Assignment) -> str:
@@ -222,12 +223,18 @@ def _claim(folder: Path) -> TextIO:
         folder.mkdir(parents=True, exist_ok=True)
         claimed = (folder / "leader").open("a", encoding="utf-8")
     except OSError as error:
-        raise InputError(f"--slurm-folder {folder} cannot be written to: {error.strerror}") from None
+        message = f"{_FOLDER_FLAG} {folder} cannot be written to: {error.strerror}"
+        raise InputError("cannot-write", message, key=_FOLDER_FLAG, value=str(folder)) from None
     try:
         fcntl.lockf(claimed, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         claimed.close()
         if error.errno in (errno.EACCES, errno.EAGAIN):
-            raise InputError(f"--slurm-folder {folder} is another leader's: give each one of its own") from None
-        raise InputError(f"--slurm-folder {folder}: files cannot be locked there: {error.strerror}") from None
+            message = f"{_FOLDER_FLAG} {folder} is another leader's: give each one of its own"
+            raise InputError("folder-in-use", message, key=_FOLDER_FLAG, value=str(folder)) from None
+        message = f"{_FOLDER_FLAG} {folder}: files cannot be locked there: {error.strerror}"
+        raise InputError("cannot-lock", message, key=_FOLDER_FLAG, value=str(folder)) from None
     return claimed
+
+
+ENGINE = EngineKind("slurm", SlurmEngine)

@@ -1,4 +1,4 @@
-"""One attempt at a job as a job of Slurm: its folder, which the nodes share, and what is to be done and told.
+"""One attempt at a job as a job of Slurm: its folder, which the nodes share, and what is to be done and reported.
 
 The folder is a follower's spool. It is the folder that the Slurm job was submitted with, so that any leader finds the
 job again by it, whatever happened between a submission and its answer. Should it be submitted twice all the same, the
@@ -18,17 +18,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.core.files import write_atomic
+from paceline.devices import visible_variables
 from paceline.service.engines.base import Assignment, Attempt, Item, Progress, Report
 from paceline.service.engines.slurm_commands import SlurmJob, SlurmNode
-from paceline.service.follower.spool import Spool
+from paceline.service.follower.spool import OUTPUT, Spool
 from paceline.service.jobs import FailureKind, JobFailure
 
 LEASE_SECONDS = 180.0  # at least: other nodes may see for a minute that a shared file was not touched
-_NOTE, _SCRIPT, _OUTPUT, _ITEMS = "slurm.json", "job.sh", "output.txt", "items.jsonl"
+_NOTE, _SCRIPT, _ITEMS = "slurm.json", "job.sh", "items.jsonl"
 _RENEW_SECONDS = 5.0
 _ASK_AGAIN_SECONDS = 30.0  # before a job that does not stop is cancelled once more
-_MOST_ITEMS = 500  # that are told at once
-_LAST_LINES = 20
+_MOST_ITEMS = 500  # in one report
 
 # What another attempt would only repeat, each with what helps.
 _REPEATING = {
@@ -48,7 +48,7 @@ class Todo:
 
 @dataclass
 class SlurmAttempt:
-    """An attempt that was begun; `see` is told what Slurm says, `tell` gives what the leader is to hear."""
+    """An attempt that was begun; `see` takes what Slurm says, `report` gives what the leader is to know."""
 
     spool: Spool
     assignment: Assignment
@@ -71,10 +71,10 @@ class SlurmAttempt:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _ITEMS).touch()  # before anybody looks: that a file is missing is remembered for long elsewhere
         write_atomic(folder / _SCRIPT, script_of(folder, assignment.devices))
-        made = cls(Spool(folder), assignment, node.name)
-        made._note()
-        made.spool = Spool.make(folder, assignment)
-        return made
+        attempt = cls(Spool(folder), assignment, node.name)
+        attempt._note()
+        attempt.spool = Spool.make(folder, assignment)
+        return attempt
 
     @classmethod
     def find(cls, folder: Path) -> SlurmAttempt | None:
@@ -119,7 +119,7 @@ class SlurmAttempt:
         return [
             f"--job-name=paceline-{self.folder.name}",
             f"--chdir={self.folder}",
-            f"--output={_OUTPUT}",  # there; a per cent sign in the whole path would mean something
+            f"--output={OUTPUT}",  # there; a per cent sign in the whole path would mean something
             "--open-mode=append",
             "--nodes=1",
             "--ntasks=1",
@@ -159,18 +159,22 @@ class SlurmAttempt:
             return Todo(submit=True)
         return Todo()
 
-    def tell(self, heard: int | None) -> Report | None:
-        """What there is beyond what the leader heard, which renews the lease; None once it heard everything."""
-        if heard is not None and self._over_since is None and time.monotonic() - self._renewed_at > _RENEW_SECONDS:
+    def report(self, acknowledged: int | None) -> Report | None:
+        """What is not acknowledged yet, which renews the lease; None once all of it is."""
+        if (
+            acknowledged is not None
+            and self._over_since is None
+            and time.monotonic() - self._renewed_at > _RENEW_SECONDS
+        ):
             self.spool.renew()
             self._renewed_at = time.monotonic()
-        items = self.spool.items(heard or 0)[:_MOST_ITEMS]
+        items = self.spool.items(acknowledged or 0)[:_MOST_ITEMS]
         if items and items[-1].kind == "ended":
             if self._is_released(items[-1]):
                 items[-1] = self._explained(items[-1])
             else:
                 items.pop()
-        elif not items and heard is not None and self.is_settled:
+        elif not items and acknowledged is not None and self.is_settled:
             return None
         progress = Progress(title=self.doing) if self.doing else self.spool.progress
         _, (job_id, number) = self.key
@@ -208,14 +212,14 @@ class SlurmAttempt:
         self.doing, self._over = "", job
         now = time.monotonic()
         self._over_since = now if self._over_since is None else self._over_since
-        with suppress(OSError), self.spool.speaking() as is_silent:
+        with suppress(OSError), self.spool.exclusively() as is_silent:
             # A node that is cut off may go on until its lease is over, and a dead one leaves its lock behind.
             is_gone = is_silent or now - self._over_since > 2 * self.assignment.lease_seconds
             if is_gone and not self.spool.has_ended:
                 self._end(self._death(job))
 
     def _is_released(self, ended: Item) -> bool:
-        """Whether the end may be told: not while it measures, and an end by force not before Slurm says why."""
+        """Whether the end may be reported: not while it measures, and an end by force not before Slurm says why."""
         if self._over_since is not None:
             return True
         is_plain = ended.failure is None or ended.failure.kind is not FailureKind.LOST
@@ -243,13 +247,11 @@ class SlurmAttempt:
         return JobFailure(kind=FailureKind.LOST, message=f"{what}{self._last_words()}")
 
     def _last_words(self) -> str:
-        try:
-            lines = (self.folder / _OUTPUT).read_text(errors="replace").splitlines()[-_LAST_LINES:]
-        except OSError:
-            shared = self.folder.parent
-            return f"; it wrote nothing: if the nodes do not see {shared}, give --slurm-folder one that they share"
-        words = " / ".join(line.strip() for line in lines if line.strip())
-        return f"; its last words: {words}" if words else ""
+        words = self.spool.last_words()
+        if words is not None:
+            return words
+        shared = self.folder.parent
+        return f"; it wrote nothing: if the nodes do not see {shared}, give --slurm-folder one that they share"
 
     def _end(self, failure: JobFailure) -> None:
         if not self.spool.has_ended:
@@ -264,9 +266,10 @@ def script_of(folder: Path, devices: Sequence[int]) -> str:
     """The script of an attempt."""
     shown = ",".join(map(str, devices))
     # Slurm says which GPUs a job has, unless it only counts them.
-    visible = f': "${{CUDA_VISIBLE_DEVICES={shown}}}"' if devices else "CUDA_VISIBLE_DEVICES="
+    variable = visible_variables()[0]
+    visible = f': "${{{variable}={shown}}}"' if devices else f"{variable}="
     command = shlex.join([sys.executable, "-P", "-m", "paceline.service.follower.measuring", str(folder)])
-    return "\n".join(["#!/bin/sh", visible, "export CUDA_VISIBLE_DEVICES", f"exec {command}", ""])
+    return "\n".join(["#!/bin/sh", visible, f"export {variable}", f"exec {command}", ""])
 
 
 def share_of(node: SlurmNode, devices: Sequence[int]) -> list[str]:

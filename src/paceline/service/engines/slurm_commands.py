@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.core.errors import InputError, unknown
+from paceline.devices import visible_variables
 
 PROGRAMS = ("sinfo", "squeue", "sbatch", "scancel")
 _PATIENCE = 30.0  # seconds for one answer: a controller with many jobs takes its time
@@ -89,7 +90,10 @@ def require_programs() -> None:
     """Refuse to go on without Slurm."""
     if missing := [program for program in PROGRAMS if shutil.which(program) is None]:
         raise InputError(
-            f"{' and '.join(missing)} not found: --engine slurm needs a machine from which Slurm jobs can be submitted"
+            "missing-programs",
+            f"{' and '.join(missing)} not found: --engine slurm needs a machine from which Slurm jobs can be submitted",
+            key="--engine",
+            value="slurm",
         )
 
 
@@ -109,7 +113,7 @@ def submit(options: Sequence[str], script: Path) -> str:
     said = _ask("sbatch", "--parsable", *options, str(script))
     number = said.strip().partition(";")[0]  # what follows is the name of the cluster
     if not number.isdecimal():
-        raise SlurmSilent(f"`sbatch --parsable` answered {said.strip()[:200]!r}, which is no number of a job")
+        raise SlurmSilent(f"`sbatch --parsable` answered {said.strip()[:200]!r}, which is not the number of a job")
     return number
 
 
@@ -121,14 +125,15 @@ def cancel(numbers: Iterable[str]) -> None:
 def read_nodes(output: str, partitions: Sequence[str]) -> list[SlurmNode]:
     """Nodes from what sinfo printed, a line for each partition that a node is in; closed ones do not count."""
     rows = [_fields("sinfo", line, _NODE_FIELDS) for line in output.splitlines() if line.strip()]
-    known = {row[1].removesuffix("*") for row in rows}
+    existing = {row[1].removesuffix("*") for row in rows}
     wanted = set(partitions) or {row[1][:-1] for row in rows if row[1].endswith("*")}
     for name in partitions:
-        if name not in known:
-            raise unknown("partition", name, sorted(known))
+        if name not in existing:
+            raise unknown("partition", name, sorted(existing), key="--slurm-partition")
     if not wanted:
-        names = ", ".join(sorted(known)) or "none at all"
-        raise InputError(f"Slurm has no default partition: choose one with --slurm-partition ({names})")
+        names = ", ".join(sorted(existing)) or "none at all"
+        message = f"Slurm has no default partition: choose one with --slurm-partition ({names})"
+        raise InputError("no-default-partition", message, key="--slurm-partition")
     nodes: dict[str, SlurmNode] = {}
     for row in rows:
         name, partition, is_open, state, cpus, memory, gres, features = row
@@ -149,8 +154,8 @@ def read_nodes(output: str, partitions: Sequence[str]) -> list[SlurmNode]:
 
 
 def read_gpus(gres: str) -> tuple[str, ...]:
-    """`gpu:h200:2(S:0-1),gpu:a100:1,nvme:4` as h200, h200, a100; a type that is not told is empty."""
-    return tuple(found["type"] or "" for found in _GPUS.finditer(gres) for _ in range(int(found["count"])))
+    """`gpu:h200:2(S:0-1),gpu:a100:1,nvme:4` as h200, h200, a100; a type that Slurm does not give is empty."""
+    return tuple(gpu["type"] or "" for gpu in _GPUS.finditer(gres) for _ in range(int(gpu["count"])))
 
 
 def read_jobs(output: str) -> list[SlurmJob]:
@@ -162,12 +167,13 @@ def read_jobs(output: str) -> list[SlurmJob]:
     ]
 
 
-def environment_of(own: Mapping[str, str]) -> dict[str, str]:
+def environment_of(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment for Slurm's programs, which jobs inherit: without that of a job which the leader may run in."""
+    hidden = visible_variables()
     return {
         name: value
-        for name, value in own.items()
-        if (not name.startswith("SLURM_") or name in _OWN_SETTINGS) and name != "CUDA_VISIBLE_DEVICES"
+        for name, value in environment.items()
+        if (not name.startswith("SLURM_") or name in _OWN_SETTINGS) and name not in hidden
     }
 
 
@@ -181,7 +187,7 @@ def _fields(program: str, line: str, count: int) -> list[str]:
 def _whole(program: str, row: Sequence[str], word: str) -> int:
     digits = word.rstrip("+")
     if not digits.isdecimal():
-        raise SlurmError(f"`{program}` answered {'|'.join(row)[:200]!r}, where {word!r} is no number")
+        raise SlurmError(f"`{program}` answered {'|'.join(row)[:200]!r}, where {word!r} is not a number")
     return int(digits)
 
 

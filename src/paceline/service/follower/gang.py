@@ -19,9 +19,8 @@ from paceline.benchmarks import registry
 from paceline.core.case import Case
 from paceline.core.errors import InputError, PacelineError
 from paceline.core.record import CauseKind
-from paceline.machine.agents import HostTrouble
-from paceline.machine.orders import Orders
-from paceline.machine.remote import RemoteShell
+from paceline.remote.agent import Orders
+from paceline.remote.hosts import HostTrouble, RemoteShell
 from paceline.runner.agent import Agent
 from paceline.runner.execute import CaseEnd
 from paceline.runner.hosts import Host, HostRanks
@@ -87,14 +86,15 @@ class _Peer(Agent):
         self._spool = spool
 
     def _hello(self, order: Words) -> Words:
-        from paceline.machine import gpu_count
+        from paceline.devices import counts
 
-        return {"hello": {"version": VERSION, "gpus": gpu_count()}}
+        return {"hello": {"version": VERSION, "devices": counts()}}
 
     def _run(self, order: Words) -> Words:
         case = Case.model_validate(order["case"])
         if case.origin != "network" or case.trace:
-            raise InputError(f"was given {case.benchmark} {case.title}, which did not come from the network")
+            message = f"was given {case.benchmark} {case.title}, which did not come from the network"
+            raise InputError("not-a-network-case", message)
         admission.refuse([case], registry().get)
         ranks = ", ".join(sorted(order["ranks"], key=int))
         _say(self._spool, f"{case.benchmark} {case.title}".strip() + f" on {case.target}: rank {ranks} of {case.ranks}")
@@ -108,7 +108,7 @@ class _Peer(Agent):
         return answer
 
 
-class _FirstsOrders(Orders):
+class _OrdersOfFirst(Orders):
     """Orders of the first of a gang; should it vanish, that is told even where something does not let go."""
 
     def __init__(self, connection: int, spool: Spool, first: str) -> None:
@@ -135,7 +135,7 @@ def follow(spool: Spool, assignment: Assignment) -> None:
         connection = _accept(listening, meeting.secret)
     with connection, WarmServer() as server:
         try:
-            _Peer(_FirstsOrders(connection.fileno(), spool, first), server, spool).serve()
+            _Peer(_OrdersOfFirst(connection.fileno(), spool, first), server, spool).serve()
         except OSError:
             raise GangBroken(_gone(first)) from None
 

@@ -20,20 +20,20 @@ from paceline.core.errors import InputError
 from paceline.core.only import only
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
-from paceline.core.suite import Here, Suite, expand
+from paceline.core.suite import Suite, expand
 from paceline.runner.run import Execute, Listener, SuiteRun, execute_here
 from paceline.service import admission
 from paceline.service.engines.base import Assignment, CaseSamples, Progress
-from paceline.service.follower.spool import CANNOT_TELL, CannotTell, Spool
-from paceline.service.jobs import STOPPED, FailureKind, JobFailure
+from paceline.service.follower.spool import SPOOL_FAILED, Spool, SpoolFailed
+from paceline.service.jobs import STOPPED, FailureKind, JobFailure, MachineNeeds
 from paceline.store import liveness
 
 _WATCH_SECONDS = 1.0
 _KINDS = {Outcome.TIMEOUT: FailureKind.TIMEOUT, Outcome.OUT_OF_MEMORY: FailureKind.MEMORY}
 
 
-class _Telling(Listener):
-    """Sink and listener in one: records, samples and lines go into the spool, progress beside it."""
+class _SpoolListener(Listener):
+    """Sink and listener in one: records, samples and lines go into the spool, progress alongside."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
@@ -79,7 +79,7 @@ class _Telling(Listener):
 
 
 def measure(spool: Spool, assignment: Assignment) -> None:
-    """All of an attempt, from its beginning to what is told last."""
+    """All of an attempt, from its beginning to the last item."""
     from paceline.service.follower import gang
 
     failure = None
@@ -101,21 +101,23 @@ def measure(spool: Spool, assignment: Assignment) -> None:
 
 
 def _run(spool: Spool, assignment: Assignment, execute: Execute) -> JobFailure | None:
-    telling = _Telling(spool)
+    listener = _SpoolListener(spool)
     run = _new_run(assignment)
     spool.append("began", run=run)
-    SuiteRun(run=run, todo=run.cases, sink=telling, listener=telling, execute=execute).go()
-    return _failure(telling.records)
+    SuiteRun(run=run, todo=run.cases, sink=listener, listener=listener, execute=execute).go()
+    return _failure(listener.records)
 
 
 def _new_run(assignment: Assignment) -> Run:
     from paceline.benchmarks import registry
+    from paceline.devices import counts
     from paceline.machine import describe
     from paceline.version import VERSION
 
     suite = Suite.read(assignment.suite, "the job", origin="network")
     gpus, nodes = len(assignment.devices), 1 + len(assignment.peers)
-    here = Here(gpus=gpus, world=nodes * max(1, gpus) if nodes > 1 else 1, nodes=nodes)
+    kind = next(iter(counts()), None)
+    here = MachineNeeds(gpus=gpus, nodes=nodes).here(kind)
     cases = only(expand(suite, registry().get, here, assignment.overrides), assignment.only, suite.name)
     admission.refuse(cases, registry().get)  # again: here the suite may expand to other cases than where it was taken
     return Run(
@@ -162,7 +164,7 @@ def main() -> None:
     assignment = spool.assignment
     if assignment is None:
         sys.exit(f"no assignment in {spool.folder}")
-    with spool.speaking() as is_mine:
+    with spool.exclusively() as is_mine:
         if not is_mine or spool.process is not None or spool.has_ended:
             sys.exit(f"the attempt in {spool.folder} is another process's")
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -171,8 +173,8 @@ def main() -> None:
         threading.Thread(target=_watch, args=(spool, assignment.lease_seconds), daemon=True).start()
         try:
             measure(spool, assignment)
-        except CannotTell:
-            sys.exit(CANNOT_TELL)  # nor could its words be written; the worker knows what the code means
+        except SpoolFailed:
+            sys.exit(SPOOL_FAILED)  # nor could its words be written; the worker knows what the code means
 
 
 def _interrupt(*_: object) -> None:

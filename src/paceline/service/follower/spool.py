@@ -1,4 +1,4 @@
-"""What an attempt has to tell, in a file that outlives every process: a line for each item, whole or not there."""
+"""What an attempt has to report, in a file that outlives every process: a line for each item, whole or missing."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from paceline.service.engines.base import Assignment, Item, Meeting, Progress
 from paceline.store import codec
 
 _ITEMS, _ASSIGNMENT, _PROGRESS, _LEASE, _PROCESS = "items.jsonl", "assignment.json", "progress.json", "lease", "process"
-CANNOT_TELL = os.EX_IOERR  # the exit code of a process whose spool took nothing more
+SPOOL_FAILED = os.EX_IOERR  # the exit code of a process whose spool took nothing more
 _SPEAKER, _MEETING = "speaker", "meeting.json"
+OUTPUT = "output.txt"  # of the process that measures
+_LAST_LINES = 20
 
 
-class CannotTell(OSError):
+class SpoolFailed(OSError):
     """The disk of a spool is full, or fails."""
 
 
@@ -32,7 +34,7 @@ class Spool:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._written: int | None = None  # lines, once this process has written one
-        self._told: list[Item] = []
+        self._items: list[Item] = []
         self._read_to = 0
         self._has_ended = False
         self._place: int | None = None
@@ -63,10 +65,10 @@ class Spool:
         return self._place
 
     def append(self, kind: str, **content: Any) -> None:
-        """Tell one thing more; it is on the disk when this returns. One process at a time may do so."""
+        """Write one item more; it is on the disk when this returns. One process at a time may do so."""
         path = self.folder / _ITEMS
         if self._written is None:
-            self._written = _mended(path)
+            self._written = _repaired(path)
         item = Item.model_validate({"number": self._written + 1, "at": datetime.now(UTC), "kind": kind, **content})
         absent = {name for name in Item.model_fields if getattr(item, name) is None}  # but not within a record
         written, self._written = self._written, None  # unknown again, should this fail half way
@@ -76,18 +78,18 @@ class Spool:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise CannotTell(error.errno, error.strerror, str(path)) from error
+            raise SpoolFailed(error.errno, error.strerror, str(path)) from error
         self._written = written + 1
 
     def items(self, after: int = 0) -> list[Item]:
-        """What is told, in order, beyond this number; nobody will ask for what lies before it again."""
+        """What is written, in order, beyond this number; nobody will ask for what lies before it again."""
         self._read()
-        self._told = [item for item in self._told if item.number > after]
-        return list(self._told)
+        self._items = [item for item in self._items if item.number > after]
+        return list(self._items)
 
     @property
     def has_ended(self) -> bool:
-        """Whether the last thing to tell was told."""
+        """Whether the last item is written."""
         self._read()
         return self._has_ended
 
@@ -96,16 +98,16 @@ class Spool:
             file.seek(self._read_to)
             new = file.read()
             end = new.rfind(b"\n") + 1  # a line that is still being written is left for later
-            told = [Item.model_validate(codec.loads(line)) for line in new[:end].splitlines()]
-            self._told += told
+            items = [Item.model_validate(codec.loads(line)) for line in new[:end].splitlines()]
+            self._items += items
             self._read_to += end
-            self._has_ended |= any(item.kind == "ended" for item in told)
+            self._has_ended |= any(item.kind == "ended" for item in items)
 
     @contextmanager
-    def speaking(self) -> Iterator[bool]:
-        """Be the only process that tells anything here, or be refused; the system ends it with the process.
+    def exclusively(self) -> Iterator[bool]:
+        """Be the only process that writes here, or be refused; the system ends it with the process.
 
-        Not flock: what is forked from the one who speaks would go on holding that.
+        Not flock: what is forked from the one who writes would go on holding that.
         """
         with (self.folder / _SPEAKER).open("ab") as file:
             try:
@@ -139,6 +141,15 @@ class Spool:
     def meeting(self, meeting: Meeting) -> None:
         write_atomic(self.folder / _MEETING, meeting.model_dump_json())
 
+    def last_words(self) -> str | None:
+        """The last lines that the process wrote, for a message; None if it wrote nothing that can be read."""
+        try:
+            lines = (self.folder / OUTPUT).read_text(errors="replace").splitlines()[-_LAST_LINES:]
+        except OSError:
+            return None
+        words = " / ".join(line.strip() for line in lines if line.strip())
+        return f"; its last words: {words}" if words else ""
+
     def renew(self) -> None:
         """The leader was heard of."""
         (self.folder / _LEASE).touch()
@@ -152,17 +163,17 @@ class Spool:
     def process(self) -> dict[str, Any] | None:
         """Who measures, as `paceline.store.liveness` tells processes apart; None before it began."""
         try:
-            found: dict[str, Any] = json.loads((self.folder / _PROCESS).read_text(encoding="utf-8"))
+            runner: dict[str, Any] = json.loads((self.folder / _PROCESS).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return found
+        return runner
 
     @process.setter
     def process(self, runner: dict[str, Any]) -> None:
         write_atomic(self.folder / _PROCESS, json.dumps(runner))
 
 
-def _mended(path: Path) -> int:
+def _repaired(path: Path) -> int:
     """How many whole lines there are; half a line, which a crash left, is taken away."""
     try:
         data = path.read_bytes()

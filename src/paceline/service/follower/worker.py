@@ -1,4 +1,4 @@
-"""A follower: takes assignments, has each measured by a process of its own, and tells what came of it until heard."""
+"""A follower: takes assignments, has a process measure each, and reports what came of it until acknowledged."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from typing import Any
 
 import psutil
 
+from paceline.core.environment import Environment
+from paceline.devices import showing_only
 from paceline.machine import describe
-from paceline.machine.environment import Environment
 from paceline.runner.host_memory import MemoryKills, kills_for_memory
 from paceline.service.engines.base import Assignment, Attempt, FollowerState, Report
-from paceline.service.follower.spool import CANNOT_TELL, Spool
+from paceline.service.follower.spool import OUTPUT, SPOOL_FAILED, Spool
 from paceline.service.jobs import FailureKind, JobFailure
 from paceline.store import liveness
 
 _GIB = 2**30
 _GRACE_SECONDS = 10.0  # between asking a process to stop and ending it
-_LAST_LINES = 20
-_MOST_ITEMS = 500  # that are told at once
+_MOST_ITEMS = 500  # in one report
 
 
 class Worker:
@@ -46,12 +46,12 @@ class Worker:
         self._stopping: dict[Attempt, float] = {}  # since when
         self._memory_kills: dict[Attempt, MemoryKills] = {}  # how often the kernel had killed for memory when it began
         folder.mkdir(parents=True, exist_ok=True)
-        self._spools: dict[Attempt, Spool] = dict(self._found())
+        self._spools: dict[Attempt, Spool] = dict(self._earlier())
 
     def describe(self) -> FollowerState:
         """What this machine has."""
         machine: Environment = self._machine
-        gpus = [gpu for gpu in machine.gpus if gpu.cuda_index is not None]
+        gpus = machine.usable_gpus
         return FollowerState(
             id=self.name,
             host=machine.host or self.name,
@@ -78,25 +78,25 @@ class Worker:
             self._children[attempt] = _start(spool, assignment)
 
     def poll(self, acknowledged: Mapping[Attempt, int]) -> list[Report]:
-        """What is still to tell of every attempt; those named here may go on, and are dropped once told to the end."""
+        """What is not acknowledged of every attempt; those named here may go on, and are dropped once all of it is."""
         with self._lock:
             return [
                 report
                 for attempt in list(self._spools)
-                if (report := self._tell(attempt, acknowledged.get(attempt))) is not None
+                if (report := self._report(attempt, acknowledged.get(attempt))) is not None
             ]
 
-    def _tell(self, attempt: Attempt, heard: int | None) -> Report | None:
+    def _report(self, attempt: Attempt, acknowledged: int | None) -> Report | None:
         spool = self._spools[attempt]
         with suppress(OSError):  # a full disk: what cannot be written now is written at the next look
-            if heard is not None:
+            if acknowledged is not None:
                 spool.renew()
             self._look_after(attempt, spool)
-        items = spool.items(heard or 0)[:_MOST_ITEMS]
+        items = spool.items(acknowledged or 0)[:_MOST_ITEMS]
         if items and items[-1].kind == "ended" and self._is_alive(attempt, spool):
             items.pop()  # its devices are not free before it is gone
             self._stopping.setdefault(attempt, time.monotonic())
-        elif not items and heard is not None and spool.has_ended:
+        elif not items and acknowledged is not None and spool.has_ended:
             self._drop(attempt)
             return None
         job_id, number = attempt
@@ -120,17 +120,17 @@ class Worker:
             for child in self._children.values():
                 child.wait()
 
-    def _found(self) -> list[tuple[Attempt, Spool]]:
+    def _earlier(self) -> list[tuple[Attempt, Spool]]:
         """Attempts that an earlier worker in this folder has begun."""
-        found = []
+        attempts = []
         for folder in sorted(self._folder.iterdir()):
             spool = Spool(folder)
             assignment = spool.assignment
             if assignment is None:
                 shutil.rmtree(folder, ignore_errors=True)
             else:
-                found.append(((assignment.job_id, assignment.attempt), spool))
-        return found
+                attempts.append(((assignment.job_id, assignment.attempt), spool))
+        return attempts
 
     def _look_after(self, attempt: Attempt, spool: Spool) -> None:
         """Speak for a process that died without a word, and end one that does not stop."""
@@ -141,7 +141,7 @@ class Worker:
         code = child.poll() if child is not None else None
         if spool.has_ended or (child is not None and code is None):
             return
-        with spool.speaking() as is_silent:
+        with spool.exclusively() as is_silent:
             if not is_silent or spool.has_ended:
                 return
             if spool.process is not None or child is not None:
@@ -185,9 +185,9 @@ class Worker:
 
 
 def _start(spool: Spool, assignment: Assignment) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, assignment.devices))}
+    environment = os.environ | showing_only(assignment.devices)
     command = [sys.executable, "-P", "-m", "paceline.service.follower.measuring", str(spool.folder)]
-    with (spool.folder / "output.txt").open("ab") as output:
+    with (spool.folder / OUTPUT).open("ab") as output:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -216,16 +216,11 @@ def _death(code: int | None, spool: Spool, memory_kills: MemoryKills | None) -> 
     if code == -signal.SIGKILL and memory_kills and (killer := kills_for_memory().killer_since(memory_kills)):
         message = f"{killer} killed the process that measured because the machine's memory ran out"
         return JobFailure(kind=FailureKind.MEMORY, message=message)
-    if code == CANNOT_TELL:
+    if code == SPOOL_FAILED:
         message = f"the process that measured could not write to its folder {spool.folder}: is the disk full?"
         return JobFailure(kind=FailureKind.LOST, message=message)
     how = "is gone" if code is None else f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    try:
-        lines = (spool.folder / "output.txt").read_text(errors="replace").splitlines()[-_LAST_LINES:]
-    except OSError:
-        lines = []
-    words = f"; its last words: {' / '.join(line.strip() for line in lines if line.strip())}" if lines else ""
-    return JobFailure(kind=FailureKind.LOST, message=f"the process that measured {how}{words}")
+    return JobFailure(kind=FailureKind.LOST, message=f"the process that measured {how}{spool.last_words() or ''}")
 
 
 def _folder_name(attempt: Attempt) -> str:

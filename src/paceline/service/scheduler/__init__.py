@@ -1,1 +1,1 @@
-"""Two tiers: which follower a task goes to, and which task a follower takes; pure functions over states."""
+"""Two tiers: which follower a job goes to, and which job a follower takes; pure functions over states."""

@@ -18,7 +18,6 @@ from paceline.core.case import Case
 
 KEPT = 64  # cases of a benchmark, and predictions of it, that are remembered: the latest
 NEAREST = 3
-START_SECONDS = 5.0  # of a case beyond its budget: start-up, making the model
 TIMEOUT_SHARE = 0.1  # of the timeout that a case takes of which nothing else is known
 DOUBT = 3.0  # past predictions that the error which is assumed at first weighs as much as
 Z95 = 1.96
@@ -110,9 +109,8 @@ class History:
         near = [past for past in pasts if past.machine == machine] or list(pasts)
         if near:
             return _between([(_distance(case.parameters, past.parameters), past.seconds) for past in near])
-        budget = case.parameters.get("budget")
-        if isinstance(budget, int | float) and budget > 0:
-            return budget + START_SECONDS, Basis.BUDGET
+        if case.expected is not None:
+            return case.expected, Basis.BUDGET
         return TIMEOUT_SHARE * case.timeout, Basis.TIMEOUT
 
 

@@ -1,4 +1,4 @@
-"""What the scheduler knows: tasks and their needs, followers and their devices, and who runs what until when."""
+"""What the scheduler knows: jobs and their needs, followers and their devices, and who runs what until when."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import math
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field, replace
 
-Signature = tuple[int, ...]  # free devices of each group, then how many CPU-heavy tasks run
+Signature = tuple[int, ...]  # free devices of each group, then how many CPU-heavy jobs run
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a task must have; tasks of equal needs share one queue, so memory counts in whole GiB."""
+    """What a job must have; jobs of equal needs share one queue, so memory counts in whole GiB."""
 
     kind: str = ""  # of device; empty is any
     count: int = 1  # devices, all alike, on each node
     memory_gib: int = 0  # of each device, at least
     labels: frozenset[str] = frozenset()
-    whole_node: bool = False  # nothing else runs beside it
+    whole_node: bool = False  # exclusive: nothing else runs on its machines
     nodes: int = 1  # so many followers at once, or none
     cpu_heavy: bool = False  # disturbs others of its sort on the same follower
 
     @property
     def is_wide(self) -> bool:
-        """Whether room for it may never come by itself, as each bit of it would go to smaller tasks."""
+        """Whether room for it may never come by itself, as each bit of it would go to smaller jobs."""
         return self.count > 1 or self.whole_node or self.nodes > 1
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """One piece of work that is measured as a whole."""
+class Demand:
+    """What a job asks of the scheduler."""
 
     id: str
     needs: Needs
@@ -37,7 +37,6 @@ class Task:
     submitted_at: float
     priority: int = 0  # higher goes first, until others are due
     error: float = 0.0  # deviation of the logarithm of true over predicted seconds
-    attempt: int = 1
 
     @property
     def late_seconds(self) -> float:
@@ -56,27 +55,27 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A task on some devices of one follower."""
+    """A job on some devices of one follower."""
 
-    task: Task
+    demand: Demand
     devices: tuple[int, ...]
     ends_at: float  # expected
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reservation:
-    """Followers that are drained for a wide task; others may use them meanwhile if they end before `until`."""
+    """Followers that are drained for a wide job; others may use them meanwhile if they end before `until`."""
 
-    task: Task
+    demand: Demand
     followers: tuple[Follower, ...]
     until: float
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """A task starts now: on these followers, and on these devices of each."""
+class JobPlacement:
+    """A job starts now: on these followers, and on these devices of each."""
 
-    task: Task
+    demand: Demand
     followers: tuple[Follower, ...]
     devices: tuple[tuple[int, ...], ...]
 
@@ -91,7 +90,7 @@ class Shape:
     groups: tuple[Device, ...] = field(init=False)
     idle: Signature = field(init=False)
     members: dict[Follower, None] = field(default_factory=dict)
-    drained: dict[Follower, None] = field(default_factory=dict)  # for wide tasks
+    drained: dict[Follower, None] = field(default_factory=dict)  # for wide jobs
     # Within a bucket the one that rested longest is first.
     open: dict[Signature, OrderedDict[Follower, None]] = field(default_factory=dict)
 
@@ -149,12 +148,12 @@ class Match:
             missing = needs.count - len(follower.free[group])
             soonest = min(soonest, follower.ends_of(group)[missing - 1] if missing > 0 else now)
         if needs.cpu_heavy and follower.heavy >= self.shape.cpu_slots:
-            soonest = max(soonest, min(one.ends_at for one in follower.running.values() if one.task.needs.cpu_heavy))
+            soonest = max(soonest, min(one.ends_at for one in follower.running.values() if one.demand.needs.cpu_heavy))
         return max(now, soonest)
 
 
 class Follower:
-    """A machine that runs tasks: what it has, what is free, and what it is kept for."""
+    """A machine that runs jobs: what it has, what is free, and what it is kept for."""
 
     __slots__ = (
         "_ends",
@@ -173,7 +172,7 @@ class Follower:
     def __init__(self, id: str, devices: tuple[Device, ...], *, cpu_slots: int = 1, pace: float = 1.0) -> None:
         self.id = id
         self.devices = devices
-        self.cpu_slots = cpu_slots  # CPU-heavy tasks that do not disturb each other
+        self.cpu_slots = cpu_slots  # CPU-heavy jobs that do not disturb each other
         self.pace = pace  # seconds that it takes, over those that were predicted
         self.heavy = 0
         self.running: dict[str, Running] = {}
@@ -200,25 +199,25 @@ class Follower:
             self._ends[group] = ends
         return ends
 
-    def retime(self, task_id: str, ends_at: float) -> None:
-        """A task is expected to end at another time."""
-        self.running[task_id] = replace(self.running[task_id], ends_at=ends_at)
+    def retime(self, job_id: str, ends_at: float) -> None:
+        """A job is expected to end at another time."""
+        self.running[job_id] = replace(self.running[job_id], ends_at=ends_at)
         self._ends.clear()
 
     def occupy(self, running: Running) -> None:
         """Take devices; one that is taken already is a defect of the scheduler."""
         for device in running.devices:
             self.free[self.groups[device]].remove(device)
-        self.heavy += running.task.needs.cpu_heavy
-        self.running[running.task.id] = running
+        self.heavy += running.demand.needs.cpu_heavy
+        self.running[running.demand.id] = running
         self._ends.clear()
 
-    def release(self, task_id: str) -> None:
-        """Give the devices of a task back."""
-        running = self.running.pop(task_id)
+    def release(self, job_id: str) -> None:
+        """Give the devices of a job back."""
+        running = self.running.pop(job_id)
         for device in running.devices:
             self.free[self.groups[device]].append(device)
-        self.heavy -= running.task.needs.cpu_heavy
+        self.heavy -= running.demand.needs.cpu_heavy
         self._ends.clear()
 
     def __repr__(self) -> str:

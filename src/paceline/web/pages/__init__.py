@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
+from operator import attrgetter
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 
-from paceline.core.registry import scan
+from paceline.core.registry import Kind
 from paceline.core.run import RunRecords
-from paceline.report import html
+from paceline.report.run import html
 from paceline.service.api.app import Pages
 from paceline.service.leader import Leader
 from paceline.store import Store
-from paceline.web.site import Place, Site, caller, primary_metrics
+from paceline.web.site import Place, Site, caller
 
 SIGN_IN = "/login"
 OPEN_PATHS = frozenset({SIGN_IN, "/logout"})  # for those who are not known yet
@@ -32,12 +32,15 @@ class Page:
     is_public: bool = False  # also for those who are not known yet
 
 
+PAGES: Kind[Page] = Kind("page", "web.pages", Page, key=attrgetter("path"))
+
+
 def router(
     leader: Leader, store: Store, who: Callable[..., Any], report: Callable[[RunRecords], str] | None = None
 ) -> APIRouter:
     """All pages; `who` is the dependency that tells the Caller, or refuses with 401; `report` makes a run's page."""
-    site = Site(leader, store, report or (lambda records: html.render(records, primary=primary_metrics())))
-    found = sorted(scan("page", "web.pages", _pages_in).entries.values(), key=lambda page: (page.order, page.path))
+    site = Site(leader, store, report or (lambda records: html.render(records)))
+    found = sorted(PAGES.registry().entries.values(), key=lambda page: (page.order, page.path))
     site.places = [Place(page.path, page.title) for page in found if page.title]
 
     asked = Depends(who)
@@ -57,9 +60,3 @@ def router(
 def pages_of(leader: Leader, store: Store, report: Callable[[RunRecords], str]) -> Pages:
     """All pages for the application of the API, which knows already who asks."""
     return Pages(router(leader, store, caller, report), OPEN_PATHS, SIGN_IN)
-
-
-def _pages_in(module: ModuleType) -> Iterator[tuple[str, Page]]:
-    page = getattr(module, "PAGE", None)
-    if isinstance(page, Page):
-        yield page.path, page

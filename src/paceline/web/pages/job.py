@@ -11,14 +11,15 @@ from starlette.responses import RedirectResponse
 
 from paceline.analysis.summary import summarize_run
 from paceline.core.run import RunRecords
-from paceline.report.text import one_line, show_figure
+from paceline.report.numbers import show_figure
+from paceline.report.text import one_line
 from paceline.service.api.tokens import Scope
 from paceline.service.engines.base import Progress
 from paceline.service.jobs import Job, JobState
 from paceline.store.looking import glance, last_lines
 from paceline.store.queue import LogRow
 from paceline.web.pages import Page
-from paceline.web.site import Filled, Site, primary_metrics
+from paceline.web.site import Filled, Site
 from paceline.web.words import CAUSES, Happening, history, listed, needs_words
 
 CASES = 200  # of a job that has more, those around the one that is being measured
@@ -87,7 +88,7 @@ def look(site: Site, job_id: str) -> JobView:
 def _cases(records: RunRecords | None, progress: Progress, *, is_active: bool) -> list[CaseLine]:
     if records is None:
         return []
-    rows = {row.case.index: row for row in summarize_run(records, primary_metrics()).rows}
+    rows = {row.case.index: row for row in summarize_run(records).rows}
     lines = []
     for case in records.run.cases:
         row = rows.get(case.index)

@@ -9,14 +9,14 @@ from pydantic import BaseModel
 from paceline.analysis.cost import Prices
 from paceline.analysis.leaderboard import Board, boards
 from paceline.machine.prices import price_table
-from paceline.report import answer_page
-from paceline.report import leaderboard as report
+from paceline.report.recommend import leaderboard as report
+from paceline.report.render import html as render_html
 from paceline.store import Store
 from paceline.store.headlines import edition, headlines
 from paceline.web.embed import embedded
 from paceline.web.kept import Kept
 from paceline.web.pages import Page
-from paceline.web.site import Site, primary_metrics, templates, wants_json
+from paceline.web.site import Site, templates, wants_json
 
 
 class Asked(BaseModel):
@@ -42,12 +42,12 @@ def routes(router: APIRouter, site: Site) -> None:
             asked.message = f"No result has '{case}' in its name." if case else "There is no result to rank yet."
             return site.answer(request, "leaderboard.html", asked)
         above = Markup(templates().get_template("leaderboard_ask.html").render(view=asked))
-        return embedded(site, request, answer_page.html(report.page(found, top)), above=above)
+        return embedded(site, request, render_html.render(report.document(found, top)), above=above)
 
 
 def _boards(store: Store, case: str, metric: str) -> list[Board]:
     prices = Prices(price_table(), ())
-    return boards(headlines(store), prices, primary=primary_metrics(), metric=metric or None, text=case)
+    return boards(headlines(store), prices, metric=metric or None, text=case)
 
 
 PAGE = Page("/leaderboard", routes, title="Leaderboard", order=60)

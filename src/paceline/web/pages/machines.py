@@ -10,7 +10,8 @@ from pydantic import BaseModel
 
 from paceline.core.errors import unknown
 from paceline.service.engines.base import FollowerState
-from paceline.service.jobs import Job, JobState
+from paceline.service.job_store import ACTIVE, list_jobs
+from paceline.service.jobs import JobState
 from paceline.store.looking import placements
 from paceline.web.pages import Page
 from paceline.web.pages.queue import Machine, machines_of
@@ -65,8 +66,7 @@ def everyone(site: Site) -> dict[str, tuple[FollowerState, bool]]:
 
 def known(site: Site, followers: list[tuple[FollowerState, bool]]) -> list[Known]:
     """Followers with what they do."""
-    rows = site.store.queue.jobs([state.value for state in JobState if state.is_active], limit=1000)
-    active = [Job.model_validate(row.document) for row in rows]
+    active = list_jobs(site.store, ACTIVE, limit=1000)
     made = machines_of(site.leader, [state for state, _ in followers], active)
     return [Known(machine=one, is_here=is_here) for one, (_, is_here) in zip(made, followers, strict=True)]
 

@@ -11,9 +11,9 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from paceline.service.engines.base import FollowerState
+from paceline.service.job_store import ACTIVE, FINAL, list_jobs
 from paceline.service.jobs import Job, JobState
 from paceline.service.leader import Leader
-from paceline.service.scheduler.state import Task
 from paceline.web.pages import Page
 from paceline.web.site import Site
 from paceline.web.words import CAUSES, counted, needs_words
@@ -101,16 +101,13 @@ def look(site: Site, turns: Turns, page: int = 1) -> Queue:
     """The queue as it is now."""
     leader = site.leader
     counts = {state.value: 0 for state in JobState} | site.store.queue.counts()
-    active = [
-        Job.model_validate(row.document)
-        for row in site.store.queue.jobs([state.value for state in JobState if state.is_active], limit=1000)
-    ]
+    active = list_jobs(site.store, ACTIVE, limit=1000)
     followers = leader.followers()
     machines = machines_of(leader, followers, active)
     busy = sum(bool(machine.running) for machine in machines)
     pages = max(1, -(-counts[JobState.QUEUED] // WAITING))
     page = min(page, pages)
-    over = site.store.queue.jobs([state.value for state in JobState if state.is_final], limit=OVER)
+    over = [_over(site, job) for job in list_jobs(site.store, FINAL, limit=OVER)]
     return Queue(
         answer=_answer(counts, busy, len(followers)),
         counts=counts,
@@ -120,9 +117,7 @@ def look(site: Site, turns: Turns, page: int = 1) -> Queue:
         waiting=_waiting(leader, turns, page, counts[JobState.QUEUED]),
         page=page,
         pages=pages,
-        over=sorted((_over(site, Job.model_validate(row.document)) for row in over), key=lambda one: one.ended_at)[
-            ::-1
-        ],
+        over=sorted(over, key=lambda one: one.ended_at, reverse=True),
         trouble=leader.trouble,
     )
 
@@ -183,32 +178,30 @@ class Turns:
         self._leader = leader
         self._clock = clock
         self._lock = Lock()
-        self._found: list[Task] = []
+        self._first: list[tuple[Job, float]] = []
         self._asked, self._at = 0, -FRESH
 
-    def first(self, count: int, of: int) -> list[Task]:
-        """The tasks whose turn comes first."""
+    def first(self, count: int, of: int) -> list[tuple[Job, float]]:
+        """The jobs whose turn comes first, with the seconds that each will probably take."""
         if of < LONG:
             return self._leader.waiting(count)
         with self._lock:
             if count > self._asked or self._clock() - self._at >= FRESH:
-                self._found, self._asked = self._leader.waiting(count), count
+                self._first, self._asked = self._leader.waiting(count), count
                 self._at = self._clock()
-            return self._found[:count]
+            return self._first[:count]
 
 
 def _waiting(leader: Leader, turns: Turns, page: int, total: int) -> list[Waiting]:
     first = (page - 1) * WAITING
-    tasks = turns.first(page * WAITING, total)[first:]
-    jobs = [(leader.job(task.id), task, first + place) for place, task in enumerate(tasks, start=1)]
+    jobs = turns.first(page * WAITING, total)[first:]
     return [
-        _wait(job, task, place, leader.why_it_waits(job.id))
-        for job, task, place in jobs
-        if job.state is JobState.QUEUED
+        _wait(job, seconds, place, leader.why_it_waits(job.id))
+        for place, (job, seconds) in enumerate(jobs, start=first + 1)
     ]
 
 
-def _wait(job: Job, task: Task, place: int, waits_for: str) -> Waiting:
+def _wait(job: Job, expected_seconds: float, place: int, waits_for: str) -> Waiting:
     return Waiting(
         place=place,
         id=job.id,
@@ -217,7 +210,7 @@ def _wait(job: Job, task: Task, place: int, waits_for: str) -> Waiting:
         submitted_at=job.submitted_at,
         priority=job.priority,
         needs=needs_words(job.needs),
-        expected_seconds=task.seconds,
+        expected_seconds=expected_seconds,
         attempt=job.attempt + 1,
         waits_for=waits_for,
     )

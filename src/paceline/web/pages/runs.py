@@ -108,7 +108,7 @@ def routes(router: APIRouter, site: Site) -> None:
     def progress(run_id: str) -> Progress:
         found = glance(site.store, run_id)
         if found is None:
-            raise InputError(f"there is no run '{run_id}'")
+            raise InputError("unknown-run", f"there is no run '{run_id}'", value=run_id)
         return Progress(status=found.run.status, done=len(found.records), total=len(found.run.cases))
 
 

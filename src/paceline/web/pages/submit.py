@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, get_args
 
@@ -13,22 +13,23 @@ from pydantic import BaseModel, ValidationError
 from starlette.responses import JSONResponse, RedirectResponse
 
 from paceline.benchmarks import registry
+from paceline.core.category import is_micro
 from paceline.core.errors import InputError, StoreError, unknown
 from paceline.core.parameters import in_words
 from paceline.report.text import one_line
 from paceline.runner.suite_file import load_suite, shipped
 from paceline.service.api import submissions
-from paceline.service.api.documents import JobSent
 from paceline.service.api.tokens import Scope
-from paceline.service.jobs import Job, MachineNeeds
+from paceline.service.jobs import Job, JobRequest, MachineNeeds
 from paceline.service.leader import Leader
-from paceline.service.placing import follower_of, needs_of
+from paceline.service.placement import could_run
 from paceline.web.form import PREFIX, Group, groups_of, read_parameters, read_settings, read_text
 from paceline.web.pages import Page
 from paceline.web.site import Filled, Form, Site
 from paceline.web.words import counted, listed
 
 Kind = Literal["suite", "benchmark", "yaml"]
+DEFAULT_SUITE = "quick"
 EXAMPLE = """\
 name: my-suite
 cases:
@@ -85,13 +86,20 @@ class Read(BaseModel):
     errors: dict[str, str] = {}
 
 
+@cache
+def _first_benchmark() -> str:
+    """What the form shows before anything was chosen: the first single operation of the default suite."""
+    names = [str(case["benchmark"]) for case in load_suite(DEFAULT_SUITE).cases]
+    return next((name for name in names if is_micro(registry().get(name).category)), names[0])
+
+
 def empty(site: Site, kind: Kind, name: str, values: dict[str, str], job_id: str) -> Submission:
     """The form with what was typed so far."""
     entries = registry().entries
-    suite = values.get("suite") or (name if kind == "suite" and name else "quick")
-    benchmark = values.get("benchmark") or (name if kind == "benchmark" and name else "gemm")
+    suite = values.get("suite") or (name if kind == "suite" and name else DEFAULT_SUITE)
+    benchmark = values.get("benchmark") or (name if kind == "benchmark" and name else _first_benchmark())
     if kind == "benchmark" and benchmark not in entries:
-        raise unknown("benchmark", benchmark[:100], entries)
+        raise unknown("benchmark", benchmark[:100], entries, key="benchmark")
     groups = groups_of(entries[benchmark].Parameters) if kind == "benchmark" else []
     for group in groups:
         for entry in group.entries:
@@ -145,11 +153,9 @@ def check(form: Form, leader: Leader) -> tuple[Checked, Read]:
     except InputError as error:
         return Checked(ok=False, errors={_field(kind): str(error)}), found
     if wrong:
-        return Checked(ok=False, errors=_placed(wrong, kind, form)), found
+        return Checked(ok=False, errors=_placed(wrong, kind, form, found.overrides)), found
     titles = listed(list(dict.fromkeys(f"{case.benchmark} {case.title}".strip() for case in cases)), most=3)
-    now = datetime.now(UTC)
-    job = Job(id="-", name="-", suite=document, needs=found.needs, submitted_at=now, state_at=now)
-    message = f"{counted(len(cases), 'case')}: {titles}. {_who_can(leader, job)}"
+    message = f"{counted(len(cases), 'case')}: {titles}. {_who_can(leader, found.needs)}"
     return Checked(ok=True, cases=len(cases), message=message), found
 
 
@@ -198,7 +204,7 @@ def _needs(known: MachineNeeds, name: str, value: Any) -> MachineNeeds:
 
 def _sent(name: str, value: Any) -> Any:
     """A field as the API takes it."""
-    return getattr(JobSent.model_validate({"id": "a", "suite": "quick", name: value}), name)
+    return getattr(JobRequest.model_validate({"id": "a", "suite": "quick", name: value}), name)
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -209,28 +215,36 @@ def _field(kind: str) -> str:
     return kind if kind in get_args(Kind) else ""
 
 
-def _placed(problems: list[submissions.Problem], kind: str, form: Form) -> dict[str, str]:
+def _placed(problems: list[InputError], kind: str, form: Form, overrides: Mapping[str, Any]) -> dict[str, str]:
     """Each problem at the field that it is about, or at the field of the whole suite."""
     errors: dict[str, list[str]] = {}
     for problem in problems:
-        where = f"entry {problem.case}: " if problem.case and kind != "benchmark" and len(problems) > 1 else ""
         own = f"{PREFIX}{problem.key}"
-        field = own if kind == "benchmark" and own in form.values else "set" if "--set" in problem.message else ""
-        message = problem.message.replace("--set ", "")
-        errors.setdefault(field or _field(kind), []).append(f"{where}{message}")
+        if kind == "benchmark" and own in form.values:
+            field, message = own, problem.message
+        elif _is_overridden(problem.key, overrides):
+            field, message = "set", problem.message
+        else:
+            where = f"entry {problem.case}: " if problem.case and kind != "benchmark" and len(problems) > 1 else ""
+            field, message = _field(kind), f"{where}{submissions.message_of(problem)}"
+        errors.setdefault(field, []).append(message)
     return {field: "; ".join(messages) for field, messages in errors.items()}
 
 
-def _who_can(leader: Leader, job: Job) -> str:
+def _is_overridden(key: str | None, overrides: Mapping[str, Any]) -> bool:
+    return key is not None and any(path == key or path.endswith(f".{key}") for path in overrides)
+
+
+def _who_can(leader: Leader, needs: MachineNeeds) -> str:
     """How many of the machines that are here could run it."""
     followers = leader.followers()
-    able = sum(follower_of(state).shape.match(needs_of(job)) is not None for state in followers)
+    able = sum(could_run(state, needs) for state in followers)
     if not followers:
         return "No machine is here yet; the job will wait for one."
     told = f"{able} of the {counted(len(followers), 'machine')} here can run it"
     if len(followers) == 1:
         told = f"{followers[0].id} can run it" if able else f"{followers[0].id}, the only machine here, cannot run it"
-    return f"{told}; the job will wait for {'more' if able else 'another'}." if able < job.needs.nodes else f"{told}."
+    return f"{told}; the job will wait for {'more' if able else 'another'}." if able < needs.nodes else f"{told}."
 
 
 def routes(router: APIRouter, site: Site) -> None:
@@ -272,9 +286,15 @@ def _submitted(site: Site, found: Read, job_id: str, by: str) -> Job:
     assert found.suite is not None
     if site.leader.trouble:
         raise StoreError(site.leader.trouble)
-    job = submissions.new_job(
-        job_id, found.suite, found.overrides, found.needs, priority=found.priority, tags=found.tags, by=by
+    request = JobRequest(
+        id=job_id,
+        suite=found.suite,
+        overrides=found.overrides,
+        needs=found.needs,
+        priority=found.priority,
+        tags=found.tags,
     )
+    job = submissions.new_job(request, by)
     try:
         return site.leader.submit(job)[0]
     except InputError:

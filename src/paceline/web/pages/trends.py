@@ -7,8 +7,8 @@ from markupsafe import Markup
 from pydantic import BaseModel
 
 from paceline.analysis.trend import history
-from paceline.report import answer_page
-from paceline.report import trend as report
+from paceline.report.render import html as render_html
+from paceline.report.trend import document as report
 from paceline.store.looking import metrics
 from paceline.web.embed import embedded
 from paceline.web.pages import Page
@@ -41,7 +41,7 @@ def routes(router: APIRouter, site: Site) -> None:
             asked.message = f"No case was measured for '{metric}' in two runs on the same machine yet."
             return site.answer(request, "trends.html", asked)
         above = Markup(templates().get_template("trends_ask.html").render(view=asked))
-        return embedded(site, request, answer_page.html(report.page(found)), above=above)
+        return embedded(site, request, render_html.render(report.document(found)), above=above)
 
 
 PAGE = Page("/trends", routes, title="Trends", order=50)

@@ -17,9 +17,11 @@ from paceline.benchmarks.communication.p2p import BANDWIDTH, P2p, P2pParameters,
 from paceline.benchmarks.micro.metrics import TIME
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
-from paceline.core.errors import InputError, Unsupported
+from paceline.core.errors import Unsupported
 from paceline.core.merge import merge_ranks
 from paceline.core.record import Measurement, Result
+from paceline.devices import kind_named
+from support.refused import refused
 
 CASE = Case(index=0, benchmark="collective", parameters={}, title="")
 
@@ -52,29 +54,29 @@ def test_bandwidths_are_those_of_the_slowest_rank_at_each_size() -> None:
 
 def test_the_sweep_goes_from_bytes_to_a_gigabyte_on_gpus() -> None:
     operation = OPERATIONS["all-reduce"]
-    assert sizes_of(CollectiveParameters(), operation, "cuda", 8) == GPU_SIZES
-    assert sizes_of(CollectiveParameters(), operation, "cpu", 2) == CPU_SIZES
+    assert sizes_of(CollectiveParameters(), operation, kind_named("cuda"), 8) == GPU_SIZES
+    assert sizes_of(CollectiveParameters(), operation, kind_named("cpu"), 2) == CPU_SIZES
     assert (GPU_SIZES[0], GPU_SIZES[-1]) == (8, 1 << 30)
     assert (CPU_SIZES[0], CPU_SIZES[-1]) == (32, 64 << 20)
 
 
 def test_sizes_are_measured_once_and_the_largest_last_however_they_are_given() -> None:
-    parameters = CollectiveParameters.read({"sizes": ["1KiB", "1B", "8B", "16B"]}, "here")
-    assert sizes_of(parameters, OPERATIONS["all-gather"], "cpu", 4) == [16, 1024]
+    parameters = CollectiveParameters.read({"sizes": ["1KiB", "1B", "8B", "16B"]})
+    assert sizes_of(parameters, OPERATIONS["all-gather"], kind_named("cpu"), 4) == [16, 1024]
 
 
 def test_one_size_needs_no_list() -> None:
-    assert CollectiveParameters.read({"sizes": "1MiB"}, "here").sizes == [1 << 20]
+    assert CollectiveParameters.read({"sizes": "1MiB"}).sizes == [1 << 20]
 
 
-@pytest.mark.parametrize("sizes", [[], [0], [1024, 0]])
-def test_no_size_and_size_zero_are_refused(sizes: list[int]) -> None:
-    with pytest.raises(InputError, match="'sizes"):
-        CollectiveParameters.read({"sizes": sizes}, "here")
+@pytest.mark.parametrize(("sizes", "key"), [([], "sizes"), ([0], "sizes.0"), ([1024, 0], "sizes.1")])
+def test_no_size_and_size_zero_are_refused(sizes: list[int], key: str) -> None:
+    with refused("invalid-value", key=key):
+        CollectiveParameters.read({"sizes": sizes})
 
 
 def test_a_file_of_hosts_without_mpi_is_refused() -> None:
-    with pytest.raises(InputError, match="goes with backend = mpi"):
+    with refused("key-does-not-apply", key="hosts", value="hosts.txt"):
         Collective.check(CollectiveParameters(hosts="hosts.txt"), CASE)
 
 

@@ -16,7 +16,7 @@ from paceline.benchmarks.communication._exchange import TorchExchange
 from paceline.benchmarks.communication._operations import OPERATIONS
 from paceline.benchmarks.communication._payload import Payload
 from paceline.benchmarks.ranks import Ranks
-from paceline.measure.device import CpuDevice
+from paceline.devices.cpu import CpuDevice
 
 FUNCTIONS = {
     "all-reduce": ("all_reduce", "Allreduce"),

@@ -13,7 +13,8 @@ from paceline.benchmarks.communication import _mpi, _mpi_output
 from paceline.benchmarks.micro.tools import ToolError
 from paceline.core.benchmark import Context, Progress
 from paceline.core.case import Case
-from paceline.core.errors import InputError, MissingDependency, OutOfMemory
+from paceline.core.errors import MissingDependency, OutOfMemory
+from support.refused import refused
 
 CONTEXT = Context(case=Case(index=0, benchmark="collective", parameters={}, title="", ranks=2), world_size=2)
 WORKER = [sys.executable, "-P", "-m", _mpi.WORKER]
@@ -54,7 +55,7 @@ def test_a_file_of_hosts_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPa
     pytest.importorskip("mpi4py", reason="pip install 'paceline[mpi]'")
     program(tmp_path, "exit 1")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match=r"hosts = nowhere\.txt is no file"):
+    with refused("missing-file", key="hosts", value="nowhere.txt"):
         _mpi.run(CONTEXT, "nowhere.txt")
 
 

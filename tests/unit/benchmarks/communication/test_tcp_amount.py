@@ -15,7 +15,7 @@ from paceline.benchmarks.communication.tcp import TcpParameters, _amount, _bandw
 from paceline.benchmarks.micro.session import MicroSession
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
-from paceline.measure.device import CpuDevice
+from paceline.devices.cpu import CpuDevice
 
 DELAY = 0.02
 
@@ -58,7 +58,7 @@ def far_peer() -> Iterator[Address]:
 
 
 def test_over_a_long_distance_a_transfer_is_long_enough_for_the_answer_not_to_weigh(far_peer: Address) -> None:
-    parameters = TcpParameters.read({"steps": 1, "warm_up": "1ms"}, "test")
+    parameters = TcpParameters.read({"steps": 1, "warm_up": "1ms"})
     context = Context(case=Case(index=0, benchmark="tcp", parameters={}, title=""))
     with MicroSession(parameters, context, CpuDevice()) as session:
         _, seconds = _bandwidth(session, parameters, far_peer, "own", 1)

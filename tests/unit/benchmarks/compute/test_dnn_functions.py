@@ -9,7 +9,7 @@ import torch
 
 from paceline.benchmarks.compute.dnn_functions import Convolution, ConvolutionFunction, Pass
 from paceline.core.errors import SilentCorruption
-from paceline.measure.device import CpuDevice
+from paceline.devices.cpu import CpuDevice
 
 PASSES = get_args(Pass)
 PLAIN = ConvolutionFunction(batch=2, in_channels=8, out_channels=6, image=(9, 11), kernel=(3, 3), padding=(1, 1))

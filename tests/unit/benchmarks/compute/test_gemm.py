@@ -10,8 +10,9 @@ import torch
 from paceline.benchmarks.compute import gemm
 from paceline.benchmarks.compute.gemm import CHECKED_ROWS, Gemm, GemmParameters, Product
 from paceline.core.case import Case
-from paceline.core.errors import InputError, SilentCorruption, Unsupported
-from paceline.measure.device import CpuDevice
+from paceline.core.errors import SilentCorruption, Unsupported
+from paceline.devices.cpu import CpuDevice
+from support.refused import refused
 
 CASE = Case(index=0, benchmark="gemm", parameters={}, title="")
 SMALL = {"m": 24, "n": 40, "k": 56}
@@ -113,15 +114,15 @@ def test_one_product_of_a_batch_that_is_wrong_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "code", "key"),
     [
-        ({"m": 8}, "n, k missing: give m, n and k together"),
-        ({"m": 8, "k": 8}, "n missing"),
-        ({"m": 8, "n": 8, "k": 8, "size": 8}, "size = 8 beside m, n and k"),
+        ({"m": 8}, "missing-key", "n"),
+        ({"n": 8, "k": 8}, "missing-key", "m"),
+        ({"m": 8, "n": 8, "k": 8, "size": 8}, "conflicting-keys", "size"),
     ],
 )
-def test_half_a_shape_or_two_are_refused(given: dict[str, int], words: str) -> None:
-    with pytest.raises(InputError, match=words):
+def test_half_a_shape_or_two_are_refused(given: dict[str, int], code: str, key: str) -> None:
+    with refused(code, key=key):
         Gemm.check(GemmParameters(**given), CASE)
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from paceline.benchmarks.compute.kernel_launch import (
     KERNEL,
-    PTX,
     SOURCE,
     EmptyLoop,
     KernelLaunch,
@@ -19,7 +18,8 @@ from paceline.benchmarks.compute.kernel_launch import (
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.errors import MissingDependency, Unsupported
-from paceline.machine import gpu_count
+from paceline.devices import device_count
+from paceline.devices.cuda import _EMPTY_KERNEL
 from paceline.measure import native
 
 
@@ -56,10 +56,10 @@ def test_issuing_is_over_before_everything_has_ended() -> None:
 
 
 @pytest.mark.usefixtures("c_compiler")
-@pytest.mark.skipif(gpu_count() > 0, reason="here is a driver")
+@pytest.mark.skipif(device_count() > 0, reason="here is a driver")
 def test_a_machine_without_a_driver_says_so() -> None:
     with pytest.raises(Unsupported, match=r"libcuda\.so\.1.*paceline doctor"):
-        Launcher(0, PTX.format(target="sm_75", name=KERNEL))
+        Launcher(0, _EMPTY_KERNEL.format(target="sm_75", name=KERNEL))
 
 
 def test_a_cpu_is_refused_with_what_to_use() -> None:

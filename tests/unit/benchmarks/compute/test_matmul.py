@@ -9,7 +9,8 @@ from paceline.benchmarks.compute.matmul import GPU_SHAPE, Matmul, MatmulParamete
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.errors import SilentCorruption, Unsupported
-from paceline.measure.device import CpuDevice
+from paceline.devices import kind_named
+from paceline.devices.cpu import CpuDevice
 
 SMALL = {"m": 24, "n": 40, "k": 56}
 SHORT = {"budget": 0.01, "warm_up": 0.01}
@@ -32,11 +33,11 @@ def test_a_wrong_result_is_silent_corruption() -> None:
 
 
 def test_the_shape_suits_the_device_where_none_is_given() -> None:
-    assert MatmulParameters().shape_on("cuda") == GPU_SHAPE
-    on_cpu = MatmulParameters().shape_on("cpu")
+    assert MatmulParameters().shape_on(kind_named("cuda")) == GPU_SHAPE
+    on_cpu = MatmulParameters().shape_on(kind_named("cpu"))
     assert all(mine < theirs for mine, theirs in zip(on_cpu, GPU_SHAPE, strict=True))
-    assert MatmulParameters(precision="bf16").shape_on("cpu") < on_cpu
-    assert MatmulParameters(n=7).shape_on("cpu") == (on_cpu[0], 7, on_cpu[2])
+    assert MatmulParameters(precision="bf16").shape_on(kind_named("cpu")) < on_cpu
+    assert MatmulParameters(n=7).shape_on(kind_named("cpu")) == (on_cpu[0], 7, on_cpu[2])
 
 
 def test_it_tells_time_rate_and_latency_and_no_share_of_an_unknown_peak() -> None:

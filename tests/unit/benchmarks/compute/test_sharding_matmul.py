@@ -19,8 +19,9 @@ from paceline.benchmarks.compute.sharding_matmul import (
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
-from paceline.core.errors import InputError, SilentCorruption, Unsupported
-from paceline.measure.device import CpuDevice
+from paceline.core.errors import SilentCorruption, Unsupported
+from paceline.devices.cpu import CpuDevice
+from support.refused import refused
 
 SMALL = {"m": 24, "n": 40, "k": 56}
 MODES = ["all-reduce", "all-gather"]
@@ -74,7 +75,7 @@ def test_an_axis_that_the_ranks_cannot_share_is_refused_with_one_that_they_can(
     mode: Any, name: str, size: int, better: int
 ) -> None:
     parameters = ShardingMatmulParameters(mode=mode, **{name: size})
-    with pytest.raises(InputError, match=f"{name} = {size} cannot be divided over 3 ranks.*use {name} = {better}"):
+    with refused("not-divisible", key=name, value=size, suggestion=str(better)):
         ShardingMatmul.check(parameters, case(3))
     ShardingMatmul.check(ShardingMatmulParameters(mode=mode, **{name: better}), case(3))
 

@@ -10,7 +10,7 @@ from paceline.benchmarks.megatron.megatron_gpt import MegatronGpt, _result
 from paceline.benchmarks.micro.tools import ToolError
 from paceline.core.case import Case
 from paceline.core.record import Measurement, Outcome, Result
-from paceline.report import superbench
+from paceline.report.export import superbench
 from support.recordings import recorded
 from support.records import record
 
@@ -89,7 +89,8 @@ def test_remedies_name_parameters_that_this_benchmark_has() -> None:
 
 def test_superbench_has_its_names_and_units() -> None:
     result = figures("four-ranks-interleaved", 16)
-    case = Case(index=0, benchmark="megatron-gpt", parameters={"precision": "fp16"}, title="", target="cuda:*")
+    given = {"precision": "fp16", "code_base": "co"}
+    case = Case(index=0, benchmark="megatron-gpt", parameters=given, title="", target="cuda:*")
     found = superbench.results([record(case, result.measurements, outcome=Outcome.OK)])
     times = only(result, "step_time").samples
     assert found == {

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.analysis.ceilings import ceilings_of
+from paceline.core.benchmark import described
+from paceline.core.environment import Environment
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement
 from support.records import case, record, run_of
@@ -25,8 +27,9 @@ def level_sizes(threads: int) -> dict[str, float]:
     points = [Measurement.of_value(BANDWIDTH, float(3 * size), at={"size": size}) for size in sizes]
     facts: dict[str, Any] = {"device": "cpu", "threads": threads}
     swept = record(case(0, "stream", "", target="cpu", sizes=sizes), points, facts=facts)
-    environment = {"cpu": {"model": "x", "caches": CACHES, "physical_cores": 16, "logical_cores": 32}}
-    ceilings, _ = ceilings_of(run_of([swept], environment=environment))
+    cpu = {"model": "x", "caches": CACHES, "physical_cores": 16, "logical_cores": 32}
+    environment = Environment.model_validate({"cpu": cpu})
+    ceilings, _ = ceilings_of(run_of([described(swept, environment)], environment=environment))
     return {one.name: one.value for one in ceilings}
 
 

@@ -10,8 +10,12 @@ from paceline.benchmarks.memory import gpu
 from paceline.benchmarks.memory.copy import Copy, CopyParameters, HostCopies
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
-from paceline.core.errors import InputError, SilentCorruption, Unsupported
+from paceline.core.errors import SilentCorruption, Unsupported
 from paceline.core.record import Result
+from paceline.devices.cuda import nvml
+from paceline.devices.datasheet import pcie_bandwidth
+from paceline.measure.peak import Peak
+from support.refused import refused
 
 
 def case_of(target: str = "cpu") -> Case:
@@ -19,7 +23,7 @@ def case_of(target: str = "cpu") -> Case:
 
 
 def measured(**values: Any) -> Result:
-    parameters = CopyParameters.read({"steps": 3, "warm_up": "1ms", **values}, "test")
+    parameters = CopyParameters.read({"steps": 3, "warm_up": "1ms", **values})
     return Copy().measure(parameters, Context(case=case_of()))
 
 
@@ -59,17 +63,23 @@ def test_a_cpu_has_no_device_to_copy_to(values: dict[str, Any]) -> None:
         measured(**values)
 
 
-@pytest.mark.parametrize("values", [{"direction": "h2d", "both": True}, {"both": True, "host_memory": "pageable"}])
-def test_contradictions_are_refused_before_anything_runs(values: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="both"):
-        Copy.check(CopyParameters.read(values, "test"), case_of())
+@pytest.mark.parametrize(
+    ("values", "code", "key"),
+    [
+        ({"direction": "h2d", "both": True}, "conflicting-keys", "direction"),
+        ({"both": True, "host_memory": "pageable"}, "needs-pinned-memory", "host_memory"),
+    ],
+)
+def test_contradictions_are_refused_before_anything_runs(values: dict[str, Any], code: str, key: str) -> None:
+    with refused(code, key=key):
+        Copy.check(CopyParameters.read(values), case_of())
 
 
 def test_the_link_promises_what_its_generation_and_width_say() -> None:
-    assert gpu.pcie_rate(3, 16) == pytest.approx(15.75e9, rel=1e-3)
-    assert gpu.pcie_rate(5, 16) == pytest.approx(63.0e9, rel=1e-3)
-    assert gpu.pcie_rate(1, 1) == pytest.approx(0.25e9)
-    assert gpu.pcie_rate(99, 16) is None
+    assert pcie_bandwidth(3, 16) == pytest.approx(15.75e9, rel=1e-3)
+    assert pcie_bandwidth(5, 16) == pytest.approx(63.0e9, rel=1e-3)
+    assert pcie_bandwidth(1, 1) == pytest.approx(0.25e9)
+    assert pcie_bandwidth(99, 16) is None
 
 
 class Driver:
@@ -85,12 +95,16 @@ class Driver:
         return self._answers.get(function)
 
 
-def test_a_link_that_the_driver_does_not_tell_has_no_peak() -> None:
+def test_a_link_that_the_driver_does_not_tell_has_no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    def peak(driver: Driver | None, ways: int = 1) -> Peak | None:
+        monkeypatch.setattr(nvml, "kept", lambda: driver)
+        return gpu.pcie_peak("cuda:0", ways=ways)
+
     known = {"nvmlDeviceGetMaxPcieLinkGeneration": 4, "nvmlDeviceGetMaxPcieLinkWidth": 8}
-    one = gpu.pcie_peak("cuda:0", ways=1, nvml=Driver([object()], **known))  # type: ignore[arg-type]
-    two = gpu.pcie_peak("cuda:0", ways=2, nvml=Driver([object()], **known))  # type: ignore[arg-type]
+    one, two = peak(Driver([object()], **known)), peak(Driver([object()], **known), ways=2)
     assert one is not None and two is not None
     assert two.rate == 2 * one.rate
     assert "generation 4 x8" in one.source
-    assert gpu.pcie_peak("cuda:0", ways=1, nvml=Driver([object()])) is None  # type: ignore[arg-type]
-    assert gpu.pcie_peak("cuda:0", ways=1, nvml=Driver([], **known)) is None  # type: ignore[arg-type]
+    assert peak(Driver([object()])) is None
+    assert peak(Driver([], **known)) is None
+    assert peak(None) is None

@@ -57,7 +57,7 @@ def test_a_changed_link_is_silent_corruption(offset: int | None, words: str) -> 
 
 
 def measure(target: str, **values: object) -> list[tuple[object, float]]:
-    parameters = MemoryLatencyParameters.read({"steps": 5, "warm_up": "1ms", **values}, "test")
+    parameters = MemoryLatencyParameters.read({"steps": 5, "warm_up": "1ms", **values})
     case = Case(index=0, benchmark="memory-latency", parameters={}, title="", target=target)
     result = MemoryLatency().measure(parameters, Context(case=case))
     return [(m.at.get("size"), m.value) for m in result.measurements]
@@ -89,7 +89,7 @@ def test_a_chain_of_which_a_cache_can_keep_much_is_doubted(
 ) -> None:
     """Of twice its size a cache that evicts at random keeps a fifth from lap to lap; of four times, next to nothing."""
     monkeypatch.setattr(latency.host, "cache_of", lambda cpus=None: 1024**2)
-    parameters = MemoryLatencyParameters.read({"steps": 5, "warm_up": "1ms", "sizes": size}, "test")
+    parameters = MemoryLatencyParameters.read({"steps": 5, "warm_up": "1ms", "sizes": size})
     case = Case(index=0, benchmark="memory-latency", parameters={}, title="")
     doubts = [doubt.kind for doubt in MemoryLatency().measure(parameters, Context(case=case)).doubts]
     assert ("cached" in doubts) is doubted

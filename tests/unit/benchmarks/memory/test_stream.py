@@ -9,9 +9,10 @@ from paceline.benchmarks.memory import stream
 from paceline.benchmarks.memory.stream import KERNELS, NativeArrays, Stream, StreamParameters, TorchArrays
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
-from paceline.core.errors import InputError, MissingDependency, SilentCorruption, Unsupported
+from paceline.core.errors import MissingDependency, SilentCorruption, Unsupported
 from paceline.core.record import Result
-from paceline.measure.device import open_device
+from paceline.devices import open_device
+from support.refused import refused
 
 COPY, SCALE, ADD, TRIAD = KERNELS
 ELEMENTS = 10_007  # no multiple of anything
@@ -27,7 +28,7 @@ def words(arrays: NativeArrays) -> list[np.ndarray]:
 
 
 def measured(target: str = "cpu", **values: object) -> Result:
-    parameters = StreamParameters.read({"steps": 3, "warm_up": "1ms", **values}, "test")
+    parameters = StreamParameters.read({"steps": 3, "warm_up": "1ms", **values})
     case = Case(index=0, benchmark="stream", parameters=parameters.model_dump(mode="json"), title="", target=target)
     Stream.check(parameters, case)
     return Stream().measure(parameters, Context(case=case))
@@ -114,5 +115,5 @@ def test_without_a_compiler_torch_takes_over_and_the_record_says_so(monkeypatch:
 def test_too_many_threads_and_two_ways_to_say_size_are_refused() -> None:
     with pytest.raises(Unsupported, match="use fewer threads"):
         measured(threads=100_000)
-    with pytest.raises(InputError, match="one or the other"):
+    with refused("conflicting-keys", key="size"):
         measured(size="1MiB", sizes=["1MiB"])

@@ -13,7 +13,8 @@ from paceline.benchmarks.micro.parameters import MicroParameters
 from paceline.benchmarks.micro.session import MicroSession
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
-from paceline.measure.device import CpuDevice
+from paceline.devices import kind_named
+from paceline.devices.cpu import CpuDevice
 
 PARAMETERS = MicroParameters(steps=3, warm_up=0.001)
 CONTEXT = Context(case=Case(index=0, benchmark="x", parameters={}, title=""))
@@ -47,7 +48,25 @@ def test_a_long_call_is_a_sample_by_itself() -> None:
 class Gpu(CpuDevice):
     """Waits for nothing, but is taken for a GPU."""
 
-    kind = "cuda"
+    def __init__(self, in_graph: float) -> None:
+        super().__init__(kind_named("cuda"))
+        self._in_graph = in_graph  # seconds that a recorded call takes
+
+    def capture(self, step: Callable[[], object]) -> Callable[[], object]:
+        before = Long.calls
+        step()
+        recorded = Long.calls - before
+        return lambda: busy(recorded * self._in_graph)
+
+
+class Long:
+    """A call that takes Python long enough for a graph to be shorter."""
+
+    calls = 0
+
+    def __call__(self) -> None:
+        Long.calls += 1
+        busy(2e-5)
 
 
 def busy(seconds: float) -> None:
@@ -57,17 +76,10 @@ def busy(seconds: float) -> None:
 
 
 @pytest.mark.parametrize(("in_graph", "least", "most"), [(1e-6, micro.GRAPH_CALLS, micro.GRAPH_CALLS), (2e-5, 2, 128)])
-def test_a_graph_holds_as_many_calls_as_last_for_a_sample_on_the_device(
-    in_graph: float, least: int, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_graph_holds_as_many_calls_as_last_for_a_sample_on_the_device(in_graph: float, least: int, most: int) -> None:
     """What Python issues in a millisecond may be over in microseconds, and then the gap between replays counts."""
-
-    def captured(call: Callable[[], object], times: int) -> Callable[[], object]:
-        return lambda: busy(times * in_graph)
-
-    monkeypatch.setattr(micro, "_captured", captured)
-    with MicroSession(PARAMETERS, CONTEXT, Gpu()) as session:
-        point = session.time(lambda: busy(2e-5), TIME, graph=True)
+    with MicroSession(PARAMETERS, CONTEXT, Gpu(in_graph)) as session:
+        point = session.time(Long(), TIME, graph=True)
     assert least <= point.calls <= most
     assert point.time.value >= in_graph
     assert "CUDA graph" in point.timing

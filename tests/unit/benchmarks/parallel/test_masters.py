@@ -14,7 +14,7 @@ from paceline.benchmarks.parallel._masters import Masters
 from paceline.benchmarks.parallel._mesh import Mesh
 from paceline.benchmarks.parallel._parameters import ParallelParameters
 from paceline.benchmarks.parallel._trainer import ParallelTrainer
-from paceline.measure.device import CpuDevice
+from paceline.devices.cpu import CpuDevice
 from support.layouts import TINY
 
 RATE = 1e-2

@@ -22,7 +22,8 @@ from paceline.benchmarks.parallel.megatron_core import MegatronCore, framework, 
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.errors import MissingDependency, Unsupported
-from paceline.measure.device import CpuDevice
+from paceline.devices import kind_named
+from paceline.devices.cpu import CpuDevice
 from support.layouts import TINY
 
 pytest.importorskip("megatron.core", reason="needs megatron-core: pip install 'paceline[megatron]'")
@@ -36,7 +37,7 @@ STEPS = 5
 def trainer_of(parameters: ParallelParameters) -> Iterator[Any]:
     from paceline.benchmarks.parallel._megatron_trainer import MegatronTrainer, groups
 
-    with groups("cpu", 1):
+    with groups(kind_named("cpu"), 1):
         yield MegatronTrainer(parameters, CpuDevice(), Mesh.of(parameters.layout, 0, "cpu"), compiled=False)
 
 

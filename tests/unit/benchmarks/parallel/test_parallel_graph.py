@@ -11,16 +11,18 @@ from paceline.benchmarks.parallel._parameters import ParallelParameters
 from paceline.benchmarks.parallel.megatron_core import refuse
 from paceline.benchmarks.parallel.parallel import _whether_to_capture
 from paceline.core.errors import Unsupported
-from paceline.measure.device import Device
+from paceline.devices import Device, DeviceKind, kind_named
 
 
 @dataclass
 class OfKind:
-    kind: str
+    kind: DeviceKind
 
 
 def captures(kind: str, *, compiled: bool = True, **parameters: Any) -> bool:
-    return _whether_to_capture(ParallelParameters(**parameters), cast("Device", OfKind(kind)), compiled=compiled)
+    return _whether_to_capture(
+        ParallelParameters(**parameters), cast("Device", OfKind(kind_named(kind))), compiled=compiled
+    )
 
 
 def test_one_gpu_with_compiled_layers_replays_a_graph() -> None:

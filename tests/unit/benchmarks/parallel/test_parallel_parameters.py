@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.errors import InputError, Unsupported
 from paceline.core.suite import Here, Suite, expand
+from support.refused import refused
 
 WORD = "gpt2/nl24_fp16_2x2x4_ac_mb32_gb1024_2n8g"
 
@@ -28,7 +30,7 @@ def test_a_word_calls_for_its_ranks_and_is_the_title() -> None:
 
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_a_word_is_for_its_nodes_alone(nodes: int) -> None:
-    with pytest.raises(InputError, match=f"for 2 nodes, but it would run on {nodes}: "):
+    with refused("wrong-number-of-nodes", case=1, value=2):
         cases(nodes=nodes, case=WORD)
 
 
@@ -64,33 +66,52 @@ def test_one_rank_is_a_layout_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "words"),
+    ("parameters", "code", "key"),
+    [
+        ({"case": "gpt2/nl24_fp16_8x1x1_mb4_gb32_1n4g"}, "invalid-value", "case"),
+        ({"case": "gpt2/nl24"}, "invalid-value", "case"),
+        ({"case": WORD, "layers": 12, "data": 2}, "conflicting-keys", "layers"),
+        ({"case": "gpt2/nl2_fp16_1x1x1_mb4_gb4_1n1g", "checkpointing": True}, "conflicting-keys", "checkpointing"),
+        ({"data": 2, "micro_batch": 4, "global_batch": 12}, "layout-batch", "global_batch"),
+        ({"hidden": 100, "heads": 16}, "not-a-multiple", "hidden"),
+        ({"tensor": 3}, "not-divisible", "heads"),
+        ({"precision": "fp16", "fp8_least": 32}, "key-does-not-apply", "fp8_least"),
+        ({"sequence_parallel": True}, "key-does-not-apply", "sequence_parallel"),
+        ({"tensor": 2, "sequence_parallel": True, "sequence": 33}, "not-divisible", "sequence"),
+        ({"schedule": "gpipe"}, "key-does-not-apply", "schedule"),
+        ({"pipeline": 4, "layers": 3}, "layout-stages", "pipeline"),
+        ({"pipeline": 4, "layers": 6, "schedule": "interleaved"}, "too-many-stages", "schedule"),
+        ({"pipeline": 4, "micro_batch": 2, "global_batch": 4}, "too-few-micro-batches", "schedule"),
+        (
+            {"pipeline": 2, "micro_batch": 1, "global_batch": 5, "schedule": "zero-bubble"},
+            "unequal-rounds",
+            "schedule",
+        ),
+        ({"tensor": 2, "ranks": 4}, "wrong-number-of-ranks", "ranks"),
+        ({"schedule": "zero-buble"}, "invalid-value", "schedule"),
+    ],
+)
+def test_contradictions_are_refused(parameters: dict[str, Any], code: str, key: str) -> None:
+    with refused(code, key=key, case=1):
+        cases(**parameters)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "arithmetic"),
     [
         ({"case": "gpt2/nl24_fp16_8x1x1_mb4_gb32_1n4g"}, "8x1x1 = 8 ranks against 1n4g = 4 GPUs"),
-        ({"case": "gpt2/nl24"}, "is no layout"),
-        ({"case": WORD, "layers": 12, "data": 2}, "so layers and data cannot be given beside it"),
-        ({"case": "gpt2/nl2_fp16_1x1x1_mb4_gb4_1n1g", "checkpointing": True}, "so checkpointing cannot be given"),
-        ({"data": 2, "micro_batch": 4, "global_batch": 12}, "gb 12 is no multiple of mb x d = 4 x 2 = 8"),
-        ({"hidden": 100, "heads": 16}, "hidden = 100 is no multiple of heads = 16"),
-        ({"tensor": 3}, "16 heads cannot be split over tensor = 3 ranks"),
-        ({"sequence_parallel": True}, "but tensor = 1"),
-        ({"tensor": 2, "sequence_parallel": True, "sequence": 33}, "33 tokens cannot be split over tensor = 2"),
-        ({"schedule": "gpipe"}, "schedule = gpipe is for a pipeline, but pipeline = 1"),
-        ({"pipeline": 4, "layers": 3}, "3 layers for 4 pipeline stages"),
+        ({"data": 2, "micro_batch": 4, "global_batch": 12}, "gb 12 is not a multiple of mb x d = 4 x 2 = 8"),
         ({"pipeline": 4, "layers": 6, "schedule": "interleaved"}, "4 x 2 = 8 stages, but there are only 6 layers"),
         ({"pipeline": 4, "micro_batch": 2, "global_batch": 4}, "4 / (2 x 1) = 2: use a larger global batch"),
         (
             {"pipeline": 2, "micro_batch": 1, "global_batch": 5, "schedule": "zero-bubble"},
-            "5 // 2 = 2 equal rounds, but gb / (mb x d) = 5 / (1 x 1) = 5 is no multiple of 2",
+            "5 // 2 = 2 equal rounds, but gb / (mb x d) = 5 / (1 x 1) = 5 is not a multiple of 2",
         ),
-        ({"tensor": 2, "ranks": 4}, "call for 2 ranks, but there are 4"),
-        ({"schedule": "zero-buble"}, "did you mean"),
     ],
 )
-def test_contradictions_are_refused_with_the_arithmetic(parameters: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError) as refused:
+def test_contradictions_of_numbers_are_shown_with_the_arithmetic(parameters: dict[str, Any], arithmetic: str) -> None:
+    with pytest.raises(InputError, match=re.escape(arithmetic)):
         cases(**parameters)
-    assert words in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from paceline.benchmarks.parallel._parameters import LEARNING_RATE, ParallelPara
 from paceline.benchmarks.parallel._shape import build
 from paceline.benchmarks.parallel._stage import LastSum, Onward
 from paceline.benchmarks.parallel._trainer import ParallelTrainer
-from paceline.measure.device import CpuDevice
+from paceline.devices.cpu import CpuDevice
 from support.layouts import TINY
 
 

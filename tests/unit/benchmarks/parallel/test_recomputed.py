@@ -12,7 +12,7 @@ from paceline.benchmarks.parallel._mesh import Mesh
 from paceline.benchmarks.parallel._parameters import ParallelParameters
 from paceline.benchmarks.parallel._stage import LastNorm
 from paceline.benchmarks.parallel._trainer import ParallelTrainer
-from paceline.measure.device import CpuDevice
+from paceline.devices.cpu import CpuDevice
 from support.layouts import TINY
 
 FORWARD = 24  # products of a layer, in hidden x hidden x tokens: qkv 6, output 2, expand 8, contract 8

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from paceline.benchmarks.serving.answers import CHECKED, MOST_SAMPLES, Answers, _check_choices
-from paceline.benchmarks.serving.export import export, load_eager, sample_inputs
-from paceline.benchmarks.serving.tensors import Array
 from paceline.core.errors import SilentCorruption
+from paceline.load.tensors import Array
+from paceline.servers.export import export, load_eager, sample_inputs
 
 MODEL = "generated/fc:layers=1,width=16"
 REQUESTS = 8

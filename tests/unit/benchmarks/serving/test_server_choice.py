@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from paceline.benchmarks.serving.parameters import ServeParameters
-from paceline.core.errors import InputError
+from support.refused import refused
 
 
 def case_of(graph: object) -> ServeParameters:
     server = {"kind": "embedded", "engine": "torch-compile", "graph": graph}
-    return ServeParameters.read({"model": "resnet18", "server": server, "load": {"rate": 5}}, "a case")
+    return ServeParameters.read({"model": "resnet18", "server": server, "load": {"rate": 5}})
 
 
 def test_a_word_that_yaml_reads_as_a_boolean_is_the_word() -> None:
@@ -20,5 +18,6 @@ def test_a_word_that_yaml_reads_as_a_boolean_is_the_word() -> None:
 
 
 def test_what_the_server_does_not_take_is_refused() -> None:
-    with pytest.raises(InputError, match=r"'graph'.*must be one of 'auto' or 'off'"):
+    words = r"server 'embedded': 'graph'.*must be one of 'auto' or 'off'"
+    with refused("invalid-value", key="server", says=words):
         case_of(True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from paceline.benchmarks.serving import findings
+from paceline.benchmarks.serving import trace_metrics
 from paceline.benchmarks.serving.metrics import PERCENTILES
 from paceline.benchmarks.serving.slo import Slo
 from support.traces import trace
@@ -72,7 +72,7 @@ def test_bounds_on_tokens_are_not_kept_where_nobody_saw_tokens() -> None:
 
 def test_the_percentile_in_the_reason_is_the_one_that_is_measured() -> None:
     seen = trace([0.1] * 494 + [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-    told = findings.percentile(PERCENTILES["p99"], seen.latency, 0.99)
+    told = trace_metrics.percentile(PERCENTILES["p99"], seen.latency, 0.99)
     assert told is not None and told.value == pytest.approx(1.0)
     assert Slo(p99=0.5).judge(seen).reason == "p99 is 1 s, above 500 ms"
 

@@ -11,7 +11,7 @@ from paceline.benchmarks.storage._fio import Job
 from paceline.benchmarks.storage._place import Place
 from paceline.benchmarks.storage.disk import Disk, DiskParameters, _facts
 from paceline.core.case import Case
-from paceline.core.errors import InputError
+from support.refused import refused
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def free_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(origin: str = "local", **given: Any) -> None:
-    parameters = DiskParameters.read(given, "here")
+    parameters = DiskParameters.read(given)
     case = Case(index=0, benchmark="disk", parameters=given, title="", origin=origin)  # type: ignore[arg-type]
     Disk.check(parameters, case)
 
@@ -29,7 +29,7 @@ def check(origin: str = "local", **given: Any) -> None:
 @pytest.mark.usefixtures("free_device")
 @pytest.mark.parametrize("pattern", ["write", "random-write", "mixed", "random-mixed"])
 def test_a_raw_device_is_written_only_when_that_is_said(pattern: str) -> None:
-    with pytest.raises(InputError, match="destroy_data"):
+    with refused("would-destroy-data", key="destroy_data"):
         check(pattern=pattern, raw_device="/dev/sdz")
     check(pattern=pattern, raw_device="/dev/sdz", destroy_data=True)
 
@@ -41,7 +41,7 @@ def test_a_raw_device_may_be_read(pattern: str) -> None:
 
 
 def test_the_network_names_no_raw_device() -> None:
-    with pytest.raises(InputError, match="network"):
+    with refused("not-from-network", key="raw_device"):
         check(origin="network", raw_device="/dev/sdz")
 
 
@@ -50,26 +50,26 @@ def test_the_folders_of_another_machine_are_not_looked_for_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "code", "key"),
     [
-        ({"destroy_data": True}, "without raw_device"),
-        ({"raw_device": "/dev/sdz", "folder": "/tmp"}, "exclude each other"),
-        ({"engine": "psync", "depth": 4}, "one operation in flight"),
-        ({"read_share": "50%"}, "read_share goes with"),
-        ({"size": "1MiB", "jobs": 2}, "less than a block"),
-        ({"folder": "/no/such/folder"}, "does not exist"),
-        ({"folder": "/etc/hostname"}, "is no folder"),
-        ({"raw_device": "/dev/null"}, "no block device"),
-        ({"raw_device": "/dev/not-there"}, "cannot be looked at"),
+        ({"destroy_data": True}, "key-does-not-apply", "destroy_data"),
+        ({"raw_device": "/dev/sdz", "folder": "/tmp"}, "conflicting-keys", "folder"),
+        ({"engine": "psync", "depth": 4}, "conflicting-keys", "depth"),
+        ({"read_share": "50%"}, "key-does-not-apply", "read_share"),
+        ({"size": "1MiB", "jobs": 2}, "too-small", "size"),
+        ({"folder": "/no/such/folder"}, "missing-folder", "folder"),
+        ({"folder": "/etc/hostname"}, "not-a-folder", "folder"),
+        ({"raw_device": "/dev/null"}, "not-a-block-device", "raw_device"),
+        ({"raw_device": "/dev/not-there"}, "missing-device", "raw_device"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
+def test_what_cannot_be_meant_is_refused(given: dict[str, Any], code: str, key: str) -> None:
+    with refused(code, key=key):
         check(**given)
 
 
 def test_a_pattern_that_does_not_exist_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InputError, match="random-read"):
+    with refused("invalid-value", key="pattern", suggestion="random-read"):
         check(pattern="randread")
 
 

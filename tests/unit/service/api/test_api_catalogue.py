@@ -28,24 +28,46 @@ def test_suites_that_ship_are_listed(shared: Served) -> None:
 @pytest.mark.parametrize(
     ("text", "problems"),
     [
-        ("name: x\ncases: [{benchmark: gem}]", [(1, "benchmark", "gemm")]),
-        ("name: x\ncases: [{benchmark: gemm, sise: 3}]", [(1, "sise", "size")]),
-        ("name: x\ncases: [{benchmark: gemm}, {benchmark: gemm, size: big}]", [(2, "size", None)]),
+        ("name: x\ncases: [{benchmark: gem}]", [("unknown-benchmark", 1, "benchmark", "gemm")]),
+        ("name: x\ncases: [{benchmark: gemm, sise: 3}]", [("unknown-key", 1, "sise", "size")]),
+        ("name: x\ncases: [{benchmark: gemm}, {benchmark: gemm, size: big}]", [("invalid-value", 2, "size", None)]),
         ("name: x\ncases: [{benchmark: gem}, {benchmark: gemm, precison: fp32}]",
-         [(1, "benchmark", "gemm"), (2, "precison", "precision")]),
-        ("name: x\ncases: [{benchmark: disk, folder: /home}]", [(1, "folder", None)]),
-        ("name: x\ncases: [{benchmark: train, model: 'a:b'}]", [(1, "model", None)]),
-        ("name: x\ncases: 3", [(None, "cases", None)]),
-        ("name: x\ncasses: []", [(None, "casses", "cases")]),
-        ("name: x\ncases: [{benchmark: gemm", [(None, None, None)]),
-        ("- 1", [(None, None, None)]),
-        ("", [(None, None, None)]),
+         [("unknown-benchmark", 1, "benchmark", "gemm"), ("unknown-key", 2, "precison", "precision")]),
+        ("name: x\ncases: [{benchmark: disk, folder: /home}]", [("not-from-network", 1, "folder", None)]),
+        ("name: x\ncases: [{benchmark: train, model: 'a:b'}]", [("not-from-network", 1, "model", None)]),
+        ("name: x\ncases: 3", [("not-a-list", None, "cases", None)]),
+        ("name: x\ncasses: []", [("unknown-key", None, "casses", "cases")]),
+        ("name: x\ncases: [{benchmark: gemm", [("not-yaml", None, None, None)]),
+        ("name: x\nname: y\ncases: [{benchmark: gemm}]", [("duplicate-key", None, "name", None)]),
+        ("- 1", [("not-a-suite", None, None, None)]),
+        ("", [("not-a-suite", None, None, None)]),
     ],
 )  # fmt: skip
 def test_each_mistake_is_told_with_its_place(shared: Served, text: str, problems: list[tuple[Any, ...]]) -> None:
     verdict = shared.ask("POST", "validate", {"text": text}).json
     assert verdict["ok"] is False
-    assert [(one["case"], one["key"], one["suggestion"]) for one in verdict["problems"]] == problems
+    assert [_fields(one) for one in verdict["problems"]] == problems
+
+
+def _fields(problem: dict[str, Any]) -> tuple[Any, ...]:
+    return problem["code"], problem["case"], problem["key"], problem["suggestion"]
+
+
+def test_a_problem_says_where_only_if_the_entry_does_not(shared: Served) -> None:
+    told = {
+        text: shared.ask("POST", "validate", {"text": text}).json["problems"][0]["message"]
+        for text in ("name: x\ncases: [{benchmark: gemm, sise: 3}]", "name: x\nname: y\ncases: []")
+    }
+    assert list(told.values()) == [
+        "unknown key 'sise': did you mean 'size'?",
+        "the suite, line 2: duplicate key 'name'; leave one of them out",
+    ]
+
+
+def test_a_case_that_no_machine_asked_for_has_is_no_mistake_of_its_entry(shared: Served) -> None:
+    text = "name: x\ncases: [{benchmark: gemm, only_on: cuda}, {benchmark: gemm, sise: 3}]"
+    (problem,) = shared.ask("POST", "validate", {"text": text}).json["problems"]
+    assert _fields(problem) == ("unknown-key", 2, "sise", "size")
 
 
 def test_a_good_suite_is_told_with_its_cases(shared: Served) -> None:

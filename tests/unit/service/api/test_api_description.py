@@ -9,7 +9,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode, checks
 
-from paceline.service.api.limits import Limits
+from paceline.service.api.guard import Limits
 from support.leading import Served, served_in
 
 EXAMPLES = 8  # of each route

@@ -29,7 +29,7 @@ def test_the_same_id_again_submits_nothing_new(served: Served) -> None:
 def test_the_same_id_with_another_suite_is_a_conflict(served: Served) -> None:
     served.submit("job-1")
     answer = served.submit("job-1", suite="overhead")
-    assert (answer.status, answer.error["what"]) == (409, "conflict")
+    assert (answer.status, answer.error["code"]) == (409, "duplicate-job")
     assert served.ask("GET", "jobs/job-1").json["suite"] == GEMM
 
 
@@ -39,7 +39,12 @@ def test_some_cases_of_a_suite_are_another_job_than_all_of_them(served: Served) 
     assert [served.submit("job-1", only=words).status for words in (["gemm"], [])] == [200, 409]
     refused = served.submit("job-2", only=["gemv"])
     assert refused.status == 422
-    assert "--only 'gemv' is in the name of no case" in refused.error["message"]
+    assert refused.error == {
+        "code": "no-such-case",
+        "message": refused.error["message"],
+        "key": "--only",
+        "value": "gemv",
+    }
 
 
 @pytest.mark.parametrize("name", ["quick", "gemm"])
@@ -50,28 +55,46 @@ def test_a_suite_or_a_benchmark_that_ships_is_named(served: Served, name: str) -
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "fields"),
     [
-        ({"suite": "quik"}, "did you mean 'quick'"),
-        ({"suite": "../../etc/passwd.yaml"}, "unknown suite or benchmark"),
-        ({"suite": {"name": "x", "cases": [{"benchmark": "gemm", "sise": 3}]}}, "did you mean 'size'"),
-        ({"suite": {"name": "x", "cases": []}}, "no cases"),
-        ({"suite": {"name": "x" * 201, "cases": GEMM["cases"]}}, "name has 201 letters"),
-        ({"overrides": {"sise": 3}}, "sise"),
-        ({"priority": 101}, "priority"),
-        ({"priority": True}, "priority"),
-        ({"tags": ["a b"]}, "tags"),
-        ({"tags": [f"t{n}" for n in range(17)]}, "tags"),
-        ({"needs": {"gpu": "h200", "colour": "red"}}, "needs.colour"),
-        ({"needs": {"labels": ["x" * 5000]}}, "letters"),
-        ({"needs": {"memory_gib": 2**70}}, "digits"),
-        ({"colour": "red"}, "colour"),
+        ({"suite": "quik"}, {"code": "unknown-suite-or-benchmark", "value": "quik", "suggestion": "quick"}),
+        ({"suite": "../../etc/passwd.yaml"}, {"code": "unknown-suite-or-benchmark", "key": "suite"}),
+        (
+            {"suite": {"name": "x", "cases": [{"benchmark": "gemm"}, {"benchmark": "gemm", "sise": 3}]}},
+            {"code": "unknown-key", "case": 2, "key": "sise", "suggestion": "size"},
+        ),
+        (
+            {"suite": {"name": "x", "cases": [{"benchmark": "gemn"}]}},
+            {"code": "unknown-benchmark", "case": 1, "key": "benchmark", "value": "gemn", "suggestion": "gemm"},
+        ),
+        (
+            {"suite": {"name": "x", "cases": [{"benchmark": "gemm", "size": "big"}]}},
+            {"code": "invalid-value", "case": 1, "key": "size", "value": "big"},
+        ),
+        (
+            {"suite": {"name": "x", "cases": [{"benchmark": "train", "model": "os:system"}]}},
+            {"code": "not-from-network", "case": 1, "key": "model", "value": "os:system"},
+        ),
+        ({"suite": {"name": "x", "cases": []}}, {"code": "no-cases", "key": "cases"}),
+        ({"suite": {"name": "x" * 201, "cases": GEMM["cases"]}}, {"code": "name-too-long", "key": "name"}),
+        ({"overrides": {"sise": 3}}, {"code": "unknown-key", "key": "sise", "suggestion": "size"}),
+        ({"priority": 101}, {"code": "invalid-value", "key": "priority"}),
+        ({"priority": True}, {"code": "invalid-value", "key": "priority"}),
+        ({"tags": ["a b"]}, {"code": "invalid-value", "key": "tags.0"}),
+        ({"tags": [f"t{n}" for n in range(17)]}, {"code": "invalid-value", "key": "tags"}),
+        ({"needs": {"gpu": "h200", "colour": "red"}}, {"code": "unknown-key", "key": "needs.colour"}),
+        ({"needs": {"labels": ["x" * 5000]}}, {"code": "too-many-characters"}),
+        ({"needs": {"memory_gib": 2**70}}, {"code": "too-many-digits"}),
+        ({"colour": "red"}, {"code": "unknown-key", "key": "colour"}),
     ],
-)
-def test_what_is_wrong_is_refused_with_words(shared: Served, body: dict[str, Any], words: str) -> None:
+)  # fmt: skip
+def test_what_is_wrong_is_refused_with_its_code_and_fields(
+    shared: Served, body: dict[str, Any], fields: dict[str, Any]
+) -> None:
     answer = shared.submit("job-1", **body)
     assert answer.status == 422
-    assert words in answer.error["message"]
+    assert fields.items() <= answer.error.items()
+    assert answer.error["message"]
     assert shared.ask("GET", "jobs").json["jobs"] == []
 
 
@@ -82,15 +105,15 @@ def test_an_id_that_could_not_name_a_folder_is_refused(shared: Served, bad: str)
 
 def test_unreadable_json_is_400_and_other_bodies_415(shared: Served) -> None:
     answer = shared.ask("POST", "jobs", b"{not json", Content_Type="application/json")
-    assert (answer.status, answer.error["what"]) == (400, "unreadable")
+    assert (answer.status, answer.error["code"]) == (400, "unreadable")
     answer = shared.ask("POST", "jobs", b"id=job-1", Content_Type="application/x-www-form-urlencoded")
-    assert (answer.status, answer.error["what"]) == (415, "not-json")
+    assert (answer.status, answer.error["code"]) == (415, "not-json")
 
 
 @pytest.mark.parametrize("path", ["jobs/nobody", "jobs/nobody/logs", "runs/nobody", "runs/nobody/report", "nothing"])
 def test_what_is_not_there_is_404_in_the_one_shape(shared: Served, path: str) -> None:
     answer = shared.ask("GET", path)
-    assert (answer.status, answer.error["what"]) == (404, "not-found")
+    assert (answer.status, answer.error["code"]) == (404, "not-found")
 
 
 def test_pages_of_jobs_follow_each_other_without_gaps(served: Served) -> None:
@@ -153,7 +176,7 @@ def test_a_job_is_stopped_whether_it_waits_or_runs(served: Served) -> None:
 def test_nothing_is_taken_while_nothing_can_be_kept(served: Served) -> None:
     served.leader.trouble = "could not take a report: the disk is full; make room"
     answer = served.submit("job-1")
-    assert (answer.status, answer.error["what"]) == (503, "unavailable")
+    assert (answer.status, answer.error["code"]) == (503, "unavailable")
     assert "the disk is full" in answer.error["message"]
     assert int(answer.headers["retry-after"]) > 0
     health = served.ask("GET", "health")

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from paceline.service.api.app import Pages
-from paceline.service.api.guard import HEALTH, needed
-from paceline.service.api.limits import Buckets, Limits
-from paceline.service.api.tokens import Scope, digest, find, make, standings
+from paceline.service.api.guard import HEALTH, Buckets, Limits, needed
+from paceline.service.api.tokens import Scope, digest, find, make, token_statuses
 from paceline.service.leader import Leader
 from paceline.store.store import Store
 from paceline.web.pages import OPEN_PATHS, pages_of
@@ -62,7 +61,7 @@ def test_every_route_is_closed_without_a_token(locked: Served) -> None:
         answer = locked.ask(method, path)
         assert answer.status == 401, (method, path, answer)
         if method != "HEAD":
-            assert answer.error["what"] == "unauthorized"
+            assert answer.error["code"] == "unauthorized"
     assert locked.ask("GET", HEALTH).status == 200
     assert locked.ask("GET", "/", Accept="text/html").headers["location"].startswith("/login")
 
@@ -106,7 +105,7 @@ def test_a_list_of_tokens_says_which_have_expired_or_were_revoked(locked: Served
     states = {token["name"]: token["state"] for token in listed}
     assert (states["past"], states["present"]) == ("expired", "valid")
     assert [locked.ask("DELETE", f"tokens/{name}", token=admin).status for name in ("present", "absent")] == [204, 404]
-    known = standings(locked.store.queue.tokens(), locked.store.queue.audited(), datetime.now(UTC))
+    known = token_statuses(locked.store.queue.tokens(), locked.store.queue.audited(), datetime.now(UTC))
     states = {one.name: one.state for one in known}
     assert (states["past"], states["present"], "absent" in states) == ("expired", "revoked", False)
 
@@ -202,7 +201,7 @@ class TestBodies:
 
     def test_a_large_body_is_refused(self, small: Served) -> None:
         answer = small.submit("job-1", tags=["x" * 2000])
-        assert (answer.status, answer.error["what"]) == (413, "too-large")
+        assert (answer.status, answer.error["code"]) == (413, "too-large")
 
     def test_a_body_that_does_not_say_how_long_it_is_is_counted(self, small: Served) -> None:
         head = b"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -235,7 +234,7 @@ class TestWithoutTokens:
 
     @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP"])
     def test_a_proxy_is_refused(self, shared: Served, header: str) -> None:
-        assert shared.ask("GET", "jobs", **{header: "203.0.113.7"}).error["what"] == "proxy"
+        assert shared.ask("GET", "jobs", **{header: "203.0.113.7"}).error["code"] == "proxy"
 
     @pytest.mark.parametrize(
         "headers",
@@ -250,7 +249,7 @@ class TestWithoutTokens:
     def test_a_page_of_another_site_writes_nothing(self, shared: Served, headers: dict[str, str]) -> None:
         for path, body in (("jobs", {"id": "a", "suite": "gemm"}), ("jobs/a/cancel", None)):
             answer = shared.ask("POST", path, body, **headers)
-            assert (answer.status, answer.error["what"]) == (403, "other-site")
+            assert (answer.status, answer.error["code"]) == (403, "other-site")
 
     def test_a_page_of_this_site_writes(self, shared: Served) -> None:
         answer = shared.ask("POST", "validate", {"suite": "gemm"}, Origin=shared.url, Sec_Fetch_Site="same-origin")
@@ -278,5 +277,5 @@ def test_a_defect_tells_nothing_of_itself(served: Served, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("paceline.store.queue.Queue.counts", fail)
     answer = served.ask("GET", "jobs")
-    assert (answer.status, answer.error["what"]) == (500, "defect")
+    assert (answer.status, answer.error["code"]) == (500, "defect")
     assert b"hunter2" not in answer.body

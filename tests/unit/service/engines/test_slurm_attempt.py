@@ -36,7 +36,7 @@ def speak(attempt: SlurmAttempt, kind: str, **content: object) -> None:
 
 
 def told(attempt: SlurmAttempt, heard: int | None = 0) -> Report:
-    report = attempt.tell(heard)
+    report = attempt.report(heard)
     assert report is not None
     return report
 
@@ -76,7 +76,7 @@ def test_the_end_is_told_when_the_node_is_free(attempt: SlurmAttempt) -> None:
     assert [item.kind for item in told(attempt).items] == ["log"]
     see(attempt, "COMPLETED")
     assert ending(attempt) is None
-    assert attempt.tell(2) is None, "everything was heard"
+    assert attempt.report(2) is None, "everything was heard"
     assert told(attempt, None).items == (), "nobody said that it was heard"
 
 
@@ -142,7 +142,7 @@ def test_a_job_that_slurm_has_forgotten_is_lost(attempt: SlurmAttempt) -> None:
 
 def test_a_process_that_still_speaks_is_not_spoken_for(attempt: SlurmAttempt, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(Spool, "speaking", lambda _: nullcontext(False))
+        patched.setattr(Spool, "exclusively", lambda _: nullcontext(False))
         see(attempt, "NODE_FAIL")
         assert told(attempt).items == ()
         assert not attempt.is_settled
@@ -196,7 +196,7 @@ def test_a_lease_outlasts_what_other_nodes_see_late(attempt: SlurmAttempt) -> No
     assert Spool(attempt.folder).assignment == attempt.assignment
 
 
-def test_what_sbatch_is_told(attempt: SlurmAttempt) -> None:
+def test_the_options_of_sbatch(attempt: SlurmAttempt) -> None:
     options = attempt.options(NODE)
     assert {"--nodelist=n1", "--partition=gpu,all", "--nodes=1", "--no-requeue"} < set(options)
     assert {"--job-name=paceline-job.1", f"--chdir={attempt.folder}"} < set(options)

@@ -18,6 +18,7 @@ from paceline.service.engines.slurm_commands import (
     read_jobs,
     read_nodes,
 )
+from support.refused import refused
 
 NODES = """\
 node-1|all*|up|idle|2|64|gpu:h200:2|nvlink
@@ -57,9 +58,9 @@ def test_a_partition_that_is_closed_gives_no_nodes() -> None:
 
 
 def test_partitions_that_are_not_there_are_refused() -> None:
-    with pytest.raises(InputError, match=r"unknown partition 'som': did you mean 'some'\?"):
+    with refused("unknown-partition", key="--slurm-partition", value="som", suggestion="some"):
         read_nodes(NODES, ["som"])
-    with pytest.raises(InputError, match=r"no default partition: .* \(gpu\)"):
+    with refused("no-default-partition", key="--slurm-partition"):
         read_nodes("node-1|gpu|up|idle|2|64|(null)|(null)\n", [])
 
 

@@ -13,7 +13,11 @@ from paceline.service.scheduler.predict import Basis, History, together
 
 
 def case(benchmark: str = "gemm", timeout: float = 600.0, **parameters: Any) -> Case:
-    return Case(index=0, benchmark=benchmark, parameters=parameters, title=benchmark, timeout=timeout)
+    budget = parameters.get("budget")
+    expected = budget + 5.0 if budget else None
+    return Case(
+        index=0, benchmark=benchmark, parameters=parameters, title=benchmark, timeout=timeout, expected=expected
+    )
 
 
 def test_nothing_known_but_the_budget_or_the_timeout() -> None:

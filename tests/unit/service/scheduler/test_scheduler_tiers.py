@@ -1,14 +1,12 @@
-"""Which follower a task goes to, which task a follower takes, and what it is drained for."""
+"""Which follower a job goes to, which job a follower takes, and what it is drained for."""
 
 from __future__ import annotations
 
-import pytest
-
-from paceline.core.errors import InputError
-from paceline.service.scheduler import turns
-from paceline.service.scheduler.cluster import Cluster
-from paceline.service.scheduler.state import Device, Follower, Needs, Task
-from support.scheduling import Drive, conflicts, node, task
+from paceline.service.scheduler import events
+from paceline.service.scheduler.cluster import ClusterState
+from paceline.service.scheduler.state import Demand, Device, Follower, Needs
+from support.refused import refused
+from support.scheduling import Drive, conflicts, demand, node
 
 
 def started(drive: Drive) -> list[str]:
@@ -16,18 +14,18 @@ def started(drive: Drive) -> list[str]:
 
 
 def where(drive: Drive, name: str) -> set[str]:
-    return {one.follower for one in drive.intervals if one.task.id == name}
+    return {one.follower for one in drive.intervals if one.demand.id == name}
 
 
-def test_a_task_goes_only_where_its_needs_are_met() -> None:
+def test_a_job_goes_only_where_its_needs_are_met() -> None:
     big = Follower("big", (Device("h200", 141, frozenset({"rack=1"})),))
     small = Follower("small", (Device("t4", 16),))
     drive = Drive([small, big])
     drive.submit(
         [
-            task("memory", 1.0, memory_gib=100),
-            task("kind", 1.0, at=2.0, kind="t4"),
-            task("label", 1.0, at=4.0, labels=frozenset({"rack=1"})),
+            demand("memory", 1.0, memory_gib=100),
+            demand("kind", 1.0, at=2.0, kind="t4"),
+            demand("label", 1.0, at=4.0, labels=frozenset({"rack=1"})),
         ]
     ).run()
     assert [where(drive, name) for name in ("memory", "kind", "label")] == [{"big"}, {"small"}, {"big"}]
@@ -37,7 +35,7 @@ def test_needs_that_nobody_meets_wait_for_a_follower_that_does() -> None:
     drive = Drive([node("n0")])
     wanted = Needs(kind="tpu")
     assert not drive.cluster.can_run(wanted)
-    drive.submit([task("t", 1.0, kind="tpu")]).run()
+    drive.submit([demand("t", 1.0, kind="tpu")]).run()
     assert not drive.starts
     drive.at(5.0, "join", Follower("n1", (Device("tpu"),)))
     drive.run()
@@ -46,72 +44,72 @@ def test_needs_that_nobody_meets_wait_for_a_follower_that_does() -> None:
 
 def test_a_gang_of_more_nodes_than_there_are_blocks_nobody() -> None:
     drive = Drive([node("n0", 2), node("n1", 2)])
-    drive.submit([task("huge", 1.0, nodes=3), task("pair", 5.0, count=2), task("other", 5.0, count=2)])
-    drive.submit([task("late", 5.0, at=1.0, count=2)]).run()
+    drive.submit([demand("huge", 1.0, nodes=3), demand("pair", 5.0, count=2), demand("other", 5.0, count=2)])
+    drive.submit([demand("late", 5.0, at=1.0, count=2)]).run()
     assert set(drive.ends) == {"pair", "other", "late"}
 
 
 def test_the_shortest_predicted_goes_first_and_a_higher_priority_before_it() -> None:
-    tasks = [task("now", 10.0), task("long", 9.0, at=1.0), task("short", 2.0, at=2.0)]
-    tasks.append(task("urgent", 9.5, at=3.0, priority=1))
-    assert started(Drive([node("n0")]).submit(tasks).run()) == ["now", "urgent", "short", "long"]
+    demands = [demand("now", 10.0), demand("long", 9.0, at=1.0), demand("short", 2.0, at=2.0)]
+    demands.append(demand("urgent", 9.5, at=3.0, priority=1))
+    assert started(Drive([node("n0")]).submit(demands).run()) == ["now", "urgent", "short", "long"]
 
 
-def test_a_task_that_is_due_goes_before_shorter_ones() -> None:
-    tasks = [task("now", 100.0), task("long", 9.0, at=1.0), task("short", 8.9, at=20.0)]
-    assert started(Drive([node("n0")], stretch=20.0).submit(tasks).run()) == ["now", "short", "long"]
-    assert started(Drive([node("n0")], stretch=10.0).submit(tasks).run()) == ["now", "long", "short"]
+def test_a_job_that_is_due_goes_before_shorter_ones() -> None:
+    demands = [demand("now", 100.0), demand("long", 9.0, at=1.0), demand("short", 8.9, at=20.0)]
+    assert started(Drive([node("n0")], stretch=20.0).submit(demands).run()) == ["now", "short", "long"]
+    assert started(Drive([node("n0")], stretch=10.0).submit(demands).run()) == ["now", "long", "short"]
 
 
-def test_cpu_heavy_tasks_are_kept_apart_and_others_away_from_them() -> None:
+def test_cpu_heavy_jobs_are_kept_apart_and_others_away_from_them() -> None:
     drive = Drive([node("n0", 4), node("n1", 4)])
-    drive.submit([task("h0", 9.0, cpu_heavy=True), task("h1", 9.0, cpu_heavy=True), task("h2", 9.0, cpu_heavy=True)])
+    drive.submit([demand(name, 9.0, cpu_heavy=True) for name in ("h0", "h1", "h2")])
     drive.run()
     assert where(drive, "h0") != where(drive, "h1")
     assert drive.starts["h2"] == 9.0 and conflicts(drive.intervals) == []
     beside = Drive([node("n0", 4), node("n1", 4)])
-    beside.submit([task("heavy", 9.0, cpu_heavy=True), task("light", 9.0), task("more", 9.0)]).run()
+    beside.submit([demand("heavy", 9.0, cpu_heavy=True), demand("light", 9.0), demand("more", 9.0)]).run()
     assert where(beside, "heavy").isdisjoint(where(beside, "light") | where(beside, "more"))
 
 
-def test_small_tasks_share_a_node_so_that_a_whole_one_stays_free() -> None:
+def test_small_jobs_share_a_node_so_that_a_whole_one_stays_free() -> None:
     drive = Drive([node("n0", 2), node("n1", 2)])
-    drive.submit([task("a", 9.0), task("b", 9.0), task("whole", 9.0, whole_node=True)]).run()
+    drive.submit([demand("a", 9.0), demand("b", 9.0), demand("whole", 9.0, whole_node=True)]).run()
     assert where(drive, "a") == where(drive, "b") and drive.starts["whole"] == 0.0
 
 
 def test_a_whole_node_gets_its_turn_among_a_stream_of_small_tasks() -> None:
-    stream = [task(f"s{i}", 10.0, at=i * 2.4) for i in range(300)]  # four devices, always busy
-    drive = Drive([node("n0", 4)]).submit([*stream, task("whole", 12.0, at=5.0, whole_node=True)]).run()
+    stream = [demand(f"s{i}", 10.0, at=i * 2.4) for i in range(300)]  # four devices, always busy
+    drive = Drive([node("n0", 4)]).submit([*stream, demand("whole", 12.0, at=5.0, whole_node=True)]).run()
     assert drive.starts["whole"] < 200.0
     assert conflicts(drive.intervals) == []
 
 
 def test_what_ends_in_time_uses_a_node_that_is_drained() -> None:
-    tasks = [task("a", 100.0), task("b", 10.0), task("whole", 50.0, at=1.0, whole_node=True)]
-    tasks += [task("fits", 60.0, at=11.0), task("too-long", 95.0, at=12.0)]
-    drive = Drive([node("n0", 2)]).submit(tasks).run()
+    demands = [demand("a", 100.0), demand("b", 10.0), demand("whole", 50.0, at=1.0, whole_node=True)]
+    demands += [demand("fits", 60.0, at=11.0), demand("too-long", 95.0, at=12.0)]
+    drive = Drive([node("n0", 2)]).submit(demands).run()
     assert drive.starts == {"a": 0.0, "b": 0.0, "fits": 11.0, "whole": 100.0, "too-long": 150.0}
 
 
 def test_a_prediction_with_a_large_error_is_not_trusted_to_end_in_time() -> None:
-    tasks = [task("a", 100.0), task("b", 10.0), task("whole", 50.0, at=1.0, whole_node=True)]
-    drive = Drive([node("n0", 2)]).submit([*tasks, task("vague", 60.0, at=11.0, error=0.7)]).run()
+    demands = [demand("a", 100.0), demand("b", 10.0), demand("whole", 50.0, at=1.0, whole_node=True)]
+    drive = Drive([node("n0", 2)]).submit([*demands, demand("vague", 60.0, at=11.0, error=0.7)]).run()
     assert drive.starts["whole"] == 100.0 and drive.starts["vague"] == 150.0
 
 
 def test_two_gangs_that_overlap_both_run() -> None:
     nodes = [node(f"n{i}") for i in range(3)]
-    tasks = [task(f"small{i}", 10.0 + i) for i in range(3)]
-    tasks += [task("g0", 20.0, at=1.0, nodes=2), task("g1", 20.0, at=1.0, nodes=2)]
-    drive = Drive(nodes).submit(tasks).run()
+    demands = [demand(f"small{i}", 10.0 + i) for i in range(3)]
+    demands += [demand("g0", 20.0, at=1.0, nodes=2), demand("g1", 20.0, at=1.0, nodes=2)]
+    drive = Drive(nodes).submit(demands).run()
     assert drive.starts["g0"] == 11.0 and drive.starts["g1"] == 31.0
 
 
-def test_a_drained_task_takes_another_place_that_is_free_sooner() -> None:
+def test_a_drained_job_takes_another_place_that_is_free_sooner() -> None:
     drive = Drive([node("n0", 2), node("n1", 2)], true_seconds={"a": 500.0})
-    drive.submit([task("a", 10.0), task("b", 5.0), task("c", 30.0), task("d", 31.0)])
-    drive.submit([task("whole", 50.0, at=1.0, whole_node=True)]).run()
+    drive.submit([demand("a", 10.0), demand("b", 5.0), demand("c", 30.0), demand("d", 31.0)])
+    drive.submit([demand("whole", 50.0, at=1.0, whole_node=True)]).run()
     assert where(drive, "whole") == where(drive, "d")
     assert drive.starts["whole"] == 31.0  # and not at 500, when the node that was predicted to be free first is
     assert not drive.cluster.reserved
@@ -119,70 +117,70 @@ def test_a_drained_task_takes_another_place_that_is_free_sooner() -> None:
 
 def test_a_faster_follower_that_is_free_soon_is_waited_for() -> None:
     fast, slow = node("fast"), node("slow", pace=10.0)
-    drive = Drive([slow, fast]).submit([task("first", 100.0), task("second", 50.0, at=90.0)]).run()
+    drive = Drive([slow, fast]).submit([demand("first", 100.0), demand("second", 50.0, at=90.0)]).run()
     assert where(drive, "second") == {"fast"} and drive.starts["second"] == 100.0
     late = Drive([node("slow", pace=1.5), node("fast")])
-    late.submit([task("first", 100.0), task("second", 50.0, at=1.0)]).run()
+    late.submit([demand("first", 100.0), demand("second", 50.0, at=1.0)]).run()
     assert where(late, "second") == {"slow"} and late.starts["second"] == 1.0
 
 
 def test_a_faster_follower_that_is_overdue_is_not_waited_for() -> None:
     drive = Drive([node("slow", pace=10.0), node("fast")], true_seconds={"first": 500.0})
-    drive.submit([task("first", 100.0), task("second", 50.0, at=101.0)]).run()
+    drive.submit([demand("first", 100.0), demand("second", 50.0, at=101.0)]).run()
     assert where(drive, "second") == {"slow"}
 
 
 def test_what_a_lost_follower_ran_comes_back_to_be_submitted_again() -> None:
-    cluster = Cluster()
+    cluster = ClusterState()
     for name in ("n0", "n1"):
-        turns.joined(cluster, node(name), 0.0)
-    turns.submitted(cluster, task("gang", 10.0, nodes=2), 0.0)
-    turns.submitted(cluster, task("next", 5.0), 0.0)
-    lost, starts = turns.lost(cluster, "n0", 3.0)
+        events.joined(cluster, node(name), 0.0)
+    events.submitted(cluster, demand("gang", 10.0, nodes=2), 0.0)
+    events.submitted(cluster, demand("next", 5.0), 0.0)
+    lost, starts = events.lost(cluster, "n0", 3.0)
     assert [one.id for one in lost] == ["gang"]
-    assert [start.task.id for start in starts] == ["next"]
+    assert [start.demand.id for start in starts] == ["next"]
     assert list(cluster.running) == ["next"] and list(cluster.followers) == ["n1"]
 
 
-def test_a_cancelled_task_makes_room_whether_it_waits_or_runs() -> None:
+def test_a_cancelled_job_makes_room_whether_it_waits_or_runs() -> None:
     drive = Drive([node("n0", 2)])
-    whole, small = task("whole", 50.0, at=1.0, whole_node=True), task("small", 95.0, at=12.0)
-    drive.submit([task("a", 100.0), task("b", 10.0), whole, small]).run(until=20.0)
+    whole, small = demand("whole", 50.0, at=1.0, whole_node=True), demand("small", 95.0, at=12.0)
+    drive.submit([demand("a", 100.0), demand("b", 10.0), whole, small]).run(until=20.0)
     assert "small" not in drive.starts and drive.cluster.reserved
-    assert [start.task.id for start in turns.cancelled(drive.cluster, whole, 20.0)] == ["small"]
-    assert turns.cancelled(drive.cluster, small, 21.0) == []
-    with pytest.raises(InputError, match="neither waits nor runs"):
-        turns.cancelled(drive.cluster, small, 22.0)
+    assert [start.demand.id for start in events.cancelled(drive.cluster, "whole", 20.0)] == ["small"]
+    assert events.cancelled(drive.cluster, "small", 21.0) == []
+    with refused("unknown-job", value="small"):
+        events.cancelled(drive.cluster, "small", 22.0)
 
 
 def test_the_same_name_twice_is_refused() -> None:
-    cluster = Cluster()
-    turns.joined(cluster, node("n0"), 0.0)
-    with pytest.raises(InputError, match="follower 'n0'"):
-        turns.joined(cluster, node("n0"), 0.0)
-    turns.submitted(cluster, task("t", 1.0), 0.0)
-    with pytest.raises(InputError, match="task 't'"):
-        turns.submitted(cluster, task("t", 1.0), 0.0)
+    cluster = ClusterState()
+    events.joined(cluster, node("n0"), 0.0)
+    with refused("duplicate-follower", value="n0"):
+        events.joined(cluster, node("n0"), 0.0)
+    events.submitted(cluster, demand("t", 1.0), 0.0)
+    with refused("duplicate-job", value="t"):
+        events.submitted(cluster, demand("t", 1.0), 0.0)
 
 
 def test_a_corrected_end_moves_what_is_expected() -> None:
-    cluster = Cluster()
+    cluster = ClusterState()
     follower = node("n0")
-    turns.joined(cluster, follower, 0.0)
-    turns.submitted(cluster, task("t", 10.0), 0.0)
+    events.joined(cluster, follower, 0.0)
+    events.submitted(cluster, demand("t", 10.0), 0.0)
     match = cluster.queue_of(Needs(whole_node=True)).match(follower.shape)
     assert match.room_at(follower, 1.0) == 10.0
     cluster.retime("t", 40.0)
     assert match.room_at(follower, 1.0) == 40.0
 
 
-def test_heaps_do_not_keep_tasks_that_are_gone() -> None:
-    cluster = Cluster()
-    turns.joined(cluster, node("n0"), 0.0)
-    turns.submitted(cluster, task("now", 1.0), 0.0)
+def test_heaps_do_not_keep_jobs_that_are_gone() -> None:
+    cluster = ClusterState()
+    events.joined(cluster, node("n0"), 0.0)
+    events.submitted(cluster, demand("now", 1.0), 0.0)
     for place in range(5000):
-        one = Task(f"t{place}", Needs(), 1.0 + place, 0.0)
-        turns.submitted(cluster, one, 0.0)
-        turns.cancelled(cluster, one, 0.0)
+        one = Demand(f"t{place}", Needs(), 1.0 + place, 0.0)
+        events.submitted(cluster, one, 0.0)
+        events.cancelled(cluster, one.id, 0.0)
     queue = cluster.queue_of(Needs())
     assert len(queue) == 0 and len(queue._shortest) + len(queue._due) < 400

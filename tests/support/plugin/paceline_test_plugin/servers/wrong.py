@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from paceline.benchmarks.serving.artifact import Artifact
-from paceline.benchmarks.serving.servers._embedded.configuration import Configuration
-from paceline.benchmarks.serving.servers.embedded import Embedded
+from paceline.servers._embedded.configuration import Configuration
+from paceline.servers.artifact import Artifact
+from paceline.servers.embedded import Embedded
 
 
 class Wrong(Embedded):

@@ -1,0 +1,44 @@
+"""Fills the names that SuperBench gives to what we measure too, in its units.
+
+Times are means, as there; so are rates but where a benchmark says so. What SuperBench measures on a GPU alone carries a
+note when it was measured on a CPU, so that it never passes for the other.
+"""
+
+from __future__ import annotations
+
+from paceline.core.case import Case
+from paceline.core.record import Measurement, Outcome, Record
+from paceline.core.subject import SUPERBENCH, Alias, At, key_word
+
+MS, US, NS = 1e-3, 1e-6, 1e-9
+TERA, GIGA, MEGA = 1e12, 1e9, 1e6
+GIBI = 2.0**30
+
+Values = dict[str, float]
+
+
+def alias(record: Record, group: str, values: Values, *, part: str = "", note: str = "") -> dict[str, Alias]:
+    """The alias of a record; one that did not succeed has no figures, but still belongs somewhere."""
+    figures = values if record.outcome is Outcome.OK else {}
+    return {SUPERBENCH: Alias(group=group, part=part, note=note, values=figures)}
+
+
+def means(record: Record, keys: dict[str, tuple[str, float]], at: At | None = None) -> Values:
+    """Means of metrics of the whole case, or of one point, each in its unit."""
+    found = {key: (record.measurement(metric, at=at), unit) for key, (metric, unit) in keys.items()}
+    return {key: measured.summary.mean / unit for key, (measured, unit) in found.items() if measured}
+
+
+def points(record: Record, metric: str, axes: tuple[str, ...]) -> list[Measurement]:
+    """What was measured of a metric at points of these axes."""
+    return [m for m in record.measurements if m.metric.name == metric and tuple(m.at) == axes and not m.scope]
+
+
+def cpu_note(case: Case) -> str:
+    """What marks a GPU's benchmark that ran on a CPU."""
+    return "target=cpu" if case.target == "cpu" else ""
+
+
+def joined(operation: str) -> str:
+    """all-reduce as SuperBench writes it."""
+    return key_word(operation).replace("-", "")

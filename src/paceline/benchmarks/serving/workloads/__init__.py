@@ -1,1 +1,0 @@
-"""What to send: requests of many kinds, encoded before the clock runs."""

@@ -1,0 +1,202 @@
+"""What a machine is: the models that are stored with every run; None means that nobody could tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+
+class Part(BaseModel):
+    """Base of everything that describes a machine; fields of another version are kept, not refused."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
+
+
+class Cache(Part):
+    """One cache as the first usable core sees it."""
+
+    level: int
+    kind: str  # Data, Instruction, Unified
+    size: int | None = None  # bytes
+    shared_by: int | None = None  # logical cores
+
+
+class NumaNode(Part):
+    """One node of memory and the cores beside it."""
+
+    index: int
+    cpus: str | None = None  # as the kernel writes it: 0-15,32-47
+    memory: int | None = None  # bytes
+
+
+class Cpu(Part):
+    """The processor and how much of it this process may use."""
+
+    model: str | None = None
+    architecture: str | None = None
+    sockets: int | None = None
+    physical_cores: int | None = None
+    logical_cores: int | None = None
+    affinity: int | None = None
+    """Logical cores this process may be scheduled on"""
+    quota: float | None = None
+    """Cores' worth of time that the control group grants; None where there is no quota"""
+    usable: float | None = None
+    """The smaller of affinity and quota"""
+    frequency_mhz: float | None = None
+    max_frequency_mhz: float | None = None
+    governor: str | None = None
+    boost: bool | None = None
+    flags: list[str] = Field(default_factory=list)
+    """Instruction sets that matter to deep learning, in the kernel's words"""
+    caches: list[Cache] = Field(default_factory=list)
+    numa_nodes: list[NumaNode] = Field(default_factory=list)
+
+
+class Memory(Part):
+    """Host memory, in bytes."""
+
+    total: int | None = None
+    available: int | None = None
+    swap_total: int | None = None
+    swap_used: int | None = None
+    limit: int | None = None
+    """What the control group grants; None where that is all of it"""
+    limit_used: int | None = None
+    """How much of the limit is taken and cannot be reclaimed at once"""
+
+
+class GpuProcess(Part):
+    """A process that computes on a GPU."""
+
+    pid: int
+    name: str | None = None  # None where the process is outside this process's view
+    memory: int | None = None  # bytes
+
+
+class Ecc(Part):
+    """Error correction of GPU memory; volatile counts since the driver was loaded, aggregate for the card's life."""
+
+    enabled: bool | None = None
+    corrected_volatile: int | None = None
+    uncorrected_volatile: int | None = None
+    corrected_aggregate: int | None = None
+    uncorrected_aggregate: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+
+
+class Gpu(Part):
+    """One GPU as its driver describes it."""
+
+    kind: str = "cuda"
+    """The device kind; records of a time when there was one do not say"""
+    index: int = 0
+    """Place in the driver's order"""
+    cuda_index: int | None = None
+    """N of KIND:N in this process; None where it is hidden, or where the order cannot be known"""
+    name: str | None = None
+    uuid: str | None = None
+    pci_bus_id: str | None = None
+    compute_capability: str | None = None
+    """Of NVIDIA's GPUs"""
+    architecture: str | None = None
+    """Of AMD's GPUs, such as gfx942"""
+    memory_total: int | None = None
+    memory_used: int | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    memory_clock_max_mhz: int | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    power_limit_default_watts: float | None = None
+    power_limit_max_watts: float | None = None
+    temperature_celsius: int | None = None
+    ecc: Ecc = Ecc()
+    mig: bool | None = None
+    persistence: bool | None = None
+    throttle_reasons: list[str] | None = None
+    """Why the clocks are not at their maximum just now"""
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    processes: list[GpuProcess] | None = None
+
+
+class Driver(Part):
+    """The driver of the GPUs."""
+
+    version: str | None = None
+    cuda: str | None = None
+    """Newest CUDA version that the driver runs"""
+    rocm: str | None = None
+
+
+class Software(Part):
+    """What the numbers were computed with."""
+
+    python: str | None = None
+    implementation: str | None = None
+    paceline: str | None = None
+    packages: dict[str, str] = Field(default_factory=dict)
+    torch_cuda: str | None = None
+    """CUDA version torch was built for; None for a build without CUDA"""
+    torch_hip: str | None = None
+
+
+class Git(Part):
+    """The repository that the run was started in."""
+
+    commit: str | None = None
+    dirty: bool | None = None
+
+
+class Environment(Part):
+    """Everything one needs to believe or repeat a number."""
+
+    host: str | None = None
+    system: str | None = None  # Linux
+    kernel: str | None = None
+    distribution: str | None = None
+    architecture: str | None = None
+    container: str | None = None
+    """docker, podman, kubernetes, lxc; "none" where nothing speaks for one"""
+    virtualization: str | None = None
+    """kvm, firecracker, gvisor, ...; "none" where nothing speaks for one"""
+    cpu: Cpu = Cpu()
+    memory: Memory = Memory()
+    driver: Driver | None = None
+    gpus: list[Gpu] = Field(default_factory=list)
+    software: Software = Software()
+    git: Git | None = None
+    load: tuple[float, float, float] | None = None
+    variables: dict[str, str] = Field(default_factory=dict)
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> Environment:
+        """What was stored, by whichever version: a part of another shape is kept as it is, and is known to nobody."""
+        try:
+            return cls.model_validate(document)
+        except ValidationError as error:
+            odd = {str(one["loc"][0]) for one in error.errors()}
+            rest = {name: value for name, value in document.items() if name not in odd}
+            return cls.model_validate(rest | {"unread": {name: document[name] for name in odd}})
+
+    @property
+    def usable_gpus(self) -> list[Gpu]:
+        """Those that a target can name here."""
+        return [gpu for gpu in self.gpus if gpu.cuda_index is not None]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything is; a published table has no environment."""
+        return bool(self.model_fields_set)
+
+    @property
+    def host_name(self) -> str:
+        """The name of the machine that measured."""
+        return self.host or "unknown"

@@ -1,0 +1,209 @@
+"""What torch offers alike on NVIDIA's and AMD's GPUs: its HIP build answers to the names of CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from paceline.core.errors import Unsupported
+from paceline.devices.base import Device, DeviceKind, Step
+from paceline.devices.timeline import Event
+
+if TYPE_CHECKING:
+    import torch
+
+WARM_UP_STEPS = 3  # libraries allocate their workspaces in the first steps, which a graph must not record
+
+
+class TorchGpuKind(DeviceKind):
+    """A kind whose devices torch calls `cuda`."""
+
+    supports_graphs = True
+    collective_backend = "nccl"
+    needs_triton = True
+    prefers_channels_last = True
+    collective_name: ClassVar[str] = "NCCL"
+
+    @staticmethod
+    def torch_module() -> Any:
+        """torch's module of GPUs, for what has no name of its own here."""
+        import torch
+
+        return torch.cuda
+
+    def collective_library(self) -> str:
+        import torch
+
+        version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        return f"{self.collective_name} {'.'.join(map(str, version))}, torch {torch.__version__}"
+
+    def can_access_peer(self, source: int, target: int) -> bool:
+        import torch
+
+        return bool(torch.cuda.can_device_access_peer(source, target))
+
+
+@dataclass(frozen=True)
+class _Replay:
+    graph: Any
+    step: Step  # the graph works in memory that this one holds, so it has to live as long
+
+    def __call__(self) -> None:
+        self.graph.replay()
+
+
+class TorchGpu(Device):
+    """One GPU that torch computes on."""
+
+    def __init__(self, kind: DeviceKind, index: int) -> None:
+        import torch
+
+        target = f"{kind.name}:{index}"
+        if not torch.cuda.is_available():
+            raise Unsupported(
+                f"target '{target}' needs a GPU, but torch {torch.__version__} sees none; use --target cpu"
+            )
+        self._device = torch.device("cuda", index)
+        count = torch.cuda.device_count()
+        if index >= count:
+            raise Unsupported(f"target '{target}' does not exist: this machine has {count} GPU(s), from {kind.name}:0")
+        torch.cuda.set_device(self._device)
+        super().__init__(kind, torch.cuda.get_device_name(self._device))
+        self.capability = torch.cuda.get_device_capability(self._device)
+
+    def torch(self) -> torch.device:
+        return self._device
+
+    def properties(self) -> Any:
+        """What torch tells of the device."""
+        import torch
+
+        return torch.cuda.get_device_properties(self._device)
+
+    def synchronize(self) -> None:
+        import torch
+
+        torch.cuda.synchronize(self._device)
+
+    def event(self) -> Event:
+        import torch
+
+        return cast(Event, torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+
+    def stream(self) -> Any:
+        import torch
+
+        return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+
+    def current_stream(self) -> Any:
+        import torch
+
+        return torch.cuda.current_stream(self._device)
+
+    def on_stream(self, stream: Any) -> AbstractContextManager[object]:
+        import torch
+
+        return torch.cuda.stream(stream)
+
+    def capture(self, step: Step) -> Step:
+        import torch
+
+        side = self.stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP_STEPS):
+                step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+        return _Replay(graph, step)
+
+    def recorder(self) -> GraphRecorder:
+        return GraphRecorder(self._device)
+
+    def spin(self, cycles: int) -> Step:
+        import torch
+
+        return lambda: torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+
+    def build_kernel(self, source: str, name: str) -> Callable[..., object]:
+        import torch
+
+        build: Any = getattr(torch.cuda, "_compile_kernel", None)
+        if build is None:
+            raise Unsupported(f"torch {torch.__version__} builds no kernel at run time: use 2.9 or newer")
+        kernel: Callable[..., object] = build(source, name)
+        return kernel
+
+    def free_memory(self) -> int:
+        import torch
+
+        return int(torch.cuda.mem_get_info(self._device)[0])
+
+    def cache_size(self) -> int:
+        return int(self.properties().L2_cache_size)
+
+    def release_memory(self) -> None:
+        import torch
+
+        torch.cuda.empty_cache()
+
+    def reset_peak_memory(self) -> None:
+        import torch
+
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+    def peak_memory(self) -> tuple[int, int] | None:
+        import torch
+
+        return torch.cuda.max_memory_allocated(self._device), torch.cuda.max_memory_reserved(self._device)
+
+    def profiler_activities(self) -> list[Any]:
+        from torch.profiler import ProfilerActivity
+
+        return [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+
+
+class GraphRecorder:
+    """Records several pieces of work as graphs that share a stream and memory, and replays each to its end.
+
+    Only the thread that records must leave the device alone meanwhile: another one may be at work.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        import torch
+
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._pool: Any = None
+
+    def __enter__(self) -> GraphRecorder:
+        import torch
+
+        self._context = ExitStack()
+        self._context.enter_context(torch.cuda.stream(self._stream))
+        self._pool = torch.cuda.graph_pool_handle()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._context.close()
+
+    def record(self, work: Step) -> Callable[[], None]:
+        """The work as a graph; call it to have it done."""
+        import torch
+
+        for _ in range(WARM_UP_STEPS):
+            work()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            work()
+
+        def replay() -> None:
+            # Memory of the random numbers was made in inference mode, and a replay may write to it.
+            with torch.inference_mode(), torch.cuda.stream(self._stream):
+                graph.replay()
+                self._stream.synchronize()  # lets other threads run
+
+        return replay

@@ -1,0 +1,297 @@
+"""What a device kind says and does: subclass `DeviceKind` and `Device` in one file to add another."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from paceline.core.device import ALL, TargetKind, split_target
+from paceline.core.environment import Driver, Gpu, GpuProcess
+from paceline.core.errors import Unsupported
+from paceline.core.registry import Kind
+from paceline.devices.datasheet import Datasheet
+from paceline.devices.timeline import Event, EventTimeline, HostTimeline, Timeline, monotonic
+
+if TYPE_CHECKING:
+    import torch
+
+Step = Callable[[], object]
+Entry = int | str  # the driver's index of a device, or the name of a part of one (MIG)
+
+
+@dataclass(frozen=True)
+class FormatSupport:
+    """How a device computes in a number format, and for one that it lacks why, with what to use instead."""
+
+    how: Literal["native", "emulated", "none"]
+    reason: str = ""
+
+
+NATIVE, EMULATED = FormatSupport("native"), FormatSupport("emulated")
+
+
+class DeviceConditions(BaseModel):
+    """One device at one moment."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    uuid: str | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_celsius: int | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    throttle_reasons: list[str] | None = None
+    held_down_seconds: dict[str, float] = Field(default_factory=dict)  # counters by reason; only growth means anything
+    processes: list[GpuProcess] | None = None
+
+
+@dataclass(frozen=True)
+class DeviceUse:
+    """How busy one device is just now, and how much of its memory is taken."""
+
+    busy_percent: float | None
+    memory_used: int | None  # bytes
+
+
+@dataclass(frozen=True)
+class VendorTool:
+    """The vendor's command, as remedies name it: it lists processes, and with options does more."""
+
+    name: str = "the vendor's tool"
+    lock_clocks: str = name
+    set_power: str = name
+    set_power_of: str = name  # with {index} and {watts}
+    reset: str = name
+    show_errors: str = name
+
+
+@dataclass(frozen=True)
+class Described:
+    """What environment records keep of all devices of a kind."""
+
+    driver: Driver | None = None
+    gpus: list[Gpu] = field(default_factory=list)
+
+
+class EnergyMeter(Protocol):
+    """Something that counts energy; only the difference of two readings means anything."""
+
+    @property
+    def source(self) -> str:
+        """What counts, for the record."""
+        ...
+
+    @property
+    def late(self) -> bool:
+        """Whether two readings lay so far apart that the counter may have gone round unseen: then drop the figure."""
+        ...
+
+    def read(self) -> float:
+        """Joules since the meter was opened; never less than before."""
+        ...
+
+
+class Recorder(AbstractContextManager["Recorder"], Protocol):
+    """Enter it, record several pieces of work, leave it; then each can be replayed to its end."""
+
+    def record(self, work: Step) -> Callable[[], None]:
+        """The work as a graph; call it to have it done."""
+
+
+class DeviceKind(TargetKind):
+    """Everything Paceline knows of one kind of device; what is not overridden, the kind does not have."""
+
+    is_accelerator: ClassVar[bool] = True  # has memory and time of its own: work is issued to it, and waited for
+    supports_graphs: ClassVar[bool] = False  # a step can be recorded once and replayed with one launch
+    graph_name: ClassVar[str] = "graph"
+    collective_backend: ClassVar[str] = "gloo"  # of torch.distributed, between devices of this kind
+    copy_call: ClassVar[str] = "torch's copy"  # what carries out a copy of a tensor to, from or within a device
+    launches_kernels: ClassVar[bool] = False  # through CUDA's driver, so that a launch alone can be timed
+    needs_triton: ClassVar[bool] = False  # to compile for it
+    prefers_channels_last: ClassVar[bool] = False  # whether convolutions are faster so
+    slowdowns: ClassVar[Sequence[str]] = ()  # throttle reasons that speak against a number
+    power_cap: ClassVar[str] = ""  # the throttle reason of running at the power limit
+    variables: ClassVar[Sequence[str]] = ()  # of the environment, beside the visible one, that a record keeps
+    out_of_memory_words: ClassVar[Sequence[str]] = ()  # in an error that says so of its memory
+    # Asking a runtime whether there is a device may spoil it for every fork: what keeps torch from doing so.
+    fork_environment: ClassVar[Mapping[str, str]] = {}
+    tool: ClassVar[VendorTool] = VendorTool()
+
+    @abstractmethod
+    def open(self, index: int) -> Device:
+        """The device of this number; Unsupported where there is none."""
+
+    def describe(self) -> Described:
+        """The driver and all devices, as environment records keep them."""
+        return Described()
+
+    def meter(self, target: str) -> EnergyMeter | None:
+        """The energy counter of `KIND:N`, or of all with `KIND:*`; None where the hardware does not count for us."""
+        return None
+
+    def conditions(self, target: str) -> list[DeviceConditions]:
+        """Clocks, temperature, throttling and processes now."""
+        return []
+
+    def use(self, target: str) -> list[DeviceUse]:
+        """How busy the devices are now; asked every now and then while a server is under load."""
+        return []
+
+    def link(self, target: str) -> tuple[int, int] | None:
+        """Generation and width of the PCIe link between host and device at its best."""
+        return None
+
+    def datasheet(self, device_name: str) -> Datasheet | None:
+        """What the vendor promises of the device of this name; None for one that is not known."""
+        return None
+
+    def collective_library(self) -> str:
+        """The library behind the collective backend, with its version."""
+        import torch
+
+        return f"{self.collective_backend} of torch {torch.__version__}"
+
+    def can_access_peer(self, source: int, target: int) -> bool:
+        """Whether one device reads another's memory without the host."""
+        return False
+
+    def showing(self, index: str) -> dict[str, str]:
+        """The environment in which a process sees the device of this number, of those seen here, alone."""
+        shown = [word.strip() for word in os.environ.get(self.visible_variable, "").split(",") if word.strip()]
+        chosen = shown[int(index)] if int(index) < len(shown) else index
+        return {self.visible_variable: chosen} if self.visible_variable else {}
+
+    def hidden(self) -> dict[str, str]:
+        """The environment in which a process sees no device of this kind."""
+        return {self.visible_variable: ""} if self.visible_variable else {}
+
+
+class Device(ABC):
+    """Where steps run: one opened device."""
+
+    def __init__(self, kind: DeviceKind, name: str) -> None:
+        self.kind = kind
+        self.name = name
+
+    @abstractmethod
+    def torch(self) -> torch.device:
+        """The device as torch names it."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait until all work that was issued has ended."""
+
+    @abstractmethod
+    def format(self, precision: str) -> FormatSupport:
+        """How it computes in a number format."""
+
+    def clock(self) -> float:
+        """Seconds on the clock that steps are timed by where the host times them."""
+        return monotonic()
+
+    def timeline(self, in_flight: int) -> Timeline:
+        """How steps are timed here; with one step in flight each is waited for."""
+        if in_flight <= 1:
+            return HostTimeline(self.clock, self.synchronize)
+        return EventTimeline(self.event, in_flight, self.clock)
+
+    def event(self) -> Event:
+        """A new mark for the device's stream, with its time."""
+        raise self._lacks("events")
+
+    def stream(self) -> Any:
+        """A new queue of work beside the current one."""
+        raise self._lacks("streams")
+
+    def current_stream(self) -> Any:
+        """The queue that work is issued to now."""
+        raise self._lacks("streams")
+
+    def on_stream(self, stream: Any) -> AbstractContextManager[object]:
+        """Issue work to another queue."""
+        raise self._lacks("streams")
+
+    def capture(self, step: Step) -> Step:
+        """The step as one graph; its inputs and outputs stay where they are in memory."""
+        raise self._lacks("graphs")
+
+    def recorder(self) -> Recorder:
+        """Records several pieces of work as graphs that share memory."""
+        raise self._lacks("graphs")
+
+    def spin(self, cycles: int) -> Step:
+        """Work that keeps the device busy for about so many cycles and touches no memory."""
+        raise self._lacks("a kernel that only spins")
+
+    def build_kernel(self, source: str, name: str) -> Callable[..., object]:
+        """A kernel from source in the vendor's C++."""
+        raise self._lacks("a compiler of kernels")
+
+    def empty_kernel(self, name: str) -> str:
+        """An empty kernel of this name in the form that `cuModuleLoadData` takes."""
+        raise self._lacks("kernels to launch through a driver")
+
+    def free_memory(self) -> int:
+        """Bytes of its own memory that are free now."""
+        raise self._lacks("memory of its own")
+
+    def cache_size(self) -> int:
+        """Bytes of the cache before its memory."""
+        raise self._lacks("a cache that is known")
+
+    def release_memory(self) -> None:
+        """Give back memory that is kept for later allocations."""
+        return
+
+    def reset_peak_memory(self) -> None:
+        """Forget the peak so far."""
+        return
+
+    def peak_memory(self) -> tuple[int, int] | None:
+        """Bytes allocated and bytes reserved at the peak, where the device has memory of its own."""
+        return None
+
+    def profiler_activities(self) -> list[Any]:
+        """What torch's profiler must watch to see work on this device."""
+        from torch.profiler import ProfilerActivity
+
+        return [ProfilerActivity.CPU]
+
+    def _lacks(self, what: str) -> Unsupported:
+        return Unsupported(f"{self.name} has not {what}: this needs another device kind than '{self.kind.name}'")
+
+
+DEVICE_KINDS: Kind[type[DeviceKind]] = Kind("device kind", "devices", DeviceKind)
+
+
+def numbers(target: str, count: int) -> list[int]:
+    """Which of so many devices `KIND:N` or `KIND:*` names."""
+    _, index = split_target(target)
+    return list(range(count)) if index == ALL else [int(index or 0)]
+
+
+def visible(uuids: Sequence[str], setting: str | None) -> list[Entry]:
+    """Which devices the visible variable shows, in its order; all after the first unknown one are hidden."""
+    if setting is None:
+        return list(range(len(uuids)))
+    entries: list[Entry] = []
+    for word in (word.strip() for word in setting.split(",")):
+        if word.isdecimal() and int(word) < len(uuids):
+            entries.append(int(word))
+        elif word.startswith("GPU-"):
+            matching = [index for index, uuid in enumerate(uuids) if uuid.startswith(word)]
+            if len(matching) != 1:
+                break
+            entries.append(matching[0])
+        elif word.startswith("MIG-"):
+            entries.append(word)
+        else:
+            break
+    return entries if len(set(entries)) == len(entries) else []  # none is shown when one is named twice

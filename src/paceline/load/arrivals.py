@@ -1,0 +1,238 @@
+"""When requests are meant to go: absolute schedules, in seconds since the begin, from pure functions."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.errors import InputError
+from paceline.load.trace import Times
+
+Generator = np.random.Generator
+_HALVINGS = 60  # of the duration: beyond what a double can tell apart
+
+TIMESTAMPS = ("timestamp", "time", "arrival")
+GAPS = ("gap", "interval")
+KINDS = ("kind",)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Intended times in order; which of the prepared requests each is, where the schedule itself says so."""
+
+    intended: Times
+    kind: NDArray[np.int32] | None = None
+
+    def __len__(self) -> int:
+        return len(self.intended)
+
+    @property
+    def peak_rate(self) -> float:
+        """Requests per second in the busiest tenth of a second."""
+        if not len(self):
+            return 0.0
+        window = 0.1
+        ends = np.searchsorted(self.intended, self.intended + window, side="left")
+        return float((ends - np.arange(len(self))).max() / window)
+
+
+def constant(rate: float, *, duration: float | None = None, count: int | None = None) -> Times:
+    """One request every 1/rate seconds, the first at once."""
+    number = count if count is not None else round(rate * _given(duration))
+    return np.arange(number) / rate
+
+
+def poisson(rate: float, random: Generator, *, duration: float | None = None, count: int | None = None) -> Times:
+    """Independent users: exponential gaps."""
+    return gamma(rate, 1.0, random, duration=duration, count=count)
+
+
+def gamma(
+    rate: float, burstiness: float, random: Generator, *, duration: float | None = None, count: int | None = None
+) -> Times:
+    """Gamma gaps of this shape and the mean 1/rate: 1 is Poisson, less comes in bursts, more is more even."""
+    scale = 1.0 / (rate * burstiness)
+    if count is not None:
+        return np.cumsum(random.gamma(burstiness, scale, count))
+    return _until(_given(duration), rate, lambda number: random.gamma(burstiness, scale, number))
+
+
+def ramp(start: float, end: float, duration: float, random: Generator) -> Times:
+    """Poisson with a rate that goes evenly from one value to the other."""
+    return _changing(lambda t: start * t + (end - start) * t**2 / (2 * duration), duration, random)
+
+
+def spike(rate: float, spike_rate: float, at: float, length: float, duration: float, random: Generator) -> Times:
+    """Poisson at one rate, with one stretch at another."""
+
+    def expected(t: Times) -> Times:
+        return rate * t + (spike_rate - rate) * np.clip(t - at, 0.0, length)
+
+    return _changing(expected, duration, random)
+
+
+def diurnal(rate: float, amplitude: float, period: float, duration: float, random: Generator) -> Times:
+    """Poisson whose rate swings around its mean as a sine that begins at the mean and rises."""
+    turn = 2 * np.pi / period
+
+    def expected(t: Times) -> Times:
+        return rate * (t + amplitude / turn * (1.0 - np.cos(turn * t)))
+
+    return _changing(expected, duration, random)
+
+
+def on_off(rate: float, pause_rate: float, busy: float, pause: float, duration: float, random: Generator) -> Times:
+    """Poisson that changes between two rates, the first one first."""
+
+    def expected(t: Times) -> Times:
+        cycles, within = np.divmod(t, busy + pause)
+        spent_busy = cycles * busy + np.minimum(within, busy)
+        return rate * spent_busy + pause_rate * (t - spent_busy)
+
+    return _changing(expected, duration, random)
+
+
+def burst(count: int) -> Times:
+    """All at once."""
+    return np.zeros(count)
+
+
+def scaled(intended: Times, rate: float) -> Times:
+    """The same pattern, faster or slower, so that its mean rate is this one."""
+    if len(intended) < 2 or intended[-1] <= intended[0]:
+        return intended
+    factor = (len(intended) - 1) / (rate * float(intended[-1] - intended[0]))
+    return np.asarray(intended * factor)
+
+
+def shares(number: int, workers: int) -> list[NDArray[np.int64]]:
+    """Which requests of one schedule each worker sends: every request belongs to exactly one of them."""
+    return [np.arange(worker, number, workers) for worker in range(workers)]
+
+
+def _changing(expected: Callable[[Times], Times], duration: float, random: Generator) -> Times:
+    """Poisson arrivals of which `expected(t)` are expected until t: that function's inverse of unit arrivals."""
+    total = float(expected(np.array([duration]))[0])
+    unit = _until(total, 1.0, lambda number: random.exponential(1.0, number))
+    low, high = np.zeros_like(unit), np.full_like(unit, duration)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        is_before = expected(middle) < unit
+        low, high = np.where(is_before, middle, low), np.where(is_before, high, middle)
+    return high
+
+
+def _until(end: float, rate: float, gaps: Callable[[int], Times]) -> Times:
+    """Sums of gaps as long as they are before `end`."""
+    expected = end * rate
+    several = int(expected + 6 * np.sqrt(expected)) + 16
+    times = np.cumsum(gaps(several))
+    while times[-1] < end:
+        times = np.concatenate([times, times[-1] + np.cumsum(gaps(several))])
+    return times[times < end]
+
+
+def _given(duration: float | None) -> float:
+    if duration is None:
+        raise ValueError("a schedule needs a duration or a count")
+    return duration
+
+
+def read_arrivals(path: Path) -> Schedule:
+    """Times of the file's rows, the first one at zero, in order.
+
+    A column `timestamp` (seconds, or a date and time) or `gap` (seconds since the row before), and a column `kind` (the
+    number of a prepared request) if there are several; a CSV file without a header holds timestamps alone.
+    """
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"the file of arrivals '{path}' cannot be read: {error}"
+        raise InputError("unreadable-file", message, key="load.file", value=str(path)) from None
+    rows = list(_json_rows(lines, path) if lines and lines[0].lstrip().startswith("{") else _csv_rows(lines))
+    if not rows:
+        message = f"the file of arrivals '{path}' holds no arrivals"
+        raise InputError("no-arrivals", message, key="load.file", value=str(path))
+    intended = _times(rows, path)
+    order = np.argsort(intended, kind="stable")
+    name = _column(rows[0], KINDS)
+    kind = None
+    if name is not None:
+        kind = np.array([_kind(row.get(name), number, path) for number, row in enumerate(rows, 1)], np.int32)[order]
+    return Schedule(intended[order] - intended[order[0]], kind)
+
+
+def _times(rows: list[dict[str, Any]], path: Path) -> np.ndarray[Any, np.dtype[np.float64]]:
+    for names, is_gap in ((TIMESTAMPS, False), (GAPS, True)):
+        name = _column(rows[0], names)
+        if name is not None:
+            values = np.array([_seconds(row.get(name), number, path) for number, row in enumerate(rows, 1)])
+            if is_gap and values.min() < 0:
+                number = int(np.argmin(values))
+                message = f"arrival {number + 1} of '{path}' has the gap {values[number]:g}; gaps are not negative"
+                raise InputError("negative-gap", message, key="load.file", value=float(values[number]))
+            return np.cumsum(values) if is_gap else values
+    known = ", ".join((*TIMESTAMPS, *GAPS))
+    message = f"the file of arrivals '{path}' has the columns {', '.join(rows[0])}; name one of them {known}"
+    raise InputError("missing-column", message, key="load.file", value=str(path))
+
+
+def _seconds(value: Any, number: int, path: Path) -> float:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        try:
+            seconds = datetime.fromisoformat(str(value)).timestamp()
+        except ValueError:
+            message = f"arrival {number} of '{path}' is {value!r}; write seconds, or a time like 2026-01-31 12:00:00.5"
+            raise InputError("not-a-time", message, key="load.file", value=value) from None
+    if not np.isfinite(seconds):
+        message = f"arrival {number} of '{path}' is {value!r}, which is not finite"
+        raise InputError("not-finite", message, key="load.file", value=value)
+    return seconds
+
+
+def _kind(value: Any, number: int, path: Path) -> int:
+    try:
+        kind = int(value)
+    except (TypeError, ValueError):
+        kind = -1
+    if not 0 <= kind < 2**31:
+        message = f"arrival {number} of '{path}' has the kind {value!r}; kinds are numbers from 0"
+        raise InputError("not-a-kind", message, key="load.file", value=value)
+    return kind
+
+
+def _column(row: dict[str, Any], names: Iterable[str]) -> str | None:
+    return next((key for key in row if key.strip().casefold() in names), None)
+
+
+def _json_rows(lines: list[str], path: Path) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            message = f"line {number} of '{path}' is not valid JSON: {error}"
+            raise InputError("invalid-json", message, key="load.file", value=line) from None
+        if not isinstance(row, dict):
+            message = f"line {number} of '{path}' is not a JSON object"
+            raise InputError("not-a-mapping", message, key="load.file", value=row)
+        yield row
+
+
+def _csv_rows(lines: list[str]) -> Iterator[dict[str, Any]]:
+    header = next(csv.reader(lines[:1]), [])
+    try:
+        float(header[0])
+    except (ValueError, IndexError):
+        yield from csv.DictReader(lines)
+    else:
+        yield from csv.DictReader(lines, fieldnames=[TIMESTAMPS[0]])

@@ -1,0 +1,104 @@
+"""What `clients.hosts` starts on each host: it takes orders, sends its share of a load, and tells what came.
+
+Who gives the orders is trusted, for they came through a remote shell that could have run anything.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+import socket
+import time
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from paceline.core.errors import InputError
+from paceline.load import processes
+from paceline.load.calibrate import Kind, boot, calibrate
+from paceline.load.generator import socket_limit
+from paceline.load.processes import packed
+from paceline.load.worker import Task
+from paceline.remote.agent import Orders
+from paceline.version import VERSION
+
+REACH_SECONDS = 10.0
+
+Words = dict[str, Any]
+
+
+class ClientAgent:
+    """Obeys, one order after the other."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._cores = sorted(os.sched_getaffinity(0))  # to send from
+        self._other = self._cores[-1]  # where the server is that calibrates
+        self._payloads: Words = {}  # what tasks send, as it was told last
+
+    def serve(self) -> None:
+        """Until the orders end."""
+        self._orders.obey(
+            {
+                "hello": self._hello,
+                "clock": lambda _order: {"clock": time.monotonic_ns()},
+                "calibrate": self._calibrate,
+                "reach": self._reach,
+                "payloads": self._keep_payloads,
+                "send": self._send,
+            }
+        )
+
+    def _hello(self, order: Words) -> Words:
+        """Say who is here; on the machine of the server its cores are left alone."""
+        if order["boot"] and order["boot"] == boot():
+            self._cores, self._other = order["load_cores"], order["server_cores"][0]
+        return {"hello": {"version": VERSION, "cores": len(self._cores), "boot": boot()}}
+
+    def _calibrate(self, order: Words) -> Words:
+        kind = Kind(order["size"], order["grpc"])
+        return {"ceiling": asdict(calibrate((self._cores[0], self._other), kind))}
+
+    def _reach(self, order: Words) -> Words:
+        try:
+            socket.create_connection((order["host"], order["port"]), timeout=REACH_SECONDS).close()
+        except OSError as error:
+            message = f"cannot reach the server at {order['host']}, port {order['port']}: {error}"
+            raise InputError("unreachable-server", message, key="clients.hosts") from None
+        return {}
+
+    def _keep_payloads(self, order: Words) -> Words:
+        self._payloads = pickle.loads(base64.b64decode(order["data"]))
+        return {}
+
+    def _send(self, order: Words) -> Words:
+        tasks: list[Task] = pickle.loads(base64.b64decode(order["tasks"]))
+        limit = socket_limit(len(tasks))
+        own = [
+            replace(task, **self._payloads, parent=os.getpid(), cpu=self._cores[i % len(self._cores)], limit=limit)
+            for i, task in enumerate(tasks)
+        ]
+        samples = np.array(order["samples"], np.int32)
+        seen = processes.run(own, samples, order["longest"], lambda: not self._orders.stop.is_set(), self._word)
+        return {"seen": base64.b64encode(packed(seen)).decode()}
+
+    def _word(self) -> int:
+        """When to start, once all workers are ready."""
+        self._orders.say({"ready": True})
+        order = self._orders.next()
+        if order is None:
+            raise SystemExit("there will be no start")
+        return int(order["at"])
+
+
+def main() -> None:
+    """Serve on the streams that the remote shell connects."""
+    with suppress(BrokenPipeError):
+        ClientAgent(Orders.of_streams()).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,313 @@
+"""The hosts that send: each its share of one schedule, all from one agreed instant, seen as one trace."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import ipaddress
+import math
+import pickle
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.errors import CaseError, InputError
+from paceline.load import processes, quality
+from paceline.load.calibrate import Ceiling, Kind, boot
+from paceline.load.cpu_placement import Place
+from paceline.load.generator import dealt
+from paceline.load.processes import Seen, unpacked
+from paceline.load.request import Endpoint
+from paceline.load.trace import Trace
+from paceline.load.worker import Task
+from paceline.remote.hosts import LOCAL, Agents, RemoteAgent, RemoteShell
+
+AGENT = "paceline.load.client_agent"
+ROUNDS = 10  # of asking a host for its time
+ANSWER_SECONDS = 30.0
+READY_SECONDS = processes.START_SECONDS + ANSWER_SECONDS
+CALIBRATION_SECONDS = 120.0
+LATE_SECONDS = 10.0  # a host ends its workers by itself; one that is this late is lost
+_AHEAD = 4  # one-way trips from the word to the start, beside what workers need
+
+Words = dict[str, Any]
+
+
+class ClientLost(CaseError):
+    """A host that sent a part of the load is not there any more."""
+
+
+@dataclass(frozen=True)
+class Offset:
+    """What a host's monotonic clock shows more than this one's, in seconds; only the common start depends on it."""
+
+    seconds: float = 0.0
+    uncertainty: float = 0.0
+
+    @classmethod
+    def of_trips(cls, trips: Sequence[tuple[int, int, int]]) -> Offset:
+        """From when it was asked, what it said, and when that was heard (ns): the shortest trip knows best."""
+        asked, there, heard = min(trips, key=lambda trip: trip[2] - trip[0])
+        return cls((there - (asked + heard) / 2) / 1e9, (heard - asked) / 2e9)
+
+
+@dataclass
+class ClientHost:
+    """A host that sends."""
+
+    name: str
+    agent: RemoteAgent
+    cores: int = 1
+    boot: str = ""  # the same for hosts that are one machine
+    ceiling: Ceiling | None = None
+    offset: Offset = field(default_factory=Offset)
+    workers: int = 0  # of the last load
+    knows: str = ""  # the digest of the payloads that it has
+
+
+class ClientHosts:
+    """Hosts that a user named, as one load generator."""
+
+    def __init__(self, names: Sequence[str], shell: RemoteShell, place: Place) -> None:
+        self._agents = Agents(shell, AGENT)
+        self.hosts: list[ClientHost] = []
+        self.lost: dict[str, str] = {}  # why, by name
+        try:
+            self.hosts += [ClientHost(name, self._agents.enter(name)) for name in names]
+            known = {"boot": boot(), "load_cores": list(place.load), "server_cores": list(place.server)}
+            said = self._agents.greet([host.agent for host in self.hosts], known)
+            for host in self.hosts:
+                host.cores = said[host.agent]["cores"]
+                host.boot = said[host.agent]["boot"]
+        except BaseException:
+            self._agents.close()
+            raise
+
+    @classmethod
+    @contextmanager
+    def reached(cls, names: Sequence[str], shell: RemoteShell, place: Place) -> Iterator[ClientHosts]:
+        """The hosts, all of them fit to send; nothing that was started there outlives this."""
+        clients = cls(names, shell, place)
+        try:
+            yield clients
+        finally:
+            clients._agents.close()
+
+    def calibrate(self, kind: Kind) -> None:
+        """Find each host's ceiling of such requests; hosts that are one machine would disturb each other at once."""
+        left, order = list(self.hosts), {"do": "calibrate"} | asdict(kind)
+        while left:
+            group = {host.boot or host.name: host for host in left}.values()
+            found = self._agents.ask([host.agent for host in group], order, CALIBRATION_SECONDS)
+            for host in group:
+                host.ceiling = Ceiling.of_words(found[host.agent]["ceiling"])
+            left = [host for host in left if host.ceiling is None]
+
+    def require_reach(self, endpoint: Endpoint) -> None:
+        """Refuse a server that one of the hosts does not reach."""
+        order = {"do": "reach", "host": endpoint.host, "port": endpoint.port}
+        self._agents.ask([host.agent for host in self.hosts], order, ANSWER_SECONDS)
+
+    @property
+    def is_on_this_machine(self) -> bool:
+        """Whether one of them takes cores that the server could have."""
+        return any(host.boot and host.boot == boot() for host in self.hosts)
+
+    @property
+    def cores(self) -> list[int]:
+        """How many workers each host can have."""
+        return [host.cores for host in self.hosts]
+
+    @property
+    def weakest(self) -> Ceiling:
+        """The lowest ceiling of a worker."""
+        return min((host.ceiling for host in self.hosts if host.ceiling), key=lambda ceiling: ceiling.rate)
+
+    @property
+    def most(self) -> float:
+        """Requests per second that all of them together were seen to send."""
+        return sum(host.ceiling.rate * host.cores for host in self.hosts if host.ceiling)
+
+    def run(
+        self,
+        tasks: Sequence[Task],
+        workers: Sequence[int],
+        samples: NDArray[np.int32],
+        longest: float,
+        go_on: Callable[[], bool] = lambda: True,
+    ) -> Seen:
+        """Do all tasks at the same time, so many on each host; a host that is lost ends the load on all of them."""
+        shares = {
+            host.agent: _Share(number, host, own)
+            for number, (host, own) in enumerate(zip(self.hosts, dealt(len(tasks), workers), strict=True))
+        }
+        for share in shares.values():
+            share.host.workers = len(share.numbers)
+        shares = {agent: share for agent, share in shares.items() if share.numbers}
+        self._tell_payloads(shares, tasks[0])
+        self._set_clocks(shares)
+        orders = {
+            agent: {
+                "do": "send",
+                "tasks": _text([replace(tasks[i], payloads=[], metadata=[]) for i in share.numbers]),
+                "samples": samples.tolist(),
+                "longest": longest,
+            }
+            for agent, share in shares.items()
+        }
+        self._agents.ask_each(orders, READY_SECONDS)
+        ahead = processes.HEAD_START + _AHEAD * max(share.host.offset.uncertainty for share in shares.values())
+        start = time.monotonic_ns() + int(ahead * 1e9)
+        for agent, share in shares.items():
+            agent.send({"do": "start", "at": start + round(share.host.offset.seconds * 1e9)})
+        self._watch(shares, start / 1e9, longest, go_on)
+        return _merged(shares.values(), tasks, samples)
+
+    def facts(self, trace: Trace) -> dict[str, Words]:
+        """What each host did for a load, and how well its clock is known."""
+        return {host.name: _facts(host, trace.of_host(number)) for number, host in enumerate(self.hosts)}
+
+    def _tell_payloads(self, shares: Mapping[RemoteAgent, _Share], task: Task) -> None:
+        """Once: they are large, and the same in every load."""
+        data = _text({"payloads": task.payloads, "metadata": task.metadata})
+        digest = hashlib.sha256(data.encode()).hexdigest()
+        new = {agent: share for agent, share in shares.items() if share.host.knows != digest}
+        self._agents.ask(list(new), {"do": "payloads", "data": data}, READY_SECONDS)
+        for share in new.values():
+            share.host.knows = digest
+
+    def _set_clocks(self, shares: Mapping[RemoteAgent, _Share]) -> None:
+        for agent, share in shares.items():
+            trips = []
+            for _ in range(ROUNDS):
+                asked = time.monotonic_ns()
+                said = self._agents.ask([agent], {"do": "clock"}, ANSWER_SECONDS)
+                trips.append((asked, int(said[agent]["clock"]), time.monotonic_ns()))
+            share.host.offset = Offset.of_trips(trips)
+
+    def _watch(
+        self, shares: Mapping[RemoteAgent, _Share], start: float, longest: float, go_on: Callable[[], bool]
+    ) -> None:
+        """Until each host has told what it saw, or is lost."""
+        self._agents.recall(list(shares))
+        waiting, end, is_told = set(shares), start + longest + LATE_SECONDS, False
+        while waiting:
+            heard = self._agents.listen(time.monotonic() + processes.LOOK_EVERY)
+            now = time.monotonic()
+            if heard is not None and heard[0] in waiting:
+                agent, message = heard
+                waiting.remove(agent)
+                if message is not None and "seen" in message:
+                    shares[agent].seen = unpacked(base64.b64decode(message["seen"]))
+                else:
+                    why = agent.how_it_ended() if message is None else str(message.get("refused", message))
+                    self._lose(shares[agent], now - start, why)
+            if not is_told and (self.lost or not go_on()):
+                is_told, end = True, min(end, now + processes.END_SECONDS + LATE_SECONDS)
+                for agent in waiting:
+                    agent.send({"do": "stop"})
+            if now > end:
+                for agent in waiting:
+                    agent.ended = True
+                    self._lose(shares[agent], now - start, "it does not answer any more")
+                break
+
+    def _lose(self, share: _Share, died: float, why: str) -> None:
+        share.died = died
+        self.lost[share.host.name] = why
+
+    def require_all(self, trace: Trace) -> None:
+        """Refuse a load of which a host that is lost had a part."""
+        if not self.lost:
+            return
+        told = "; ".join(f"client host {name} was lost: {why}" for name, why in self.lost.items())
+        answered = int(trace.ok.sum())
+        error = ClientLost(
+            f"{told}; the load was ended on all: {answered} of {len(trace)} requests were answered to others, "
+            "and those latencies are kept"
+        )
+        error.detail = "\n".join(host.agent.last_words() for host in self.hosts if host.name in self.lost)
+        raise error
+
+
+@dataclass
+class _Share:
+    """What a host has to do of a load, and what came of it."""
+
+    number: int  # of the host
+    host: ClientHost
+    numbers: list[int]  # of its tasks
+    seen: Seen | None = None
+    died: float = math.inf  # seconds after the start
+
+
+def read_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Names that a remote shell takes for hosts, each once."""
+    for name in names:
+        if not name or name.startswith("-") or any(letter.isspace() for letter in name):
+            message = f"'{name}' is not a host; write names like a or me@b"
+            raise InputError("not-a-host", message, key="clients.hosts", value=name)
+    if twice := next((one for one, other in pairwise(sorted(names)) if one == other), None):
+        message = f"duplicate host '{twice}'; for several processes on it, set workers"
+        raise InputError("duplicate-host", message, key="clients.hosts", value=twice)
+    return tuple(names)
+
+
+def is_for_others(address: str) -> bool:
+    """Whether an address or a name may lead to a host from another one."""
+    found = _read(address)
+    return not (is_of_this_machine_alone(address) or (found is not None and found.is_unspecified))
+
+
+def is_of_this_machine_alone(address: str) -> bool:
+    """Whether nobody elsewhere can reach it."""
+    found = _read(address)
+    return address.casefold() == LOCAL if found is None else found.is_loopback
+
+
+def _read(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address; None if it is a name."""
+    try:
+        return ipaddress.ip_address(address.strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+
+
+def _merged(shares: Iterable[_Share], tasks: Sequence[Task], samples: NDArray[np.int32]) -> Seen:
+    """One trace, in which workers are numbered as their tasks are."""
+    parts: list[Trace] = []
+    answers: list[tuple[int, bytes]] = []
+    losses: list[str] = []
+    for share in shares:
+        if share.seen is None:
+            part = Trace.merged([processes.lost(tasks[i], i, share.died, samples) for i in share.numbers])
+        else:
+            part = share.seen.trace
+            part = replace(part, worker=np.array(share.numbers, np.int32)[part.worker])
+            answers += share.seen.answers
+            losses += [f"{share.host.name}: {loss}" for loss in share.seen.losses]
+        parts.append(replace(part, host=np.full(len(part), share.number, np.int32)))
+    return Seen(Trace.merged(parts), answers, losses)
+
+
+def _facts(host: ClientHost, trace: Trace) -> Words:
+    late = quality.own_lateness(trace)
+    late = late[np.isfinite(late)]
+    facts: Words = {"workers": host.workers, "requests": len(trace)}
+    if len(late):
+        p50, p99 = np.percentile(late, [50, 99])
+        span = float(trace.intended[-1] - trace.intended[0])
+        facts |= {"delivered": quality.delivered(trace), "lateness_p50": float(p50), "lateness_p99": float(p99)}
+        facts |= {"rate": (len(late) - 1) / span} if span > 0 else {}
+    facts |= {"clock_offset": host.offset.seconds, "clock_uncertainty": host.offset.uncertainty}
+    return facts | ({"ceiling": host.ceiling.rate} if host.ceiling else {})
+
+
+def _text(value: object) -> str:
+    return base64.b64encode(pickle.dumps(value)).decode()

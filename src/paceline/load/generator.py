@@ -1,0 +1,289 @@
+"""The load generator: one load, drawn beforehand, divided among lean processes, seen as one trace."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import resource
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.errors import InputError, MissingDependency
+from paceline.load import processes
+from paceline.load.arrivals import Schedule, shares
+from paceline.load.network import Link, link_of
+from paceline.load.parameters import LoadParameters, Loop
+from paceline.load.request import Endpoint, Prepared, grpc_metadata, http_bytes
+from paceline.load.trace import CLIENT_POST, CLIENT_PRE, Times, Trace
+from paceline.load.worker import Task
+
+if TYPE_CHECKING:
+    from paceline.load.clients import ClientHosts
+
+RATE_PER_WORKER = 4000.0  # a fraction of what one can do, so that none is busy when a request is due
+USERS_PER_WORKER = 32
+COSTLY_BYTES = 2**16  # of a request, to send which takes a worker about as long as a small request altogether
+GRPC_COST = 10.0  # of a call, beside a request over HTTP, about
+GRACE_SECONDS = 10.0
+_ENDLESS = 65536  # how many are drawn where nobody knows how many will be sent
+
+_OTHER_FILES = 64  # descriptors that a worker needs beside its connections
+_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_USABLE_PORTS = 0.9
+MOST_COPIED = 4 * 2**30  # bytes of requests that workers have altogether, where nobody says how many there are to be
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One load, drawn from one seed."""
+
+    loop: Loop
+    schedule: Schedule  # empty in a closed loop
+    kinds: NDArray[np.int32]
+    users: int = 1
+    requests: int | None = None
+    duration: float | None = None
+    think_time: float = 0.0
+    down_bandwidth: float | None = None
+    up: Times | None = None
+    down: Times | None = None
+
+    @classmethod
+    def of(
+        cls,
+        load: LoadParameters | Schedule,
+        requests: Sequence[Prepared],
+        seed: int,
+        weights: Sequence[float] | None = None,
+    ) -> Plan:
+        """Draw arrivals, kinds and delays; each from a stream of its own, so that none changes the others."""
+        streams = np.random.SeedSequence(seed).spawn(3)
+        for_arrivals, for_kinds, for_network = (np.random.default_rng(stream) for stream in streams)
+        if isinstance(load, Schedule):
+            return cls("open", load, _kinds(load, requests, weights, for_kinds)).with_work(requests)
+        if load.loop == "open":
+            schedule = load.schedule(for_arrivals)
+            plan = cls("open", schedule, _kinds(schedule, requests, weights, for_kinds))
+        else:
+            plan = cls(
+                load.loop,
+                Schedule(np.empty(0)),
+                _drawn(load.requests or _ENDLESS, len(requests), weights, for_kinds),
+                users=load.concurrency,
+                requests=load.requests,
+                duration=load.seconds,
+                think_time=load.think_time or 0.0,
+            )
+        if load.network and load.network_by != "tc":
+            plan = plan.over(link_of(load.network), requests, for_network)
+        return plan.with_work(requests)
+
+    def over(self, link: Link, requests: Sequence[Prepared], random: np.random.Generator) -> Plan:
+        """The same load over an emulated network."""
+        sizes = np.array([len(one.body) for one in requests], np.float64)[self.kinds]
+        up, down = link.way_up(sizes, random), link.way_down(len(sizes), random)
+        return replace(self, up=up, down=down, down_bandwidth=link.down)
+
+    def with_work(self, requests: Sequence[Prepared]) -> Plan:
+        """With what users' own machines do before they send and after they have their answer, each on its own."""
+        before, after = (
+            np.array(times)[self.kinds] for times in zip(*((r.before, r.after) for r in requests), strict=True)
+        )
+        if not before.any() and not after.any():
+            return self
+        return replace(
+            self,
+            up=before if self.up is None else self.up + before,
+            down=after if self.down is None else self.down + after,
+        )
+
+    def workers(self, cores: int, cost: float = 1.0) -> int:
+        """How many processes: as many as such requests of this rate or these users need, one per core at most."""
+        need = self.schedule.peak_rate / RATE_PER_WORKER if self.loop == "open" else self.users / USERS_PER_WORKER
+        most = cores if self.loop == "open" else min(cores, self.users)
+        return max(1, min(most, math.ceil(need * cost)))
+
+    def longest(self, timeout: float) -> float:
+        """After how many seconds from the start everything must have ended."""
+        network = 0.0 if self.up is None or self.down is None else float(self.up.max() + self.down.max())
+        if self.loop == "open":
+            return float(self.schedule.intended[-1]) + network + timeout + GRACE_SECONDS
+        if self.requests is None:
+            return (self.duration or 0.0) + network + timeout + GRACE_SECONDS
+        turns = math.ceil(self.requests / self.users)
+        return turns * (timeout + network + self.think_time) + GRACE_SECONDS
+
+    def divided(self, task: Task, number: int) -> list[Task]:
+        """The task of each of so many workers: every request, and every user, belongs to one of them."""
+        if self.loop != "open":
+            number = min(number, self.users, self.requests or self.users)
+        users = shares(self.users, number)
+        requests = None if self.requests is None else shares(self.requests, number)
+        return [
+            replace(
+                task,
+                loop=self.loop,
+                kinds=self.kinds[rows],
+                intended=self.schedule.intended[rows] if self.loop == "open" else self.schedule.intended,
+                users=len(users[worker]),
+                requests=None if requests is None else len(requests[worker]),
+                duration=self.duration,
+                think_time=self.think_time,
+                up=None if self.up is None else self.up[rows],
+                down=None if self.down is None else self.down[rows],
+                down_bandwidth=self.down_bandwidth,
+            )
+            for worker, rows in enumerate(shares(len(self.kinds), number))
+        ]
+
+
+def cost_of(requests: Sequence[Prepared], *, is_grpc: bool = False) -> float:
+    """How many small requests over HTTP keep a worker as busy as one of these, about."""
+    size = sum(len(one.body) for one in requests) / len(requests)
+    return (GRPC_COST if is_grpc else 1.0) + size / COSTLY_BYTES
+
+
+def workers_of_hosts(cores: Sequence[int], needed: int, each: int | None = None) -> list[int]:
+    """How many workers each host has: as many as are needed, evenly, at least one, no more than it has cores."""
+    wanted = each or max(1, math.ceil(needed / len(cores)))
+    return [min(wanted, own) for own in cores]
+
+
+def dealt(number: int, workers: Sequence[int]) -> list[list[int]]:
+    """Which of so many tasks each host does: one to each in turn, and no more than it has workers."""
+    turns = [host for turn in range(max(workers)) for host, own in enumerate(workers) if own > turn]
+    return [[task for task, owner in enumerate(turns[:number]) if owner == host] for host in range(len(workers))]
+
+
+def require_known(schedule: Schedule, kinds: int) -> None:
+    """Refuse arrivals of requests that are not prepared."""
+    if schedule.kind is not None and schedule.kind.max(initial=0) >= kinds:
+        largest = int(schedule.kind.max())
+        message = f"an arrival is of kind {largest}, but there are {kinds} kinds, from 0 (requests.distinct)"
+        raise InputError("unknown-kind", message, key="requests.distinct", value=kinds, suggestion=str(largest + 1))
+
+
+def _kinds(
+    schedule: Schedule, requests: Sequence[Prepared], weights: Sequence[float] | None, random: np.random.Generator
+) -> NDArray[np.int32]:
+    if not len(schedule):
+        message = "the load sends not a single request: raise its rate or its duration"
+        raise InputError("no-requests", message, key="load.rate")
+    if schedule.kind is None:
+        return _drawn(len(schedule), len(requests), weights, random)
+    require_known(schedule, len(requests))
+    return schedule.kind
+
+
+def _drawn(number: int, kinds: int, weights: Sequence[float] | None, random: np.random.Generator) -> NDArray[np.int32]:
+    if weights is None:
+        return random.integers(0, kinds, number).astype(np.int32)
+    share = np.asarray(weights, np.float64)
+    if len(share) != kinds or not np.all(np.isfinite(share)) or share.min() < 0 or share.sum() <= 0:
+        message = f"weights = {list(weights)} must be {kinds} numbers, none negative and not all zero"
+        raise InputError("invalid-weights", message, value=list(weights))
+    return random.choice(kinds, number, p=share / share.sum()).astype(np.int32)
+
+
+def drive(
+    endpoint: Endpoint,
+    requests: Sequence[Prepared],
+    load: LoadParameters | Schedule,
+    *,
+    seed: int = 1234,
+    weights: Sequence[float] | None = None,
+    workers: int | None = None,
+    cpus: Sequence[int] | None = None,
+    hosts: ClientHosts | None = None,
+    timeout: float = 30.0,
+    connections: int | None = None,
+    streaming: bool = False,
+    keep: int = 0,
+    on_answer: Callable[[int, bytes], None] | None = None,
+    go_on: Callable[[], bool] = lambda: True,
+    say: Callable[[str], None] = lambda _text: None,
+) -> Trace:
+    """Send requests as `load` says and return what became of each of them.
+
+    In an open loop `intended` are the times of the schedule; in a closed loop they are when a user was ready to send.
+
+    - weights: how often each of `requests` is drawn; unset is evenly
+    - workers: how many processes, on each of the hosts; unset is as many as the rate needs, one per core at most
+    - cpus: cores to pin them to, in turn; hosts have their own
+    - hosts: who sends instead of this machine; together they send the same schedule as one machine would
+    - timeout: how many seconds an answer is waited for
+    - connections: how many there may be at a time; unset is what the system grants
+    - streaming: answers are streams of events; the trace tells when each piece came
+    - on_answer(kind, body): called after the run with the first `keep` good answers of each kind and worker
+    - go_on: asked many times a second; a no ends the load, and what has no answer by then is broken or unsent
+    - say: hears of workers that died; their requests are broken, or unsent if they were due later
+    """
+    if not requests:
+        raise InputError("no-requests", "there are no requests to send", key="requests")
+    is_grpc = endpoint.wire == "kserve-grpc"
+    if is_grpc:
+        require_grpc()
+    cost = cost_of(requests, is_grpc=is_grpc)
+    plan = Plan.of(load, requests, seed, weights)
+    most = max(1, MOST_COPIED // max(1, sum(len(one.body) for one in requests)))  # each worker has all requests
+    shared = workers_of_hosts(hosts.cores, plan.workers(sum(hosts.cores), cost), workers) if hosts is not None else []
+    number = sum(shared) or workers or plan.workers(min(most, len(cpus or os.sched_getaffinity(0))), cost)
+    common = Task(
+        parent=os.getpid(),
+        transport="grpc" if is_grpc else "http",
+        host=endpoint.host,
+        port=endpoint.port,
+        path=endpoint.path,
+        tls=endpoint.tls,
+        payloads=[one.body if is_grpc else http_bytes(endpoint, one) for one in requests],
+        metadata=[grpc_metadata(endpoint, one) for one in requests],
+        limit=max(1, connections // number) if connections else socket_limit(number),
+        timeout=timeout,
+        streaming=streaming,
+        keep=keep,
+    )
+    tasks = plan.divided(common, number)
+    if cpus and hosts is None:
+        tasks = [replace(task, cpu=cpus[i % len(cpus)]) for i, task in enumerate(tasks)]
+    samples = np.array([one.samples for one in requests], np.int32)
+    if hosts is not None:
+        seen = hosts.run(tasks, shared, samples, plan.longest(timeout), go_on)
+    else:
+        seen = processes.run(tasks, samples, plan.longest(timeout), go_on)
+    for loss in seen.losses:
+        say(loss)
+    for kind, body in seen.answers if on_answer else ():
+        assert on_answer is not None
+        on_answer(kind, body)
+    return _with_work(seen.trace, requests)
+
+
+def require_grpc() -> None:
+    """Refuse where gRPC is not installed."""
+    if importlib.util.find_spec("grpc") is None:
+        raise MissingDependency("grpcio", "install it with: pip install 'paceline[serving]'")
+
+
+def _with_work(trace: Trace, requests: Sequence[Prepared]) -> Trace:
+    """With what users' own machines did for each request, if they did something, as stages."""
+    if not any(one.before or one.after for one in requests):
+        return trace
+    before, after = (np.array(times) for times in zip(*((r.before, r.after) for r in requests), strict=True))
+    return replace(trace, stages={CLIENT_PRE: before[trace.kind], **trace.stages, CLIENT_POST: after[trace.kind]})
+
+
+def socket_limit(workers: int) -> int:
+    """How many connections each worker may have: what the system grants in files and in ports."""
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = 2**20 if files == resource.RLIM_INFINITY else files
+    try:
+        low, high = map(int, _PORTS.read_text().split())
+    except (OSError, ValueError):
+        low, high = 32768, 60999  # Linux's own default
+    return max(1, min(files - _OTHER_FILES, int(_USABLE_PORTS * (high - low)) // workers))

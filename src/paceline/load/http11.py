@@ -1,0 +1,228 @@
+"""HTTP/1.1 as bytes, for the load generator, the null server and the embedded server: heads of requests, whole answers.
+
+It knows no socket and no clock. Requests are read strictly, because servers read what anybody sends; of an answer only
+what a load generator must know: its status, its length, and what the server says of its times.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+END_OF_HEAD = b"\r\n\r\n"
+LARGEST_HEAD = 65536  # bytes, of an answer
+_HEAD, _LENGTH, _CHUNK_SIZE, _CHUNK_DATA, _CHUNK_END, _TRAILER, _UNTIL_CLOSE, _WHOLE = range(8)
+_START = b"HTTP/1."
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_REQUEST_LINE = re.compile(rf"({_TOKEN}) ([!-~]+) HTTP/1\.([01])")
+_HEADER = re.compile(rf"({_TOKEN}):[ \t]*([^\r\n\0]*?)[ \t]*")
+_NUMBER = re.compile(r"[0-9]{1,18}")
+
+
+class HttpError(Exception):
+    """A request that cannot be understood or will not be read; the connection ends with it."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """A request line and its headers, by their names in lower case."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    keep_alive: bool
+
+    def number(self, name: str) -> int | None:
+        """A header that counts bytes; None where it is missing, HttpError where it is not a number."""
+        text = self.headers.get(name)
+        if text is None:
+            return None
+        if not _NUMBER.fullmatch(text):
+            raise HttpError(400, f"{name} is {text[:40]!r}; it must be a number of bytes")
+        return int(text)
+
+
+@lru_cache(maxsize=512)  # a client's heads are mostly the same
+def parse_request(text: bytes) -> RequestHead:
+    """All before the empty line; HttpError if it is malformed."""
+    first, *lines = text.decode("latin-1").split("\r\n")
+    parts = _REQUEST_LINE.fullmatch(first)
+    if not parts:
+        raise HttpError(400, f"the request line {first[:80]!r} is not one of HTTP/1.1")
+    method, target, minor = parts.groups()
+    headers: dict[str, str] = {}
+    for line in lines:
+        parts = _HEADER.fullmatch(line)
+        if not parts:
+            raise HttpError(400, f"the header line {line[:80]!r} is malformed")
+        name, value = parts[1].lower(), parts[2]
+        if name in ("content-length", "host") and headers.get(name, value) != value:
+            raise HttpError(400, f"there are several headers {parts[1]} that differ")
+        headers[name] = value
+    if minor == "1" and "host" not in headers:
+        raise HttpError(400, "the header Host is missing")
+    wishes = headers.get("connection", "").lower()
+    return RequestHead(
+        method=method,
+        path=_path(target),
+        headers=headers,
+        keep_alive="close" not in wishes if minor == "1" else "keep-alive" in wishes,
+    )
+
+
+def _path(target: str) -> str:
+    if target.startswith("http://"):
+        target = "/" + target.removeprefix("http://").partition("/")[2]
+    return target.partition("?")[0]
+
+
+class Unreadable(Exception):
+    """What came is not HTTP/1.1."""
+
+
+class AnswerReader:
+    """Fed with what the socket gives, in whatever pieces; knows no socket and no clock."""
+
+    __slots__ = ("_left", "_line", "_rest", "_state", "body", "events", "keeps_alive", "size", "status", "told")
+
+    def __init__(self) -> None:
+        self.expect(wants_body=False, wants_events=False)
+
+    def expect(self, *, wants_body: bool, wants_events: bool) -> None:
+        """Forget the last answer and wait for the next one."""
+        self.status = 0
+        self.size = 0
+        self.keeps_alive = True
+        self.told: bytes | None = None
+        self.body: bytearray | None = bytearray() if wants_body else None
+        self.events: list[tuple[int, bytes]] | None = [] if wants_events else None
+        self._state = _HEAD
+        self._left = 0
+        self._rest = b""
+        self._line = b""
+
+    def feed(self, data: bytes, now: int) -> bool:
+        """Take what came at this time; whether the answer is whole now."""
+        self.size += len(data)
+        if self._state == _HEAD:
+            after = self._after_head(data)
+            if after is None:
+                return False
+            data = after
+        if self._state == _LENGTH:
+            self._left -= len(data)
+            if self._left < 0:
+                raise Unreadable("more came than the length said")
+            self._take(data, now)
+            return self._left == 0
+        if self._state == _UNTIL_CLOSE:
+            self._take(data, now)
+            return False
+        return self._chunks(data, now)
+
+    def end(self) -> bool:
+        """The connection was closed; whether the answer is whole by that."""
+        return self._state == _UNTIL_CLOSE
+
+    def _after_head(self, data: bytes) -> bytes | None:
+        """What follows the head, once that is there."""
+        if self._rest:
+            data = self._rest + data
+        if not data.startswith(_START[: len(data)]):
+            raise Unreadable("no status line")
+        end = data.find(END_OF_HEAD)
+        if end < 0:
+            if len(data) > LARGEST_HEAD:
+                raise Unreadable("a head without an end")
+            self._rest = data
+            return None
+        self._rest = b""
+        after = data[end + 4 :]
+        self._read_head(data[: end + 2])
+        if 100 <= self.status < 200:  # an interim answer; the real one follows
+            self._state = _HEAD
+            return self._after_head(after) if after else None
+        return after
+
+    def _read_head(self, head: bytes) -> None:
+        code = head[9:12]
+        if head[8:9] != b" " or not code.isdigit() or head[12:13] not in (b" ", b"\r"):
+            raise Unreadable("no status")
+        self.status = int(code)
+        lowered = head.lower()
+        at = lowered.find(b"\r\nx-paceline:")
+        if at >= 0:
+            self.told = head[at + 13 : head.index(b"\r\n", at + 13)]
+        at = lowered.find(b"\r\nconnection:")
+        connection = lowered[at + 13 : lowered.index(b"\r\n", at + 13)] if at >= 0 else b""
+        self.keeps_alive = b"close" not in connection and (head[7:8] != b"0" or b"keep-alive" in connection)
+        at = lowered.find(b"\r\ntransfer-encoding:")
+        if at >= 0 and b"chunked" in lowered[at + 20 : lowered.index(b"\r\n", at + 20)]:
+            self._state = _CHUNK_SIZE
+            return
+        at = lowered.find(b"\r\ncontent-length:")
+        if at >= 0:
+            length = lowered[at + 17 : lowered.index(b"\r\n", at + 17)].strip()
+            if not length.isdigit():
+                raise Unreadable("a length that is no number")
+            self._left = int(length)
+            self._state = _LENGTH
+        elif self.status in (204, 304):
+            self._state = _LENGTH
+        else:
+            self.keeps_alive = False
+            self._state = _UNTIL_CLOSE
+
+    def _chunks(self, data: bytes, now: int) -> bool:
+        data = self._rest + data if self._rest else data
+        at = 0
+        while self._state != _WHOLE:
+            if self._state == _CHUNK_DATA:
+                piece = data[at : at + self._left]
+                at += len(piece)
+                self._left -= len(piece)
+                self._take(piece, now)
+                if self._left:
+                    break
+                self._state = _CHUNK_END
+            end = data.find(b"\r\n", at)
+            if end < 0:
+                if len(data) - at > LARGEST_HEAD or (self._state == _CHUNK_END and len(data) - at > 1):
+                    raise Unreadable("a chunk without an end")
+                break
+            self._chunk_line(data[at:end])
+            at = end + 2
+        self._rest = data[at:]
+        if self._state == _WHOLE and self._rest:
+            raise Unreadable("more came than the last chunk")
+        return self._state == _WHOLE
+
+    def _chunk_line(self, line: bytes) -> None:
+        if self._state == _CHUNK_END:
+            if line:
+                raise Unreadable("a chunk longer than its size")
+            self._state = _CHUNK_SIZE
+        elif self._state == _TRAILER:
+            self._state = _TRAILER if line else _WHOLE
+        else:
+            digits = line.partition(b";")[0].strip()
+            try:
+                self._left = int(digits, 16)
+            except ValueError:
+                raise Unreadable("a chunk without a size") from None
+            if self._left < 0 or not digits.isalnum():
+                raise Unreadable("a chunk without a size")
+            self._state = _CHUNK_DATA if self._left else _TRAILER
+
+    def _take(self, data: bytes, now: int) -> None:
+        if self.body is not None:
+            self.body += data
+        if self.events is not None:
+            *lines, self._line = (self._line + data).split(b"\n")
+            self.events += [(now, line[5:].strip()) for line in lines if line.startswith(b"data:")]

@@ -1,0 +1,229 @@
+"""A lean HTTP/1.1 client: requests are ready-made bytes, and no request ever waits for another one's connection."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import select
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import cast
+
+from paceline.load.http11 import AnswerReader, Unreadable
+from paceline.load.trace import BROKEN, OK, OUT_OF_SOCKETS, REFUSED, TIMED_OUT, UNREADABLE, Log, clock
+
+_NO_SOCKETS = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM}
+_FRESH = 10_000_000  # ns; the event loop itself hears of a connection that was closed longer ago than this
+_RESOLVING_SECONDS = 2.0
+
+
+class HttpClient:
+    """Sends requests, each over a connection that is free at that moment or over a new one."""
+
+    def __init__(
+        self,
+        log: Log,
+        payloads: Sequence[bytes],
+        *,
+        host: str,
+        port: int,
+        tls: bool,
+        limit: int,
+        timeout: float,
+        streaming: bool,
+    ) -> None:
+        self.log = log
+        self.streaming = streaming
+        self.idle: list[_Connection] = []  # the one used last is used next: the others may be closed by the server
+        self.busy: set[_Connection] = set()
+        self.connections = 0
+        self._payloads = payloads
+        self._host = host
+        self._port = port
+        self._address = _reachable_address(host, port)
+        self._tls = ssl.create_default_context() if tls else None
+        self._limit = limit
+        self._timeout = timeout
+        self._opening: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._sweep_every = min(0.1, timeout / 10)
+        self._sweeping = self._loop.call_later(self._sweep_every, self._sweep)
+
+    def send(self, row: int) -> None:
+        """Send this request now; returns at once."""
+        now = clock()
+        log = self.log
+        log.dispatched[row] = now
+        idle = self.idle
+        while idle:
+            connection = idle.pop()
+            if connection.is_usable(now):
+                kind = log.kind(row)
+                connection.ask(row, kind, self._payloads[kind], now)
+                return
+        if self.connections >= self._limit:
+            self._fail(row, OUT_OF_SOCKETS)
+            return
+        self.connections += 1
+        opening = self._loop.create_task(self._open(row))
+        self._opening.add(opening)
+        opening.add_done_callback(self._opening.discard)
+
+    async def close(self) -> None:
+        """End all connections; requests that are still under way are broken off without a word."""
+        self._sweeping.cancel()
+        for opening in self._opening:
+            opening.cancel()
+        for connection in (*self.idle, *self.busy):
+            connection.abandon()
+        await asyncio.sleep(0)
+
+    async def _open(self, row: int) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                _, connection = await self._loop.create_connection(
+                    lambda: _Connection(self),
+                    self._address,
+                    self._port,
+                    ssl=self._tls,
+                    server_hostname=self._host if self._tls else None,
+                )
+        except TimeoutError:
+            status = TIMED_OUT
+        except OSError as error:
+            status = OUT_OF_SOCKETS if error.errno in _NO_SOCKETS else REFUSED
+        else:
+            kind = self.log.kind(row)
+            connection.ask(row, kind, self._payloads[kind], clock())
+            return
+        self.connections -= 1
+        self._fail(row, status)
+
+    def _fail(self, row: int, status: int) -> None:
+        self.log.status[row] = status
+        self.log.finished(row)
+
+    def _sweep(self) -> None:
+        """One look at all requests under way now and then costs less than a timer for each."""
+        latest = clock() - int(self._timeout * 1e9)
+        for connection in [one for one in self.busy if one.since <= latest]:
+            connection.give_up(TIMED_OUT)
+        self._sweeping = self._loop.call_later(self._sweep_every, self._sweep)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection with at most one request under way."""
+
+    __slots__ = ("_client", "_free_since", "_is_lost", "_log", "_reader", "_ready", "_row", "_transport", "since")
+
+    def __init__(self, client: HttpClient) -> None:
+        self._client = client
+        self._log = client.log
+        self._reader = AnswerReader()
+        self._row = -1
+        self._is_lost = False
+        self._free_since = 0
+        self.since = 0  # when its request began to wait: to be answered, and before that for the connection itself
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses of it
+        self._ready = select.poll()
+        handle = transport.get_extra_info("socket")
+        self._ready.register(handle.fileno(), select.POLLIN)
+
+    def is_usable(self, now: int) -> bool:
+        """Whether the server has neither closed it nor said anything unasked."""
+        if self._is_lost or self._transport.is_closing():
+            return False
+        if now - self._free_since > _FRESH and self._ready.poll(0):
+            self._transport.abort()
+            return False
+        return True
+
+    def ask(self, row: int, kind: int, payload: bytes, now: int) -> None:
+        log, client = self._log, self._client
+        if self._is_lost:  # accepted and closed at once
+            self._row = row
+            log.sent[row] = now
+            self._end(BROKEN)
+            return
+        self._reader.expect(wants_body=bool(log.kept) and log.wants_body(kind), wants_events=client.streaming)
+        self._row = row
+        self.since = log.dispatched[row]
+        client.busy.add(self)
+        log.sent[row] = now
+        self._transport.write(payload)
+
+    def data_received(self, data: bytes) -> None:
+        now = clock()
+        row = self._row
+        if row < 0:  # nobody asked
+            self._transport.abort()
+            return
+        log = self._log
+        if not log.first[row]:
+            log.first[row] = now
+        try:
+            is_whole = self._reader.feed(data, now)
+        except Unreadable:
+            self.give_up(UNREADABLE)
+            return
+        if is_whole:
+            self._answered(now)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_lost = True
+        self._client.connections -= 1
+        if self._row < 0:
+            return
+        if error is None and self._reader.end():
+            self._answered(clock())
+        else:
+            self._end(BROKEN)
+
+    def give_up(self, status: int) -> None:
+        """Stop waiting for the answer."""
+        self._transport.abort()
+        self._end(status)
+
+    def abandon(self) -> None:
+        """Close without a word."""
+        self._row = -1
+        self._transport.abort()
+
+    def _answered(self, now: int) -> None:
+        log, row, reader = self._log, self._row, self._reader
+        log.done[row] = now
+        log.size[row] = reader.size
+        log.told[row] = reader.told
+        log.events[row] = reader.events
+        if reader.body is not None and reader.status == OK:
+            log.keep_body(log.kind(row), bytes(reader.body))
+        if reader.keeps_alive and not self._is_lost:
+            self._free_since = now
+            self._client.idle.append(self)
+        elif not self._is_lost:
+            self._transport.close()
+        self._end(reader.status)
+
+    def _end(self, status: int) -> None:
+        row = self._row
+        self._row = -1
+        self._client.busy.discard(self)
+        self._log.status[row] = status
+        self._log.finished(row)
+
+
+def _reachable_address(host: str, port: int) -> str:
+    """The first of the host's addresses where somebody listens; looked up once, not for every connection."""
+    found = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    if len(found) == 1:
+        return found[0]
+    for address in dict.fromkeys(found):
+        try:
+            socket.create_connection((address, port), timeout=_RESOLVING_SECONDS).close()
+        except OSError:
+            continue
+        return address
+    return found[0]

@@ -1,0 +1,415 @@
+"""Requests and answers of the open inference protocol (KServe v2) as bytes: JSON alone, or with binary tensors behind.
+
+Binary tensors are little-endian, in row-major order, one after the other behind the JSON header, whose length the HTTP
+header `Inference-Header-Content-Length` tells. What is decoded from them is a view of the received bytes, not a copy.
+Tensors may also lie in memory that the server shares; then the JSON says in which region and where.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from paceline.core.errors import PacelineError
+from paceline.load.tensors import BYTE_STRINGS, BYTES, DATATYPES, Array, byte_strings, datatype_of, pack, unpack
+
+JSON_LENGTH = "Inference-Header-Content-Length"
+JSON_TYPE = "application/json"
+BINARY_TYPE = "application/octet-stream"
+
+_MOST_AXES = 32
+_LONGEST_CACHED = 2048  # bytes of a header whose meaning is remembered: a client's headers are mostly the same
+_KINDS = {"b": "b", "u": "iu", "i": "iu", "f": "fiu"}  # which kinds of numbers JSON may hold for a datatype's kind
+
+Buffer = bytes | bytearray | memoryview
+Lookup = Callable[[str, int, int], Buffer]  # so many bytes of a region of shared memory, from an offset on
+_dump = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+class ProtocolError(PacelineError):
+    """Bytes that are not in the protocol; the message says what is wrong and where."""
+
+
+def a_list(value: Any, where: str) -> list[Any]:
+    """A list."""
+    if not isinstance(value, list):
+        raise ProtocolError(f"{where} is {missing_or(value)}; it must be a list")
+    return value
+
+
+def an_object(value: Any, where: str) -> dict[str, Any]:
+    """An object; an empty one where there is none."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ProtocolError(f"{where} is {missing_or(value)}; it must be an object")
+    return value
+
+
+def a_text(value: Any, where: str) -> str:
+    """A text."""
+    if not isinstance(value, str):
+        raise ProtocolError(f"{where} is {missing_or(value)}; it must be a text")
+    return value
+
+
+def a_flag(value: Any, where: str, *, otherwise: bool) -> bool:
+    """True or false, or something else where there is none."""
+    if value is None:
+        return otherwise
+    if not isinstance(value, bool):
+        raise ProtocolError(f"{where} is {missing_or(value)}; it must be true or false")
+    return value
+
+
+def missing_or(value: Any) -> str:
+    """What is there instead."""
+    return "missing" if value is None else f"a JSON {word_for(value)}"
+
+
+def word_for(value: Any) -> str:
+    """What JSON calls it."""
+    words = {dict: "object", list: "list", str: "text", bool: "boolean", int: "number", float: "number"}
+    return words.get(type(value), "null")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A body in pieces, so that tensors need not be copied; `json_length` is None if all of it is JSON."""
+
+    parts: tuple[Buffer, ...]
+    json_length: int | None = None
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.parts)
+
+    @property
+    def content_type(self) -> str:
+        return JSON_TYPE if self.json_length is None else BINARY_TYPE
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request as read: arrays by name, and which outputs are wanted how."""
+
+    inputs: dict[str, Array]
+    id: str = ""
+    outputs: Mapping[str, bool] | None = None  # name to whether it is wanted as binary; None for all of them
+    binary: bool = False  # whether outputs that say nothing are wanted as binary
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer as read."""
+
+    outputs: dict[str, Array]
+    model: str = ""
+    id: str = ""
+
+
+def encode_request(
+    inputs: Mapping[str, Array], *, binary: bool = False, id: str = "", outputs: Sequence[str] | None = None
+) -> Message:
+    """A request for one or more samples; `binary` for tensors and the outputs wanted, both."""
+    head: dict[str, Any] = {"id": id} if id else {}
+    if binary:
+        head["parameters"] = {"binary_data_output": True}
+    if outputs is not None:
+        head["outputs"] = [{"name": name} for name in outputs]
+    return _encode(head, "inputs", [(name, array, binary) for name, array in inputs.items()])
+
+
+def encode_shared_request(inputs: Mapping[str, Array], region: str, offsets: Mapping[str, int]) -> Message:
+    """A request for tensors that lie in memory which the server has mapped under this name; outputs come as binary."""
+    listed = []
+    for name, array in inputs.items():
+        where = {"region": region, "offset": offsets[name], "byte_size": array.nbytes}
+        parameters = _dump({f"shared_memory_{word}": value for word, value in where.items()})
+        listed.append(f'{_begin(name, array.dtype, array.shape)}"parameters":{parameters}}}')
+    return Message((f'{{"parameters":{{"binary_data_output":true}},"inputs":[{",".join(listed)}]}}'.encode(),))
+
+
+def encode_response(model: str, outputs: Mapping[str, Array], request: Request | None = None) -> Message:
+    """The answer, with the outputs and in the manner that the request wants."""
+    head: dict[str, Any] = {"model_name": model}
+    if request is not None and request.id:
+        head["id"] = request.id
+    if request is None or request.outputs is None:
+        binary = request is not None and request.binary
+        chosen = [(name, array, binary) for name, array in outputs.items()]
+    else:
+        chosen = [(name, outputs[name], binary) for name, binary in request.outputs.items()]
+    return _encode(head, "outputs", chosen)
+
+
+def decode_request(body: Buffer, json_length: int | None = None, shared: Lookup | None = None) -> Request:
+    """What a client asks; ProtocolError if it is not a request. `shared` finds tensors that lie in shared memory."""
+    head, inputs = _decode(body, json_length, "inputs", shared)
+    if not inputs:
+        raise ProtocolError("inputs: there is none; a request has at least one")
+    return Request(inputs, head.id, head.outputs, head.binary)
+
+
+def decode_response(body: Buffer, json_length: int | None = None) -> Response:
+    """What a server answered; ProtocolError if it is not an answer."""
+    head, outputs = _decode(body, json_length, "outputs")
+    return Response(outputs, head.model, head.id)
+
+
+def encode_error(message: str) -> bytes:
+    """The body of an answer that tells of a failure."""
+    return json.dumps({"error": message}).encode()
+
+
+def decode_error(body: Buffer) -> str:
+    """The message in the body of a failure, or the body itself if it is none."""
+    text = bytes(body).decode(errors="replace")
+    try:
+        return str(json.loads(text)["error"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return text
+
+
+def _encode(head: dict[str, Any], key: str, tensors: list[tuple[str, Array, bool]]) -> Message:
+    listed: list[str] = []
+    raw: list[Buffer] = []
+    for name, array, binary in tensors:
+        begin = _begin(name, array.dtype, array.shape)
+        if binary:
+            content = pack(array) if array.dtype.hasobject else _bytes_of(array)
+            listed.append(f'{begin}"parameters":{{"binary_data_size":{len(content)}}}}}')
+            raw.append(content)
+        else:
+            listed.append(f'{begin}"data":{_dump(_values(name, array))}}}')
+    # Written by hand: a third of the time that a call of json.dumps() takes, and this is done for every answer.
+    parts = [*(f'"{word}":{_dump(value)}' for word, value in head.items()), f'"{key}":[{",".join(listed)}]']
+    text = f"{{{','.join(parts)}}}".encode()
+    return Message((text, *raw), len(text) if raw else None)
+
+
+@lru_cache(maxsize=512)
+def _begin(name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> str:
+    return f'{{"name":{_dump(name)},"shape":{_dump(shape)},"datatype":"{datatype_of(dtype)}",'
+
+
+def _values(name: str, array: Array) -> list[Any]:
+    values: list[Any] = array.ravel().tolist()
+    if not array.dtype.hasobject:
+        return values
+    try:
+        return [one.decode() for one in values]
+    except UnicodeDecodeError:
+        raise ProtocolError(f"'{name}' holds bytes that are no text, which JSON cannot carry; send binary") from None
+
+
+def _bytes_of(array: Array) -> memoryview:
+    # A reshape to one axis first: memoryview cannot cast what has an axis of length zero.
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    where: str  # for messages
+    name: str
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    size: int  # bytes of a binary tensor
+    data: list[Any] | None  # None if the tensor is binary
+    region: str | None = None  # of shared memory, where the tensor lies
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    tensors: tuple[_Tensor, ...]
+    id: str = ""
+    model: str = ""
+    outputs: Mapping[str, bool] | None = None
+    binary: bool = False
+    raw_bytes: int = field(default=0)
+
+
+def _decode(
+    body: Buffer, json_length: int | None, key: str, shared: Lookup | None = None
+) -> tuple[_Head, dict[str, Array]]:
+    if json_length is None:
+        head = _read_head(bytes(body), key)
+        offset = len(body)
+    else:
+        if not 0 < json_length <= len(body):
+            raise ProtocolError(f"{JSON_LENGTH} is {json_length}, but the body has {len(body)} bytes")
+        text = bytes(memoryview(body)[:json_length])
+        head = (_remembered if json_length <= _LONGEST_CACHED else _read_head)(text, key)
+        offset = json_length
+    if offset + head.raw_bytes != len(body):
+        hint = "" if json_length is not None else f"; without the header {JSON_LENGTH} all of it must be JSON"
+        raise ProtocolError(
+            f"the binary tensors take {head.raw_bytes} bytes, but {len(body) - offset} follow the JSON{hint}"
+        )
+    arrays: dict[str, Array] = {}
+    for tensor in head.tensors:
+        if tensor.region is not None:
+            if shared is None:
+                raise ProtocolError(f"{tensor.where}: this server takes no tensors from shared memory")
+            place = shared(tensor.region, tensor.offset, tensor.size)
+            arrays[tensor.name] = read_binary(place, 0, tensor.size, tensor.dtype, tensor.shape, tensor.where)
+        elif tensor.data is None:
+            arrays[tensor.name] = read_binary(body, offset, tensor.size, tensor.dtype, tensor.shape, tensor.where)
+            offset += tensor.size
+        else:
+            arrays[tensor.name] = _from_list(tensor)
+    return head, arrays
+
+
+def read_binary(
+    body: Buffer, offset: int, size: int, dtype: np.dtype[np.generic], shape: Sequence[int], where: str
+) -> Array:
+    """A tensor that travelled as so many bytes, which are as many as it takes; a view, but for byte strings."""
+    if dtype.hasobject:
+        try:
+            return unpack(memoryview(body)[offset : offset + size], shape)
+        except ValueError as error:
+            raise ProtocolError(f"{where}: {error}") from None
+    array = np.frombuffer(body, dtype, size // dtype.itemsize, offset)
+    if dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
+        raise ProtocolError(f"{where}: a BOOL is a byte of 0 or 1, other values are among the data")
+    return array.reshape(shape)
+
+
+def _read_head(text: bytes, key: str) -> _Head:
+    try:
+        found = json.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"the body is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ProtocolError(f"the body is a JSON {word_for(found)}; it must be an object with '{key}'")
+    parameters = an_object(found.get("parameters"), "parameters")
+    binary = a_flag(parameters.get("binary_data_output"), "parameters.binary_data_output", otherwise=False)
+    tensors: list[_Tensor] = []
+    raw_bytes = 0
+    for index, entry in enumerate(a_list(found.get(key), key)):
+        tensor, size = _read_tensor(entry, f"{key}[{index}]")
+        if any(tensor.name == other.name for other in tensors):
+            raise ProtocolError(f"{tensor.where}: the name '{tensor.name}' occurs twice")
+        tensors.append(tensor)
+        raw_bytes += size
+    wanted = found.get("outputs") if key == "inputs" else None
+    return _Head(
+        tensors=tuple(tensors),
+        id=a_text(found.get("id", ""), "id"),
+        model=a_text(found.get("model_name", ""), "model_name"),
+        outputs=None if not wanted else _read_wanted(wanted, binary),
+        binary=binary,
+        raw_bytes=raw_bytes,
+    )
+
+
+_remembered = lru_cache(maxsize=256)(_read_head)
+
+
+def _read_tensor(entry: Any, where: str) -> tuple[_Tensor, int]:
+    if not isinstance(entry, dict):
+        raise ProtocolError(f"{where} is a JSON {word_for(entry)}; a tensor is an object")
+    name = a_text(entry.get("name"), f"{where}.name")
+    datatype = a_text(entry.get("datatype"), f"{where}.datatype")
+    dtype = BYTE_STRINGS if datatype == BYTES else DATATYPES.get(datatype)
+    if dtype is None:
+        known = ", ".join((*DATATYPES, BYTES))
+        raise ProtocolError(f"{where}.datatype: '{datatype}' is not supported; known are {known}")
+    shape = tuple(a_list(entry.get("shape"), f"{where}.shape"))
+    if not all(type(length) is int and 0 <= length < 2**63 for length in shape) or len(shape) > _MOST_AXES:
+        raise ProtocolError(f"{where}.shape: {list(shape)!r:.200} is no list of lengths, at most {_MOST_AXES}")
+    count = math.prod(shape)
+    if count * dtype.itemsize >= 2**63:
+        raise ProtocolError(f"{where}.shape: {list(shape)!r:.200} is larger than any memory")
+    parameters = an_object(entry.get("parameters"), f"{where}.parameters")
+    if "shared_memory_region" in parameters:
+        region, offset = _read_place(parameters, entry, where, count * dtype.itemsize)
+        return _Tensor(where, name, dtype, shape, count * dtype.itemsize, None, region, offset), 0
+    size = parameters.get("binary_data_size")
+    if size is None:
+        if "data" not in entry:
+            raise ProtocolError(f"{where}: neither 'data' nor the parameter 'binary_data_size' is there")
+        return _Tensor(where, name, dtype, shape, 0, a_list(entry["data"], f"{where}.data")), 0
+    if "data" in entry:
+        raise ProtocolError(f"{where}: both 'data' and the parameter 'binary_data_size' are there; one is enough")
+    if type(size) is not int or size < 0 or (datatype != BYTES and size != count * dtype.itemsize):
+        raise ProtocolError(
+            f"{where}: binary_data_size is {size!r:.40}, but {datatype} of shape {list(shape)} has "
+            f"{count * dtype.itemsize} bytes"
+        )
+    return _Tensor(where, name, dtype, shape, size, None), size
+
+
+def _read_place(parameters: Mapping[str, Any], entry: Mapping[str, Any], where: str, size: int) -> tuple[str, int]:
+    """The region in which a tensor of this size lies, and where it begins there."""
+    if "data" in entry or "binary_data_size" in parameters:
+        raise ProtocolError(f"{where}: it lies in shared memory, and data are there as well; one is enough")
+    if entry["datatype"] == BYTES:
+        raise ProtocolError(f"{where}: BYTES are not taken from shared memory")
+    region = a_text(parameters["shared_memory_region"], f"{where}.parameters.shared_memory_region")
+    said, offset = parameters.get("shared_memory_byte_size"), parameters.get("shared_memory_offset", 0)
+    if said != size or type(said) is not int:
+        raise ProtocolError(f"{where}: shared_memory_byte_size is {said!r:.40}, but the tensor has {size} bytes")
+    if type(offset) is not int or offset < 0:
+        raise ProtocolError(f"{where}: shared_memory_offset is {offset!r:.40}; it must be a number of bytes")
+    return region, offset
+
+
+def _read_wanted(wanted: Any, binary: bool) -> dict[str, bool]:
+    found: dict[str, bool] = {}
+    for index, entry in enumerate(a_list(wanted, "outputs")):
+        where = f"outputs[{index}]"
+        if not isinstance(entry, dict):
+            raise ProtocolError(f"{where} is a JSON {word_for(entry)}; a requested output is an object")
+        parameters = an_object(entry.get("parameters"), f"{where}.parameters")
+        name = a_text(entry.get("name"), f"{where}.name")
+        found[name] = a_flag(parameters.get("binary_data"), f"{where}.parameters.binary_data", otherwise=binary)
+    return found
+
+
+def _from_list(tensor: _Tensor) -> Array:
+    """Numbers from JSON, flat or nested; nothing is rounded, cut off or read from text on the way."""
+    assert tensor.data is not None
+    where, count = f"{tensor.where}.data", math.prod(tensor.shape)
+    if tensor.dtype.hasobject:
+        if len(tensor.data) != count or not all(isinstance(one, str) for one in tensor.data):
+            raise ProtocolError(f"{where}: BYTES of the shape {list(tensor.shape)} are a list of {count} texts")
+        return byte_strings([one.encode(errors="replace") for one in tensor.data]).reshape(tensor.shape)
+    try:
+        array = np.array(tensor.data)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise ProtocolError(f"{where}: {error}") from None
+    if array.size != count or (array.ndim > 1 and array.shape != tensor.shape):
+        raise ProtocolError(
+            f"{where} has {array.size} values in the shape {list(array.shape)}, but shape {list(tensor.shape)} "
+            f"takes {count}"
+        )
+    if array.size and array.dtype.kind not in _KINDS[tensor.dtype.kind]:
+        # Integers beyond 2**63 beside smaller ones look like floating-point numbers or objects to numpy.
+        array = _integers(tensor) if tensor.dtype.kind in "iu" else array
+        if array.dtype.kind not in _KINDS[tensor.dtype.kind]:
+            raise ProtocolError(f"{where}: there are values that are no {datatype_of(tensor.dtype)}")
+    if tensor.dtype.kind in "iu" and array.size:
+        limits = np.iinfo(tensor.dtype.name)
+        if int(array.min()) < limits.min or int(array.max()) > limits.max:
+            raise ProtocolError(f"{where}: there are values outside {datatype_of(tensor.dtype)}")
+    with np.errstate(over="ignore"):
+        return array.astype(tensor.dtype, copy=False).reshape(tensor.shape)
+
+
+def _integers(tensor: _Tensor) -> Array:
+    objects = np.array(tensor.data, dtype=object)
+    if all(type(value) is int for value in objects.flat):
+        try:
+            return objects.astype(np.int64 if min(objects.flat) < 0 else np.uint64)
+        except OverflowError:
+            pass
+    return objects

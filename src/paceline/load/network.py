@@ -1,0 +1,197 @@
+"""Emulated networks between users and server: in the client, or by the kernel (netem) at a cable that tc slows.
+
+In the client every request has a link of its own, as users at different places have. A request is really held back on
+its way up, so that the server sees the arrivals that such users would cause; what the way down takes is added to the
+times of the answer. Nothing is lost and nothing is sent twice, and connections open as fast as the real network lets
+them.
+
+By the kernel the server is in a network namespace without a name. What keeps it are this process and those of the
+server, so that the kernel takes it away, together with the cable, when they have ended in whatever way. All users share
+the cable and its bandwidth.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ipaddress
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import psutil
+from pydantic import Field
+
+from paceline.core.errors import MissingDependency, Unsupported
+from paceline.core.parameters import Parameters
+from paceline.core.quantity import Duration, Size
+from paceline.load.trace import Times
+
+_NEW_NETWORK = 0x40000000  # CLONE_NEWNET
+_OWN = "/proc/thread-self/ns/net"
+_BENCHMARKING = ipaddress.IPv4Network("198.18.0.0/15")  # set aside for tests between networks
+_QUEUE = 100_000  # packets; what does not fit would be lost
+
+
+class Link(Parameters):
+    """A network as one user has it."""
+
+    delay: Duration = 0.0
+    """One-way delay that every message has at least"""
+    jitter: Duration = 0.0
+    """Mean of what is added to it, exponentially distributed"""
+    up: Size | None = Field(default=None, gt=0)
+    """Bytes per second from user to server; unset is without limit"""
+    down: Size | None = Field(default=None, gt=0)
+    """Bytes per second from server to user; unset is without limit"""
+
+    def way_up(self, sizes: Times, random: np.random.Generator) -> Times:
+        """How long each request of so many bytes is on its way."""
+        return self._delays(len(sizes), random) + (sizes / self.up if self.up else 0.0)
+
+    def way_down(self, number: int, random: np.random.Generator) -> Times:
+        """How long the first byte of each answer is on its way; the others follow at the bandwidth."""
+        return self._delays(number, random)
+
+    def _delays(self, number: int, random: np.random.Generator) -> Times:
+        return self.delay + random.exponential(1.0, number) * self.jitter
+
+
+# Round figures of everyday networks, not measurements; a suite may write the four numbers of its own instead.
+PRESETS = {
+    "lan": Link(delay="0.1ms", jitter="0.02ms", up="125MB", down="125MB"),
+    "wifi": Link(delay="2ms", jitter="1ms", up="5MB", down="12MB"),
+    "4g": Link(delay="25ms", jitter="10ms", up="1MB", down="4MB"),
+}
+
+
+Preset = Literal["lan", "wifi", "4g"]
+
+
+def link_of(network: Preset | Link) -> Link:
+    """The link that a user wrote or named."""
+    return network if isinstance(network, Link) else PRESETS[network]
+
+
+@dataclass(frozen=True)
+class Cable:
+    """A namespace that is connected with this one."""
+
+    address: str  # of the other end, where a server may listen
+    namespace: int  # a descriptor
+    home: int  # of the namespace at this end
+
+    @contextmanager
+    def other_end(self) -> Iterator[None]:
+        """What is started within, by this thread, runs in the namespace."""
+        _enter(self.namespace)
+        try:
+            yield
+        finally:
+            _enter(self.home)
+
+
+@contextmanager
+def connected(link: Link) -> Iterator[Cable]:
+    """A cable that is as slow as the link; nothing is left of it afterwards."""
+    for program in ("ip", "tc"):
+        if shutil.which(program) is None:
+            raise MissingDependency(program, "apt-get install iproute2, or set network_by to client")
+    home = os.open(_OWN, os.O_RDONLY)
+    try:
+        namespace = _new_namespace(home)
+        try:
+            near, far = f"plc{os.getpid()}", f"pls{os.getpid()}"
+            here, there, length = _free_addresses()
+            cable = Cable(there, namespace, home)
+            with _plugged_in(near, far, namespace):
+                _configure(near, f"{here}/{length}", shaped(link, link.up))
+                with cable.other_end():
+                    _call("ip", "link", "set", "lo", "up")
+                    _configure(far, f"{there}/{length}", shaped(link, link.down))
+                yield cable
+        finally:
+            os.close(namespace)
+    finally:
+        os.close(home)
+
+
+def shaped(link: Link, bandwidth: float | None) -> list[str]:
+    """One direction of a link in tc's words.
+
+    Jitter is even between nothing and twice its mean, where the client's own emulation has an exponential one.
+    """
+    middle = link.delay + link.jitter
+    words = ["netem", "limit", str(_QUEUE), "delay", _micro(middle)]
+    words += [_micro(link.jitter)] if link.jitter else []
+    return words + (["rate", f"{8 * bandwidth:.0f}bit"] if bandwidth else [])
+
+
+def _micro(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f}us"
+
+
+def _new_namespace(home: int) -> int:
+    """A descriptor of it; this thread is back at home."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_NEW_NETWORK):
+        why = os.strerror(ctypes.get_errno())
+        raise Unsupported(f"network_by = tc needs a network namespace, which root alone can make ({why}); use client")
+    try:
+        return os.open(_OWN, os.O_RDONLY)
+    finally:
+        _enter(home)
+
+
+def _enter(namespace: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).setns(namespace, _NEW_NETWORK):
+        number = ctypes.get_errno()
+        raise OSError(number, f"setns: {os.strerror(number)}")
+
+
+@contextmanager
+def _plugged_in(near: str, far: str, namespace: int) -> Iterator[None]:
+    path = f"/proc/{os.getpid()}/fd/{namespace}"
+    _call("ip", "link", "add", near, "type", "veth", "peer", "name", far, "netns", path)
+    try:
+        yield
+    finally:
+        subprocess.run(["ip", "link", "delete", near], check=False, capture_output=True)
+
+
+def _configure(interface: str, address: str, qdisc: Sequence[str]) -> None:
+    _call("ip", "address", "add", address, "dev", interface)
+    _call("ip", "link", "set", interface, "up")
+    _call("tc", "qdisc", "add", "dev", interface, "root", *qdisc)
+
+
+def _call(*words: str) -> None:
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    if done.returncode:
+        said = done.stderr.strip().removeprefix("Error: ")
+        if "qdisc kind is unknown" in said:
+            said += " (a kernel without sch_netem)"
+        raise Unsupported(f"network_by = tc: '{' '.join(words)}' failed: {said}; use client")
+
+
+def _free_addresses() -> tuple[str, str, int]:
+    """Two neighbours in a network of their own that no interface has yet, and how long its prefix is."""
+    length = 30
+    taken = [
+        ipaddress.IPv4Address(found.address)
+        for addresses in psutil.net_if_addrs().values()
+        for found in addresses
+        if found.family == socket.AF_INET
+    ]
+    several = list(_BENCHMARKING.subnets(new_prefix=length))
+    start = os.getpid() % len(several)
+    for network in (*several[start:], *several[:start]):
+        if not any(address in network for address in taken):
+            here, there = network.hosts()
+            return str(here), str(there), length
+    raise Unsupported(f"network_by = tc: all of {_BENCHMARKING} is in use; use client")

@@ -1,0 +1,229 @@
+"""What a user may write under `load:` and `requests:`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from paceline.core.errors import InputError
+from paceline.core.parameters import Parameters
+from paceline.core.quantity import Duration, Fraction, Rate
+from paceline.load import arrivals
+from paceline.load.arrivals import Schedule, read_arrivals
+from paceline.load.distribution import Distribution
+from paceline.load.network import Link, Preset
+from paceline.load.request import Form
+from paceline.load.trace import Times
+
+ArrivalName = Literal[
+    "constant", "poisson", "gamma", "ramp", "spike", "diurnal", "on-off", "trace",
+    "closed", "single-stream", "multi-stream", "server", "offline",
+]  # fmt: skip
+Loop = Literal["open", "closed", "burst"]
+DEFAULT_SECONDS = 10.0
+OFFLINE_USERS = 64
+MULTI_STREAM_SAMPLES = 8
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What one way to arrive asks for and allows, beside what all of them allow."""
+
+    needs: tuple[str, ...] = ()
+    allows: tuple[str, ...] = ()
+    loop: Loop = "open"
+
+
+_EITHER = ("duration", "requests")
+
+
+KINDS: dict[str, Kind] = {
+    "constant": Kind(("rate",), _EITHER),
+    "poisson": Kind(("rate",), _EITHER),
+    "gamma": Kind(("rate", "burstiness"), _EITHER),
+    "ramp": Kind(("rate", "to_rate"), ("duration",)),
+    "spike": Kind(("rate", "spike_rate", "spike_at", "spike_length"), ("duration",)),
+    "diurnal": Kind(("rate", "amplitude", "period"), ("duration",)),
+    "on-off": Kind(("rate", "busy", "pause"), ("pause_rate", "duration")),
+    "trace": Kind(("file",), ("rate", *_EITHER)),
+    "closed": Kind(("users",), ("think_time", *_EITHER), "closed"),
+    "single-stream": Kind((), _EITHER, "closed"),
+    "multi-stream": Kind((), ("samples", *_EITHER), "closed"),
+    "server": Kind(("rate",), _EITHER),
+    "offline": Kind(("requests",), ("users",), "burst"),
+}
+
+
+class LoadParameters(Parameters):
+    """How requests arrive.
+
+    In an open loop they go at times fixed beforehand, whatever the server does, and latency counts from those times.
+    In a closed loop each of some users waits for an answer before it asks again, and latency counts from sending.
+    """
+
+    arrival: ArrivalName = "poisson"
+    """constant, poisson, gamma (bursts), ramp, spike, diurnal, on-off, trace (a file); closed (users who wait); or a
+    scenario of MLPerf: single-stream (one user), multi-stream (one user, several samples a request), server (poisson),
+    offline (everything at once)"""
+    rate: Rate | None = Field(default=None, gt=0)
+    """Requests per second: the mean; a ramp's first, that around a spike or of on-off's busy phases; scales a trace"""
+    duration: Duration | None = Field(default=None, gt=0)
+    """How long requests are sent; unset is 10 s unless `requests` says how many, and a trace's own length"""
+    requests: int | None = Field(default=None, ge=1)
+    """How many requests are sent, instead of a duration"""
+    burstiness: float | None = Field(default=None, gt=0)
+    """gamma: shape of the gaps; 1 is poisson, less comes in bursts, more is more even"""
+    to_rate: Rate | None = Field(default=None, gt=0)
+    """ramp: the rate at the end"""
+    spike_rate: Rate | None = Field(default=None, gt=0)
+    """spike: the rate within the spike"""
+    spike_at: Duration | None = None
+    """spike: when it begins"""
+    spike_length: Duration | None = Field(default=None, gt=0)
+    """spike: how long it lasts"""
+    amplitude: Fraction | None = Field(default=None, le=1)
+    """diurnal: how far the rate swings to both sides of its mean"""
+    period: Duration | None = Field(default=None, gt=0)
+    """diurnal: length of one swing"""
+    busy: Duration | None = Field(default=None, gt=0)
+    """on-off: how long requests come"""
+    pause: Duration | None = Field(default=None, gt=0)
+    """on-off: how long they pause"""
+    pause_rate: Rate | None = None
+    """on-off: the rate of the pauses; unset is none"""
+    file: Path | None = None
+    """trace: CSV or JSON lines with `timestamp` or `gap` in seconds, and `kind` if there are several"""
+    users: int | None = Field(default=None, ge=1)
+    """closed: how many; offline: how many requests are under way at a time (unset is 64)"""
+    think_time: Duration | None = None
+    """closed: how long a user pauses between an answer and the next request"""
+    samples: int | None = Field(default=None, ge=1)
+    """multi-stream: samples of a request (unset is 8)"""
+    network: Preset | Link | None = None
+    """lan, wifi or 4g, or {delay, jitter, up, down}: emulated between the users and the server"""
+    network_by: Literal["client", "tc"] | None = None
+    """Who emulates it: the client (unset), a link for each request; or tc, one cable for all, as root on Linux"""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        kind = KINDS[self.arrival]
+        own = {"arrival", "network", "network_by", *kind.needs, *kind.allows}
+        given = {name for name in type(self).model_fields if getattr(self, name) is not None}
+        for name in type(self).model_fields:
+            if name in given - own:
+                others = ", ".join(sorted(one for one in own - {"arrival"}))
+                raise ValueError(f"{name} does not belong to arrival = {self.arrival}, which takes {others}")
+            if name in kind.needs and name not in given:
+                raise ValueError(f"arrival = {self.arrival} needs {name}")
+        if self.arrival != "trace" and self.duration is not None and self.requests is not None:
+            raise ValueError("duration and requests say the same thing; give one of them")
+        if self.network_by is not None and self.network is None:
+            raise ValueError("network_by says who emulates a network; name it as network, like wifi")
+        if self.arrival == "constant" and self.requests is None and round((self.rate or 0.0) * self.seconds) < 1:
+            raise ValueError("the load sends not a single request: raise its rate or its duration")
+        if self.arrival == "spike" and not 0 <= (self.spike_at or 0.0) < self.seconds:
+            raise ValueError(f"spike_at = {self.spike_at:g} s is not within the duration of {self.seconds:g} s")
+        return self
+
+    @property
+    def loop(self) -> Loop:
+        """open: sent at fixed times; closed: users wait for answers; burst: all are due at once, some are under way."""
+        return KINDS[self.arrival].loop
+
+    @property
+    def seconds(self) -> float:
+        """How long requests are sent, where a duration says so."""
+        return self.duration if self.duration is not None else DEFAULT_SECONDS
+
+    @property
+    def concurrency(self) -> int:
+        """How many requests are under way at most in a closed loop or a burst."""
+        return self.users or (OFFLINE_USERS if self.loop == "burst" else 1)
+
+    @property
+    def samples_per_request(self) -> int:
+        """How many samples a request should carry."""
+        return self.samples or (MULTI_STREAM_SAMPLES if self.arrival == "multi-stream" else 1)
+
+    def schedule(self, random: np.random.Generator) -> Schedule:
+        """When requests are meant to go, where that is known beforehand: not in a closed loop."""
+        if self.arrival == "trace":
+            return self.recorded()
+        return Schedule(self._times(random))
+
+    def _times(self, random: np.random.Generator) -> Times:
+        """The validator has seen to it that what an arrival needs is there."""
+        rate, count, end = self.rate or 0.0, self.requests, self.seconds
+        match self.arrival:
+            case "constant":
+                return arrivals.constant(rate, duration=end, count=count)
+            case "poisson" | "server":
+                return arrivals.poisson(rate, random, duration=end, count=count)
+            case "gamma":
+                return arrivals.gamma(rate, self.burstiness or 1.0, random, duration=end, count=count)
+            case "ramp":
+                return arrivals.ramp(rate, self.to_rate or rate, end, random)
+            case "spike":
+                spike_at, length = self.spike_at or 0.0, self.spike_length or 0.0
+                return arrivals.spike(rate, self.spike_rate or rate, spike_at, length, end, random)
+            case "diurnal":
+                return arrivals.diurnal(rate, self.amplitude or 0.0, self.period or end, end, random)
+            case "on-off":
+                return arrivals.on_off(rate, self.pause_rate or 0.0, self.busy or end, self.pause or end, end, random)
+            case "offline":
+                return arrivals.burst(count or 0)
+        message = f"arrival = {self.arrival} is a closed loop: when its requests go depends on the answers"
+        raise InputError("closed-loop", message, key="load.arrival", value=self.arrival)
+
+    def recorded(self) -> Schedule:
+        """The arrivals of a trace's file; InputError if it cannot be used."""
+        assert self.file is not None
+        found = read_arrivals(self.file)
+        intended = arrivals.scaled(found.intended, self.rate) if self.rate else found.intended
+        number = len(intended) if self.duration is None else int(np.searchsorted(intended, self.duration))
+        number = min(number, self.requests or number)
+        return Schedule(intended[:number], None if found.kind is None else found.kind[:number])
+
+
+class RequestParameters(Parameters):
+    """What is sent."""
+
+    samples: Distribution = Distribution.constant(1)
+    """Samples in one request: a number, or a distribution like uniform(1, 8) or {1: 0.7, 4: 0.3}"""
+    distinct: int = Field(default=32, ge=1, le=4096)
+    """How many different requests are made beforehand; each is sent many times"""
+    form: Literal["tensors", "image", "text"] = "tensors"
+    """What a sample is when it is sent: the model's tensors, a JPEG picture, or a sentence"""
+    processing: Literal["server", "client"] = "server"
+    """Who makes tensors of pictures and sentences, and the likeliest classes of the model's output"""
+    dataset: Path | None = None
+    """The user's own requests: .npz with an array for each input, a folder of pictures, or .jsonl with a text a line"""
+    prompt_tokens: Distribution | None = None
+    """Language models: length of a prompt; unset is 32"""
+    output_tokens: Distribution | None = None
+    """Language models: length of an answer; unset is 16"""
+    shared_prefix: Fraction = Field(default=0.0, ge=0, le=1)
+    """Language models: part of the prompt that all requests share"""
+    stream: bool = True
+    """Language models: ask for the answer piece by piece"""
+
+    @property
+    def read_by_server(self) -> Form | None:
+        """What the server has to make tensors of, if it has to."""
+        return None if self.form == "tensors" or self.processing == "client" else self.form
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.samples.lowest < 1:
+            raise ValueError(f"samples = {self.samples}: a request carries at least one sample")
+        if self.form == "tensors" and self.processing != "server":
+            raise ValueError(f"processing = {self.processing}: tensors need none; set form to image or text")
+        for name in ("prompt_tokens", "output_tokens"):
+            wanted = getattr(self, name)
+            if wanted is not None and wanted.lowest < 1:
+                raise ValueError(f"{name} = {wanted}: at least one token")
+        return self

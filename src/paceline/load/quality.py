@@ -1,0 +1,143 @@
+"""Whether the load was what was asked for, and if not, whose fault that is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paceline.core.errors import CaseError
+from paceline.core.quantity import show_duration
+from paceline.core.record import Doubt
+from paceline.load.parameters import Loop
+from paceline.load.trace import BROKEN, OUT_OF_SOCKETS, REFUSED, UNSENT, Times, Trace
+
+if TYPE_CHECKING:
+    from paceline.load.calibrate import Ceiling
+
+LEAST_DELIVERED = 0.99
+SATURATED = 0.9  # of its core's time: a worker this busy is late for what comes next
+SAFE_PART = 0.7  # of the ceiling
+_SLACK = 0.05  # s after the last intended time within which a request still belongs to the schedule
+# What the generator itself may add: an absolute figure, or this part of the latency that was seen if that is more.
+_LATE = {50: (0.5e-3, 0.05), 99: (2e-3, 0.1)}
+
+
+class LoadNotDelivered(CaseError):
+    """The load generator did not send what it was told to, so that the answers tell nothing about that load."""
+
+
+def own_lateness(trace: Trace) -> Times:
+    """How late the generator took up each request; opening a connection is the network's and the server's time."""
+    return (trace.dispatched if trace.dispatched is not None else trace.sent) - trace.intended
+
+
+def delivered(trace: Trace) -> float:
+    """The part of a schedule's requests that went, or knocked at a closed door, before the schedule was over."""
+    if not len(trace):
+        return 0.0
+    late = own_lateness(trace) + trace.intended
+    is_in_time = late <= trace.intended[-1] + _SLACK
+    return float(np.mean(is_in_time & ~np.isin(trace.status, (OUT_OF_SOCKETS, UNSENT))))
+
+
+def busy(trace: Trace) -> float:
+    """The part of its cores' time that the load generator used."""
+    known = [times[np.isfinite(times)] for times in (trace.sent, trace.done)]
+    seconds = max((float(times.max()) for times in known if len(times)), default=0.0)
+    workers = len(np.unique(trace.worker))
+    return trace.cpu_seconds / (workers * seconds) if seconds > 0 else 0.0
+
+
+def why_late(trace: Trace) -> str:
+    """Why requests went late."""
+    return _cause(trace)[0]
+
+
+def require_delivered(trace: Trace, loop: Loop = "open", least: float = LEAST_DELIVERED) -> None:
+    """Refuse a trace whose load is not the one that was asked for; a closed loop asks for none."""
+    if loop != "open" or (part := delivered(trace)) >= least:
+        return
+    why, remedy = _cause(trace)
+    raise LoadNotDelivered(f"only {100 * part:.1f} % of the {len(trace)} requests were sent in time: {why}; {remedy}")
+
+
+def doubts(trace: Trace, loop: Loop = "open", ceiling: Ceiling | None = None) -> list[Doubt]:
+    """What makes these latencies less trustworthy."""
+    found = [*_lost(trace)]
+    if loop == "open":
+        found += _late(trace, ceiling) + _near_the_ceiling(trace, ceiling)
+    elif (used := busy(trace)) >= SATURATED:
+        found.append(
+            Doubt(
+                kind="saturated",
+                message=f"the load generator used {100 * used:.0f} % of its cores' time: it may be the slower part",
+                remedy="use more workers on free cores, or fewer users",
+            )
+        )
+    return found
+
+
+def _late(trace: Trace, ceiling: Ceiling | None) -> list[Doubt]:
+    late, latency = own_lateness(trace), trace.latency
+    late, latency = late[np.isfinite(late)], latency[np.isfinite(latency)]
+    if not len(late):
+        return []
+    for percent, (absolute, part) in _LATE.items():
+        seen = float(np.percentile(late, percent))
+        bound = max(absolute, part * float(np.percentile(latency, percent)) if len(latency) else 0.0)
+        if seen > bound:
+            why, remedy = _cause(trace)
+            usual = f" (alone it manages {_usual(ceiling, percent)})" if ceiling and ceiling.probes else ""
+            said = f"requests went late by {show_duration(seen)} at the {percent}th percentile{usual}: {why}"
+            return [Doubt(kind="late", message=said, remedy=remedy)]
+    return []
+
+
+def _usual(ceiling: Ceiling, percent: int) -> str:
+    probe = ceiling.probes[0]
+    value = probe.lateness_p50 if percent == 50 else probe.lateness_p99
+    return f"{show_duration(value)} at {probe.rate:g}/s"
+
+
+def _near_the_ceiling(trace: Trace, ceiling: Ceiling | None) -> list[Doubt]:
+    seconds = float(trace.intended[-1]) if len(trace) else 0.0
+    if ceiling is None or seconds <= 0:
+        return []
+    rate = len(trace) / seconds / len(np.unique(trace.worker))
+    if rate <= SAFE_PART * ceiling.rate:
+        return []
+    message = f"{rate:.0f} requests/s for each worker; {ceiling.rate:.0f}/s is the most that one was seen to send here"
+    return [Doubt(kind="near-ceiling", message=message, remedy="use more workers on free cores")]
+
+
+def _lost(trace: Trace) -> list[Doubt]:
+    found = []
+    for status, kind, words, remedy in (
+        (OUT_OF_SOCKETS, "sockets", "found no free socket", "raise ulimit -n or the range of local ports"),
+        (REFUSED, "refused", "were refused a connection", "look into the server's log; it may have ended or be full"),
+        (UNSENT, "unsent", "were never sent", "look for what ended the load generator's workers"),
+    ):
+        number = int(np.count_nonzero(trace.status == status))
+        if number:
+            found.append(Doubt(kind=kind, message=f"{number} of {len(trace)} requests {words}", remedy=remedy))
+    return found
+
+
+def _cause(trace: Trace) -> tuple[str, str]:
+    """Why requests went late, and what to do about it."""
+    number = int(np.count_nonzero(trace.status == OUT_OF_SOCKETS))
+    if number:
+        return f"{number} found no free socket", "raise ulimit -n or the range of local ports, or lower the rate"
+    if np.any((trace.status == UNSENT) | ((trace.status == BROKEN) & np.isnan(trace.sent))):
+        return "a worker of the load generator was lost", "look for what ended it: memory, or somebody's kill"
+    used = busy(trace)
+    if used >= SATURATED:
+        return (
+            f"the load generator used {100 * used:.0f} % of its cores' time",
+            "use more workers on free cores, or lower the rate",
+        )
+    return (
+        f"the load generator used only {100 * used:.0f} % of its cores' time, so something else kept them busy",
+        "keep the server and everything else off the load generator's cores",
+    )

@@ -1,0 +1,59 @@
+"""Where and how a server is asked, and requests that are ready to go: encoded once, sent many times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from paceline.core.errors import InputError
+
+# kserve-json: the JSON body of the open inference protocol, at whatever path; kserve-binary: tensors as raw bytes
+# behind a JSON header; kserve-grpc; kserve-shm: JSON that says where in shared memory the tensors lie; openai-*: what
+# language model servers speak.
+Wire = Literal["kserve-json", "kserve-binary", "kserve-grpc", "kserve-shm", "openai-chat", "openai-completions"]
+Form = Literal["image", "text"]  # what a sample may be that is not yet a tensor
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where and how a server is asked."""
+
+    wire: Wire
+    host: str
+    port: int
+    path: str  # of an inference request; the method's name for gRPC
+    model: str  # as the server calls it
+    tls: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets: never in results
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What one kind of request carries."""
+
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+    samples: int = 1  # the batch of this request
+    before: float = 0.0  # seconds that its user's machine needs to make it, while it does not leave
+    after: float = 0.0  # seconds that it needs to make something of the answer
+
+
+def http_bytes(endpoint: Endpoint, prepared: Prepared) -> bytes:
+    """The whole request as it goes through the socket; its own headers win over those of the endpoint."""
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    headers = {"host": f"{host}:{endpoint.port}", "content-type": "application/json"}
+    for name, value in (*endpoint.headers.items(), *prepared.headers.items()):
+        headers[name.lower()] = value
+    headers["content-length"] = str(len(prepared.body))
+    lines = [f"POST {endpoint.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    if any(ord(letter) < 32 or ord(letter) == 127 for line in lines for letter in line):
+        message = "a header or the path of the endpoint holds a control character; remove it"
+        raise InputError("control-character", message)  # without its value: a header may hold a secret
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + prepared.body
+
+
+def grpc_metadata(endpoint: Endpoint, prepared: Prepared) -> tuple[tuple[str, str], ...]:
+    """What goes beside the message of a gRPC call."""
+    merged = {name.lower(): value for name, value in (*endpoint.headers.items(), *prepared.headers.items())}
+    return tuple(merged.items())

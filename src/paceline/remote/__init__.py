@@ -1,0 +1,1 @@
+"""How other hosts are reached: a remote shell, the agent it starts there, and the messages between."""

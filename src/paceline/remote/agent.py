@@ -1,0 +1,92 @@
+"""The other end of a remote shell: orders from standard input as they come, and answers to them.
+
+The process ends, with everything it started, when its orders end: who gave them is done, or is not heard of any more.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from paceline.core.errors import PacelineError
+from paceline.remote import messages
+
+SILENCE_SECONDS = 120.0  # who gives orders says something every few seconds
+LEAVE_SECONDS = 5.0
+
+Words = dict[str, Any]
+
+
+class Orders:
+    """Reads orders as they come, because the one to stop comes while another is being obeyed."""
+
+    def __init__(self, source: int, answers: int) -> None:
+        self.stop = threading.Event()
+        self._source = source
+        self._answers = answers
+        self._waiting: queue.SimpleQueue[Words | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    @classmethod
+    def of_streams(cls) -> Self:
+        """From standard input to standard output; what libraries print must not stand between the answers."""
+        answers = os.dup(sys.stdout.fileno())
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        return cls(sys.stdin.fileno(), answers)
+
+    def next(self) -> Words | None:
+        """The next order; None when there will be no more."""
+        return self._waiting.get()
+
+    def say(self, message: Words) -> None:
+        """Answer, or tell something in between."""
+        data = memoryview(messages.encode(message))
+        while data:
+            data = data[os.write(self._answers, data) :]
+
+    def obey(self, does: Mapping[str, Callable[[Words], Words]]) -> None:
+        """One order after the other, until they end; `does` has what to do for each."""
+        while (order := self.next()) is not None:
+            try:
+                answer = does[order["do"]](order)
+            except PacelineError as error:
+                answer = {"refused": str(error)}
+            self.say(answer)
+
+    def leave(self) -> None:
+        """Something does not let go although the orders have ended; what was started here ends with it."""
+        os._exit(1)
+
+    def _read(self) -> None:
+        rest = bytearray()
+        while select.select([self._source], [], [], SILENCE_SECONDS)[0]:
+            try:
+                data = os.read(self._source, 1 << 16)
+            except OSError:  # a connection that is reset is one that has ended
+                break
+            if not data:
+                break
+            rest += data
+            if b"\n" in data:
+                *lines, rest = rest.split(b"\n")
+                for line in lines:
+                    self._take(messages.decode(bytes(line)))
+        self.stop.set()
+        self._waiting.put(None)
+        time.sleep(LEAVE_SECONDS)
+        self.leave()
+
+    def _take(self, order: Words | None) -> None:
+        if order is None or order["do"] == "live":
+            return
+        if order["do"] == "stop":
+            self.stop.set()
+            return
+        self.stop.clear()
+        self._waiting.put(order)

@@ -1,0 +1,143 @@
+"""A comparison for programs: one row per ratio as CSV, all of it as JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.analysis.compare import Comparison, Pairing, Row, Violation
+from paceline.report.compare.words import answer, violation_words
+from paceline.report.export.csv import harmless
+
+COLUMNS = (
+    "reference",
+    "new",
+    "case",
+    "category",
+    "metric",
+    "scope",
+    "at",
+    "unit",
+    "better",
+    "reference_value",
+    "new_value",
+    "ratio",
+    "low",
+    "high",
+    "confidence",
+    "chance",
+    "verdict",
+    "reference_parts",
+    "new_parts",
+    "reference_samples",
+    "new_samples",
+    "reference_doubts",
+    "new_doubts",
+)
+
+
+def csv_text(comparison: Comparison) -> str:
+    """One line per ratio."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    for pairing in comparison.pairings:
+        for row in pairing.rows:
+            told = {"reference": pairing.reference.name, "new": pairing.new.name} | _figures(row)
+            told |= {"at": ";".join(f"{key}={value}" for key, value in row.at.items())}
+            told |= {"reference_doubts": ";".join(row.doubts[0]), "new_doubts": ";".join(row.doubts[1])}
+            writer.writerow({key: harmless("" if value is None else value) for key, value in told.items()})
+    return file.getvalue()
+
+
+def json_text(comparison: Comparison, violations: Sequence[Violation] = ()) -> str:
+    """Everything, as one object."""
+    return json.dumps(_document(comparison, violations), indent=2, allow_nan=False) + "\n"
+
+
+def json_line(comparison: Comparison) -> str:
+    """The same as an event on one line."""
+    return json.dumps({"event": "comparison"} | _document(comparison, ()), allow_nan=False)
+
+
+def _document(comparison: Comparison, violations: Sequence[Violation]) -> dict[str, Any]:
+    document = {
+        "paired": comparison.is_paired,
+        "comparisons": [_pairing(pairing, comparison) for pairing in comparison.pairings],
+        "violations": [
+            {"limit": str(one.limit), "case": one.label, "new": one.pairing.new.name, "message": violation_words(one)}
+            for one in violations
+        ],
+    }
+    made: dict[str, Any] = _numbers(document)
+    return made
+
+
+def _pairing(pairing: Pairing, comparison: Comparison) -> dict[str, Any]:
+    return {
+        "reference": {"name": pairing.reference.name, "runs": [one.run.id for one in pairing.reference.runs]},
+        "new": {"name": pairing.new.name, "runs": [one.run.id for one in pairing.new.runs]},
+        "answer": answer(pairing, is_paired=comparison.is_paired),
+        "rows": [_figures(row) for row in pairing.rows],
+        "geometric_means": [
+            {
+                "category": mean.category,
+                "cases": mean.count,
+                "gain": mean.value,
+                "low": mean.interval.low if mean.interval else None,
+                "high": mean.interval.high if mean.interval else None,
+                "is_change": mean.is_change,
+            }
+            for mean in pairing.means
+        ],
+        "environment_differences": [
+            {"name": one.name, "reference": one.reference, "new": one.new} for one in pairing.environment
+        ],
+        "parameter_differences": [
+            {"name": one.name, "reference": one.reference, "new": one.new, "cases": count}
+            for one, count in pairing.matched.differences.items()
+        ],
+        "one_side_only": [{"case": one.label, "missing_in": one.side, "reason": one.reason} for one in pairing.broken],
+        "only_reference": list(pairing.matched.only_reference),
+        "only_new": list(pairing.matched.only_new),
+        "not_compared": list(pairing.uncompared),
+    }
+
+
+def _figures(row: Row) -> dict[str, Any]:
+    ratio = row.ratio
+    return {
+        "case": row.label,
+        "category": row.category,
+        "metric": row.metric.name,
+        "scope": row.scope,
+        "at": row.at,
+        "unit": row.metric.unit,
+        "better": row.metric.better.value,
+        "reference_value": ratio.reference,
+        "new_value": ratio.new,
+        "ratio": ratio.value,
+        "low": ratio.interval.low if ratio.interval else None,
+        "high": ratio.interval.high if ratio.interval else None,
+        "confidence": ratio.interval.confidence if ratio.interval else None,
+        "chance": ratio.chance,
+        "verdict": row.verdict.value,
+        "reference_parts": row.parts[0],
+        "new_parts": row.parts[1],
+        "reference_samples": row.samples[0],
+        "new_samples": row.samples[1],
+        "reference_doubts": list(row.doubts[0]),
+        "new_doubts": list(row.doubts[1]),
+    }
+
+
+def _numbers(value: Any) -> Any:
+    """With null where JSON has no word for a number."""
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, dict):
+        return {key: _numbers(one) for key, one in value.items()}
+    return [_numbers(one) for one in value] if isinstance(value, list) else value

@@ -1,0 +1,1 @@
+"""The answer to: which nodes are defective."""

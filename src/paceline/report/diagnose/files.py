@@ -1,0 +1,233 @@
+"""A diagnosis for programs, notes and spreadsheets: JSON, JSON lines, CSV, Markdown, Excel, and its chart as PNG."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import textwrap
+from dataclasses import replace
+from typing import Any
+
+from paceline.analysis.diagnose.judge import Diagnosis, Finding, State, Verdict
+from paceline.core.errors import InputError, MissingDependency
+from paceline.report.charts import draw_png
+from paceline.report.diagnose.charts import accused_in, limit_of, strips
+from paceline.report.diagnose.document import answer, compared_with, lines_of
+from paceline.report.export.csv import harmless
+from paceline.report.render.markdown import escape
+from paceline.report.text import one_line
+
+MOST_CELLS = 200_000  # of values in a workbook; more take minutes to write and to open
+
+
+def as_json(diagnosis: Diagnosis) -> str:
+    """The whole diagnosis as one object."""
+    return json.dumps(document(diagnosis), indent=2, allow_nan=False) + "\n"
+
+
+def as_jsonl(diagnosis: Diagnosis) -> str:
+    """One object for each node, defective ones first."""
+    return "".join(json.dumps(_verdict(verdict), allow_nan=False) + "\n" for verdict in diagnosis.verdicts)
+
+
+def document(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The diagnosis as plain data."""
+    return {
+        "answer": answer(diagnosis),
+        "rules": diagnosis.rules.name,
+        "compared_with": "the other nodes" if diagnosis.baseline is None else "a baseline",
+        "nodes": len(diagnosis.verdicts),
+        "defective": [verdict.node for verdict in diagnosis.defective],
+        "incomplete": [verdict.node for verdict in diagnosis.verdicts if verdict.state is State.INCOMPLETE],
+        "metrics_compared": len(diagnosis.judged),
+        "verdicts": [_verdict(verdict) for verdict in diagnosis.verdicts],
+        "caveats": [vars(caveat) for caveat in diagnosis.caveats],
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "node": verdict.node,
+        "verdict": verdict.state.value,
+        "categories": list(verdict.categories),
+        "findings": [_finding(finding) for finding in verdict.findings],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    """A change from zero has no number; `from_zero` says so."""
+    from_zero = finding.change is not None and math.isinf(finding.change)
+    told = vars(finding) | {"change": None if from_zero else finding.change}
+    return told | ({"from_zero": True} if from_zero else {})
+
+
+def as_markdown(diagnosis: Diagnosis) -> str:
+    """The defects as a table, with each value in its unit and each change in percent."""
+    parts = [f"**{escape(answer(diagnosis))}**", f"{compared_with(diagnosis)} Rules: {escape(diagnosis.rules.name)}."]
+    told = [verdict for verdict in diagnosis.verdicts if verdict.state is not State.HEALTHY]
+    if told:
+        rows = ["| Node | Verdict | Category | What | Value | Baseline | Change |", "|---|---|---|---|---:|---:|---:|"]
+        for verdict in told:
+            for line in lines_of(verdict):
+                cells = (
+                    line.node,
+                    verdict.state.value,
+                    line.category,
+                    line.what,
+                    line.value,
+                    line.baseline,
+                    line.change,
+                )
+                rows.append("| " + " | ".join(escape(cell) for cell in cells) + " |")
+        parts.append("\n".join(rows))
+    healthy = [escape(verdict.node) for verdict in diagnosis.verdicts if verdict.state is State.HEALTHY]
+    if healthy:
+        parts.append(f"Healthy: {', '.join(healthy)}")
+    if diagnosis.caveats:
+        told_caveats = [
+            f"- {escape(caveat.kind)}: {escape(caveat.message)}. To do: {escape(caveat.remedy)}."
+            for caveat in diagnosis.caveats
+        ]
+        parts += ["## Doubts, and what to do", "\n".join(told_caveats)]
+    return "\n\n".join(parts) + "\n"
+
+
+def as_png(diagnosis: Diagnosis) -> bytes:
+    """The page's chart as a picture, with the answer above it, since no page stands around it."""
+    chart = strips(diagnosis)
+    if chart is None:
+        message = "there is nothing to draw: no metric was compared with a baseline; see --md for the verdicts"
+        raise InputError("nothing-to-draw", message)
+    title = {"text": textwrap.wrap(answer(diagnosis), 84), "subtitle": textwrap.wrap(chart.notes[0], 108)}
+    return draw_png(replace(chart, spec={**chart.spec, "title": {**title, "anchor": "start", "offset": 16}}))
+
+
+def as_csv(diagnosis: Diagnosis) -> str:
+    """What the chart draws, of all metrics that were compared and all nodes that measured them: a row each."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(("metric", "unit", "better", "baseline", "spread", "limit", "node", "value", "change", "defective"))
+    accused = accused_in(diagnosis)
+    places = {column.name: place for place, column in enumerate(diagnosis.table.columns)}
+    for one in diagnosis.judged:
+        column, bad = one.column, accused.get(one.column.name, set())
+        shared = (column.name, column.unit, column.better.value, one.baseline, one.spread, limit_of(one))
+        values = diagnosis.table.values[:, places[column.name]].tolist()
+        for place, (value, change) in enumerate(zip(values, one.changes.tolist(), strict=True)):
+            if not math.isnan(value):
+                told = (*shared, diagnosis.table.nodes[place], value, change, "yes" if place in bad else "no")
+                writer.writerow([harmless(_finite(cell)) for cell in told])
+    return file.getvalue()
+
+
+def _finite(cell: object) -> object:
+    """A cell; empty where there is no number."""
+    return "" if cell is None or (isinstance(cell, float) and not math.isfinite(cell)) else cell
+
+
+def as_xlsx(diagnosis: Diagnosis) -> bytes:
+    """A workbook: the verdict on each node, every finding, and the values behind them."""
+    try:
+        from openpyxl import Workbook
+    except ImportError:
+        raise MissingDependency("openpyxl, which writes workbooks,", "pip install 'paceline[exports]'") from None
+    book = Workbook(write_only=True)
+    _verdict_sheet(book, diagnosis)
+    _finding_sheet(book, diagnosis)
+    _value_sheet(book, diagnosis)
+    written = io.BytesIO()
+    book.save(written)
+    return written.getvalue()
+
+
+def _verdict_sheet(book: Any, diagnosis: Diagnosis) -> None:
+    sheet = _sheet(book, "Verdicts", (18, 14, 26, 10, 90))
+    sheet.append([_cell(sheet, answer(diagnosis), bold=True)])
+    sheet.append([])
+    _head(sheet, ("Node", "Verdict", "Categories", "Findings", "Why"))
+    for verdict in diagnosis.verdicts:
+        bad = verdict.state is State.DEFECTIVE
+        reasons = "; ".join(f"{line.what} {line.change}".rstrip() for line in lines_of(verdict, limit=10))
+        cells = (verdict.node, _shout(verdict.state), ", ".join(verdict.categories), len(verdict.accusations), reasons)
+        sheet.append([_cell(sheet, cell, bad=bad) for cell in cells])
+
+
+def _finding_sheet(book: Any, diagnosis: Diagnosis) -> None:
+    sheet = _sheet(book, "Findings", (18, 14, 18, 18, 12, 56, 14, 12, 14, 12, 34))
+    _head(
+        sheet,
+        ("Node", "Verdict", "Rule", "Category", "Kind", "Metric", "Value", "Unit", "Baseline", "Change", "Condition"),
+    )
+    for verdict in diagnosis.verdicts:
+        for finding in verdict.findings:
+            change = finding.change if finding.change is not None and math.isfinite(finding.change) else None
+            texts = (verdict.node, _shout(verdict.state), finding.rule, finding.category, finding.kind, finding.metric)
+            row = [_cell(sheet, text, bad=finding.accuses) for text in texts]
+            row += [_cell(sheet, finding.value), _cell(sheet, finding.unit), _cell(sheet, finding.baseline)]
+            row += [_cell(sheet, change, form="0.0%"), _cell(sheet, finding.text)]
+            sheet.append(row)
+
+
+def _value_sheet(book: Any, diagnosis: Diagnosis) -> None:
+    table = diagnosis.table
+    accused = {(verdict.node, finding.metric) for verdict in diagnosis.verdicts for finding in verdict.accusations}
+    columns = list(range(len(table.columns)))
+    note = ""
+    if len(columns) * len(table.nodes) > MOST_CELLS:
+        wanted = {metric for _, metric in accused}
+        columns = [index for index in columns if table.columns[index].name in wanted][: MOST_CELLS // len(table.nodes)]
+        note = "Only metrics with findings; the results themselves have all."
+    sheet = _sheet(book, "Values", (18, 14, *(16 for _ in columns)))
+    if note:
+        sheet.append([_cell(sheet, note)])
+    units = {index: f" [{table.columns[index].unit}]" if table.columns[index].unit else "" for index in columns}
+    _head(sheet, ("Node", "Verdict", *(f"{table.columns[index].name}{units[index]}" for index in columns)))
+    places = {node: place for place, node in enumerate(table.nodes)}
+    for verdict in diagnosis.verdicts:
+        values = table.values[places[verdict.node]]
+        row = [_cell(sheet, verdict.node), _cell(sheet, _shout(verdict.state), bad=verdict.state is State.DEFECTIVE)]
+        for index in columns:
+            value = float(values[index])
+            bad = (verdict.node, table.columns[index].name) in accused
+            row.append(_cell(sheet, None if math.isnan(value) else value, bad=bad))
+        sheet.append(row)
+
+
+def _sheet(book: Any, title: str, widths: tuple[int, ...]) -> Any:
+    from openpyxl.utils import get_column_letter
+
+    sheet = book.create_sheet(title)
+    for place, width in enumerate(widths, start=1):
+        sheet.column_dimensions[get_column_letter(place)].width = width
+    return sheet
+
+
+def _head(sheet: Any, names: tuple[str, ...]) -> None:
+    sheet.append([_cell(sheet, name, bold=True) for name in names])
+
+
+def _cell(sheet: Any, value: object, *, bad: bool = False, bold: bool = False, form: str = "") -> Any:
+    from openpyxl.cell import WriteOnlyCell
+    from openpyxl.styles import Font, PatternFill
+
+    cell = WriteOnlyCell(sheet)
+    if isinstance(value, str):
+        # Text stays text: a name that begins with '=' is no formula.
+        cell.value = one_line(value)[:32_000]
+        cell.data_type = "s"
+    else:
+        cell.value = value
+    if bad:
+        cell.fill = PatternFill("solid", fgColor="FFFDECEA")
+        cell.font = Font(color="FF9C0006", bold=bold)
+    elif bold:
+        cell.font = Font(bold=True)
+    if form:
+        cell.number_format = form
+    return cell
+
+
+def _shout(state: State) -> str:
+    return state.value.upper() if state is State.DEFECTIVE else state.value

@@ -1,0 +1,186 @@
+"""What every answer is: a document of sections with charts, tables and lines, which `report.render` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, Flag, auto
+from typing import Any
+
+from paceline.report.charts import Chart
+
+
+class Medium(Flag):
+    """Where a part of a document is shown."""
+
+    TERMINAL = auto()
+    MARKDOWN = auto()
+    HTML = auto()
+    FILES = MARKDOWN | HTML
+    TEXT = TERMINAL | MARKDOWN
+    ALL = TERMINAL | MARKDOWN | HTML
+
+
+class Tone(Enum):
+    """How a section or a line is meant."""
+
+    PLAIN = "plain"
+    DOUBT = "doubt"
+    BAD = "bad"
+    BASIS = "basis"  # what it all rests on, said last and quietly
+    NOTE = "note"  # a remark on what stands above
+    LEAD = "lead"  # the sentence that answers
+    DETAIL = "detail"  # a few words below a sentence
+    TODO = "todo"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in one place of a table, and what it sorts by."""
+
+    text: str = ""
+    sort: float | str | None = None
+    note: str = ""
+    leads: bool = False  # the figure that matters, where it may stand in any column
+    badge: Tone | None = None
+    link: str = ""  # to a part of the same page
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table."""
+
+    header: str
+    cells: tuple[Cell, ...]
+    numeric: bool = True
+    leads: bool = False  # what the rows are sorted by
+    widest: bool = False  # only where there is room: not on a terminal
+    key: str = ""
+
+    @classmethod
+    def of(cls, header: str, texts: Sequence[str], *, numeric: bool = True, leads: bool = False,
+           widest: bool = False) -> Column:  # fmt: skip
+        """A column of plain texts."""
+        return cls(header, tuple(Cell(text) for text in texts), numeric, leads, widest)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns beside each other."""
+
+    columns: tuple[Column, ...]
+    title: str = ""
+    grouped: int = 0  # columns on the left that name a group; a terminal says them once, above its rows
+    is_folded: bool = False  # on a page, until it is asked for
+    is_sortable: bool = False
+    is_dense: bool = False
+    key: str = ""
+    medium: Medium = Medium.ALL
+
+    @classmethod
+    def of_lines(cls, headers: Sequence[str], lines: Sequence[Sequence[str]], named: int, title: str = "",
+                 **more: Any) -> Table:  # fmt: skip
+        """A table of texts; the first `named` columns hold names, the others numbers."""
+        columns = (
+            Column.of(header, [line[place] for line in lines], numeric=place >= named)
+            for place, header in enumerate(headers)
+        )
+        return cls(tuple(columns), title, is_dense=True, **more)
+
+    @property
+    def rows(self) -> Iterator[tuple[Cell, ...]]:
+        """The cells, line by line."""
+        return zip(*(column.cells for column in self.columns), strict=True)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Sentences, one on each line; what stands between backticks is a command."""
+
+    texts: tuple[str, ...]
+    tone: Tone = Tone.PLAIN
+    medium: Medium = Medium.ALL
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong, what was seen of it, and what to do."""
+
+    head: str
+    texts: tuple[str, ...] = ()
+    todo: tuple[str, ...] = ()
+    medium: Medium = Medium.ALL
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Names and what they stand for, on a page."""
+
+    values: Mapping[str, Any]
+    medium: Medium = Medium.HTML
+
+
+Item = Chart | Table | Lines | Finding | Pairs
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, and what stands below it."""
+
+    title: str = ""
+    items: tuple[Item, ...] = ()
+    tone: Tone = Tone.PLAIN
+    key: str = ""  # by which a page links to it
+
+    def shown(self, medium: Medium) -> list[Item]:
+        """What of it this medium has; no text has charts."""
+        return [item for item in self.items if _is_shown(item, medium)]
+
+
+@dataclass(frozen=True)
+class Block:
+    """The answer to one question, and what stands behind it."""
+
+    answer: str
+    about: str
+    sections: tuple[Section, ...]
+
+
+@dataclass(frozen=True)
+class Card:
+    """One big number."""
+
+    number: str
+    unit: str
+    interval: str
+    what: str
+    label: str
+    doubtful: bool = False
+
+
+@dataclass(frozen=True)
+class Document:
+    """One answer, or several below each other."""
+
+    title: str
+    blocks: tuple[Block, ...]
+    answer: str = ""  # above several blocks
+    cards: tuple[Card, ...] = ()
+
+    @property
+    def lead(self) -> str:
+        """The sentence to read first."""
+        return self.answer or (self.blocks[0].answer if self.blocks else "")
+
+    @property
+    def charts(self) -> list[Chart]:
+        """All charts, in the order of the page."""
+        sections = (section for block in self.blocks for section in block.sections)
+        return [item for section in sections for item in section.items if isinstance(item, Chart)]
+
+
+def _is_shown(item: Item, medium: Medium) -> bool:
+    if isinstance(item, Chart):
+        return medium is Medium.HTML
+    is_empty = (isinstance(item, Table) and not item.columns) or (isinstance(item, Lines) and not item.texts)
+    return bool(item.medium & medium) and not is_empty

@@ -1,0 +1,79 @@
+"""The records as JSON lines: one object per record, with every sample and the run it belongs to; and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import ValidationError
+
+from paceline.core.errors import InputError
+from paceline.core.record import Record
+from paceline.core.run import Run, RunRecords
+from paceline.report.export import Export
+
+
+def render(records: RunRecords) -> str:
+    """One line per record: its own fields, and under `run` those of the run without its list of cases.
+
+    What is no number (a loss that diverged) is written as null, since JSON has no word for it.
+    """
+    run = json.loads(records.run.model_dump_json(exclude={"cases"}))
+    ordered = sorted(records.records, key=lambda record: record.case.index)
+    lines = [json.dumps(json.loads(record.model_dump_json()) | {"run": run}, allow_nan=False) for record in ordered]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def is_ours(first_line: str) -> bool:
+    """Whether a file that begins with this line was written by `render`."""
+    try:
+        document = json.loads(first_line)
+    except (ValueError, RecursionError):
+        return first_line.startswith('{"run_id":')  # cut off, as on a full disk: whoever reads on says where
+    return isinstance(document, dict) and {"run", "case", "measurements"} <= set(document)
+
+
+def parse(lines: Iterable[str], name: str) -> list[RunRecords]:
+    """The runs of a file that `render` wrote, or of several such files in one; `name` is for the message."""
+    runs: dict[str, RunRecords] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            document: dict[str, Any] = _with_numbers(json.loads(line))
+            told = document.pop("run")
+            record = Record.model_validate(document)
+            run = Run.model_validate(told)
+        except (ValidationError, ValueError, KeyError, TypeError, AttributeError) as error:
+            message = f"it is not a record of `paceline report --jsonl`: {_first(error)}"
+            raise InputError("not-a-record", message, where=f"line {number} of '{name}'") from None
+        runs.setdefault(run.id, RunRecords(run=run, records=[])).records.append(record)
+    for found in runs.values():
+        found.run.cases = [record.case for record in found.records]
+    return list(runs.values())
+
+
+def _with_numbers(document: dict[str, Any]) -> dict[str, Any]:
+    """The line with NaN where it says null for a number."""
+    for measurement in document.get("measurements", ()):
+        measurement["samples"] = [_number(sample) for sample in measurement["samples"]]
+        summary = measurement["summary"]
+        for key in ("mean", "median", "minimum", "maximum", "deviation"):
+            summary[key] = _number(summary[key])
+        summary["percentiles"] = {key: _number(value) for key, value in summary["percentiles"].items()}
+        for key in ("mean_interval", "median_interval"):
+            if summary[key] is not None:
+                summary[key] = {name: _number(value) for name, value in summary[key].items()}
+    return document
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def _first(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+EXPORT = Export("jsonl", "one JSON object per record, with every sample", render, suffixes=(".jsonl",), order=20)

@@ -1,0 +1,157 @@
+"""The results as pytest-benchmark writes them, so that its `compare` and the tools around it read them.
+
+That format knows times alone: a case is the time of one step, call or request, in seconds, as it was sampled. A case
+without such a time is left out. What else it measured is under `extra_info`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from paceline.analysis.labels import unique_labels
+from paceline.analysis.summary import headline_of
+from paceline.analysis.trend.environment import commit
+from paceline.core.errors import InputError
+from paceline.core.record import Measurement, Outcome, Record
+from paceline.core.run import Run, RunRecords
+from paceline.report.export import Export
+from paceline.report.text import one_line
+
+FORMAT_VERSION = "5.1.0"  # of pytest-benchmark, whose format this is
+_TIMES = ("step_time", "time", "latency")  # what a case spends its time on, where it has several times
+
+
+def render(records: RunRecords) -> str:
+    """The whole file."""
+    run = records.run
+    ordered = [record for record in records.records if record.outcome is Outcome.OK]
+    ordered.sort(key=lambda record: record.case.index)
+    labels = unique_labels([record.case for record in ordered])
+    made = [
+        _benchmark(record, one_line(label), times)
+        for record, label in zip(ordered, labels, strict=True)
+        if (times := _times(record)) is not None
+    ]
+    if not made:
+        message = f"run '{run.id}' has no case with samples of a time, which is all that pytest-benchmark knows"
+        raise InputError("no-samples-of-time", message, value=run.id)
+    document = {
+        "machine_info": _machine(run),
+        "commit_info": _commit(run),
+        "benchmarks": made,
+        "datetime": run.started_at.isoformat(),
+        "version": FORMAT_VERSION,
+    }
+    return json.dumps(document, indent=4, allow_nan=False, default=str) + "\n"
+
+
+def _times(record: Record) -> Measurement | None:
+    """The time that stands for the case: what its headline was computed from, or else the first that was sampled."""
+    headline = headline_of(record)
+    names = [headline.derived_from, headline.metric.name] if headline is not None else []
+    known = [m for m in record.measurements if m.metric.unit == "s" and m.samples and not m.scope]
+    known = [m for m in known if np.isfinite(m.samples).all()]
+    found = [m for name in (*names, *_TIMES) for m in known if m.metric.name == name]
+    sampled = [m for m in known if len(m.samples) > 1]
+    return next(iter([*(m for m in found if len(m.samples) > 1), *sampled]), None)
+
+
+def _benchmark(record: Record, label: str, times: Measurement) -> dict[str, Any]:
+    others = {m.metric.name: m.value for m in record.measurements if not m.scope and not m.at and m is not times}
+    name = label.replace("/", "_")
+    return {
+        "group": record.case.benchmark,
+        "name": name,
+        "fullname": f"paceline/{record.case.benchmark}::{name}",
+        "params": record.case.parameters or None,
+        "param": None,
+        "extra_info": {
+            "metric": times.metric.name,
+            "at": times.at,
+            "target": record.case.target,
+            "ranks": record.case.ranks,
+            "doubts": [doubt.kind for doubt in record.doubts],
+            "units": {m.metric.name: m.metric.unit for m in record.measurements if m.metric.name in others},
+            "measured": {key: value for key, value in others.items() if math.isfinite(value)},
+        },
+        "options": {
+            "disable_gc": False,
+            "timer": record.timing or "paceline",
+            "min_rounds": 1,
+            "max_time": float(record.case.timeout),
+            "min_time": 0.0,
+            "warmup": True,
+        },
+        "stats": _stats(np.asarray(times.samples, dtype=np.float64)),
+    }
+
+
+def _stats(samples: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, Any]:
+    """Its figures by its own rules: quartiles of the halves, Tukey's fences, deviations around the mean."""
+    ordered = np.sort(samples)
+    count, middle = ordered.size, ordered.size // 2
+    mean, deviation = float(ordered.mean()), float(ordered.std(ddof=1))
+    # Of an odd number, the one in the middle belongs half to either half.
+    low = float(np.median(ordered[:middle]) + np.median(ordered[: middle + count % 2])) / 2.0
+    high = float(np.median(ordered[middle + count % 2 :]) + np.median(ordered[middle:])) / 2.0
+    fences = (low - 1.5 * (high - low), high + 1.5 * (high - low))
+    inside = ordered[(ordered >= fences[0]) & (ordered <= fences[1])]
+    beyond = int(((ordered < mean - deviation) | (ordered > mean + deviation)).sum())
+    outside = count - inside.size
+    return {
+        "min": float(ordered[0]),
+        "max": float(ordered[-1]),
+        "mean": mean,
+        "stddev": deviation,
+        "rounds": int(count),
+        "median": float(np.median(ordered)),
+        "iqr": high - low,
+        "q1": low,
+        "q3": high,
+        "iqr_outliers": int(outside),
+        "stddev_outliers": beyond,
+        "outliers": f"{beyond};{outside}",
+        "ld15iqr": float(inside[0]),
+        "hd15iqr": float(inside[-1]),
+        "ops": 1.0 / mean if mean else 0.0,
+        "total": float(math.fsum(ordered)),
+        "iterations": 1,
+        "data": samples.tolist(),
+    }
+
+
+def _machine(run: Run) -> dict[str, Any]:
+    environment = run.environment
+    software, cpu = environment.software, environment.cpu
+    return {
+        "node": environment.host_name,
+        "processor": cpu.architecture or "",
+        "machine": environment.architecture or cpu.architecture or "",
+        "python_compiler": "",
+        "python_implementation": software.implementation or "CPython",
+        "python_implementation_version": software.python or "",
+        "python_version": software.python or "",
+        "python_build": ["", ""],
+        "release": environment.kernel or "",
+        "system": environment.system or "",
+        "cpu": {"brand_raw": cpu.model or "", "count": cpu.logical_cores},
+    }
+
+
+def _commit(run: Run) -> dict[str, Any]:
+    sha, dirty = commit(run.environment)
+    return {
+        "id": sha or "unknown",
+        "time": None,
+        "author_time": None,
+        "dirty": dirty,
+        "project": run.name,
+        "branch": "",
+    }
+
+
+EXPORT = Export("pytest-benchmark", "the JSON of pytest-benchmark", render, order=50)

@@ -1,0 +1,156 @@
+"""The results under SuperBench's names (`results-summary.jsonl`), for tools and baselines that were made for it.
+
+Records say themselves which names and units SuperBench has for them (`aliases`); the keys of others are Paceline's own:
+`BENCHMARK[:note]/METRIC[_point][:rank]` in the metric's unit. A note tells cases apart that would share a key
+(`batch_size=32`), and marks what SuperBench does not measure under this name: a model that is not full size
+(`scale=tiny`), a GPU's benchmark on a CPU (`target=cpu`). Results that came from SuperBench go back under the keys and
+in the units that they had. As there, one `return_code` covers all cases of one benchmark or model; the first that is
+not 0 stands:
+
+  0    ok
+  3    invalid result: the same work gave two different answers
+  4    runtime failure: raised, crashed, interrupted or out of memory
+  10   the model does not support this precision or device (34 for other benchmarks)
+  31   a library or program is missing
+  124  timeout
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from paceline.analysis.diagnose.superbench import RETURN_CODE
+from paceline.analysis.diagnose.table import is_original
+from paceline.core.record import CauseKind, Measurement, Outcome, Record
+from paceline.core.run import RunRecords
+from paceline.core.subject import SUPERBENCH, Alias, key_word
+from paceline.report.export import Export
+
+FILE_NAME = "results-summary.jsonl"
+Values = dict[str, float]
+_RANK = re.compile(r"rank (\d+)")
+_OUTER = ("ranks", "target", "repeat")  # of the case, not of its benchmark
+
+
+def render(records: RunRecords) -> str:
+    """One line for the node that measured."""
+    line: dict[str, Any] = {"node": records.run.environment.host_name}
+    return json.dumps(line | results(records.records), allow_nan=False) + "\n"
+
+
+def results(records: Sequence[Record]) -> Values:
+    """Every key with its number; no two cases share one, but for the return code of their model."""
+    ordered = sorted(records, key=lambda record: record.case.index)
+    measured_here = [record for record in ordered if not is_original(record)]
+    values: Values = {}
+    for record in ordered:
+        if is_original(record):
+            values |= _as_it_came(record)
+    for record, note in zip(measured_here, notes(measured_here), strict=True):
+        alias = alias_of(record)
+        name, slash, rest = f"{alias.group}/".partition("/")
+        place = f"{name}:{note}{slash}{rest}" if note else f"{name}{slash}{rest}"
+        code = f"{place}return_code"
+        values[code] = values.get(code) or return_code(record)
+        figures = alias.values if record.outcome is Outcome.OK else {}
+        values |= {f"{place}{alias.prefix}{key}": value for key, value in figures.items() if math.isfinite(value)}
+    return values
+
+
+def alias_of(record: Record) -> Alias:
+    """SuperBench's names for a record; Paceline's own where it has none."""
+    if SUPERBENCH in record.aliases:
+        return record.aliases[SUPERBENCH]
+    values = {_own_name(m): m.value for m in _once(record.measurements)} if record.outcome is Outcome.OK else {}
+    return Alias.model_construct(
+        group=key_word(record.case.benchmark), prefix="", part="", note="", is_model=False, values=values
+    )
+
+
+def _as_it_came(record: Record) -> Values:
+    """What was read from SuperBench's results, whatever its names mean to us."""
+    group = record.aliases[SUPERBENCH].group
+    values: Values = {}
+    for measured in record.measurements:
+        name, rank = measured.metric.name, _RANK.fullmatch(measured.scope)
+        key = (f"{group}/" if group else "") + name + (f":{rank.group(1)}" if rank else "")
+        value = measured.value
+        values[key] = int(value) if name == RETURN_CODE and value.is_integer() else value
+    return values
+
+
+def return_code(record: Record) -> int:
+    """SuperBench's number for how a case ended."""
+    kind = record.cause.kind if record.cause else None
+    if record.outcome is Outcome.OK:
+        return 0
+    if record.outcome is Outcome.TIMEOUT:
+        return 124
+    if kind is CauseKind.MISSING_DEPENDENCY:
+        return 31
+    if record.outcome is Outcome.UNSUPPORTED:
+        return 10 if alias_of(record).is_model else 34
+    return 3 if kind is CauseKind.CORRUPTION else 4
+
+
+def notes(records: Sequence[Record]) -> list[str]:
+    """What tells each record from those that would have the same keys; empty where nothing must."""
+    told = []
+    keys = [_keys(record) for record in records]
+    for record, own in zip(records, keys, strict=True):
+        mine = _traits(record)
+        differ = _telling([_traits(other) for other, key in zip(records, keys, strict=True) if key == own])
+        mark = alias_of(record).note
+        parts = [f"{key}={key_word(mine.get(key))}" for key in differ if f"{key}=" not in mark]
+        told.append(",".join([mark, *parts] if mark else parts))
+    return _all_different(records, told)
+
+
+def _telling(twins: Sequence[dict[str, Any]]) -> list[str]:
+    """What tells the twins apart: every parameter that differs; ranks, target and repetition only if need be."""
+    values = [{key: json.dumps(value, default=str) for key, value in twin.items()} for twin in twins]
+    chosen: list[str] = []
+    keys = dict.fromkeys(key for twin in twins for key in twin if key not in _OUTER)
+    for key in (*keys, *_OUTER):
+        apart = len({tuple(twin.get(k) for k in chosen) for twin in values}) == len(values)
+        if len({twin.get(key) for twin in values}) > 1 and not (key in _OUTER and apart):
+            chosen.append(key)
+    return chosen
+
+
+def _all_different(records: Sequence[Record], told: list[str]) -> list[str]:
+    keys = [(_keys(record), note) for record, note in zip(records, told, strict=True)]
+    return [
+        ",".join(part for part in (note, f"index={record.case.index}") if part) if keys.count(key) > 1 else note
+        for record, note, key in zip(records, told, keys, strict=True)
+    ]
+
+
+def _keys(record: Record) -> tuple[str, ...]:
+    """The same for records that would share keys."""
+    alias = alias_of(record)
+    return alias.group, alias.prefix, alias.part, alias.note
+
+
+def _traits(record: Record) -> dict[str, Any]:
+    case = record.case
+    return {**case.parameters, "ranks": case.ranks, "target": case.target.replace("*", "all"), "repeat": case.repeat}
+
+
+def _own_name(measurement: Measurement) -> str:
+    rank = _RANK.fullmatch(measurement.scope)
+    scope = f":{rank.group(1)}" if rank else f"_{key_word(measurement.scope)}" if measurement.scope else ""
+    point = "".join(f"_{key_word(f'{axis}-{value}')}" for axis, value in measurement.at.items())
+    return key_word(measurement.metric.name) + point + scope
+
+
+def _once(measurements: Iterable[Measurement]) -> list[Measurement]:
+    """The first measurement of each name."""
+    return list({_own_name(m): m for m in reversed(list(measurements))}.values())[::-1]
+
+
+EXPORT = Export("superbench", "SuperBench's results-summary.jsonl", render, file=FILE_NAME, order=70)

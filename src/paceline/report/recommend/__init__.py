@@ -1,0 +1,1 @@
+"""The answers to: which configuration to choose, and which machine leads."""

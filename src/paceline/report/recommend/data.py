@@ -1,0 +1,155 @@
+"""Recommendations for programs: JSON with every figure and its ends, and the points as comma-separated values."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.analysis.configuration import MACHINE
+from paceline.analysis.cost import co2_of
+from paceline.analysis.reading import Reading
+from paceline.analysis.recommend.answer import Recommendation
+from paceline.analysis.recommend.changes import Flip
+from paceline.analysis.recommend.choose import Miss, Option, grouped, name_configurations, option_of
+from paceline.analysis.recommend.question import ERRORS, PERCENTILES
+from paceline.report.export.csv import harmless
+from paceline.report.recommend.words import headline, what_if, why
+
+_FIGURES = ("throughput", *PERCENTILES, ERRORS, "usd_per_1000", "usd_per_hour", "joules", "co2_grams")
+COLUMNS = (
+    "work", "rank", "configuration", "machine", "load", "searched", "keeps", "unit", "replicas",
+    *(f"{name}{end}" for name in _FIGURES for end in ("", "_low", "_high")),
+    "doubts", "price_basis", "energy_basis", "runs", "choices",
+)  # fmt: skip
+
+
+def to_json(found: Sequence[Recommendation], top: int) -> str:
+    """Each recommendation as an object."""
+    return json.dumps([document(one, top) for one in found], indent=2, allow_nan=False) + "\n"
+
+
+def document(found: Recommendation, top: int) -> dict[str, Any]:
+    """All of one recommendation, in words and in figures."""
+    question, changes = found.question, found.changes
+    rival = changes.rival
+    return {
+        "work": found.work,
+        "answer": headline(found),
+        "by": question.by,
+        "slo": {bound.metric: bound.limit for bound in question.bounds},
+        "rate": question.rate,
+        "budget": {"usd": question.budget.usd, "per": question.budget.per} if question.budget else None,
+        "strict": question.strict,
+        "recommended": _option(found.best, found) if found.best else None,
+        "options": [_option(option, found) for option in found.ranking.options[:top]],
+        "rejected": [_option(option, found) for option in found.ranking.rejected],
+        "left_out": [{"configuration": entry.label, "reason": entry.reason} for entry in found.left_out],
+        "why": why(found),
+        "what_would_change_it": what_if(found),
+        "tied": list(changes.tied),
+        "next": {
+            "configuration": rival.option.label,
+            "relation": rival.relation,
+            "wins_below_usd_per_hour": rival.price,
+            "wins_above_throughput": rival.throughput,
+        }
+        if rival
+        else None,
+        "tighter": [_flip(flip) for flip in changes.tighter],
+        "looser": [_flip(flip) for flip in changes.looser],
+    }
+
+
+def to_csv(found: Sequence[Recommendation]) -> str:
+    """Every point that was weighed, as a row; those that are an option have their rank."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    for one in found:
+        names = name_configurations(one.points)
+        places = {id(option.point): place for place, option in enumerate(one.ranking.options, start=1)}
+        for key, group in grouped(one.points).items():
+            for point in group:
+                row = _row(option_of(point, group, one.question, names[key]), one, places.get(id(point)))
+                writer.writerow({name: harmless(value) for name, value in row.items() if value is not None})
+    return file.getvalue()
+
+
+def _figures(option: Option, found: Recommendation) -> dict[str, Reading | None]:
+    point = option.point
+    co2 = co2_of(point.energy, found.question.carbon)
+    return {
+        "throughput": point.throughput,
+        **{name: point.readings.get(name) for name in (*PERCENTILES, ERRORS)},
+        "usd_per_1000": option.per_thousand,
+        "usd_per_hour": option.per_hour,
+        "joules": point.energy.reading if point.energy else None,
+        "co2_grams": co2.reading if co2 else None,
+    }
+
+
+def _option(option: Option, found: Recommendation) -> dict[str, Any]:
+    point = option.point
+    return {
+        "configuration": option.label,
+        "choices": dict(option.configuration.choices),
+        "keeps": option.standing.name.lower(),
+        "load": point.load,
+        "searched": point.is_capacity,
+        "unit": point.unit,
+        "figures": {name: _reading(one) for name, one in _figures(option, found).items() if one is not None},
+        "replicas": option.replicas,
+        "replicas_at_most": option.most_replicas,
+        "misses": [_miss(miss) for miss in option.misses],
+        "doubts": list(point.doubts),
+        "price": {"usd_per_hour": point.price.usd, "basis": point.price.basis} if point.price else None,
+        "energy_basis": list(point.energy.inputs) if point.energy else None,
+        "runs": list(point.runs),
+    }
+
+
+def _row(option: Option, found: Recommendation, place: int | None) -> dict[str, Any]:
+    point = option.point
+    row: dict[str, Any] = {
+        "work": found.work,
+        "rank": place,
+        "configuration": option.label,
+        "machine": option.configuration.choices[MACHINE],
+        "load": point.load,
+        "searched": point.is_capacity,
+        "keeps": option.standing.name.lower(),
+        "unit": point.unit,
+        "replicas": option.replicas,
+        "doubts": ";".join(point.doubts),
+        "price_basis": point.price.basis if point.price else point.no_price,
+        "energy_basis": "; ".join(point.energy.inputs) if point.energy else None,
+        "runs": ";".join(point.runs),
+        "choices": json.dumps(dict(option.configuration.choices), sort_keys=True),
+    }
+    for name, reading in _figures(option, found).items():
+        if reading is not None:
+            row |= {f"{name}_{end}".removesuffix("_value"): value for end, value in _reading(reading).items()}
+    return row
+
+
+def _reading(reading: Reading) -> dict[str, Any]:
+    ends = {"value": reading.value, "low": reading.low, "high": reading.high}
+    return {name: end if end is not None and math.isfinite(end) else None for name, end in ends.items()}
+
+
+def _miss(miss: Miss) -> dict[str, Any]:
+    told = {"metric": miss.metric, "limit": miss.limit, "standing": miss.standing.name.lower()}
+    return told | {"reading": _reading(miss.reading) if miss.reading else None, "lighter_load": miss.lighter}
+
+
+def _flip(flip: Flip) -> dict[str, Any]:
+    return {
+        "metric": flip.metric,
+        "limit": flip.limit,
+        "choice": flip.label or None,
+        "keeps": flip.standing.name.lower(),
+    }

@@ -1,0 +1,216 @@
+"""Leaderboards as a page, and their rows for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.analysis.leaderboard import Board, Entry
+from paceline.analysis.reading import Reading
+from paceline.core.metric import Better
+from paceline.core.quantity import show_count
+from paceline.report.charts import Chart
+from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
+from paceline.report.export.csv import harmless
+from paceline.report.numbers import SI_UNITS, percent, show_usd, show_value
+from paceline.report.recommend.bars import Bar, bars
+from paceline.report.recommend.words import listed, with_doubt
+from paceline.report.text import heading, humanize, one_line
+
+MOST_BOARDS = 12  # of a page for people
+MOST_BARS = 20
+MOST_RUNS = 5
+MANY = 2.0  # parts ahead, from which times are said
+COLUMNS = (
+    "work", "metric", "unit", "better", "place", "machine", "configuration", "value", "low", "high", "measurements",
+    "per_joule", "per_usd", "usd_per_hour", "price_basis", "energy_basis", "doubts", "software", "runs", "choices",
+)  # fmt: skip
+
+
+def document(boards: Sequence[Board], top: int) -> Document:
+    """The boards with the most entries, the first `top` rows of each."""
+    shown = boards[:MOST_BOARDS]
+    left = len(boards) - len(shown)
+    answer = ""
+    if len(boards) > 1:
+        entries = [entry for board in boards for entry in board.entries]
+        runs = len({run for entry in entries for run in entry.runs})
+        more = f"; the {len(shown)} with the most entries are shown, and --case narrows it down" if left else ""
+        answer = f"{len(boards)} boards with {len(entries)} entries from {runs} {'run' if runs == 1 else 'runs'}{more}."
+    return Document(title="Leaderboard", blocks=tuple(_block(board, top) for board in shown), answer=answer)
+
+
+def headline(board: Board) -> str:
+    """Who leads, and whether that is beyond doubt."""
+    leaders = board.leaders
+    first = leaders[0]
+    told = f"{name(first, board)}: {show(first.reading, board)}"
+    if len(leaders) > 1:
+        others = [name(entry, board) for entry in leaders[1:]]
+        return f"{told}; {listed(others)} cannot be told apart from it."
+    second = next((entry for entry in board.entries if entry.place > 1), None)
+    if second is None:
+        return f"{told}; nothing else did the same work."
+    mine, theirs = first.reading.value, second.reading.value
+    is_more = board.metric.better is Better.HIGHER
+    ahead = mine / theirs - 1 if is_more else 1 - mine / theirs
+    lead = f"{percent(ahead)} {'ahead of' if is_more else 'below'}"
+    if ahead > MANY:
+        lead = f"{show_count(mine / theirs)} times as much as"
+    unsure = first.reading.overlaps(second.reading) is None
+    noise = ", with no interval to tell whether that is noise" if unsure else ""
+    return f"{told}, {lead} {name(second, board)}{noise}."
+
+
+def name(entry: Entry, board: Board) -> str:
+    """What tells an entry from the others of its board."""
+    parts = [entry.machine if _differ(board, "machine") else "", _software(entry, board.entries)]
+    parts += [entry.label if _differ(board, "label") else ""]
+    return one_line(", ".join(part for part in parts if part)) or entry.machine
+
+
+def show(reading: Reading, board: Board) -> str:
+    """A value in the board's unit, with its doubt."""
+    return with_doubt(reading, lambda value: show_value(value, board.metric.unit))
+
+
+def to_json(boards: Sequence[Board], top: int) -> str:
+    """Each board as an object."""
+    made = [
+        {
+            "work": board.work,
+            "metric": board.metric.name,
+            "unit": board.metric.unit,
+            "better": board.metric.better.value,
+            "answer": headline(board),
+            "entries": [_row(entry) for entry in board.entries[:top]],
+        }
+        for board in boards
+    ]
+    return json.dumps(made, indent=2, allow_nan=False) + "\n"
+
+
+def to_csv(boards: Sequence[Board]) -> str:
+    """Every entry as a row."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    for board in boards:
+        about = {"work": board.work, "metric": board.metric.name, "unit": board.metric.unit,
+                 "better": board.metric.better.value}  # fmt: skip
+        for entry in board.entries:
+            row = about | {name: _flat(value) for name, value in _row(entry).items()}
+            writer.writerow({name: harmless(value) for name, value in row.items() if value is not None})
+    return file.getvalue()
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    return {
+        "place": entry.place,
+        "machine": entry.machine,
+        "configuration": entry.label,
+        "value": entry.reading.value,
+        "low": entry.reading.low,
+        "high": entry.reading.high,
+        "measurements": entry.count,
+        "per_joule": entry.per_joule.value if entry.per_joule else None,
+        "per_usd": entry.per_usd.value if entry.per_usd else None,
+        "usd_per_hour": entry.price.usd if entry.price else None,
+        "price_basis": entry.price.basis if entry.price else None,
+        "energy_basis": "; ".join(entry.energy_basis) or None,
+        "doubts": list(entry.doubts),
+        "software": dict(entry.software),
+        "runs": list(entry.runs),
+        "choices": dict(entry.configuration.choices),
+    }
+
+
+def _flat(value: Any) -> Any:
+    if isinstance(value, list):
+        return ";".join(value)
+    return json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
+
+
+def _block(board: Board, top: int) -> Block:
+    shown = board.entries[:top]
+    chart = _chart(board, shown) if len(shown) > 1 else None
+    sections = [Section(items=(chart,))] if chart else []
+    sections.append(Section(items=(Table(_columns(board, shown)),)))
+    runs = list(dict.fromkeys(entry.runs[-1] for entry in shown if entry.doubts))
+    if runs:
+        told = [f"`paceline report {run}` says what is to be doubted, and what to do." for run in runs[:MOST_RUNS]]
+        sections.append(Section("What to doubt", (Lines(tuple(told)),), Tone.DOUBT))
+    sections.append(Section("What this rests on", (Lines(tuple(_basis(board, shown))),), Tone.BASIS))
+    where = "" if _differ(board, "machine") else f" on {board.entries[0].machine}"
+    about = f"{board.work}{where}: {humanize(board.metric.name)}, {board.metric.better.value} is better"
+    return Block(answer=headline(board), about=about, sections=tuple(sections))
+
+
+def _columns(board: Board, shown: Sequence[Entry]) -> tuple[Column, ...]:
+    work = board.work_unit
+    made = [
+        Column.of("#", tuple(str(entry.place) for entry in shown)),
+        Column.of("Machine", tuple(entry.machine for entry in shown), numeric=False),
+        Column.of("Software", tuple(_software(entry, shown) for entry in shown), numeric=False),
+        Column.of("Configuration", tuple(entry.label for entry in shown), numeric=False),
+        Column.of(
+            heading(humanize(board.metric.name)), tuple(show(entry.reading, board) for entry in shown), leads=True
+        ),
+        Column.of("Runs", tuple(str(len(entry.runs)) for entry in shown), widest=True),
+    ]
+    if any(entry.per_joule for entry in shown):
+        made.append(Column.of(f"{heading(work)}/s per W", tuple(_bare(entry.per_joule, work) for entry in shown)))
+    if any(entry.per_usd for entry in shown):
+        made.append(Column.of(f"{heading(work)} per USD", tuple(_bare(entry.per_usd, work) for entry in shown)))
+    if any(entry.doubts for entry in shown):
+        made.append(Column.of("Doubts", tuple(", ".join(entry.doubts) for entry in shown), numeric=False))
+    same = {"Machine": "machine", "Configuration": "label"}
+    alone = {header for header, field in same.items() if len(board.entries) > 1 and not _differ(board, field)}
+    return tuple(column for column in made if any(cell.text for cell in column.cells) and column.header not in alone)
+
+
+def _chart(board: Board, shown: Sequence[Entry]) -> Chart | None:
+    made = []
+    for entry in shown[:MOST_BARS]:
+        text = show(entry.reading, board) + (", doubtful" if entry.doubts else "")
+        made.append(Bar(name(entry, board), entry.reading, text, is_doubtful=bool(entry.doubts)))
+    return bars(heading(humanize(board.metric.name)), f"{board.metric.better.value} is better", made)
+
+
+def _basis(board: Board, shown: Sequence[Entry]) -> list[str]:
+    lines = ["What meets the interval of the first on a place shares it. Several measurements are one entry."]
+    same = _shared_software(shown)
+    if same:
+        lines.append(f"All with {same}.")
+    prices = dict.fromkeys((entry.machine, entry.price) for entry in shown if entry.price and entry.per_usd)
+    lines += [f"{machine}: {show_usd(price.usd)} USD/h, {price.basis}." for machine, price in prices if price]
+    energies = dict.fromkeys("; ".join(entry.energy_basis) for entry in shown if entry.per_joule)
+    lines += [f"Energy: {basis}." for basis in energies]
+    return lines
+
+
+def _differ(board: Board, field: str) -> bool:
+    return len({getattr(entry, field) for entry in board.entries}) > 1
+
+
+def _software(entry: Entry, among: Sequence[Entry]) -> str:
+    """The versions that are not the same everywhere."""
+    names = dict.fromkeys(name for one in among for name in one.software)
+    differing = [name for name in names if len({one.software.get(name) for one in among}) > 1]
+    return ", ".join(f"{name} {entry.software[name]}" for name in differing if name in entry.software)
+
+
+def _shared_software(among: Sequence[Entry]) -> str:
+    names = among[0].software if among else {}
+    same = [name for name in names if len({one.software.get(name) for one in among}) == 1]
+    return ", ".join(f"{name} {names[name]}" for name in same)
+
+
+def _bare(reading: Reading | None, unit: str) -> str:
+    """A value under a header that tells the unit, unless its scale is its own."""
+    if reading is None:
+        return ""
+    return show_value(reading.value, unit) if unit in SI_UNITS else show_count(reading.value)

@@ -1,0 +1,1 @@
+"""What shows a document: on a terminal, as Markdown, as HTML, as a picture."""

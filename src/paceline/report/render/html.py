@@ -1,0 +1,145 @@
+"""A document as one HTML file that needs nothing else: no network, no fonts, no other file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
+from typing import Any
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+
+from paceline.core.quantity import show_count, show_duration, show_size
+from paceline.report import charts
+from paceline.report.charts import Chart
+from paceline.report.document import Document, Finding, Item, Lines, Medium, Pairs, Section, Table, Tone
+from paceline.report.numbers import half_width, show_value
+from paceline.report.text import clean, heading, humanize, one_line, when
+from paceline.version import VERSION
+
+_BYTES = {"total", "available", "limit", "limit_used", "swap_total", "swap_used", "size", "sizes", "memory"}
+_BYTES |= {"memory_total", "memory_used", "activation_bytes"}
+_KINDS: Mapping[type, str] = {Chart: "chart", Table: "table", Lines: "lines", Finding: "finding", Pairs: "pairs"}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A chart that was drawn, with what to know about it."""
+
+    svg: Markup
+    notes: tuple[str, ...]
+
+
+def render(document: Document) -> str:
+    """The whole page."""
+    tables = (item for block in document.blocks for section in block.sections for item in section.items)
+    return render_page(
+        "document.html",
+        with_script=any(isinstance(item, Table) and item.is_sortable for item in tables),
+        answer=document.lead,
+        version=VERSION,
+        document=document,
+        charts_missing=bool(document.charts) and not charts.available(),
+        **showing(),
+    )
+
+
+def showing() -> dict[str, Any]:
+    """What the template needs to show the items of sections."""
+    names, can_draw = count(), charts.available()
+
+    def drawn(chart: Chart) -> Drawing:
+        return draw(chart, f"chart-{next(names)}")
+
+    def shown(section: Section) -> list[Item]:
+        found = section.shown(Medium.HTML)
+        return [item for item in found if can_draw or not isinstance(item, Chart)]
+
+    return {
+        "drawn": drawn,
+        "shown": shown,
+        "kind_of": lambda item: _KINDS[type(item)],
+        "with_code": with_code,
+        "Tone": Tone,
+    }
+
+
+def draw(chart: Chart, name: str) -> Drawing:
+    """A chart for a page."""
+    return Drawing(Markup(charts.draw_svg(chart, name)), chart.notes)
+
+
+def render_page(template: str, *, answer: str, version: str, with_script: bool = False, **values: Any) -> str:
+    """A whole page in the frame that all pages share; only one with a script allows that one to run."""
+    templates = page_templates()
+    if with_script:
+        script = Markup(templates.get_template("report.js").render())
+        digest = hashlib.sha256(str(script).encode()).digest()
+        values |= {"script": script, "script_hash": base64.b64encode(digest).decode()}
+    style = Markup(templates.get_template("report.css").render())
+    return templates.get_template(template).render(answer=answer, version=version, style=style, **values)
+
+
+@lru_cache(maxsize=1)
+def page_templates() -> Environment:
+    """The templates of all pages, with the filters that they share."""
+    templates = Environment(
+        loader=PackageLoader("paceline.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    templates.filters |= {
+        "value": lambda figure: show_value(figure.value, figure.unit),
+        "bare": bare,
+        "together": lambda text: text.replace("± ", "±\u00a0").replace(" %", "\u00a0%"),
+        "leaves": lambda mapping: {k: v for k, v in mapping.items() if not isinstance(v, Mapping) and not is_table(v)},
+        "relative": half_width,
+        "words": humanize,
+        "heading": heading,
+        "clean": clean,
+        "line": one_line,
+        "when": when,
+        "duration": show_duration,
+        "fact": show_fact,
+    }
+    templates.tests |= {"nested": lambda value: isinstance(value, Mapping), "table": is_table}
+    return templates
+
+
+def is_table(value: object) -> bool:
+    """Whether it is a list of mappings, one for each of several things."""
+    return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
+
+
+def bare(value: float, unit: str) -> str:
+    """A value beside one that tells the unit already, unless its scale is its own."""
+    shown = show_value(value, unit)
+    return shown.removesuffix(f" {unit}") if unit not in ("s", "B", "%") else shown
+
+
+def show_fact(value: Any, key: str = "") -> str:
+    """A fact, a parameter or a part of the environment, as text."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and key in _BYTES:
+        return show_size(value)
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    if isinstance(value, float):
+        return show_count(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(show_fact(item, key) for item in value) or "none"
+    return clean(value) if isinstance(value, str) else clean(json.dumps(value, default=str))
+
+
+def with_code(text: str) -> Markup:
+    """A line whose commands, between backticks, look like commands."""
+    parts = one_line(text).replace("± ", "±\u00a0").replace(" %", "\u00a0%").split("`")
+    made = [Markup("<code>{}</code>").format(part) if place % 2 else Markup("{}").format(part)
+            for place, part in enumerate(parts)]  # fmt: skip
+    return Markup("").join(made)

@@ -1,0 +1,146 @@
+"""A document on a terminal or in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from paceline.report.document import Block, Cell, Document, Finding, Lines, Medium, Section, Table, Tone
+from paceline.report.text import clean, one_line, plain
+
+WIDTH = 100
+LEAST = 80  # a narrower terminal breaks long lines by itself: ugly, but a table loses no column and no half of a number
+_HEADINGS = {Tone.DOUBT: "bold yellow", Tone.BAD: "bold red"}
+_LINES = {  # indent and style
+    Tone.NOTE: (0, "dim"),
+    Tone.BASIS: (2, "dim"),
+    Tone.DETAIL: (4, "dim"),
+    Tone.TODO: (4, ""),
+}
+_BADGES = {Tone.BAD: "bold red", Tone.DOUBT: "bold yellow"}
+
+
+def open_console(file: TextIO | None = None) -> Console:
+    """A console that fits its terminal; a pipe gets a fixed width, so that no table is squeezed."""
+    file = file or sys.stdout
+    console = Console(file=file, highlight=False, width=None if file.isatty() else WIDTH)
+    if console.width < LEAST:
+        console.width = LEAST
+    return console
+
+
+def show(document: Document, console: Console | None = None) -> None:
+    """Print the document."""
+    Printer(console or open_console()).show(document)
+
+
+class Printer:
+    """Prints parts of documents on one console."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.ascii = not console.is_terminal or console.options.ascii_only
+
+    def text(self, content: str, style: str = "") -> Text:
+        """Text that is never read as markup, in signs that this terminal has."""
+        content = clean(plain(content) if self.ascii else content)
+        return Text(content.encode(self.console.encoding, "backslashreplace").decode(self.console.encoding), style)
+
+    def item(self, content: str, indent: int = 2, style: str = "") -> None:
+        """One line, indented."""
+        self.console.print(Padding(self.text(content, style), (0, 0, 0, indent), expand=False))
+
+    def show(self, document: Document) -> None:
+        """All of it."""
+        if document.answer:
+            self.console.print(self.text(document.answer, "bold"))
+        for place, block in enumerate(document.blocks):
+            if place or document.answer:
+                self.console.print()
+            self.block(block)
+
+    def block(self, block: Block) -> None:
+        """One answer with its sections."""
+        self.console.print(self.text(block.answer, "bold"))
+        if block.about:
+            self.console.print(self.text(block.about, "dim"))
+        for section in block.sections:
+            self.section(section)
+
+    def section(self, section: Section) -> None:
+        """A heading and what stands below it; nothing where this medium has nothing of it."""
+        shown = section.shown(Medium.TERMINAL)
+        if not shown:
+            return
+        self.console.print()
+        if section.title:
+            self.console.print(self.text(section.title, _HEADINGS.get(section.tone, "bold")))
+        for item in shown:
+            if isinstance(item, Table):
+                self.console.print(self.table(item))
+            elif isinstance(item, Lines):
+                self.lines(item, section.tone)
+            elif isinstance(item, Finding):
+                self.finding(item)
+
+    def lines(self, lines: Lines, tone: Tone) -> None:
+        """Each on a line of its own."""
+        indent, style = _LINES.get(lines.tone if lines.tone is not Tone.PLAIN else tone, (2, ""))
+        for text in lines.texts:
+            self.item(f"To do: {text}" if lines.tone is Tone.TODO else text, indent, style)
+
+    def finding(self, finding: Finding) -> None:
+        """What is wrong, and what to do."""
+        self.item(": ".join((finding.head, *finding.texts[:1])))
+        for text in finding.texts[1:]:
+            self.item(text, 4)
+        for text in finding.todo:
+            self.item(f"To do: {text}", 4)
+
+    def table(self, table: Table) -> RichTable:
+        """The columns that fit; those that name a group share a column, or stand above the rows of their group."""
+        padding = (0, 1) if self.ascii else (0, 1, 0, 0)
+        style = box.ASCII2 if self.ascii else box.SIMPLE_HEAD
+        drawn = RichTable(box=style, show_edge=False, pad_edge=False, padding=padding)
+        groups, columns = table.columns[: table.grouped], table.columns[table.grouped :]
+        columns = tuple(column for column in columns if not column.widest)
+        is_shared = bool(groups) and all(column.numeric for column in columns)
+        if is_shared:
+            drawn.add_column(", ".join((groups[0].header, *(one.header.lower() for one in groups[1:]))), no_wrap=True)
+        for column in columns:
+            drawn.add_column(
+                self.text(column.header),
+                justify="right" if column.numeric else "left",
+                no_wrap=column.numeric or bool(groups),
+                overflow="fold",
+                style="bold" if column.leads else "",
+            )
+        self._fill(drawn, groups, columns, is_shared)
+        return drawn
+
+    def _fill(self, drawn: RichTable, groups: Sequence[object], columns: Sequence[object], is_shared: bool) -> None:
+        last = ""
+        for cells in zip(*(column.cells for column in (*groups, *columns)), strict=True):  # type: ignore[attr-defined]
+            group = ", ".join(one_line(cell.text) for cell in cells[: len(groups)])
+            shown = [self.cell(cell) for cell in cells[len(groups) :]]
+            if is_shared:
+                shown.insert(0, self.text(group))
+            elif groups:
+                if group != last:
+                    drawn.add_section()
+                    drawn.add_row(self.text(group, "bold"))
+                shown[0] = Text("  ") + shown[0]
+            last = group
+            drawn.add_row(*shown)
+
+    def cell(self, cell: Cell) -> Text:
+        """One cell in its style."""
+        style = "bold" if cell.leads else _BADGES.get(cell.badge, "") if cell.badge else ""
+        return self.text(one_line(cell.text), style)

@@ -1,0 +1,129 @@
+"""Every chart of a report as a picture, and beside it the data that it draws as comma-separated values."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paceline.analysis.roofline import KnownCeilings
+from paceline.analysis.summary import RunSummary, headline_of, sampled, summarize_run
+from paceline.core.errors import InputError
+from paceline.core.files import write_atomic
+from paceline.core.run import RunRecords
+from paceline.report.charts import Chart, draw_png
+from paceline.report.export.csv import harmless
+from paceline.report.run.columns import sections
+from paceline.report.run.html import LISTED, detailed_rows, section_charts
+from paceline.report.run.insights import insight_charts, insights
+from paceline.report.run.samples_chart import distribution
+
+LONGEST_NAME = 80
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class ChartFile:
+    """A chart with its name for files and the rows behind it."""
+
+    name: str
+    chart: Chart
+    rows: Rows
+
+
+def write(
+    records: RunRecords,
+    folder: str | Path,
+    *,
+    ceilings: KnownCeilings | None = None,
+) -> list[Path]:
+    """Write all of them into the folder, which is made if need be; the paths, a picture before its data."""
+    found = chart_files(records, ceilings=ceilings)
+    if not found:
+        message = f"run '{records.run.id}' has no result to draw; see 'paceline report {records.run.id}'"
+        raise InputError("nothing-to-draw", message, value=records.run.id)
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    written = []
+    for one in found:
+        written.append(write_atomic(place / f"{one.name}.png", draw_png(one.chart)))
+        written.append(write_atomic(place / f"{one.name}.csv", to_csv(one.rows)))
+    return written
+
+
+def chart_files(records: RunRecords, *, ceilings: KnownCeilings | None = None) -> list[ChartFile]:
+    """The charts in the order of the page; their names begin with their place, so that no two are the same."""
+    summary = summarize_run(records)
+    charts = [(chart, chart.title, _rows_of(chart)) for chart in _of_page(summary, ceilings)]
+    charts += list(_of_samples(summary))
+    digits = len(str(len(charts)))
+    return [
+        ChartFile(f"{place:0{digits}d}-{_slug(title)}", chart, rows)
+        for place, (chart, title, rows) in enumerate(charts, start=1)
+    ]
+
+
+def to_csv(rows: Rows) -> str:
+    """The rows under every name that any of them has."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: harmless(_cell(value)) for name, value in row.items()})
+    return file.getvalue()
+
+
+def _of_page(summary: RunSummary, ceilings: KnownCeilings | None) -> list[Chart]:
+    listed = replace(summary, rows=summary.telling(LISTED))
+    found = [chart for section in sections(listed) for part in section_charts(section) for chart in part if chart]
+    return found + insight_charts(insights(summary, ceilings))
+
+
+def _of_samples(summary: RunSummary) -> Iterator[tuple[Chart, str, Rows]]:
+    for row in detailed_rows(summary):
+        source = sampled(row.record, headline_of(row.record))
+        chart = distribution(source) if source is not None else None
+        if source is None or chart is None:
+            continue
+        rows: Rows = [
+            {"sample": place, source.metric.name: value, "unit": source.metric.unit}
+            for place, value in enumerate(source.samples, start=1)
+        ]
+        yield chart, f"{row.label} {source.metric.name}", rows
+
+
+def _rows_of(chart: Chart) -> Rows:
+    """What the chart draws; of several sets of data each row tells its own."""
+    sets = [rows for rows in _data_in(chart.spec) if rows]
+    if len(sets) == 1:
+        return sets[0]
+    return [{"part": place, **row} for place, rows in enumerate(sets, start=1) for row in rows]
+
+
+def _data_in(part: Any) -> Iterator[Rows]:
+    if isinstance(part, Mapping):
+        data = part.get("data")
+        values = data.get("values") if isinstance(data, Mapping) else None
+        if isinstance(values, list):
+            yield [row for row in values if isinstance(row, dict) and any(cell is not None for cell in row.values())]
+        for name, inner in part.items():
+            if name != "data":
+                yield from _data_in(inner)
+    elif isinstance(part, Sequence) and not isinstance(part, str):
+        for inner in part:
+            yield from _data_in(inner)
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, dict | list) else "" if value is None else value
+
+
+def _slug(title: str) -> str:
+    """A title as the name of a file that every system takes."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower())[:LONGEST_NAME].strip("-") or "chart"

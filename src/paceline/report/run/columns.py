@@ -1,0 +1,304 @@
+"""The tables of cases that console, Markdown and HTML share: one for each kind of benchmark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from paceline.analysis import serving
+from paceline.analysis.figures import Figure
+from paceline.analysis.summary import Row, RunSummary
+from paceline.core.category import Category, is_micro
+from paceline.core.quantity import show_count
+from paceline.report.numbers import half_width, percent, show_at, show_value
+from paceline.report.run.words import short_labels
+from paceline.report.text import heading, humanize, one_line
+
+Filler = Callable[[Row], "Cell"]
+
+_WORDS = {"metric", "slo"}  # columns that hold no numbers
+_OBVIOUS = {"throughput", "compute_rate", "bandwidth", "time"}  # names that say no more than the unit
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in one place of the table, and what it sorts by."""
+
+    text: str = ""
+    sort: float | str | None = None
+    note: str = ""
+    leads: bool = False  # the case's headline, where it may stand in any column
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column, filled."""
+
+    key: str
+    header: str
+    numeric: bool
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """The cases of one category, with their table."""
+
+    category: str
+    title: str  # empty where the report has no other section
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    shared: str = ""  # words that the names of all its cases have, told once instead
+
+
+def sections(summary: RunSummary) -> list[Section]:
+    """A table for each category that was measured; a run of models alone needs no more than one."""
+    if not summary.measured:
+        return []
+    if not summary.is_sectioned:
+        return [_section(summary, "", "", summary.measured)]
+    found = []
+    for category in summary.categories:
+        rows = [row for row in summary.measured if row.case.category == category]
+        title = one_line(heading(humanize(category))) if len(summary.categories) > 1 else ""
+        found.append(_section(summary, category, title, rows))
+    return found
+
+
+def _section(summary: RunSummary, category: str, title: str, rows: Sequence[Row]) -> Section:
+    made = _columns(rows, category)
+    shared, names = short_labels(rows)
+    cases = Column("case", "Case", False, tuple(Cell(name, name) for name in names))
+    filled = [Column(key, header, key not in _WORDS, _filled(rows, cell)) for key, header, cell in made]
+    doubts = Column("doubts", "Doubts", False, tuple(_doubts(summary, row) for row in rows))
+    shown = [column for column in (cases, *filled, doubts) if any(cell.text for cell in column.cells)]
+    return Section(category, title, tuple(rows), tuple(shown), shared)
+
+
+def _columns(rows: Sequence[Row], category: str) -> list[tuple[str, str, Filler]]:
+    if category == Category.SERVING:
+        return _SERVING
+    return _micro_columns(rows, category) if is_micro(category) else _model_columns(rows)
+
+
+def _filled(rows: Sequence[Row], cell: Filler) -> tuple[Cell, ...]:
+    return tuple(cell(row) for row in rows)
+
+
+def _micro_columns(rows: Sequence[Row], category: str) -> list[tuple[str, str, Filler]]:
+    """Of single operations: what was measured, how near the peak it is, and how long one took."""
+    names = {row.headline.name for row in rows if row.headline}
+    alone = one_line(heading(humanize(next(iter(names))))) if len(names) == 1 else ""
+    made: list[tuple[str, str, Filler]] = [
+        ("result", alone or "Result", _result),
+        ("interval", "±", _interval),
+        ("at", "At", _headline_place),
+        ("peak", "% of peak", lambda row: _of(row, "peak_share", _value)),
+        ("rate", "Rate", _rate),
+        *(_STORAGE if category == Category.STORAGE else [("time", "Time", _time)]),
+        ("samples", "Samples", _samples),
+    ]
+    if not alone and not names <= _OBVIOUS:
+        made.insert(0, ("metric", "Metric", _metric))
+    return made
+
+
+def _model_columns(rows: Sequence[Row]) -> list[tuple[str, str, Filler]]:
+    names = {row.headline.name for row in rows if row.headline}
+    header = one_line(heading(humanize(names.pop()))) if len(names) == 1 else "Result"
+    on_device = any(row.figure("peak_device_memory") for row in rows)
+
+    def result(row: Row) -> Cell:
+        cell = _result(row)
+        if row.headline and header == "Result" and row.headline.name != "throughput":
+            return Cell(one_line(f"{cell.text} ({humanize(row.headline.name)})"), cell.sort)
+        return cell
+
+    def memory(row: Row) -> Cell:
+        device, host = row.figure("peak_device_memory"), row.figure("peak_host_memory")
+        found = device or host
+        if found is None:
+            return Cell()
+        text = show_value(found.value, found.unit)
+        return Cell(text if device or not on_device else f"{text} host", _sortable(found.value))
+
+    return [
+        ("result", header, result),
+        ("interval", "±", _interval),
+        ("step", "Step time", lambda row: _of(row, "step_time", lambda figure: figure.summary.median)),
+        ("p99", "p99", _slowest),
+        ("memory", "Device memory" if on_device else "Host memory", memory),
+        ("mfu", "MFU", lambda row: _of(row, "mfu", _value)),
+        ("samples", "Samples", _samples),
+    ]
+
+
+def _value(figure: Figure) -> float:
+    return figure.value
+
+
+def _of(row: Row, name: str, pick: Callable[[Figure], float]) -> Cell:
+    figure = row.figure(name)
+    if figure is None or figure is row.headline:
+        return Cell()
+    value = pick(figure)
+    return Cell(show_value(value, figure.unit), _sortable(value))
+
+
+def _result(row: Row) -> Cell:
+    if row.headline is None:
+        return Cell()
+    return Cell(one_line(show_value(row.headline.value, row.headline.unit)), _sortable(row.headline.value))
+
+
+def _metric(row: Row) -> Cell:
+    name = one_line(humanize(row.headline.name)) if row.headline else ""
+    return Cell(name, name)
+
+
+def _headline_place(row: Row) -> Cell:
+    """The point of the sweep that the headline is from."""
+    if row.point is None:
+        return Cell()
+    first = next(iter(row.point.at.values()))
+    return Cell(show_at(row.point.at), None if isinstance(first, str) else first)
+
+
+def _time(row: Row) -> Cell:
+    """The time of one call, at the headline's point where the case as a whole has none."""
+    figure = row.figure("time") or (row.point.figure("time") if row.point else None)
+    if figure is None or (row.headline is not None and row.headline.name == "time"):
+        return Cell()
+    return Cell(show_value(figure.value, figure.unit), _sortable(figure.value))
+
+
+def _rate(row: Row) -> Cell:
+    """Work over time, where the headline is the time itself."""
+    found = next((cell for name in ("compute_rate", "bandwidth") if (cell := _of(row, name, _value)).text), Cell())
+    return found if row.headline is not None and row.headline.unit == "s" else Cell()
+
+
+def _samples(row: Row) -> Cell:
+    return Cell(f"{row.headline.count:,}", row.headline.count) if row.headline else Cell()
+
+
+def _interval(row: Row) -> Cell:
+    if row.headline is None or row.headline.interval is None or row.headline.relative is None:
+        return Cell()
+    return Cell(half_width(row.headline.relative).removeprefix("± "), row.headline.relative, _between(row.headline))
+
+
+def _between(figure: Figure) -> str:
+    """The interval in full."""
+    interval, unit = figure.interval, figure.unit
+    if interval is None:
+        return ""
+    low, high = show_value(interval.low, unit), show_value(interval.high, unit)
+    return f"{low} to {high}, {interval.confidence:.0%} confidence"
+
+
+def _slowest(row: Row) -> Cell:
+    """The tail of an inference step, where the samples can tell it."""
+    figure = row.figure("step_time") if row.case.category == Category.INFERENCE else None
+    value = figure.percentile("99") if figure else None
+    return Cell(show_value(value, "s"), _sortable(value)) if value is not None else Cell()
+
+
+def _doubts(summary: RunSummary, row: Row) -> Cell:
+    marks = summary.marks(row)
+    return Cell(marks, marks, "; ".join(one_line(f"{doubt.kind}: {doubt.message}") for doubt in row.doubts))
+
+
+def _operations(row: Row) -> Cell:
+    figure = row.figure("iops")
+    return Cell(show_count(figure.value), _sortable(figure.value)) if figure and figure is not row.headline else Cell()
+
+
+def _tail(row: Row) -> Cell:
+    figure = row.figure("latency")
+    value = figure.percentile("99") if figure else None
+    return Cell(show_value(value, "s"), _sortable(value)) if value is not None else Cell()
+
+
+# Of a disk it matters how many operations it does and how long the slow ones take.
+_STORAGE: list[tuple[str, str, Filler]] = [
+    ("iops", "IOPS", _operations),
+    ("latency", "Latency", lambda row: _of(row, "latency", _value)),
+    ("p99", "p99", _tail),
+]
+
+
+def _served(name: str, show: Callable[[float], str]) -> Filler:
+    """One figure of a served case; its interval stands beside a rate, and is a note to anything else."""
+
+    def cell(row: Row) -> Cell:
+        figure = row.figure(name)
+        if figure is None:
+            return Cell()
+        text, leads = show(figure.value), row.headline is not None and row.headline.name == name
+        if name in ("capacity", "throughput") and figure.relative is not None:
+            text = f"{text} {half_width(figure.relative)}"
+        return Cell(one_line(text), _sortable(figure.value), _between(figure), leads)
+
+    return cell
+
+
+def _if_leading(name: str) -> Filler:
+    """A percentile that is worth a column only where there are too few requests for a higher one."""
+    filler = _served(name, _seconds)
+    return lambda row: found if (found := filler(row)).leads else Cell()
+
+
+def _seconds(value: float) -> str:
+    return show_value(value, "s")
+
+
+def _percent(value: float) -> str:
+    return percent(value / 100)
+
+
+def _failed(row: Row) -> Cell:
+    """Requests without a good answer, whether they failed or were declined."""
+    errors, shed = row.figure("error_rate"), row.figure("shed_rate")
+    if errors is None or shed is None:
+        return Cell()
+    value = errors.value + shed.value
+    note = f"{_percent(errors.value)} failed, {_percent(shed.value)} were declined because of load" if value else ""
+    return Cell(_percent(value), value, note)
+
+
+def _promise(row: Row) -> Cell:
+    is_kept = serving.kept(row)
+    if is_kept is None:
+        return Cell()
+    text = "kept" if is_kept else "missed"
+    why = row.record.load.slo_missed_because if row.record.load else ""
+    return Cell(text, text, one_line(f"missed: {why}" if why else "held"))
+
+
+# Rates without their unit, which the header tells: a served case has many figures.
+_SERVING: list[tuple[str, str, Filler]] = [
+    ("offered", "Offered /s", _served("offered_rate", show_count)),
+    ("capacity", "Capacity /s", _served("capacity", show_count)),
+    ("throughput", "Throughput /s", _served("throughput", show_count)),
+    ("goodput", "Goodput /s", _served("goodput", show_count)),
+    ("p50", "p50", _served("latency_p50", _seconds)),
+    ("p90", "p90", _if_leading("latency_p90")),
+    ("p95", "p95", _served("latency_p95", _seconds)),
+    ("p99", "p99", _served("latency_p99", _seconds)),
+    ("slo", "SLO", _promise),
+    ("first_token", "First token", _served("time_to_first_token", _seconds)),
+    ("between_tokens", "Between tokens", _served("inter_token_latency", _seconds)),
+    ("tokens", "Tokens /s", _served("token_throughput", show_count)),
+    ("failed", "Failed", _failed),
+    ("batch", "Batch", _served("batch_size", lambda value: f"{value:.3g}")),
+    ("cpu", "CPU cores", _served("cpu_utilisation", lambda value: f"{value / 100:.2g}")),
+    ("gpu", "GPU", _served("gpu_utilisation", _percent)),
+    ("energy", "Energy", _served("energy_per_request", lambda value: show_value(value, "J"))),
+    ("cost", "USD /1000", _served("cost_per_thousand", lambda value: f"{value:.3g}")),
+]
+
+
+def _sortable(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,122 @@
+"""The bars of a run: every case's headline with its interval."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from textwrap import wrap
+
+from paceline.analysis.figures import Figure
+from paceline.analysis.summary import Row
+from paceline.core.metric import Better
+from paceline.core.quantity import show_count
+from paceline.report.charts import ACCENT, CONFIG, DOUBT, Chart, Spec, interval_bars, names_axis
+from paceline.report.numbers import axis_scale, half_width, show_figure
+from paceline.report.text import heading, humanize, one_line
+
+BARS = 60  # of one metric at most; nobody reads more
+BARS_WIDTH = 540
+ROOM, MOST_ROOM = 250, 380  # beside the bars, for the names of cases
+_LETTER = 6.4  # pixels that a letter of a name takes, on average
+_LINE, _MOST_LINES = int(MOST_ROOM / _LETTER), 3  # letters of a long name on a line, and its lines
+_LINE_HEIGHT = 14
+# Letters that are no wider than this in any font of a page; of others, each may take twice as much.
+_NARROW, _NARROW_LETTERS = 7.9, frozenset("abcdefghijklnopqrstuvxyz0123456789_ .,:;/-[]()")
+
+
+def overview(cases: Sequence[Row]) -> Chart | None:
+    """Every headline with its interval; one panel for each metric and unit, since others cannot be compared."""
+    panels: dict[tuple[str, str, Better], list[Row]] = {}
+    for row in cases:
+        if row.headline and math.isfinite(row.headline.value):
+            metric = row.headline.metric
+            panels.setdefault((metric.name, metric.unit, metric.better), []).append(row)
+    if not panels:
+        return None
+    notes = []
+    names = [name for name, _, _ in panels]
+    for (name, unit, better), rows in panels.items():
+        if len(rows) > BARS:
+            metric_name = humanize(name) + (f" in {unit}" if unit and names.count(name) > 1 else "")
+            notes.append(f"The {BARS} best of {len(rows):,} cases by {metric_name} are drawn.")
+            rows.sort(key=lambda row: row.headline.value if row.headline else 0.0, reverse=better is not Better.LOWER)
+            del rows[BARS:]
+    shown = [row for rows in panels.values() for row in rows]
+    # Layouts and generated models have long names that differ at their ends: they take room from the bars.
+    room = min(MOST_ROOM, max(ROOM, _LETTER * max(len(one_line(row.label)) for row in shown)))
+    specs = [_panel(name, unit, better, rows, room) for (name, unit, better), rows in panels.items()]
+    return Chart(
+        spec={"vconcat": specs, "spacing": 26, "config": CONFIG},
+        title="Result of each case with its interval",
+        description="; ".join(f"{one_line(row.label)}: {show_figure(row.headline)}" for row in shown if row.headline),
+        notes=tuple(notes),
+    )
+
+
+def _panel(name: str, unit: str, better: Better, rows: Sequence[Row], room: float) -> Spec:
+    figures = [row.headline for row in rows if row.headline]
+    scale, label = axis_scale(unit, max(abs(figure.value) for figure in figures))
+    broken = {label: _lines(label) for label in (one_line(row.label) for row in rows)}
+    most = max(len(lines) for lines in broken.values())
+    values = []
+    for row, figure in zip(rows, figures, strict=True):
+        interval = figure.interval
+        values.append(
+            {
+                "case": one_line(row.label),
+                "value": figure.value / scale,
+                "low": (interval.low if interval else figure.value) / scale,
+                "high": (interval.high if interval else figure.value) / scale,
+                "text": _bar_text(row, figure, scale),
+                "doubt": bool(row.doubts),
+            }
+        )
+    colour = {"condition": {"test": "datum.doubt", "value": DOUBT}, "value": ACCENT}
+    limit = _limit(list(broken), room) if most == 1 else room
+    y = names_axis(labelLimit=limit, minExtent=190, **(_broken(broken) if most > 1 else {}))
+    title = heading(humanize(name)) + (f", {label}" if label else "")
+    return {
+        "title": {
+            "text": title,
+            "subtitle": f"{better.value} is better" if better is not Better.NEITHER else "",
+            "anchor": "start",
+            "frame": "group",
+            "offset": 8,
+        },
+        "data": {"values": values},
+        "width": BARS_WIDTH - (room - ROOM),
+        "height": {"step": max(30, _LINE_HEIGHT * most + 8)},
+        "layer": interval_bars(y, colour),  # every bar tells its value
+    }
+
+
+def _lines(name: str) -> list[str]:
+    """A name on as many lines as it needs: what tells it from the others is often at its end."""
+    return wrap(name, _LINE, break_on_hyphens=False, max_lines=_MOST_LINES, placeholder=" …") or [name]
+
+
+def _broken(lines: Mapping[str, list[str]]) -> Spec:
+    """Each name on its lines, which stand beside its bar together."""
+    raised = {name: -_LINE_HEIGHT / 2 * (len(parts) - 1) for name, parts in lines.items()}
+    return {
+        "labelExpr": f"{json.dumps(lines)}[datum.label]",
+        "labelOffset": {"expr": f"{json.dumps(raised)}[datum.value]"},
+        "labelLineHeight": _LINE_HEIGHT,
+    }
+
+
+def _limit(names: Sequence[str], room: float) -> float | Spec:
+    """The limit of names that may need one: to measure a name takes milliseconds, and most are short beyond doubt."""
+    long = [len(name) for name in names if _most_width(name) > room]
+    return {"expr": f"length(datum.label) < {min(long)} ? 0 : {room}"} if long else 0
+
+
+def _most_width(name: str) -> float:
+    return sum(_NARROW if letter in _NARROW_LETTERS else 2 * _NARROW for letter in name)
+
+
+def _bar_text(row: Row, figure: Figure, scale: float) -> str:
+    kinds = ", ".join(dict.fromkeys(one_line(doubt.kind) for doubt in row.doubts))
+    parts = [show_count(figure.value / scale), half_width(figure.relative), f"· {kinds}" if kinds else ""]
+    return " ".join(part for part in parts if part)

@@ -1,0 +1,1 @@
+"""The sections of a run's report that answer a question beyond its cases."""

@@ -1,0 +1,216 @@
+"""Maps over two parameters: a shade and the figure itself in every cell, and why a cell has none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from paceline.analysis.heatmap import NO_CASE, NOT_RUN, Cell, Coordinate, HeatMap
+from paceline.core.metric import Better
+from paceline.core.quantity import show_count
+from paceline.core.record import Outcome
+from paceline.report.charts import ACCENT, GRID, INK, MUTED, Chart, Spec, framed
+from paceline.report.numbers import axis_scale, show_coordinate, show_value
+from paceline.report.run.insight import MOST_LINES, Part
+from paceline.report.run.sweeps import SweepTable
+from paceline.report.text import heading, humanize, one_line, told_apart
+
+MOST_MAPS = 6
+MOST_COLUMNS = 14  # with a figure in each cell
+MOST_ROWS = 40
+MOST_CELLS = 2500  # drawn: more would make the page slow, and are seen no better
+MOST_CAUSES = 4
+MOST_READ = 200  # names, to see what they share
+WIDE = 12.0  # from this ratio on, shades follow the logarithm
+PALE, DARK = 0.05, 0.5  # never so strong that a figure on it is lost
+_SHORT = {
+    Outcome.OUT_OF_MEMORY.value: "no memory",
+    Outcome.UNSUPPORTED.value: "cannot",
+    NO_CASE: "–",
+}
+
+
+def heat_map_parts(maps: Sequence[HeatMap]) -> list[Part]:
+    """A part for each map, the first few of them."""
+    parts = [_part(one) for one in maps[:MOST_MAPS]]
+    if len(maps) > MOST_MAPS:
+        note = f"{len(maps) - MOST_MAPS} more maps of this kind are left out."
+        parts[-1] = replace(parts[-1], notes=(*parts[-1].notes, note))
+    return parts
+
+
+def _part(one: HeatMap) -> Part:
+    more = [f"The first {MOST_LINES} of {len(one.ys):,} rows are listed."] if len(one.ys) > MOST_LINES else []
+    return Part(
+        sentence=_sentence(one),
+        chart=_chart(one) if len(one.cells) <= MOST_CELLS else None,
+        table=_table(one),
+        folded=True,
+        notes=(*more, *_causes(one), *_doubts(one)),
+    )
+
+
+def _sentence(one: HeatMap) -> str:
+    best, worst = one.measured[0], one.measured[-1]
+    assert best.figure is not None and worst.figure is not None
+    values = sorted((abs(best.figure.value), abs(worst.figure.value)))
+    factor = f", {values[1] / values[0]:.3g} times as good as at {_place(one, worst)}" if values[0] > 0 else ""
+    missing = [cell for cell in one.missing if cell.missing != NO_CASE]
+    lost = f"; {len(missing)} of {len(one.cells)} places did not succeed" if missing else ""
+    what = f"{_work(one)}{_same(one)}"
+    figure = show_value(best.figure.value, one.metric.unit)
+    return one_line(
+        f"{heading(humanize(one.metric.name))} of {what} is best at {_place(one, best)}: {figure}{factor}{lost}."
+    )
+
+
+def _work(one: HeatMap) -> str:
+    """What all its cases are called."""
+    named = [cell.row for cell in one.cells if cell.row]
+    shared, _ = told_apart([one_line(row.label) for row in named[:: max(1, len(named) // MOST_READ)]])
+    return shared or one.benchmark
+
+
+def _same(one: HeatMap) -> str:
+    told = ", ".join(f"{_axis(name)} {value}" for name, value in one.same)
+    return f" ({one_line(told)})" if told else ""
+
+
+def _place(one: HeatMap, cell: Cell) -> str:
+    return f"{_axis(one.x)} {_shown(one.x, cell.x)}, {_axis(one.y)} {_shown(one.y, cell.y)}"
+
+
+def _axis(name: str) -> str:
+    return humanize(name.rpartition(".")[2])
+
+
+def _shown(axis: str, value: Coordinate) -> str:
+    is_size = axis == "size" and isinstance(value, int | float) and value >= 65536
+    return show_coordinate(axis, value) if is_size or isinstance(value, str) else f"{value:g}"
+
+
+def _causes(one: HeatMap) -> list[str]:
+    """Why cells are empty, each cause once with its places."""
+    found: dict[str, list[str]] = {}
+    for cell in one.missing:
+        if cell.missing != NO_CASE:
+            cause = f"{cell.missing}: {cell.cause}" if cell.cause else cell.missing
+            found.setdefault(one_line(cause), []).append(_place(one, cell))
+    notes = []
+    for cause, places in list(found.items())[:MOST_CAUSES]:
+        more = f" and {len(places) - MOST_CAUSES} more" if len(places) > MOST_CAUSES else ""
+        notes.append(f"{heading('; '.join(places[:MOST_CAUSES]))}{more}: {cause}.")
+    if any(cell.missing == NO_CASE for cell in one.missing):
+        notes.append("A dash marks a place that no case of the run has.")
+    return notes
+
+
+def _doubts(one: HeatMap) -> list[str]:
+    rows = [cell.row for cell in one.measured if cell.row and cell.row.doubts]
+    kinds = dict.fromkeys(one_line(doubt.kind) for row in rows for doubt in row.doubts)
+    return [f"{len(rows)} of {len(one.measured)} figures have doubts: {', '.join(kinds)}."] if rows else []
+
+
+def _table(one: HeatMap) -> SweepTable:
+    headers = (f"{_axis(one.y)} \\ {_axis(one.x)}", *(_shown(one.x, value) for value in one.xs))
+    width = len(one.xs)
+    lines = []
+    for place, y in enumerate(one.ys[:MOST_LINES]):
+        cells = one.cells[place * width : (place + 1) * width]
+        told = (show_value(cell.figure.value, one.metric.unit) if cell.figure else cell.missing for cell in cells)
+        lines.append((_shown(one.y, y), *told))
+    return SweepTable(f"{heading(humanize(one.metric.name))}, every place", headers, 1, tuple(lines))
+
+
+def _chart(one: HeatMap) -> Chart:
+    numbers = [cell.figure.value for cell in one.cells if cell.figure]
+    scale, unit = axis_scale(one.metric.unit, sorted(numbers)[len(numbers) // 2])
+    span = (min(numbers), max(numbers))
+    is_told = len(one.xs) <= MOST_COLUMNS and len(one.ys) <= MOST_ROWS
+    best = one.measured[0]
+    values = [
+        {
+            "x": _shown(one.x, cell.x),
+            "y": _shown(one.y, cell.y),
+            "shade": _shade(cell, span, one.metric.better),
+            "text": show_count(cell.figure.value / scale) if cell.figure else _SHORT.get(cell.missing, cell.missing),
+            "missing": cell.figure is None,
+            "best": cell is best,
+        }
+        for cell in one.cells
+    ]
+    lines: Spec = {"labelAngle": 0, "labelPadding": 8, "domain": False, "ticks": False, "labelOverlap": "greedy"}
+    x = {"field": "x", "type": "ordinal", "sort": None, "scale": {"domain": [_shown(one.x, value) for value in one.xs]},
+         "axis": {"title": _axis(one.x), "orient": "top", **lines}}  # fmt: skip
+    y = {"field": "y", "type": "ordinal", "sort": None, "scale": {"domain": [_shown(one.y, value) for value in one.ys]},
+         "axis": {"title": _axis(one.y), **lines}}  # fmt: skip
+    place: Spec = {"x": x, "y": y}
+    layers: list[Spec] = [
+        {
+            "transform": [{"filter": "!datum.missing"}],
+            "mark": {"type": "rect", "color": ACCENT, "stroke": GRID, "strokeOpacity": 1},
+            "encoding": place | {"fillOpacity": {"field": "shade", "type": "quantitative", "scale": None}},
+        },
+        {
+            "transform": [{"filter": "datum.missing"}],
+            "mark": {"type": "rect", "fillOpacity": 0, "color": MUTED, "stroke": MUTED, "strokeDash": [3, 3],
+                     "strokeOpacity": 0.6},
+            "encoding": place,
+        },
+        {
+            "transform": [{"filter": "datum.best"}],
+            "mark": {"type": "rect", "fillOpacity": 0, "color": INK, "stroke": INK, "strokeWidth": 2},
+            "encoding": place,
+        },
+    ]  # fmt: skip
+    if is_told:
+        layers += [
+            {
+                "transform": [{"filter": "datum.missing" if missing else "!datum.missing"}],
+                "mark": {"type": "text", "color": MUTED if missing else INK, "fontSize": 11 if missing else 12},
+                "encoding": place | {"text": {"field": "text", "type": "nominal"}},
+            }
+            for missing in (False, True)
+        ]
+    title = f"{heading(humanize(one.metric.name))} of {_work(one)} over {_axis(one.x)} and {_axis(one.y)}"
+    told = [
+        _same(one).strip(" ()"),
+        "stronger is better, the best is framed, dashed: no figure",
+    ]
+    return Chart(
+        spec=framed(title + (f", {unit}" if unit else ""), "; ".join(part for part in told if part), {
+            "data": {"values": values},
+            "width": {"step": _step(len(one.xs), is_told)},
+            "height": {"step": 34 if is_told else max(6, min(20, 640 // len(one.ys)))},
+            "layer": layers,
+        }),
+        title=title + _same(one),
+        description=_description(one),
+        notes=() if is_told else ("The figures of so many places are in the table below.",),
+    )  # fmt: skip
+
+
+def _step(columns: int, is_told: bool) -> int:
+    return max(52, min(84, 720 // columns)) if is_told else max(6, min(40, 700 // columns))
+
+
+def _shade(cell: Cell, span: tuple[float, float], better: Better) -> float:
+    """From pale to dark, as the figure gets better; by the logarithm where figures differ widely."""
+    if cell.figure is None:
+        return 0.0
+    (low, high), value = span, cell.figure.value
+    if low > 0 and high > WIDE * low:
+        low, high, value = math.log(low), math.log(high), math.log(value)
+    part = (value - low) / (high - low) if high > low else 0.5
+    return PALE + (DARK - PALE) * (1 - part if better is Better.LOWER else part)
+
+
+def _description(one: HeatMap) -> str:
+    told = [
+        f"{_place(one, cell)}: "
+        + (show_value(cell.figure.value, one.metric.unit) if cell.figure else cell.missing or NOT_RUN)
+        for cell in one.cells[:60]
+    ]
+    rest = len(one.cells) - len(told)
+    return "; ".join(told) + (f"; and {rest} more" if rest else "")

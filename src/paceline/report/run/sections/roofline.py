@@ -1,0 +1,325 @@
+"""Rooflines: every case under its device's ceilings, what bounds it in words, and what to do about that."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from paceline.analysis.roofline import MEASURE, NEAR, Bound, Placed, Roof, Roofline, Rooflines, group_by_advice
+from paceline.core.quantity import show_count
+from paceline.report.charts import ACCENT, INK, LINES, MUTED, WIDTH, Chart, Spec, coloured, framed
+from paceline.report.numbers import share, show_value
+from paceline.report.run.insight import MOST_LINES, Part
+from paceline.report.run.sections.roofline_plane import HEIGHT, Plane, named_roof
+from paceline.report.run.sweeps import SweepTable
+from paceline.report.text import one_line, told_apart
+
+MOST_POINTS = 300  # drawn
+MOST_NUMBERED = 30
+MOST_NAMED = 3  # cases that one piece of advice names
+_KINDS: Mapping[Bound, tuple[str, str, str]] = {  # words, colour and shape
+    Bound.COMPUTE: ("compute", ACCENT, "circle"),
+    Bound.MEMORY: ("memory", LINES[1], "square"),
+    Bound.HOST: ("the host", LINES[3], "triangle-down"),
+    Bound.NEITHER: ("neither", LINES[4], "triangle-up"),
+}
+
+
+def roofline_parts(found: Rooflines) -> list[Part]:
+    """A part for each device, and what is to be done where there is no roof."""
+    parts = [_part(roofline) for roofline in found.found]
+    if found.unknown:
+        devices = ", ".join(_device(device) for device in found.unknown)
+        parts.append(Part(f"Not known: nothing tells what {devices} can do at most; '{MEASURE}' measures that once."))
+    if parts and found.uncounted:
+        count = len(found.uncounted)
+        what = "1 case is" if count == 1 else f"{count} cases are"
+        note = f"{what} left out, as the record does not tell how much it moves: {_names(found.uncounted)}."
+        parts[-1] = replace(parts[-1], notes=(*parts[-1].notes, note))
+    return parts
+
+
+def verdict(placed: Placed) -> str:
+    """What bounds a case, in a few words: `bound by memory at 78 % of 3.9 TB/s`."""
+    part = f"{share(placed.share)} of {_ceiling(placed.nearest)}"
+    if placed.is_beyond:
+        return f"beyond its ceiling: {part}"
+    if placed.bound is Bound.HOST:
+        return f"bound by the host, at {part}"
+    if placed.bound is Bound.NEITHER:
+        return f"bound by neither, at {part}"
+    if placed.share >= NEAR:
+        return f"bound by {placed.bound.value} at {part}"
+    return f"nearest to {placed.bound.value}, at {part}"
+
+
+def _part(roofline: Roofline) -> Part:
+    placed = roofline.placed
+    shown = placed[:MOST_LINES]
+    more = [f"The first {MOST_LINES} of {len(placed):,} cases are listed."] if len(shown) < len(placed) else []
+    todo = [_advice(text, cases, len(placed)) for text, cases in group_by_advice(placed).items()]
+    return Part(
+        sentence=_sentence(roofline),
+        chart=_chart(roofline),
+        table=_table(shown),
+        todo=tuple(todo),
+        notes=(*more, *_notes(roofline)),
+        lines=tuple(f"{name}: {verdict(one)}" for name, one in zip(_told_apart(shown)[1], shown, strict=True)),
+        source=_source(roofline),
+    )
+
+
+def _sentence(roofline: Roofline) -> str:
+    placed = roofline.placed
+    if len(placed) == 1:
+        (one,) = placed
+        return f"{one_line(one.row.label)} is {verdict(one)}{_doubtful(one)}."
+    counts = Counter(one.bound for one in placed)
+    told = [_counted(bound, counts[bound]) for bound in _KINDS if counts[bound]]
+    listed = told[0] if len(told) == 1 else f"{', '.join(told[:-1])} and {told[-1]}"
+    last = min(placed, key=lambda one: one.share)
+    shared, names = _told_apart(placed)
+    where = f"{f' of {shared}' if shared else ''} on {_device(roofline.device)}"
+    name = names[placed.index(last)]
+    return f"Of {len(placed)} cases{where}, {listed}; furthest below: {name}, {verdict(last)}."
+
+
+def _told_apart(placed: Sequence[Placed]) -> tuple[str, list[str]]:
+    """Words that the cases of one benchmark share, and what tells each from the others."""
+    labels = [one_line(one.row.label) for one in placed]
+    alike = 1 < len(placed) <= MOST_LINES and len({one.row.case.benchmark for one in placed}) == 1
+    return told_apart(labels) if alike else ("", labels)
+
+
+def _counted(bound: Bound, count: int) -> str:
+    words = {Bound.HOST: "held up by the host", Bound.NEITHER: "far below both ceilings"}
+    return f"{count} {'is' if count == 1 else 'are'} {words.get(bound, f'nearest to the {bound.value} ceiling')}"
+
+
+def _doubtful(one: Placed) -> str:
+    if not one.is_open:
+        return ""
+    most = one.work.most_traffic
+    if most is None:
+        return "; its activations are not counted, so that memory may bound it as well"
+    at_most = f"{show_value(most, 'B/s')}, {share(most / one.memory.value)} of what memory carries"
+    return f"; with activations that no cache holds it would move {at_most}, so that memory may bound it as well"
+
+
+def _advice(text: str, cases: Sequence[Placed], of: int) -> str:
+    if len(cases) == of:
+        return text
+    return f"{_names([one.row for one in cases])}: {text}"
+
+
+def _names(rows: Sequence[object]) -> str:
+    labels = [one_line(row.label) for row in rows[:MOST_NAMED]]  # type: ignore[attr-defined]
+    return ", ".join(labels) + (f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else "")
+
+
+def _table(placed: Sequence[Placed]) -> SweepTable:
+    headers = ("", "Case", "Bound by", "FLOP/byte", "Reached", "Ceiling", "Of it", "Traffic")
+    lines = tuple(
+        (
+            str(number),
+            one_line(one.row.label),
+            _KINDS[one.bound][0] + (" or memory" if one.is_open and one.bound is Bound.COMPUTE else ""),
+            _intensity(one),
+            show_value(one.work.rate, one.work.unit),
+            _ceiling(one.nearest),
+            share(one.share),
+            _traffic(one),
+        )
+        for number, one in enumerate(placed, start=1)
+    )
+    return SweepTable("Cases under their ceilings", headers, 3, lines)
+
+
+def _intensity(one: Placed) -> str:
+    """Exact, from the least to the most that it can be, or an upper bound."""
+    least, most = one.work.least_intensity, _number(one.work.intensity)
+    if not one.work.left_out:
+        return most
+    return f"≤ {most}" if least is None else f"{_number(least)} to {most}"
+
+
+def _traffic(one: Placed) -> str:
+    least, most = show_value(one.work.traffic, "B/s"), one.work.most_traffic
+    if not one.work.left_out:
+        return least
+    return f"≥ {least}" if most is None else f"{least} to {show_value(most, 'B/s')}"
+
+
+def _source(roofline: Roofline) -> str:
+    """Where the ceilings are from, with their doubts."""
+    sources: dict[str, list[str]] = {}
+    for roof in (roofline.memory, *roofline.compute):
+        doubts = f" (doubts: {', '.join(roof.doubts)})" if roof.doubts else ""
+        sources.setdefault(roof.source, []).append(f"{roof.name} {show_value(roof.value, roof.unit)}{doubts}")
+    told = "; ".join(f"{', '.join(names)}: {source}" for source, names in sources.items())
+    return f"Ceilings: {told}."
+
+
+def _notes(roofline: Roofline) -> list[str]:
+    """How bytes were counted, and what that leaves open."""
+    notes = []
+    exact = dict.fromkeys(one.work.formula for one in roofline.placed if not one.work.is_modelled)
+    models = dict.fromkeys(one.work.formula for one in roofline.placed if one.work.is_modelled)
+    if exact:
+        notes.append(f"Bytes of single operations: {'; or '.join(exact)}.")
+    if models:
+        notes.append(
+            f"Bytes of models are a model and no measurement; the least that must move: {'; or '.join(models)}."
+        )
+    if any(one.work.most_traffic is None for one in roofline.placed):
+        notes.append(
+            "Where activations are not counted, as no record tells their bytes, more is moved and the intensity is "
+            "lower than shown."
+        )
+    if any(one.work.passed for one in roofline.placed):
+        notes.append(
+            "Of two figures, one holds where a cache keeps all activations of inference, the other where it keeps none."
+        )
+    if any(one.is_cached for one in roofline.placed):
+        notes.append("Traffic above the memory's ceiling is that of data which stay in a cache.")
+    return notes
+
+
+def _chart(roofline: Roofline) -> Chart:
+    drawn = roofline.placed[:MOST_POINTS]
+    plane = Plane(roofline, drawn)
+    kinds = [bound for bound in _KINDS if any(one.bound is bound for one in drawn)]
+    names = [_KINDS[bound][0] for bound in kinds]
+    values: list[Spec] = [
+        {"intensity": one.work.intensity, "rate": one.work.rate, "bound": _KINDS[one.bound][0]} for one in drawn
+    ]
+    x: Spec = {
+        "field": "intensity",
+        "type": "quantitative",
+        "scale": {"type": "log", "domain": list(plane.x), "nice": False},
+        "axis": {
+            "title": "arithmetic intensity, FLOP/byte",
+            "grid": False,
+            "values": _powers(*plane.x),
+            "format": ",~g",
+        },
+    }
+    y: Spec = {
+        "field": "rate",
+        "type": "quantitative",
+        "scale": {"type": "log", "domain": list(plane.y), "nice": False},
+        "axis": {"title": "reached, FLOP/s", "values": _powers(*plane.y), "format": "~s"},
+    }
+    colour = coloured(names, [_KINDS[bound][1] for bound in kinds], field="bound")
+    shape: Spec = {
+        "field": "bound",
+        "type": "nominal",
+        "sort": None,
+        "scale": {"domain": names, "range": [_KINDS[bound][2] for bound in kinds]},
+    }
+    if colour.get("legend"):
+        colour = colour | {"legend": {key: value for key, value in colour["legend"].items() if key != "symbolType"}}
+        shape["legend"] = colour["legend"]
+    title = "Under the roofline"
+    layers: list[Spec] = [
+        *_roofs(roofline, plane, x, y),
+        {
+            "data": {"values": values},
+            "mark": {"type": "point", "filled": True, "size": 85, "opacity": 0.9},
+            "encoding": {"x": x, "y": y, "color": colour, "shape": shape},
+        },
+    ]
+    if len(drawn) > 1:
+        layers += [
+            {
+                "data": {"values": [place]},
+                "mark": {"type": "text", "fontSize": 11, "color": INK, "dx": place["dx"], "dy": place["dy"]},
+                "encoding": {"x": x, "y": y, "text": {"field": "text", "type": "nominal"}},
+            }
+            for place in plane.numbers(drawn[:MOST_NUMBERED])
+        ]
+    told = _device(roofline.device) + (
+        "; shape and colour: what bounds it; numbers: cases in their order" * (len(drawn) > 1)
+    )
+    notes = [f"{MOST_POINTS} of {len(roofline.placed):,} cases are drawn."] if len(drawn) < len(roofline.placed) else []
+    return Chart(
+        spec=framed(title, told, {"width": WIDTH, "height": HEIGHT, "layer": layers}),
+        title=f"{title} of {_device(roofline.device)}",
+        description="; ".join(
+            f"{one_line(one.row.label)}: {_number(one.work.intensity)} FLOP/byte, "
+            f"{show_value(one.work.rate, one.work.unit)}, {verdict(one)}"
+            for one in drawn[:MOST_NUMBERED]
+        ),
+        notes=tuple(notes),
+    )
+
+
+def _roofs(roofline: Roofline, plane: Plane, x: Spec, y: Spec) -> list[Spec]:
+    """The slope of the memory and the flat ceilings of the precisions, each with its name."""
+    bandwidth = roofline.memory.value
+    top = roofline.compute[0].value
+    first = max(plane.x[0], plane.y[0] / bandwidth)
+    lines: list[Spec] = [{"intensity": at, "rate": bandwidth * at, "roof": "memory"} for at in (first, top / bandwidth)]
+    for roof in roofline.compute:
+        ridge = max(plane.x[0], roof.value / bandwidth)
+        lines += [{"intensity": at, "rate": roof.value, "roof": roof.name} for at in (ridge, plane.x[1])]
+    mark: Spec = {"type": "text", "fontSize": 12, "color": MUTED, "baseline": "bottom"}
+    named = [
+        {
+            "data": {"values": [{"intensity": plane.x[1], "rate": rate, "text": text}]},
+            "mark": mark | {"align": "right", "dy": -5},
+            "encoding": {"x": x, "y": y, "text": {"field": "text", "type": "nominal"}},
+        }
+        for rate, text in _flat_names(roofline.compute, plane)
+    ]
+    at, angle = plane.on_the_slope(bandwidth, top, 7 * len(named_roof(roofline.memory)))
+    named.append(
+        {
+            "data": {"values": [{"intensity": at, "rate": bandwidth * at, "text": named_roof(roofline.memory)}]},
+            "mark": mark | {"align": "center", "dy": -6, "angle": angle},
+            "encoding": {"x": x, "y": y, "text": {"field": "text", "type": "nominal"}},
+        }
+    )
+    return [
+        {
+            "data": {"values": lines},
+            "mark": {"type": "line", "strokeWidth": 1.5, "color": MUTED, "clip": True},
+            "encoding": {"x": x, "y": y, "detail": {"field": "roof"}, "order": {"field": "intensity"}},
+        },
+        *named,
+    ]
+
+
+def _flat_names(roofs: Sequence[Roof], plane: Plane) -> list[tuple[float, str]]:
+    """The names of the flat ceilings; those that lie close share a place above the highest of them."""
+    found: list[tuple[float, str]] = []
+    for roof in roofs:
+        if found and plane.down(roof.value) - plane.down(found[-1][0]) < 18:
+            found[-1] = (found[-1][0], f"{found[-1][1]}, {named_roof(roof)}")
+        else:
+            found.append((roof.value, named_roof(roof)))
+    return found
+
+
+def _powers(low: float, high: float) -> list[float]:
+    first, last = math.ceil(math.log10(low)), math.floor(math.log10(high))
+    if last - first >= 2:
+        return [10.0**power for power in range(first, last + 1)]
+    steps = [digit * 10.0**power for power in range(first - 1, last + 2) for digit in (1, 2, 5)]
+    return [step for step in steps if low <= step <= high]
+
+
+def _ceiling(roof: Roof) -> str:
+    details = [roof.name] if roof.unit != "B/s" else []
+    details += ["datasheet"] if roof.source == "datasheet" else []
+    return show_value(roof.value, roof.unit) + (f" ({', '.join(details)})" if details else "")
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else show_count(value)
+
+
+def _device(device: str) -> str:
+    return "the CPU" if device == "cpu" else one_line(device)

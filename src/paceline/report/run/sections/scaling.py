@@ -1,0 +1,258 @@
+"""Scaling over ranks: which part of its speed each rank keeps, beside the ideal, and what the lost time went to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from paceline.analysis.scaling import BUBBLE, COMMUNICATION, REDUCTION, REST, SLOWER, Scaled, Series, layout_of
+from paceline.core.quantity import show_count
+from paceline.report.charts import ACCENT, INK, LINES, MUTED, Chart, Spec, coloured, framed
+from paceline.report.numbers import axis_scale, share, show_value
+from paceline.report.run.insight import Part
+from paceline.report.run.sweeps import SweepTable
+from paceline.report.text import heading, humanize, one_line, told_apart
+
+WIDTH, HEIGHT = 400, 210
+BARS = 200
+MOST_SERIES = 8
+_COLOURS = {
+    COMMUNICATION: LINES[1],
+    BUBBLE: LINES[3],
+    SLOWER: LINES[4],
+    REDUCTION: LINES[5],
+    REST: MUTED,
+}
+_TODO = {
+    COMMUNICATION: "hide more of the communication: larger batches for each rank, fewer and larger messages, a layout "
+    "whose tensor-parallel ranks share the fastest links",
+    BUBBLE: "fill the pipeline: more micro-batches in a step, or a schedule with a smaller bubble",
+    SLOWER: "find the slow rank in the case's figures by rank, and what holds it up (paceline doctor on its host)",
+    REDUCTION: "the gradients travel too slowly to be hidden: larger batches for each rank; 'paceline run collective' "
+    "shows what the links carry",
+    REST: "run the cases with --phases, or --profile, to see what the rest is",
+}
+
+
+def scaling_parts(found: list[Series]) -> list[Part]:
+    """A part for each series, the first few of them."""
+    parts = [_part(series) for series in found[:MOST_SERIES]]
+    if len(found) > MOST_SERIES:
+        note = f"{len(found) - MOST_SERIES} more series of this kind are left out."
+        parts[-1] = replace(parts[-1], notes=(*parts[-1].notes, note))
+    return parts
+
+
+def _part(series: Series) -> Part:
+    largest = max(series.largest.losses, key=lambda loss: loss.seconds, default=None)
+    return Part(
+        sentence=_sentence(series),
+        chart=_chart(series),
+        table=_table(series),
+        todo=(_TODO[largest.name],) if largest and _is_much(series.largest, largest.seconds) else (),
+        notes=tuple(_notes(series)),
+        lines=tuple(f"{_named(one)}: {_kept(one)}{_went(one)}" for one in series.points[1:]),
+        source=_doubts(series),
+    )
+
+
+def _doubts(series: Series) -> str:
+    """Why the parts may be wrong: more than the ideal, for one, is a base that was held up."""
+    kinds = dict.fromkeys(doubt.kind for one in series.points for doubt in one.row.doubts)
+    return f"The cases have doubts: {', '.join(one_line(kind) for kind in kinds)}." if kinds else ""
+
+
+def _is_much(one: Scaled, seconds: float) -> bool:
+    return one.seconds is not None and seconds > 0.03 * one.seconds
+
+
+def _sentence(series: Series) -> str:
+    base, last = series.base, series.largest
+    if series.rule == "bandwidth":
+        return f"From {base.ranks} to {last.ranks} ranks {_label(series)} keeps {_kept(last)} of its bus bandwidth."
+    kept = f"{_kept(last)} of its speed{'' if series.shares_cores else ' per rank'}"
+    mesh = f" as {last.mesh}" if last.mesh else ""
+    return f"From {_counted(base)} to {last.ranks}{mesh}, {_label(series)} keeps {kept} ({_rule(series)}){_went(last)}."
+
+
+def _rule(series: Series) -> str:
+    batch = show_count(series.batch or 0.0)
+    if series.rule == "weak":
+        return f"weak scaling: a batch of {batch} for each rank"
+    return f"strong scaling: a batch of {batch} for all ranks together"
+
+
+def _went(one: Scaled) -> str:
+    """What the time was lost to, each as a part of the step."""
+    if not one.losses or not one.seconds or not _is_much(one, one.lost):
+        return ""
+    told = [f"{share(loss.seconds / one.seconds)} {loss.name}" for loss in one.losses if _is_much(one, loss.seconds)]
+    return f"; lost of its step: {', '.join(told)}" if told else ""
+
+
+def _label(series: Series) -> str:
+    layout = layout_of(series.base.row)
+    if layout is not None:
+        word = f"{layout.model}/nl{layout.layers}_{layout.precision}"
+        return one_line(f"{series.base.row.case.benchmark} {word}{' with checkpointing' * layout.checkpointing}")
+    labels = [one_line(one.row.label) for one in series.points]
+    shared, _ = told_apart(labels)
+    return shared or labels[0]
+
+
+def _counted(one: Scaled) -> str:
+    return "1 rank" if one.ranks == 1 else f"{one.ranks} ranks"
+
+
+def _named(one: Scaled) -> str:
+    return _counted(one) + (f", {one.mesh}" if one.mesh else "")
+
+
+def _kept(one: Scaled) -> str:
+    spread = max(one.high - one.efficiency, one.efficiency - one.low)
+    return f"{share(one.efficiency)}" + (f" ± {100 * spread:.1f}" if spread >= 0.0005 else "")
+
+
+def _notes(series: Series) -> list[str]:
+    notes = []
+    if series.shares_cores:
+        cores = show_count(series.base.devices)
+        notes.append(f"All ranks share the same {cores} cores, so that the ideal is the speed of one rank alone.")
+    elif series.rule != "bandwidth":
+        notes.append(
+            f"Efficiency is the speed per {'core' if series.base.row.case.target == 'cpu' else 'rank'} as a part of "
+            f"that with {_counted(series.base)}; its interval holds the doubt of both."
+        )
+    names = {loss.name for one in series.points for loss in one.losses}
+    if {COMMUNICATION, SLOWER} & names:
+        notes.append(
+            "Exposed communication is the time in which data travels and nothing is computed, of the rank that waits "
+            "least; what others wait beyond it is for slower ranks."
+        )
+    return notes
+
+
+def _table(series: Series) -> SweepTable:
+    first = series.base.row.headline
+    unit = first.unit if first else ""
+    has_mesh = any(one.mesh for one in series.points)
+    names = list(dict.fromkeys(loss.name for one in series.points for loss in one.losses))
+    value = heading(humanize(first.name)) if first else "Value"
+    step = ["Step"] if series.base.seconds else []
+    mesh = ["Mesh"] if has_mesh else []
+    headers = ("Ranks", *mesh, value, "Efficiency", *step, *(heading(name) for name in names))
+    lines = []
+    for one in series.points:
+        told = {loss.name: loss.seconds for loss in one.losses}
+        lines.append((
+            str(one.ranks), *([one.mesh] if has_mesh else []), show_value(one.value, unit), _kept(one),
+            *([show_value(one.seconds, "s") if one.seconds else "–"] if series.base.seconds else []),
+            *(show_value(told[name], "s") if name in told else "–" for name in names),
+        ))  # fmt: skip
+    return SweepTable("Efficiency over ranks", headers, 2 if has_mesh else 1, tuple(lines))
+
+
+def _chart(series: Series) -> Chart:
+    panels = [_efficiency(series)]
+    if any(one.losses for one in series.points):
+        panels.append(_losses(series))
+    title = "Bus bandwidth kept over ranks" if series.rule == "bandwidth" else "Speed kept over ranks"
+    spec: Spec = {"hconcat": panels, "spacing": 46, "resolve": {"legend": {"color": "independent"}}}
+    return Chart(
+        spec=framed(title, _label(series), spec),
+        title=f"{title}: {_label(series)}",
+        description="; ".join(f"{_named(one)}: {_kept(one)}{_went(one)}" for one in series.points),
+    )
+
+
+def _efficiency(series: Series) -> Spec:
+    best = {(one.ranks, one.mesh) for one in series.best}
+    values: list[Spec] = [
+        {
+            "ranks": one.ranks,
+            "kept": 100 * one.efficiency,
+            "low": 100 * one.low,
+            "high": 100 * one.high,
+            "text": share(one.efficiency),
+            "best": (one.ranks, one.mesh) in best,
+        }
+        for one in series.points
+    ]
+    ranks = sorted({one.ranks for one in series.points})
+    top = max(105.0, *(1.04 * value["high"] for value in values))
+    x: Spec = {
+        "field": "ranks",
+        "type": "quantitative",
+        "scale": {"type": "log", "base": 2, "domain": [ranks[0] / 1.15, ranks[-1] * 1.15], "nice": False},
+        "axis": {"title": "ranks", "values": ranks, "grid": False, "format": "d"},
+    }
+    y: Spec = {
+        "field": "kept",
+        "type": "quantitative",
+        "scale": {"domain": [0, top], "nice": False},
+        "axis": {"title": "efficiency, %", "tickCount": 5},
+    }
+    ideal: list[Spec] = [{"kept": 100}]
+    line: Spec = {"type": "line", "strokeWidth": 2, "color": ACCENT}
+    return {
+        "width": WIDTH,
+        "height": HEIGHT,
+        "data": {"values": values},
+        "layer": [
+            {
+                "data": {"values": ideal},
+                "mark": {"type": "rule", "color": MUTED, "strokeDash": [5, 4]},
+                "encoding": {"y": y},
+            },
+            {
+                "data": {"values": ideal},
+                "mark": {"type": "text", "color": MUTED, "fontSize": 12, "align": "left", "baseline": "bottom",
+                         "dx": 4, "dy": -3},
+                "encoding": {"y": y, "x": {"value": 0}, "text": {"value": "ideal"}},
+            },
+            {"transform": [{"filter": "datum.best"}], "mark": line, "encoding": {"x": x, "y": y}},
+            {
+                "mark": {"type": "rule", "color": ACCENT, "strokeWidth": 2},
+                "encoding": {"x": x, "y": y | {"field": "low"}, "y2": {"field": "high"}},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "size": 60, "opacity": 1, "color": ACCENT},
+                "encoding": {"x": x, "y": y},
+            },
+            {
+                "transform": [{"filter": "datum.best"}],
+                "mark": {"type": "text", "color": INK, "fontSize": 12, "baseline": "top", "dy": 11},
+                "encoding": {"x": x, "y": y, "text": {"field": "text", "type": "nominal"}},
+            },
+        ],
+    }  # fmt: skip
+
+
+def _losses(series: Series) -> Spec:
+    """Where a step's lost time went, beside the time that an ideal step takes."""
+    told = [one for one in series.best if one.seconds]
+    scale, unit = axis_scale("s", max(one.lost for one in told))
+    names = [name for name in _COLOURS if any(loss.name == name for one in told for loss in one.losses)]
+    values: list[Spec] = [
+        {"ranks": str(one.ranks), "name": loss.name, "place": names.index(loss.name), "value": loss.seconds / scale}
+        for one in told
+        for loss in one.losses
+    ]
+    colour = coloured(names, [_COLOURS[name] for name in names], field="name")
+    if colour.get("legend"):
+        colour = colour | {"legend": colour["legend"] | {"columns": 1}}
+    order = [str(one.ranks) for one in told]
+    alone = f", {names[0]}" if len(names) == 1 else ""
+    return {
+        "width": BARS,
+        "height": HEIGHT,
+        "data": {"values": values},
+        "mark": {"type": "bar", "width": {"band": 0.6}},
+        "encoding": {
+            "x": {"field": "ranks", "type": "ordinal", "scale": {"domain": order},
+                  "axis": {"title": "ranks", "labelAngle": 0, "ticks": False, "labelPadding": 6}},
+            "y": {"field": "value", "type": "quantitative", "stack": "zero",
+                  "axis": {"title": f"lost of a step{alone}, {unit}", "tickCount": 5}},
+            "order": {"field": "place"},
+            "color": colour,
+        },
+    }  # fmt: skip

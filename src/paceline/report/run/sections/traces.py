@@ -1,0 +1,196 @@
+"""Where the time of traced steps went: a sentence and a bar for each case, and its top kernels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from paceline.analysis.traces import Traced, advice
+from paceline.core.quantity import show_count, show_size
+from paceline.core.time_spent import IDLE, ORDER, TOP, KernelTime, TimeSpent
+from paceline.report.charts import (
+    ACCENT,
+    LINES,
+    MUTED,
+    Chart,
+    Spec,
+    coloured,
+    framed,
+    names_axis,
+    words_beside,
+)
+from paceline.report.numbers import percent, show_value
+from paceline.report.numbers import share as share_of
+from paceline.report.run.insight import Part
+from paceline.report.run.sweeps import SweepTable
+from paceline.report.text import one_line, told_apart
+
+WIDTH = 380
+NAMES = 90  # characters of a kernel's name
+FEW = 6  # kernels of each case where there are several cases
+NAMED = 0.1  # share from which on a second group is named, too
+LEAST = 0.005  # smaller shares are not told
+HOW_TO_OPEN = (
+    "Open a trace in ui.perfetto.dev, which reads it in the browser and sends it nowhere, or in chrome://tracing"
+)
+COUNTED = "Every moment of a step counts once, and communication only where nothing hides it."
+
+_KINDS = (*ORDER, IDLE)
+_COLOURS = dict(zip(_KINDS, (ACCENT, LINES[5], LINES[1], LINES[7], MUTED), strict=True))
+
+
+def trace_parts(found: Sequence[Traced]) -> list[Part]:
+    """One part for each traced case; before several of them, one that shows them side by side."""
+    told = [one for one in found if one.spent is not None]
+    if len(told) < 2:
+        return [_part(one, _chart(told), most=TOP, notes=(f"{HOW_TO_OPEN}. {COUNTED}",)) for one in found]
+    together = Part(sentence=_compared(told), chart=_chart(told), notes=(f"{COUNTED} {HOW_TO_OPEN}.",))
+    return [together, *(_part(one, None, most=FEW) for one in found)]
+
+
+def _part(one: Traced, chart: Chart | None, *, most: int, notes: tuple[str, ...] = ()) -> Part:
+    label = one_line(one.row.label)
+    if one.spent is None:
+        return Part(
+            sentence=f"{label} was to be traced, but was not: {one_line(one.missing)}.",
+            notes=(f"{_where(one)}.",) if one.file else (),
+            lines=("The measurement stands.", one_line(one.file)) if one.file else (),
+        )
+    return Part(
+        sentence=f"{label}: {sentence(one.spent)}",
+        chart=chart,
+        table=_table(one.spent, most),
+        todo=advice(one),
+        notes=(*_notes(one), *notes),
+        lines=(_top(one.spent), one_line(one.file) or _where(one)),  # a path alone fits into a line
+    )
+
+
+def sentence(spent: TimeSpent) -> str:
+    """What the step is made of, the most first; and what it waits for."""
+    groups = [(name, share) for name, share in spent.groups.items() if name != "communication"]
+    named = [f"{share_of(share)} {name}" for name, share in groups[1:2] if share >= NAMED]
+    exposed = spent.shares.get("communication", 0.0)
+    parts = []
+    if groups:
+        name, share = groups[0]
+        parts.append(", ".join([f"{share_of(share)} of the step is {name}", *named]))
+    if exposed + spent.hidden_communication >= LEAST:
+        hidden = f", and {share_of(spent.hidden_communication)} is hidden behind work"
+        parts.append(
+            f"{share_of(exposed)} waits for communication" + (hidden if spent.hidden_communication >= LEAST else "")
+        )
+    idle = spent.shares.get(IDLE, 0.0)
+    if idle < LEAST:
+        waits = "the device never waits" if spent.on_device else "operators run all the time"
+    else:
+        waits = f"{'the device idles' if spent.on_device else 'no operator runs for'} {share_of(idle)}"
+    parts.insert(0 if groups and idle > groups[0][1] else len(parts), waits)
+    return "; ".join(parts) + "."
+
+
+def _compared(told: Sequence[Traced]) -> str:
+    def idles(one: Traced) -> float:
+        return one.spent.shares.get(IDLE, 0.0) if one.spent else 0.0
+
+    most = max(told, key=idles)
+    return f"Of {len(told)} traced cases, {one_line(most.row.label)} idles most: {share_of(idles(most))} of its step."
+
+
+def _top(spent: TimeSpent) -> str:
+    shown = [f"{short_name(one.name.removeprefix('aten::'), 36)} {share_of(one.share)}" for one in spent.kernels[:2]]
+    return f"{'Kernels' if spent.on_device else 'Operators'}: {', '.join(shown)}"
+
+
+def _where(one: Traced) -> str:
+    if not one.file:
+        return f"No trace is kept: {one_line(one.no_file) or 'there is no file'}"
+    size = f" ({show_size(one.size)})" if one.size is not None else ""
+    return f"Trace: {one_line(one.file)}{size}"
+
+
+def _notes(one: Traced) -> list[str]:
+    assert one.spent is not None
+    spent = one.spent
+    what, within = ("kernels", "") if spent.on_device else ("operators", ", each without those within it")
+    steps = "1 step" if spent.steps == 1 else f"{spent.steps} steps"
+    notes = [
+        f"{_where(one)}. Told by {spent.kernel_names} {what}{within}, in {steps} of "
+        f"{show_value(spent.step_seconds, 's')} after the measured ones.",
+    ]
+    if one.is_slowed and one.slowdown is not None:
+        notes.append(
+            f"Traced steps took {one.slowdown:.1f} times as long as the measured ones, by tracing or by other load: "
+            f"short {what} and the time between them may be shown too large."
+        )
+    return notes
+
+
+def _table(spent: TimeSpent, most: int) -> SweepTable:
+    what = "Kernel" if spent.on_device else "Operator"
+    shown = spent.kernels[:most]
+    return SweepTable(
+        title=f"Top {what.lower()}s",
+        headers=(what, "Does", "Bound by", "Calls a step", "Time a step", "Share"),
+        named=3,
+        lines=tuple(_line(one) for one in shown),
+    )
+
+
+def _line(one: KernelTime) -> tuple[str, ...]:
+    seconds, share = show_value(one.seconds, "s"), percent(one.share)
+    return short_name(one.name, NAMES), one.group, one.kind, show_count(one.calls), seconds, share
+
+
+def short_name(name: str, limit: int) -> str:
+    """A kernel's name without what templates add to it, as far as that is needed."""
+    short = re.sub(r"^## Call CompiledFxGraph (\w{6})\w* ##$", r"compiled graph \1", one_line(name)).removeprefix(
+        "void "
+    )
+    while len(short) > limit and (without := re.sub(r"<[^<>]*>|\([^()]*\)", "", short)) != short:
+        short = without
+    return short if len(short) <= limit else short[: limit - 1] + "…"
+
+
+def _chart(told: Sequence[Traced]) -> Chart | None:
+    spents = [one.spent for one in told if one.spent is not None]
+    if not spents:
+        return None
+    shared, names = told_apart([one_line(one.row.label) for one in told])
+    kinds = [kind for kind in _KINDS if any(spent.shares.get(kind, 0.0) >= LEAST for spent in spents)]
+    values: list[Spec] = [
+        {"case": name, "kind": kind, "place": place, "share": 100 * spent.shares.get(kind, 0.0)}
+        for name, spent in zip(names, spents, strict=True)
+        for place, kind in enumerate(kinds)
+    ]
+    texts = [
+        ", ".join(f"{kind} {share_of(spent.shares[kind])}" for kind in _KINDS if spent.shares.get(kind, 0.0) >= LEAST)
+        for spent in spents
+    ]
+    ends = [{"case": name, "end": 100.0, "text": text} for name, text in zip(names, texts, strict=True)]
+    y = names_axis()
+    if len(told) == 1:
+        y["axis"] = None
+    x: Spec = {"type": "quantitative", "scale": {"domain": [0, 100], "nice": False}, "axis": None}
+    title = "Where the time of a step goes"
+    return Chart(
+        spec=framed(title, "; ".join(word for word in (shared, "% of the step") if word), {
+            "width": WIDTH,
+            "height": {"step": 28},
+            "layer": [
+                {
+                    "data": {"values": values},
+                    "mark": {"type": "bar", "height": 16},
+                    "encoding": {
+                        "y": y,
+                        "x": {"field": "share", "stack": "zero", **x},
+                        "order": {"field": "place"},
+                        "color": coloured(kinds, [_COLOURS[kind] for kind in kinds], field="kind"),
+                    },
+                },
+                {"data": {"values": ends}} | words_beside(y, {"field": "end", **x}),
+            ],
+        }),
+        title=f"{title}: {shared or names[0]}",
+        description="; ".join(f"{name}: {text}" for name, text in zip(names, texts, strict=True)),
+    )  # fmt: skip

@@ -1,0 +1,138 @@
+"""Tables of sweeps: a row for each point, or a matrix where the points are pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from paceline.analysis import serving
+from paceline.analysis.figures import Figure, Point, Sweep
+from paceline.analysis.summary import Row
+from paceline.core.category import Category
+from paceline.core.metric import Better, Metric
+from paceline.report.numbers import half_width, show_coordinate, show_value
+from paceline.report.text import heading, humanize, one_line, told_apart
+
+
+@dataclass(frozen=True)
+class SweepTable:
+    """Every point of one sweep as text, under headers."""
+
+    title: str
+    headers: tuple[str, ...]
+    named: int  # how many columns on the left say which point it is
+    lines: tuple[tuple[str, ...], ...]
+
+
+def sweep_tables(row: Row) -> list[SweepTable]:
+    """The tables of one case: one for each of its sweeps, of pairs only what leads; served cases share theirs."""
+    found = []
+    for sweep in row.sweeps if row.case.category != Category.SERVING else ():
+        leading = leading_metric(row, sweep)
+        if not sweep.is_matrix:
+            found.append(_list(sweep, leading))
+        elif leading is not None:
+            found.append(_matrix(sweep, leading))
+    return found
+
+
+def all_tables(row: Row) -> list[SweepTable]:
+    """Everything that was measured at points: of pairs, a matrix for each metric."""
+    return [
+        table
+        for sweep in row.sweeps
+        for table in (
+            [_matrix(sweep, metric) for metric in sweep.metrics]
+            if sweep.is_matrix
+            else [_list(sweep, leading_metric(row, sweep))]
+        )
+    ]
+
+
+def stage_table(rows: Sequence[Row]) -> SweepTable | None:
+    """Where the time of a request went: a line for each served case."""
+    return _side_by_side("Where the time of a request goes, on average", rows, serving.stages, lambda _: True)
+
+
+def cold_start_table(rows: Sequence[Row]) -> SweepTable | None:
+    """How long each server took to start: a line for each served case."""
+    most = max((len(serving.cold_start(row)) for row in rows), default=0)  # answers may not become steady in time
+    return _side_by_side("Cold start", rows, serving.cold_start, lambda parts: len(parts) == most)
+
+
+def _side_by_side(
+    title: str,
+    rows: Sequence[Row],
+    parts: Callable[[Row], Mapping[str, Figure]],
+    is_whole: Callable[[Mapping[str, Figure]], bool],
+) -> SweepTable | None:
+    told = [(row, found) for row in rows if row.case.category == Category.SERVING and (found := parts(row))]
+    if not told:
+        return None
+    names = list(dict.fromkeys(name for _, found in told for name in found))
+    headers = ("Case", *(one_line(heading(name)) for name in names), "Together")
+    _, labels = told_apart([one_line(row.label) for row, _ in told])
+    lines = []
+    for label, (_, found) in zip(labels, told, strict=True):
+        times = [show_value(found[name].value, "s") if name in found else "" for name in names]
+        whole = sum(figure.value for figure in found.values())
+        lines.append((label, *times, show_value(whole, "s") if is_whole(found) else ""))
+    return SweepTable(title, headers, 1, tuple(lines))
+
+
+def leading_metric(row: Row, sweep: Sweep) -> Metric | None:
+    """The metric that a sweep is about: the headline's, or else the first rate, or the first that has a direction."""
+    name = row.headline.name if row.headline else ""
+    directed = [metric for metric in sweep.metrics if metric.better is not Better.NEITHER]
+    rates = [metric for metric in directed if metric.unit.endswith("/s")]
+    own = [metric for metric in directed if metric.name == name]
+    return next(iter((*own, *rates, *directed)), None)
+
+
+def _list(sweep: Sweep, leading: Metric | None) -> SweepTable:
+    # A rate follows the time that it was computed from, and its interval stands beside it.
+    metrics = sorted(sweep.metrics, key=lambda metric: metric.unit != "s")
+    axes = tuple(one_line(heading(humanize(axis))) for axis in sweep.axes)
+    headers = [*axes]
+    for metric in metrics:
+        headers += [one_line(heading(humanize(metric.name)))] + (["±"] if metric == leading else [])
+    lines = []
+    for point in sweep.points:
+        cells = [one_line(show_coordinate(axis, point.at[axis])) for axis in sweep.axes]
+        for metric in metrics:
+            figure = point.figure(metric.name)
+            cells.append(show_value(figure.value, figure.unit) if figure else "")
+            cells += [_half_width(figure)] if metric == leading else []
+        lines.append(tuple(cells))
+    title = f"Over {humanize(' and '.join(sweep.axes))}: {_count(sweep)}"
+    return SweepTable(one_line(title), tuple(headers), len(axes), tuple(lines))
+
+
+def _matrix(sweep: Sweep, metric: Metric) -> SweepTable:
+    sources = list(dict.fromkeys(point.at["from"] for point in sweep.points))
+    targets = sorted(dict.fromkeys(point.at["to"] for point in sweep.points), key=_place)
+    points = {(point.at["from"], point.at["to"]): point for point in sweep.points}
+    lines = tuple(
+        (one_line(f"from {source}"), *(_cell(points.get((source, target)), metric) for target in targets))
+        for source in sorted(sources, key=_place)
+    )
+    title = f"{heading(humanize(metric.name))} from one to another: {_count(sweep)}"
+    return SweepTable(one_line(title), ("", *(one_line(f"to {target}") for target in targets)), 1, lines)
+
+
+def _cell(point: Point | None, metric: Metric) -> str:
+    figure = point.figure(metric.name) if point else None
+    return show_value(figure.value, figure.unit) if figure else ""
+
+
+def _place(value: float | str) -> tuple[bool, float, str]:
+    """Numbers in their order, then names in theirs."""
+    return (True, 0.0, value) if isinstance(value, str) else (False, float(value), "")
+
+
+def _half_width(figure: Figure | None) -> str:
+    return half_width(figure.relative).removeprefix("± ") if figure else ""
+
+
+def _count(sweep: Sweep) -> str:
+    return f"{len(sweep.points)} {'point' if len(sweep.points) == 1 else 'points'}"

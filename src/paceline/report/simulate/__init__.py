@@ -1,0 +1,1 @@
+"""The answer to: how scheduling policies compare."""

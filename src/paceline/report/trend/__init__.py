@@ -1,0 +1,1 @@
+"""The answer to: since when a metric is different."""

@@ -1,0 +1,272 @@
+"""The history of a metric as a page for people, and as JSON and CSV for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.analysis.trend import FEWEST, History, Point, Series, Shift
+from paceline.report.charts import Chart, stacked
+from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
+from paceline.report.export.csv import harmless
+from paceline.report.numbers import half_width, show_value
+from paceline.report.text import humanize, one_line, when
+from paceline.report.trend.charts import chart_of
+from paceline.report.trend.words import (
+    BARS,
+    PLAIN_BARS,
+    about,
+    answer,
+    block_answer,
+    commit_of,
+    lines_of,
+    name_of,
+    noise_of,
+    sparkline,
+    state_of,
+    title_of,
+)
+
+DRAWN = 24  # series at most; more charts than that nobody looks at
+AROUND = 3  # runs on either side of a change that a page lists
+COLUMNS = (
+    "metric", "unit", "case", "key", "benchmark", "target", "at", "machine", "place", "run", "started_at", "value",
+    "low", "high", "confidence", "level", "segment", "change", "outlier", "commit", "dirty", "environment", "doubts",
+)  # fmt: skip
+
+
+def text_document(history: History, *, ascii_only: bool = False) -> Document:
+    """For a terminal: the table of all series with a line of text for each, then what changed."""
+    bars = PLAIN_BARS if ascii_only else BARS
+    changed = [series for series in history.series if series.shifts]
+    blocks = [_all_series(history, bars)]
+    blocks += [Block(block_answer(series), about(series), tuple(_what_changed(series))) for series in changed]
+    return Document(title=_title(history), blocks=(*blocks, _basis(history)), answer=answer(history))
+
+
+def document(history: History) -> Document:
+    """For a browser: the sentence, the charts of what changed, the table, the charts of what did not, the doubt."""
+    changed = [series for series in history.series if series.shifts][:DRAWN]
+    steady = [series for series in history.series if not series.shifts][: DRAWN - len(changed)]
+    blocks = [
+        Block(
+            block_answer(series),
+            about(series),
+            (Section(items=(chart_of(series),)), *_what_changed(series), _runs_around(series)),
+        )
+        for series in changed
+    ]
+    blocks.append(_all_series(history, ""))
+    blocks += [Block(block_answer(series), about(series), (Section(items=(chart_of(series),)),)) for series in steady]
+    return Document(title=_title(history), blocks=(*blocks, _basis(history)), answer=answer(history))
+
+
+def picture(history: History) -> Chart:
+    """All charts as one, what got worse first."""
+    ordered = sorted(history.series, key=lambda series: (not series.is_worse, not series.shifts))
+    return stacked([chart_of(series) for series in ordered[:DRAWN]])
+
+
+def to_json(history: History) -> str:
+    """Everything, for programs."""
+    made = {
+        "metric": history.metric,
+        "runs": history.runs,
+        "seen_once": history.seen_once,
+        "worse": len(history.worse),
+        "series": [_series(series) for series in history.series],
+    }
+    return json.dumps(made, indent=2, default=str) + "\n"
+
+
+def to_csv(history: History) -> str:
+    """One row for each run of each series."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    for series in history.series:
+        begun = {shift.change.at: shift for shift in series.shifts}
+        segment = 0
+        for place, point in enumerate(series.points):
+            segment += place in begun
+            change = begun[place].verdict if place in begun else ""
+            row = _about_series(series) | _point(series, place, point) | {"segment": segment, "change": change}
+            row |= {"place": place + 1, "doubts": ";".join(point.doubts)}
+            row["at"] = ";".join(f"{key}={value}" for key, value in series.at.items())
+            writer.writerow({key: harmless(row.get(key, "")) for key in COLUMNS})
+    return file.getvalue()
+
+
+def _title(history: History) -> str:
+    return f"{humanize(history.metric)} over {history.runs} runs"
+
+
+def _all_series(history: History, bars: str) -> Block:
+    """A table for each machine; `bars` are the signs of a line of text, if there is to be one."""
+    several = len(history.machines) > 1
+    tables = [
+        Section(
+            title=one_line(machine) if several else "",
+            items=(Table(_columns([series for series in history.series if series.machine == machine], bars)),),
+        )
+        for machine in history.machines
+    ]
+    count = len(history.series)
+    told = f"{count} series" if count > 1 else "One series"
+    apart = "Each machine has series of its own: values of different ones are no history"
+    return Block(
+        f"{told} of {humanize(history.metric)}", apart if several else one_line(history.machines[0]), tuple(tables)
+    )
+
+
+def _columns(series: Sequence[Series], bars: str) -> tuple[Column, ...]:
+    columns = [
+        Column.of("Case", tuple(name_of(one) for one in series), numeric=False),
+        Column.of("Runs", tuple(str(len(one.points)) for one in series)),
+        Column.of("Noise", tuple(noise_of(one) for one in series), widest=True),
+        Column.of("Now", tuple(show_value(one.value, one.metric.unit) for one in series), leads=True),
+        Column.of("State", tuple(state_of(one) for one in series), numeric=False),
+    ]
+    if bars:
+        columns.insert(2, Column.of("Oldest to newest", tuple(sparkline(one, bars) for one in series), numeric=False))
+    return tuple(columns)
+
+
+def _what_changed(series: Series) -> list[Section]:
+    """The changes, the latest first."""
+    return [
+        Section(title_of(series, shift), (Lines(tuple(lines_of(series, shift))),)) for shift in reversed(series.shifts)
+    ]
+
+
+def _runs_around(series: Series) -> Section:
+    places = sorted({place for shift in series.shifts
+                     for place in range(shift.change.at - AROUND, shift.change.at + AROUND)
+                     if 0 <= place < len(series.points)})  # fmt: skip
+    points = [series.points[place] for place in places]
+    unit = series.metric.unit
+    columns = (
+        Column.of("Run", tuple(point.run_id for point in points), numeric=False),
+        Column.of("Started", tuple(when(point.started_at) for point in points), numeric=False),
+        Column.of("Value", tuple(show_value(point.value, unit) for point in points), leads=True),
+        Column.of("±", tuple(_relative(point) for point in points)),
+        Column.of("Level", tuple(show_value(series.levels[place], unit) for place in places)),
+        Column.of("Commit", tuple(commit_of(point) for point in points), numeric=False),
+        Column.of("Environment", tuple(point.fingerprint for point in points), numeric=False),
+        Column.of("Doubts", tuple(", ".join(point.doubts) for point in points), numeric=False),
+    )
+    return Section(
+        "Runs around each change", (Table(tuple(one for one in columns if any(cell.text for cell in one.cells))),)
+    )
+
+
+def _relative(point: Point) -> str:
+    return half_width(point.interval.relative(point.value)).removeprefix("± ") if point.interval else ""
+
+
+def _basis(history: History) -> Block:
+    """How far to trust it, and what it rests on."""
+    doubts = []
+    short = [series for series in history.series if not series.is_long_enough]
+    if short:
+        doubts.append(f"{len(short)} of {len(history.series)} series have fewer than {FEWEST} runs: no change is told")
+    if history.seen_once:
+        doubts.append(f"{history.seen_once} measured by one run only on their machine are left out")
+    outliers = sum(sum(series.outliers) for series in history.series)
+    if outliers:
+        lie = "1 value lies" if outliers == 1 else f"{outliers} values lie"
+        doubts.append(f"{lie} more than three deviations of the noise from their level; none is a step")
+    doubtful = sum(bool(point.doubts) for series in history.series for point in series.points)
+    if doubtful:
+        doubts.append(f"{doubtful} values came with doubts of their own: see the reports of their runs")
+    dirty = {point.run_id for series in history.series for point in series.points if point.dirty}
+    if dirty:
+        doubts.append(
+            f"{len(dirty)} runs had uncommitted changes (+ after the commit, which does not name all their code)"
+        )
+    rests = (
+        "A change of level needs two runs at the end of a series and three elsewhere; in series without a change, "
+        "fewer than 5 % of series show one by chance. Correlated noise in fewer than 40 runs shows more."
+    )
+    kinds = {point.fingerprint for series in history.series for point in series.points}
+    told = f"{len(kinds)} different environments" if len(kinds) > 1 else "one environment"
+    rests_on = (rests, f"Hardware, software and variables: {told}; factors with 95 % confidence")
+    return Block(
+        "How far to trust it",
+        f"{history.runs} runs",
+        (Section(items=(Lines(tuple(doubts)),), tone=Tone.DOUBT), Section(items=(Lines(rests_on),), tone=Tone.BASIS)),
+    )
+
+
+def _series(series: Series) -> dict[str, Any]:
+    about_it = _about_series(series) | {"at": series.at, "parameters": series.case.parameters}
+    return about_it | {
+        "better": series.metric.better.value,
+        "ranks": series.case.ranks,
+        "noise": series.noise,
+        "level": series.value,
+        "enough_runs": series.is_long_enough,
+        "is_worse": series.is_worse,
+        "changes": [_shift(series, shift) for shift in series.shifts],
+        "points": [
+            _point(series, place, point) | {"doubts": list(point.doubts), "repetitions": point.repetitions}
+            for place, point in enumerate(series.points)
+        ],
+    }
+
+
+def _about_series(series: Series) -> dict[str, Any]:
+    return {
+        "metric": series.metric.name,
+        "unit": series.metric.unit,
+        "case": series.label,
+        "key": series.case.key,
+        "benchmark": series.case.benchmark,
+        "target": series.case.target,
+        "machine": series.machine,
+    }
+
+
+def _point(series: Series, place: int, point: Point) -> dict[str, Any]:
+    interval = point.interval
+    return {
+        "run": point.run_id,
+        "started_at": point.started_at.isoformat(),
+        "value": point.value,
+        "low": interval.low if interval else None,
+        "high": interval.high if interval else None,
+        "confidence": interval.confidence if interval else None,
+        "level": series.levels[place],
+        "outlier": series.outliers[place],
+        "commit": point.commit,
+        "dirty": point.dirty,
+        "environment": point.fingerprint,
+    }
+
+
+def _shift(series: Series, shift: Shift) -> dict[str, Any]:
+    points, change = series.points, shift.change
+    interval = shift.interval
+    return {
+        "kind": change.kind,
+        "verdict": shift.verdict,
+        "factor": shift.factor,
+        "low": interval.low if interval else None,
+        "high": interval.high if interval else None,
+        "confidence": change.interval.confidence,
+        "from": series.levels[change.at - 1],
+        "to": series.levels[change.until],
+        "first_run": _run(shift.first),
+        "run_before": _run(shift.last_before),
+        "arrived": _run(points[change.until]),
+        "earliest_run": points[change.earliest].run_id,
+        "latest_run": points[change.latest].run_id,
+        "changed": [{"name": part.name, "before": part.before, "after": part.after} for part in shift.changed],
+    }
+
+
+def _run(point: Point) -> dict[str, Any]:
+    return {"run": point.run_id, "started_at": point.started_at.isoformat(), "commit": point.commit}

@@ -1,0 +1,178 @@
+"""The server process: `python -m paceline.servers._embedded CONFIGURATION.json`.
+
+Beside the configuration it writes `port` as soon as it listens, and `failure` with one sentence if it cannot serve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from paceline.servers._embedded.app import App, Regions
+from paceline.servers._embedded.batcher import Policy
+from paceline.servers._embedded.configuration import Configuration, available_cpus, shares, threads_for
+from paceline.servers._embedded.engines import Engine, open_engine
+from paceline.servers._embedded.grpc_server import GrpcServer
+from paceline.servers._embedded.http import Connection, listen
+from paceline.servers._embedded.service import Service
+
+# Seconds that one thread may keep the interpreter while another waits: a finished batch must not wait for long until
+# the event loop has done with whatever it is at.
+_SWITCH = 0.0005
+_LAST_WORDS = 0.5  # seconds for answers over gRPC that are made already
+
+
+class CannotServe(Exception):
+    """Why the server ends before it is ready, in one sentence."""
+
+
+async def serve(configuration: Configuration, folder: Path) -> None:
+    """Listen, load, serve until a signal comes, then answer what was accepted."""
+    loop = asyncio.get_running_loop()
+    ending = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.set)
+    app = App(configuration.name, configuration.engine, Regions() if configuration.shared_memory else None)
+    host = configuration.host
+    try:
+        server, connections = await listen(app, host, configuration.port)
+    except OSError as error:
+        raise _cannot_listen(host, configuration.port, error) from None
+    grpc_server = await _listen_for_grpc(app, configuration, folder)
+    _write(folder / "port", str(server.sockets[0].getsockname()[1]))
+    loading = asyncio.ensure_future(_load(configuration, folder))
+    stopping = asyncio.ensure_future(ending.wait())
+    await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if loading.done():
+        try:
+            app.service = loading.result()
+        except CannotServe:
+            raise
+        except Exception as error:
+            raise CannotServe(f"the engine {configuration.engine} failed: {type(error).__name__}: {error}") from error
+        print(f"{configuration.artifact.model} with {configuration.engine} is ready at {host}", flush=True)  # noqa: T201
+        await ending.wait()
+        app.is_ending = True
+        server.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(_drain(app.service, connections), configuration.grace)
+        if grpc_server is not None:
+            await grpc_server.close(_LAST_WORDS)
+        app.service.close()
+    for connection in list(connections):
+        connection.abort()
+
+
+async def _listen_for_grpc(app: App, configuration: Configuration, folder: Path) -> GrpcServer | None:
+    port = configuration.grpc_port
+    if port is None:
+        return None
+    server = GrpcServer(app)
+    try:
+        _write(folder / "grpc_port", str(await server.listen(configuration.host, port)))
+    except OSError as error:
+        raise _cannot_listen(configuration.host, port, error) from None
+    return server
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> CannotServe:
+    if error.errno == errno.EADDRINUSE:
+        return CannotServe(f"port {port} of {host} is in use; choose another one, or 0 for any that is free")
+    return CannotServe(f"cannot listen at {host}, port {port}: {error.strerror or error}")
+
+
+async def _load(configuration: Configuration, folder: Path) -> Service:
+    available = available_cpus()
+    if configuration.cpus is not None and not set(configuration.cpus) <= set(available):
+        raise CannotServe(f"cpus = {list(configuration.cpus)}: this process may use {available}")
+    sizes = batch_sizes(configuration.max_batch, configuration.preferred)
+    # Importing and loading takes seconds, in which the server should answer that it is alive.
+    engine: Engine = await asyncio.to_thread(
+        open_engine,
+        configuration.engine,
+        configuration.artifact,
+        configuration.device,
+        sizes,
+        allow_import=configuration.allow_import,
+        graph=configuration.graph == "auto",
+    )
+    placement = [
+        (share, threads_for(share, configuration.threads, available))
+        for share in shares(configuration.instances, configuration.cpus, available)
+    ]
+    policy = Policy(
+        max_batch=configuration.max_batch,
+        max_delay=round(configuration.max_delay * 1e9),
+        max_queue=configuration.max_queue,
+        preferred=configuration.preferred,
+    )
+    if not engine.pads:
+        sizes = sorted({1, configuration.max_batch, *configuration.preferred})
+    service = Service(configuration.name, engine, policy, placement, sizes, configuration.processing)
+    await service.start()
+    facts = {
+        "versions": engine.versions(),
+        "threads": [threads for _, threads in placement],
+        "cpus": [list(share) if share else None for share, _ in placement],
+        "padded_to": sizes if engine.pads else None,
+        "event_loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
+        **engine.facts(),
+    }
+    _write(folder / "facts", json.dumps(facts))
+    return service
+
+
+def batch_sizes(max_batch: int, preferred: Sequence[int]) -> list[int]:
+    """To which sizes batches are padded where every size needs preparing."""
+    if preferred:
+        return sorted({*preferred, max_batch})
+    return sorted({*(2**power for power in range(max_batch.bit_length())), max_batch})
+
+
+async def _drain(service: Service, connections: set[Connection]) -> None:
+    await service.drain()
+    while any(connection.is_busy for connection in connections):
+        await asyncio.sleep(0.005)
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(text)
+    part.replace(path)
+
+
+def main() -> int:
+    path = Path(sys.argv[1])
+    configuration = Configuration.model_validate_json(path.read_bytes())
+    sys.setswitchinterval(_SWITCH)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # every client takes a descriptor
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    try:
+        asyncio.run(serve(configuration, path.parent))
+    except CannotServe as error:
+        if error.__cause__ is not None:
+            sys.excepthook(type(error.__cause__), error.__cause__, error.__cause__.__traceback__)
+        print(error, file=sys.stderr)  # noqa: T201
+        _write(path.parent / "failure", str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # an instance may still compute what nobody waits for

@@ -1,0 +1,265 @@
+"""The endpoints of the open inference protocol, and the life of the server process."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import re
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.load import shared_memory
+from paceline.load.kserve import (
+    BINARY_TYPE,
+    JSON_LENGTH,
+    JSON_TYPE,
+    Buffer,
+    Message,
+    ProtocolError,
+    Request,
+    decode_request,
+    encode_response,
+)
+from paceline.load.server_timing import HEADER, Stages
+from paceline.load.shared_memory import FOLDER, PREFIX
+from paceline.servers._embedded.batcher import Waiting
+from paceline.servers._embedded.http import Connection, Head
+from paceline.servers._embedded.service import Overloaded, Service, now
+from paceline.version import VERSION
+
+_KEY = re.compile(rf"/?({PREFIX}[A-Za-z0-9._-]{{1,200}})")
+_MOST = 64  # regions; each takes a descriptor
+
+_TYPE_JSON = f"Content-Type: {JSON_TYPE}\r\n".encode()
+_HEADERS_JSON = f"Content-Type: {JSON_TYPE}\r\n{HEADER}: %b\r\n".encode()
+_HEADERS_BINARY = f"Content-Type: {BINARY_TYPE}\r\n{JSON_LENGTH}: %d\r\n{HEADER}: %b\r\n".encode()
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of named memory, under a name of its own."""
+
+    key: str
+    offset: int
+    size: int
+    memory: mmap.mmap
+
+
+class Regions:
+    """What clients have registered. A region stays mapped as long as a request looks at it, also if it is unregistered.
+
+    Who truncates the memory of a region ends the server that looks at it: clients on this machine are trusted not to.
+    """
+
+    def __init__(self) -> None:
+        self._regions: dict[str, Region] = {}
+
+    def register(self, name: str, wanted: Any) -> None:
+        """Map what {"key": ..., "offset": ..., "byte_size": ...} says; ProtocolError if it cannot be."""
+        if not isinstance(wanted, Mapping):
+            raise ProtocolError("the body must be a JSON object with 'key', 'offset' and 'byte_size'")
+        key, offset, size = wanted.get("key"), wanted.get("offset", 0), wanted.get("byte_size")
+        found = _KEY.fullmatch(key) if isinstance(key, str) else None
+        if found is None:
+            raise ProtocolError(f"key: {key!r:.80} is not the name of shared memory for this, like /{PREFIX}1")
+        if type(offset) is not int or type(size) is not int or offset < 0 or size < 1:
+            raise ProtocolError(f"offset {offset!r:.40} and byte_size {size!r:.40} must be numbers of bytes")
+        if name in self._regions:
+            raise ProtocolError(f"there is a region '{name}' already: unregister it, or choose another name")
+        if len(self._regions) >= _MOST:
+            raise ProtocolError(f"there are {_MOST} regions already: unregister some")
+        self._regions[name] = Region(str(key), offset, size, _mapped(FOLDER / found[1], offset + size))
+
+    def unregister(self, name: str | None = None) -> None:
+        """Forget a region, or all of them."""
+        if name is None:
+            self._regions.clear()
+        else:
+            self._regions.pop(name, None)
+
+    def part(self, name: str, offset: int, size: int) -> memoryview:
+        """So many bytes of a region; ProtocolError if there are not."""
+        region = self._regions.get(name)
+        if region is None:
+            raise ProtocolError(f"there is no region '{name}'; register it first")
+        if offset + size > region.size:
+            raise ProtocolError(f"region '{name}' has {region.size} bytes, not {offset} + {size}")
+        begin = region.offset + offset
+        return memoryview(region.memory)[begin : begin + size]
+
+    def describe(self, name: str | None = None) -> list[dict[str, Any]]:
+        """All regions, or the one of this name."""
+        return [
+            {"name": one, "key": region.key, "offset": region.offset, "byte_size": region.size}
+            for one, region in self._regions.items()
+            if name in (None, one)
+        ]
+
+
+def _mapped(path: Path, size: int) -> mmap.mmap:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise ProtocolError(f"shared memory '{path.name}' cannot be opened: {error.strerror}") from None
+    try:
+        there = os.fstat(handle)
+        if not stat.S_ISREG(there.st_mode):
+            raise ProtocolError(f"'{path.name}' is no shared memory")
+        if size > there.st_size:
+            raise ProtocolError(f"shared memory '{path.name}' has {there.st_size} bytes, not {size}")
+        # Its pages are looked up now, not by the first requests.
+        return mmap.mmap(handle, size, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0), mmap.PROT_READ)
+    except (OSError, ValueError) as error:
+        raise ProtocolError(f"shared memory '{path.name}' cannot be mapped: {error}") from None
+    finally:
+        with suppress(OSError):
+            os.close(handle)
+
+
+class App:
+    """Routes requests; until it has a service, and once it is told to end, it is alive but not ready."""
+
+    def __init__(self, name: str, platform: str, regions: Regions | None = None) -> None:
+        self.service: Service | None = None
+        self.is_ending = False
+        self.name = name
+        self.platform = platform
+        self.regions = regions  # None takes no tensors from shared memory
+        self._model = f"/v2/models/{name}"
+        self._infer = f"{self._model}/infer"
+
+    @property
+    def _extensions(self) -> list[str]:
+        shared = ["system_shared_memory"] if self.regions is not None else []
+        return ["binary_tensor_data", "model_statistics", *shared]
+
+    @property
+    def is_ready(self) -> bool:
+        return self.reason_not_ready() is None
+
+    def reason_not_ready(self) -> str | None:
+        """Why no request is taken; None if they are."""
+        if self.service is None:
+            return f"the model '{self.name}' is being loaded"
+        return f"the model '{self.name}' is shutting down" if self.is_ending else None
+
+    def explain(self, error: Exception) -> str:
+        """What became of a request that was taken but not answered well."""
+        if isinstance(error, ProtocolError):
+            return str(error)
+        return f"the engine failed: {type(error).__name__}: {error}"[:2000]
+
+    def handle(self, connection: Connection, head: Head, body: Buffer) -> None:
+        received = now()
+        if head.path == self._infer and head.method == "POST":
+            self._answer_inference(connection, head, body, received)
+        elif self.regions is not None and head.path.startswith(shared_memory.PATH):
+            self._answer_about_memory(connection, head, body, self.regions)
+        elif head.method == "GET":
+            self._answer_question(connection, head.path)
+        else:
+            allowed = "POST" if head.path == self._infer else "GET"
+            connection.answer_error(
+                405, f"{head.path} takes {allowed}, not {head.method}", f"Allow: {allowed}\r\n".encode(), close=True
+            )
+
+    def gone(self, connection: Connection) -> None:
+        if self.service is not None and isinstance(connection.ticket, Waiting):
+            self.service.cancel(connection.ticket)
+
+    def _answer_inference(self, connection: Connection, head: Head, body: Buffer, received: int) -> None:
+        reason = self.reason_not_ready()
+        if reason is not None:
+            connection.answer_error(503, reason, b"Retry-After: 1\r\n")
+            return
+        service = self.service
+        assert service is not None
+
+        def answer(found: Message | Exception, stages: Stages | None) -> None:
+            connection.ticket = None
+            if isinstance(found, Exception):
+                connection.answer_error(400 if isinstance(found, ProtocolError) else 500, self.explain(found))
+                return
+            told, length = str(stages).encode(), found.json_length
+            headers = _HEADERS_JSON % told if length is None else _HEADERS_BINARY % (length, told)
+            connection.answer(200, found.parts, headers)
+
+        try:
+            waiting = service.submit(self._read(body, head.json_length), received, answer, encode_response)
+        except ProtocolError as error:
+            service.statistics.requests["refused"] += 1
+            connection.answer_error(400, str(error))
+        except Overloaded as error:
+            connection.answer_error(503, str(error), b"Retry-After: 1\r\n")
+        else:
+            if not waiting.payload.is_answered:
+                connection.ticket = waiting
+
+    def _read(self, body: Buffer, json_length: int | None) -> Request:
+        return decode_request(body, json_length, None if self.regions is None else self.regions.part)
+
+    def _answer_about_memory(self, connection: Connection, head: Head, body: Buffer, regions: Regions) -> None:
+        """Register a region, forget one or all, or tell of them."""
+        words = head.path.removeprefix(shared_memory.PATH).split("/")
+        match head.method, *words:
+            case "GET", "status":
+                found = regions.describe()
+            case "GET", "region", name, "status":
+                found = regions.describe(name)
+            case "POST", "unregister":
+                regions.unregister()
+                found = []
+            case "POST", "region", name, "unregister":
+                regions.unregister(name)
+                found = []
+            case "POST", "region", name, "register":
+                try:
+                    regions.register(name, json.loads(bytes(body)))
+                except ProtocolError as error:
+                    connection.answer_error(400, str(error))
+                    return
+                except (ValueError, RecursionError) as error:
+                    connection.answer_error(400, f"the body is not JSON: {error}")
+                    return
+                found = []
+            case _:
+                connection.answer_error(404, f"no {head.path[:200]} here for {head.method}")
+                return
+        connection.answer(200, (json.dumps(found).encode() if head.method == "GET" else b"{}",), _TYPE_JSON)
+
+    def _answer_question(self, connection: Connection, path: str) -> None:
+        if path == "/v2":
+            found: Any = {"name": "paceline", "version": VERSION, "extensions": self._extensions}
+        elif path == "/v2/health/live":
+            found = {"live": True}
+        elif path in ("/v2/health/ready", f"{self._model}/ready"):
+            body = json.dumps({"name": self.name, "ready": self.is_ready}).encode()
+            connection.answer(200 if self.is_ready else 503, (body,), _TYPE_JSON)
+            return
+        elif path in (self._model, f"{self._model}/stats"):
+            if self.service is None:
+                connection.answer_error(503, f"the model '{self.name}' is being loaded", b"Retry-After: 1\r\n")
+                return
+            found = self.service.describe() if path.endswith("/stats") else self._metadata(self.service)
+        elif path.startswith("/v2/models/") and not path.startswith(f"{self._model}/"):
+            connection.answer_error(404, f"there is no model for {path[:200]}; this server has '{self.name}'")
+            return
+        else:
+            status = 405 if path == self._infer else 404
+            connection.answer_error(status, f"{path[:200]} takes POST" if status == 405 else f"no {path[:200]} here")
+            return
+        connection.answer(200, (json.dumps(found).encode(),), _TYPE_JSON)
+
+    def _metadata(self, service: Service) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "versions": ["1"],
+            "platform": self.platform,
+            "inputs": [spec.metadata for spec in service.takes],
+            "outputs": [spec.metadata for spec in service.outputs],
+        }

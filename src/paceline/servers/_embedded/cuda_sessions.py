@@ -1,0 +1,126 @@
+"""Sessions on a GPU: the work on a batch is launched piece by piece, or recorded once for each size and replayed.
+
+Python and the driver need longer to launch the hundreds of kernels of a model than a GPU needs to compute them for a
+few samples, and the instances of a server take turns in Python. A recorded batch is one launch.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from paceline.devices import open_device
+from paceline.load.tensors import TensorSpec
+from paceline.servers._embedded.engines import Arrays, Buffered, Session, named
+from paceline.servers._exported_module import first_line
+from paceline.servers.artifact import Artifact
+
+
+class NotCaptured(Exception):
+    """Why there is no graph, in one line."""
+
+
+def launching(module: Any, artifact: Artifact, device: str) -> Session:
+    """Every batch is copied, computed and copied back as its sizes ask for."""
+    order, names = [spec.name for spec in artifact.inputs], [spec.name for spec in artifact.outputs]
+    gpu = open_device(device)
+    where, stream = gpu.torch(), gpu.stream()
+
+    def run(inputs: Arrays) -> Arrays:
+        # Work of several instances may overlap: each has a stream, and waits for no other.
+        with torch.inference_mode(), gpu.on_stream(stream):
+            pinned = [torch.from_numpy(inputs[name]).pin_memory() for name in order]
+            found = named(module(*[tensor.to(where, non_blocking=True) for tensor in pinned]), names)
+            host = {}
+            for name, tensor in found.items():
+                host[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+                host[name].copy_(tensor, non_blocking=True)
+            stream.synchronize()
+        return {name: tensor.numpy() for name, tensor in host.items()}
+
+    return run
+
+
+class Work:
+    """All that is done to a batch of one size, between memory that stays where it is."""
+
+    def __init__(self, module: Any, artifact: Artifact, rows: int, device: torch.device) -> None:
+        is_pinned = device.type != "cpu"
+        names = [spec.name for spec in artifact.outputs]
+        shapes = [((rows, *spec.shape), _dtype(spec)) for spec in artifact.inputs]
+        with torch.inference_mode():  # as any input of the module: for others it would be compiled once more
+            self._given = [torch.empty(shape, dtype=dtype, pin_memory=is_pinned).zero_() for shape, dtype in shapes]
+            self._there = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
+            self._compute: Callable[[], dict[str, Any]] = lambda: named(module(*self._there), names)
+            self._taken = {
+                name: torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=is_pinned)
+                for name, tensor in self._answer().items()
+            }
+        self.inputs: Arrays = {spec.name: one.numpy() for spec, one in zip(artifact.inputs, self._given, strict=True)}
+        self.outputs: Arrays = {name: one.numpy() for name, one in self._taken.items()}
+
+    def run(self) -> None:
+        """From `inputs` to `outputs`; on a GPU that is only asked for here."""
+        with torch.inference_mode():
+            for name, tensor in self._answer().items():
+                self._taken[name].copy_(tensor, non_blocking=True)
+
+    def _answer(self) -> dict[str, Any]:
+        for there, given in zip(self._there, self._given, strict=True):
+            there.copy_(given, non_blocking=True)
+        return self._compute()
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The work on one batch size, and how to have it done to the end."""
+
+    work: Work
+    replay: Callable[[], object]
+
+
+class Replaying(Buffered):
+    """Batches of recorded sizes are replayed, all others go another way."""
+
+    def __init__(self, recorded: Mapping[int, Recorded], otherwise: Session) -> None:
+        self._recorded = recorded
+        self._otherwise = otherwise
+
+    def buffers(self, rows: int) -> Arrays | None:
+        recorded = self._recorded.get(rows)
+        return recorded.work.inputs if recorded is not None else None
+
+    def __call__(self, inputs: Arrays) -> Arrays:
+        recorded = self._recorded.get(len(next(iter(inputs.values()))))
+        if recorded is None:
+            return self._otherwise(inputs)
+        for name, buffer in recorded.work.inputs.items():
+            if inputs[name] is not buffer:
+                np.copyto(buffer, inputs[name])
+        recorded.replay()
+        return {name: array.copy() for name, array in recorded.work.outputs.items()}  # the next batch goes there too
+
+
+def record(module: Any, artifact: Artifact, sizes: Sequence[int], device: str) -> dict[int, Recorded]:
+    """A CUDA graph for each batch size, copies from and to the host included; NotCaptured if one cannot be made."""
+    recorded = {}
+    try:
+        gpu = open_device(device)
+        with torch.inference_mode(), gpu.recorder() as recorder:
+            for rows in sorted(sizes, reverse=True):  # the largest first: the others find room in its memory
+                work = Work(module, artifact, rows, gpu.torch())
+                recorded[rows] = Recorded(work, recorder.record(work.run))
+    except Exception as error:
+        traceback.print_exception(error)
+        # When the capture breaks, its end fails too and hides what has broken it.
+        raise NotCaptured(first_line(error.__context__ or error)) from None
+    return recorded
+
+
+def _dtype(spec: TensorSpec) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, spec.dtype)).dtype

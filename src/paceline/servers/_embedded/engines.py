@@ -1,0 +1,252 @@
+"""What computes: one engine per server, and for every instance a session that only its own thread calls."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from paceline.load.tensors import Array, TensorSpec
+from paceline.servers.artifact import Artifact
+
+Arrays = dict[str, Array]
+Session = Callable[[Arrays], Arrays]
+
+_VARYING = 16  # length of an axis that varies, for warming up
+
+
+class Buffered(ABC):
+    """A session with memory of its own for inputs: who puts a batch together there saves a copy."""
+
+    @abstractmethod
+    def buffers(self, rows: int) -> Arrays | None:
+        """Where the inputs of so many samples may be put until the next call; None if there is no such place."""
+
+    @abstractmethod
+    def __call__(self, inputs: Arrays) -> Arrays:
+        """The outputs of a batch; `inputs` are its buffers or any others."""
+
+
+class Engine(ABC):
+    """Loads the model of an artifact; `session()` is called in the thread of the instance that will use it."""
+
+    inline = False  # so quick that a thread would cost more than it computes
+    pads = False  # every batch size is prepared in advance, and batches are filled up to the next one
+    packages: Sequence[str] = ()  # whose versions matter
+
+    def __init__(self, artifact: Artifact, device: str) -> None:
+        self.artifact = artifact
+        self.device = device
+
+    @abstractmethod
+    def session(self, threads: int) -> Session:
+        """A function from the inputs of a batch to its outputs, which computes with so many threads."""
+
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return self.artifact.outputs
+
+    def versions(self) -> dict[str, str]:
+        return {package: importlib.metadata.version(package) for package in self.packages}
+
+    def facts(self) -> dict[str, Any]:
+        """How the sessions that there are compute, beyond what was configured."""
+        return {}
+
+
+class NullEngine(Engine):
+    """Computes nothing: what remains is the cost of the server itself."""
+
+    inline = True
+
+    def session(self, threads: int) -> Session:
+        def run(inputs: Arrays) -> Arrays:
+            return {"output": np.zeros((len(next(iter(inputs.values()))), 1), np.float32)}
+
+        return run
+
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec("output", "FP32", (1,)),)
+
+
+class TorchEngine(Engine):
+    """A torch module, eager, compiled, scripted or exported; all instances share its weights."""
+
+    packages = ("torch",)
+
+    def __init__(self, artifact: Artifact, device: str, module: Any) -> None:
+        super().__init__(artifact, device)
+        self._module = module
+
+    def session(self, threads: int) -> Session:
+        import torch
+
+        torch.set_num_threads(threads)  # OpenMP keeps this for each thread that starts parallel work
+        return self._on_host() if self.device == "cpu" else self._on_gpu()
+
+    def _on_host(self) -> Session:
+        import torch
+
+        module, names = self._module, [spec.name for spec in self.artifact.outputs]
+        order = [spec.name for spec in self.artifact.inputs]
+
+        def run(inputs: Arrays) -> Arrays:
+            with torch.inference_mode():
+                found = module(*[torch.from_numpy(inputs[name]) for name in order])
+            return {name: tensor.numpy() for name, tensor in named(found, names).items()}
+
+        return run
+
+    def _on_gpu(self) -> Session:
+        from paceline.servers._embedded.cuda_sessions import launching
+
+        return launching(self._module, self.artifact, self.device)
+
+
+class CompiledEngine(TorchEngine):
+    """torch.compile: a new batch size would compile anew, so batches are padded to a few sizes.
+
+    On a GPU each instance replays a CUDA graph for each of them, unless that is off or the model cannot be captured.
+    """
+
+    pads = True
+
+    def __init__(
+        self, artifact: Artifact, device: str, module: Any, sizes: Sequence[int], *, with_graphs: bool = True
+    ) -> None:
+        import torch
+
+        self._varying = [spec.name for spec in artifact.inputs if -1 in spec.shape]
+        self._sizes = sizes
+        self._refusal = None if with_graphs else "off"
+        self._graphs: list[str] = []  # what became of them, instance by instance
+        limit = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"
+        setattr(torch._dynamo.config, limit, max(len(sizes) + 8, getattr(torch._dynamo.config, limit)))
+        super().__init__(artifact, device, torch.compile(module, dynamic=None if self._varying else False))
+
+    def facts(self) -> dict[str, Any]:
+        return {"graph": "; ".join(dict.fromkeys(self._graphs))} if self._graphs else {}
+
+    def _on_gpu(self) -> Session:
+        from paceline.servers._embedded.cuda_sessions import NotCaptured, Replaying, record
+
+        if self._varying and self._refusal is None:
+            self._refusal = f"not captured: the sizes of {', '.join(self._varying)} vary"
+        if self._refusal is None:
+            try:
+                recorded = record(self._module, self.artifact, self._sizes, self.device)
+            except NotCaptured as error:
+                self._refusal = f"not captured: {error}"  # nor would it be for the next instance
+            else:
+                self._graphs.append(f"captured for batches of {', '.join(map(str, sorted(recorded)))}")
+                return Replaying(recorded, super()._on_gpu())
+        self._graphs.append(self._refusal)
+        return super()._on_gpu()
+
+
+class OnnxRuntimeEngine(Engine):
+    """ONNX Runtime; each instance has a session with threads of its own."""
+
+    packages = ("onnxruntime",)
+
+    def session(self, threads: int) -> Session:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        providers: list[Any] = ["CPUExecutionProvider"]
+        if self.device != "cpu":
+            providers.insert(0, ("CUDAExecutionProvider", {"device_id": int(self.device.partition(":")[2] or 0)}))
+            if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+                raise RuntimeError(
+                    f"onnxruntime cannot use {self.device}: it was built without CUDA; pip install onnxruntime-gpu"
+                )
+        session = onnxruntime.InferenceSession(str(self.artifact.path), options, providers=providers)
+        if self.device != "cpu" and session.get_providers()[0] != "CUDAExecutionProvider":
+            raise RuntimeError(f"onnxruntime fell back from {self.device} to the CPU; its log says why")
+        names = [spec.name for spec in self.artifact.outputs]
+
+        def run(inputs: Arrays) -> Arrays:
+            return dict(zip(names, session.run(names, inputs), strict=True))
+
+        return run
+
+    def versions(self) -> dict[str, str]:
+        import onnxruntime  # the distribution is called onnxruntime-gpu where it can use one
+
+        return {"onnxruntime": str(onnxruntime.__version__)}
+
+
+class OpenVinoEngine(Engine):
+    """OpenVINO; each instance has a compiled model with threads of its own."""
+
+    packages = ("openvino",)
+
+    def session(self, threads: int) -> Session:
+        import openvino
+
+        settings = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
+        settings["ENABLE_CPU_PINNING"] = False  # the instance's thread is where it should be already
+        settings["INFERENCE_PRECISION_HINT"] = "f32"  # as exported; the default may round to 16 bits
+        compiled = openvino.Core().compile_model(str(self.artifact.path), "CPU", settings)
+        request = compiled.create_infer_request()
+        names = [spec.name for spec in self.artifact.outputs]
+
+        def run(inputs: Arrays) -> Arrays:
+            found = request.infer(inputs, share_inputs=True)
+            return {name: np.array(array) for name, array in zip(names, found.values(), strict=True)}
+
+        return run
+
+
+def open_engine(
+    name: str, artifact: Artifact, device: str, sizes: Sequence[int], *, allow_import: bool = False, graph: bool = True
+) -> Engine:
+    """The engine of this name with the artifact's model loaded."""
+    if name == "null":
+        return NullEngine(artifact, device)
+    if name == "onnxruntime":
+        return OnnxRuntimeEngine(artifact, device)
+    if name == "openvino":
+        return OpenVinoEngine(artifact, device)
+    module = _torch_module(name, artifact, device, allow_import)
+    if name == "torch-compile":
+        return CompiledEngine(artifact, device, module, sizes, with_graphs=graph)
+    return TorchEngine(artifact, device, module)
+
+
+def warm_up(session: Session, inputs: Sequence[TensorSpec], sizes: Sequence[int]) -> None:
+    """Call it with every batch size that it should know, more than once: the first calls choose and compile code."""
+    for size in sorted(sizes, reverse=True):
+        shapes = {spec.name: (size, *(_VARYING if axis < 0 else axis for axis in spec.shape)) for spec in inputs}
+        for _ in range(3):
+            session({spec.name: np.zeros(shapes[spec.name], spec.dtype) for spec in inputs})
+
+
+def _torch_module(name: str, artifact: Artifact, device: str, allow_import: bool) -> Any:
+    import torch
+
+    from paceline.models.building import set_fp32_mode
+    from paceline.servers.export import load_module
+
+    set_fp32_mode(artifact.precision)
+    if name == "torchscript":
+        return torch.jit.load(str(artifact.path), map_location=device).eval()  # type: ignore[no-untyped-call]
+    if name == "torch-export":
+        return torch.export.load(str(artifact.path)).module()
+    return load_module(
+        artifact.model,
+        scale="tiny" if artifact.scale == "tiny" else "full",
+        precision=artifact.precision,
+        seed=artifact.seed,
+        device=device,
+        allow_import=allow_import,
+    )
+
+
+def named(found: Any, names: Sequence[str]) -> dict[str, Any]:
+    """What a module gives, one tensor or several, by the names of its outputs."""
+    return dict(zip(names, found if isinstance(found, tuple | list) else (found,), strict=True))

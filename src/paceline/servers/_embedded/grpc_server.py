@@ -1,0 +1,135 @@
+"""The open inference protocol over gRPC: the same model, queue and answers as over HTTP, tensors as raw bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from paceline.load import kserve_grpc
+from paceline.load.kserve import Message, ProtocolError, Request
+from paceline.load.server_timing import HEADER, Stages
+from paceline.servers._embedded.app import App
+from paceline.servers._embedded.engines import Arrays
+from paceline.servers._embedded.http import MOST_BODY
+from paceline.servers._embedded.service import Overloaded, Service, now
+from paceline.version import VERSION
+
+_OPTIONS = (
+    ("grpc.so_reuseport", 0),  # a port in use is an error, not a port to share
+    ("grpc.max_receive_message_length", MOST_BODY),
+    ("grpc.max_send_message_length", -1),
+)
+
+
+class GrpcServer:
+    """Answers calls from the app's service; messages are bytes that no generated code has touched."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._grpc: Any = importlib.import_module("grpc")
+        aio: Any = importlib.import_module("grpc.aio")
+        self._server = aio.server(options=_OPTIONS)
+        methods: dict[str, Callable[[bytes, Any], Awaitable[bytes]]] = {
+            "ModelInfer": self._infer,
+            "ServerLive": self._live,
+            "ServerReady": self._ready,
+            "ServerMetadata": self._describe,
+            "ModelReady": self._model_ready,
+            "ModelMetadata": self._describe_model,
+        }
+        handlers = {name: self._grpc.unary_unary_rpc_method_handler(call) for name, call in methods.items()}
+        self._server.add_generic_rpc_handlers(
+            (self._grpc.method_handlers_generic_handler(kserve_grpc.SERVICE, handlers),)
+        )
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept calls, and say at which port; OSError if the address is not to be had."""
+        if port:  # gRPC itself does not tell what is wrong with an address
+            socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+        try:
+            found = int(self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"))
+        except RuntimeError as error:
+            raise OSError(str(error)) from None
+        await self._server.start()
+        return found
+
+    async def close(self, grace: float) -> None:
+        """Take no more calls, and end those that are under way after the grace."""
+        await self._server.stop(grace)
+
+    async def _infer(self, message: bytes, context: Any) -> bytes:
+        received = now()
+        codes = self._grpc.StatusCode
+        service = await self._service(context)
+        answered: asyncio.Future[tuple[Message | Exception, Stages | None]]
+        answered = asyncio.get_running_loop().create_future()
+
+        def answer(found: Message | Exception, stages: Stages | None) -> None:
+            if not answered.done():  # the client has gone in this very moment
+                answered.set_result((found, stages))
+
+        try:
+            model, request = kserve_grpc.decode_request(message)
+            await self._require_model(model, context)
+            waiting = service.submit(request, received, answer, _encode)
+        except ProtocolError as error:
+            service.statistics.requests["refused"] += 1
+            await context.abort(codes.INVALID_ARGUMENT, str(error))
+        except Overloaded as error:
+            await context.abort(codes.RESOURCE_EXHAUSTED, str(error))
+        try:
+            found, stages = await answered
+        except asyncio.CancelledError:  # the client has gone, or its time is over
+            if not waiting.payload.is_answered:
+                service.cancel(waiting)
+            raise
+        if isinstance(found, Exception):
+            code = codes.INVALID_ARGUMENT if isinstance(found, ProtocolError) else codes.INTERNAL
+            await context.abort(code, self._app.explain(found))
+        assert isinstance(found, Message)
+        context.set_trailing_metadata(((HEADER, str(stages)),))
+        return found.body
+
+    async def _live(self, _message: bytes, _context: Any) -> bytes:
+        return kserve_grpc.encode_flag(True)
+
+    async def _ready(self, _message: bytes, _context: Any) -> bytes:
+        return kserve_grpc.encode_flag(self._app.is_ready)
+
+    async def _describe(self, _message: bytes, _context: Any) -> bytes:
+        return kserve_grpc.encode_server_metadata("paceline", VERSION)
+
+    async def _model_ready(self, message: bytes, context: Any) -> bytes:
+        await self._require_model(await self._name(message, context), context)
+        return kserve_grpc.encode_flag(self._app.is_ready)
+
+    async def _describe_model(self, message: bytes, context: Any) -> bytes:
+        await self._require_model(await self._name(message, context), context)
+        service = await self._service(context)
+        return kserve_grpc.encode_model_metadata(service.name, self._app.platform, service.takes, service.outputs)
+
+    async def _service(self, context: Any) -> Service:
+        reason = self._app.reason_not_ready()
+        if reason is not None:
+            await context.abort(self._grpc.StatusCode.UNAVAILABLE, reason)
+        assert self._app.service is not None
+        return self._app.service
+
+    async def _name(self, message: bytes, context: Any) -> str:
+        try:
+            return kserve_grpc.decode_name(message)
+        except ProtocolError as error:
+            await context.abort(self._grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise
+
+    async def _require_model(self, model: str, context: Any) -> None:
+        if model != self._app.name:
+            said = f"there is no model '{model[:200]}'; this server has '{self._app.name}'"
+            await context.abort(self._grpc.StatusCode.NOT_FOUND, said)
+
+
+def _encode(model: str, outputs: Arrays, request: Request) -> Message:
+    return Message((kserve_grpc.encode_response(model, outputs, request),))

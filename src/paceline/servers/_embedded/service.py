@@ -1,0 +1,371 @@
+"""The model behind the endpoints: requests are checked, queued, computed in batches, and answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+import numpy as np
+
+from paceline.load.kserve import Message, ProtocolError, Request
+from paceline.load.server_timing import Stages
+from paceline.load.tensors import TensorSpec, datatype_of
+from paceline.servers._embedded.batcher import Batch, Batcher, Policy, Waiting
+from paceline.servers._embedded.engines import Arrays, Buffered, Engine, Session, warm_up
+from paceline.servers._embedded.timerfd import Alarm
+from paceline.servers.processing import Processing
+
+_MOST_SIGNATURES = 1024  # shapes of requests whose check is remembered
+_MOST_READING = 8  # threads that decode images and texts
+
+now: Callable[[], int] = time.monotonic_ns
+Answer = Callable[[Message | Exception, Stages | None], None]
+Encode = Callable[[str, Arrays, Request], Message]
+
+
+class Overloaded(Exception):
+    """The queue is full."""
+
+
+@dataclass(slots=True)
+class Ticket:
+    """One request on its way; `answer` is called once, with an answer or with what went wrong, unless cancelled."""
+
+    request: Request
+    inputs: Arrays  # of the model
+    answer: Answer
+    encode: Encode
+    received: int
+    decoded: int
+    queued: int
+    is_cancelled: bool = False
+    is_answered: bool = False
+
+
+@dataclass
+class Statistics:
+    """Counted since the server is ready."""
+
+    since: int = field(default_factory=now)
+    requests: Counter[str] = field(default_factory=Counter)  # ok, refused, shed, failed, cancelled
+    batches: Counter[int] = field(default_factory=Counter)  # samples in a batch, to how many such batches
+    padding: int = 0  # samples computed only to fill a batch
+    busy: list[int] = field(default_factory=list)  # nanoseconds of each instance
+
+
+class Service:
+    """One model, its queue and its instances. All methods belong to the event loop's thread."""
+
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        policy: Policy,
+        placement: Sequence[tuple[tuple[int, ...] | None, int]],  # CPUs and threads of each instance
+        sizes: Sequence[int],
+        processing: Processing | None = None,
+    ) -> None:
+        self.name = name
+        self.engine = engine
+        self.processing = processing
+        self.inputs: tuple[TensorSpec, ...] = engine.artifact.inputs
+        self.takes = self.inputs if processing is None else (processing.takes,)  # what requests carry
+        self.outputs = engine.outputs() if processing is None else processing.gives
+        self.statistics = Statistics(busy=[0] * len(placement))
+        self._loop = asyncio.get_running_loop()
+        self._placement = placement
+        self.sizes = tuple(sorted(sizes))
+        self._batcher: Batcher[Ticket] = Batcher(policy, len(placement))
+        self._alarm = Alarm(self._loop, self._pump)
+        self._signatures: dict[Hashable, int] = {}
+        self._instances: list[Instance] = []
+        self._session: Session | None = None  # of an engine that needs no thread
+        self._is_pumping = False
+        self._running = 0
+        self._reading = 0  # requests whose images or texts are being decoded
+        self._readers = ThreadPoolExecutor(min(_MOST_READING, len(os.sched_getaffinity(0))), "reader")
+
+    async def start(self) -> None:
+        """Load and warm up every instance; it is ready when this returns."""
+        if self.engine.inline:
+            self._session = self.engine.session(1)
+        for index, (cpus, threads) in enumerate([] if self.engine.inline else self._placement):
+            instance = Instance(index, self, self._loop, cpus, threads)
+            self._instances.append(instance)
+            await instance.load()  # one after the other: compilers and loaders are not all safe to run side by side
+        self.statistics.since = now()
+
+    async def drain(self) -> None:
+        """Wait until everything that was accepted is answered."""
+        while len(self._batcher) or self._running or self._reading:
+            await asyncio.sleep(0.005)
+
+    def close(self) -> None:
+        for instance in self._instances:
+            instance.batches.put(None)
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._alarm.close()
+
+    def submit(self, request: Request, received: int, answer: Answer, encode: Encode) -> Waiting[Ticket]:
+        """Queue a request. ProtocolError if it does not fit the model, Overloaded if too many wait."""
+        size = self._check(request)
+        decoded = now()
+        waits = len(self._batcher) + self._reading
+        if waits >= self._batcher.policy.max_queue:
+            self.statistics.requests["shed"] += 1
+            raise Overloaded(f"{waits} requests are waiting already; try again later")
+        ticket = Ticket(request, request.inputs, answer, encode, received, decoded, decoded)
+        waiting = Waiting(ticket, size, _group(request.inputs), decoded)
+        if self.processing is None:
+            self._queue(waiting)
+        else:
+            self._reading += 1
+            self._readers.submit(self._read, self.processing, waiting)
+        return waiting
+
+    def _read(self, processing: Processing, waiting: Waiting[Ticket]) -> None:
+        """Images and texts become tensors; called by readers."""
+        found: Arrays | Exception
+        try:
+            found = processing.before(waiting.payload.inputs[processing.takes.name].tolist())
+        except Exception as error:
+            found = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended: so does the process
+            self._loop.call_soon_threadsafe(self._was_read, waiting, found)
+
+    def _was_read(self, waiting: Waiting[Ticket], found: Arrays | Exception) -> None:
+        self._reading -= 1
+        ticket = waiting.payload
+        if ticket.is_cancelled:
+            return
+        if isinstance(found, Exception):
+            ticket.is_answered = True
+            self.statistics.requests["refused" if isinstance(found, ProtocolError) else "failed"] += 1
+            ticket.answer(found, None)
+            return
+        ticket.inputs, ticket.queued = found, now()
+        waiting.group, waiting.arrival = _group(found), ticket.queued
+        self._queue(waiting)
+
+    def _queue(self, waiting: Waiting[Ticket]) -> None:
+        self._batcher.add(waiting)
+        self._pump()
+
+    def cancel(self, waiting: Waiting[Ticket]) -> None:
+        """Nobody wants the answer any more."""
+        waiting.payload.is_cancelled = True
+        self.statistics.requests["cancelled"] += 1
+        self._batcher.cancel(waiting)
+
+    def describe(self) -> dict[str, Any]:
+        """Counters as JSON."""
+        counted = self.statistics
+        return {
+            "seconds": (now() - counted.since) / 1e9,
+            "requests": {key: counted.requests[key] for key in ("ok", "refused", "shed", "failed", "cancelled")},
+            "batches": {str(size): count for size, count in sorted(counted.batches.items())},
+            "padding": counted.padding,
+            "queue": len(self._batcher) + self._reading,
+            "running": self._running,
+            "instances": [{"busy_seconds": busy / 1e9} for busy in counted.busy],
+        }
+
+    def fill(self, batch: Batch[Ticket], session: Session) -> Arrays:
+        """The inputs of a batch, one behind the other, where the session wants them; called by instances."""
+        rows = self._rows(batch)
+        room = session.buffers(rows) if isinstance(session, Buffered) else None
+        arrays: Arrays = {}
+        for spec in self.inputs or [TensorSpec(name, "FP32", ()) for name in batch.requests[0].payload.inputs]:
+            parts = [waiting.payload.inputs[spec.name] for waiting in batch.requests]
+            if rows > batch.size:
+                last = parts[-1][-1]
+                parts.append(np.broadcast_to(last, (rows - batch.size, *last.shape)))
+            arrays[spec.name] = np.concatenate(parts, out=None if room is None else room[spec.name])
+        return arrays
+
+    def finish(self, batch: Batch[Ticket], found: Arrays | Exception, times: tuple[int, int, int]) -> None:
+        """A batch was computed: start the next one, then answer."""
+        self._running -= 1
+        taken, filled, computed = times
+        counted = self.statistics
+        counted.busy[batch.instance] += computed - taken
+        counted.batches[batch.size] += 1
+        counted.padding += self._rows(batch) - batch.size
+        self._batcher.release(batch.instance)
+        self._pump()
+        offset = 0
+        for waiting in batch.requests:
+            ticket = waiting.payload
+            begin, offset = offset, offset + waiting.size
+            if ticket.is_cancelled:
+                continue
+            ticket.is_answered = True
+            try:
+                if isinstance(found, Exception):
+                    raise found
+                part = {name: array[begin:offset] for name, array in found.items()}
+                message = ticket.encode(self.name, part, ticket.request)
+            except Exception as error:
+                counted.requests["failed"] += 1
+                ticket.answer(error, None)
+                continue
+            counted.requests["ok"] += 1
+            stages = Stages(
+                decode=ticket.decoded - ticket.received,
+                queue=taken - ticket.queued,
+                batch=filled - taken,
+                inference=computed - filled,
+                post=now() - computed,
+                size=batch.size,
+                pre=ticket.queued - ticket.decoded,
+            )
+            ticket.answer(message, stages)
+
+    def _rows(self, batch: Batch[Ticket]) -> int:
+        """Samples that are computed: those of the batch, and the padding."""
+        if not self.engine.pads:
+            return batch.size
+        return next(size for size in self.sizes if size >= batch.size)
+
+    def _pump(self) -> None:
+        """Start every batch that can start, and set the alarm for the next."""
+        if self._is_pumping:  # an answer has led to the next request: the loop below will see it
+            return
+        self._is_pumping = True
+        try:
+            while batches := self._batcher.take(now()):
+                for batch in batches:
+                    self._running += 1
+                    if self._session is not None:
+                        self.finish(batch, *compute(self._session, self, batch))
+                    else:
+                        self._instances[batch.instance].batches.put(batch)
+        finally:
+            self._is_pumping = False
+        self._alarm.set(self._batcher.wake())
+
+    def _check(self, request: Request) -> int:
+        """How many samples it holds."""
+        arrays = request.inputs
+        signature = tuple([(name, array.dtype, array.shape) for name, array in arrays.items()])
+        size = self._signatures.get(signature)
+        if size is None:
+            size = samples_in(arrays, self.takes, self._batcher.policy.max_batch)
+            if len(self._signatures) >= _MOST_SIGNATURES:
+                self._signatures.clear()
+            self._signatures[signature] = size
+        if request.outputs is not None:
+            for name in request.outputs:
+                if all(name != spec.name for spec in self.outputs):
+                    known = ", ".join(spec.name for spec in self.outputs)
+                    raise ProtocolError(f"outputs: there is no '{name}'; the model has {known}")
+        return size
+
+
+def _group(arrays: Arrays) -> Hashable:
+    """Only requests of one group can be computed together."""
+    return tuple(sorted([(name, array.shape[1:]) for name, array in arrays.items()]))
+
+
+class Instance:
+    """One thread that computes batches."""
+
+    def __init__(
+        self,
+        index: int,
+        service: Service,
+        loop: asyncio.AbstractEventLoop,
+        cpus: tuple[int, ...] | None,
+        threads: int,
+    ) -> None:
+        self.batches: SimpleQueue[Batch[Ticket] | None] = SimpleQueue()
+        self._service = service
+        self._loop = loop
+        self._cpus = cpus
+        self._threads = threads
+        self._loaded: asyncio.Future[None] = loop.create_future()
+        # A daemon: a model that never returns must not keep the process from ending.
+        self._thread = Thread(target=self._run, name=f"instance-{index}", daemon=True)
+
+    async def load(self) -> None:
+        self._thread.start()
+        await self._loaded
+
+    def _run(self) -> None:
+        service = self._service
+        try:
+            if self._cpus:
+                os.sched_setaffinity(0, self._cpus)  # of this thread, and of those that it starts
+            session = service.engine.session(self._threads)
+            warm_up(session, service.inputs, service.sizes)
+        except Exception as error:
+            self._tell(self._loaded.set_exception, error)
+            return
+        self._tell(self._loaded.set_result, None)
+        while (batch := self.batches.get()) is not None:
+            found, times = compute(session, service, batch)
+            self._tell(service.finish, batch, found, times)
+
+    def _tell(self, call: Callable[..., object], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:  # the loop has ended: so does the process
+            return
+
+
+def compute(
+    session: Session, service: Service, batch: Batch[Ticket]
+) -> tuple[Arrays | Exception, tuple[int, int, int]]:
+    """What the engine makes of a batch, or how it failed; and when the batch was taken, filled and computed."""
+    taken = filled = computed = now()
+    try:
+        inputs = service.fill(batch, session)
+        filled = now()
+        found = session(inputs)
+        computed = now()
+        for name, array in found.items():
+            if not array.shape or len(array) < batch.size:
+                raise RuntimeError(f"output '{name}' has the shape {array.shape} for a batch of {batch.size}")
+        if service.processing is not None:
+            found = service.processing.after(found)
+    except Exception as error:
+        return error, (taken, filled, max(filled, computed))
+    return found, (taken, filled, computed)
+
+
+def samples_in(arrays: Arrays, inputs: Sequence[TensorSpec], max_batch: int) -> int:
+    """How many samples a request holds; ProtocolError if it is not what the model takes."""
+    known = {spec.name: spec for spec in inputs}
+    if known and arrays.keys() != known.keys():
+        raise ProtocolError(f"inputs: the model takes {', '.join(known)}, but the request has {', '.join(arrays)}")
+    for name, array in arrays.items():
+        if not array.shape:
+            raise ProtocolError(f"inputs: '{name}' is a scalar; its first axis must be the batch")
+        spec = known.get(name)
+        if spec is None:
+            continue
+        if array.dtype != spec.dtype:
+            raise ProtocolError(f"inputs: '{name}' is {datatype_of(array.dtype)}; the model takes {spec.datatype}")
+        axes = array.shape[1:]
+        if len(axes) != len(spec.shape) or any(
+            wanted not in (-1, length) for length, wanted in zip(axes, spec.shape, strict=True)
+        ):
+            raise ProtocolError(
+                f"inputs: '{name}' has the shape {list(array.shape)}; the model takes {[-1, *spec.shape]}"
+            )
+    sizes = {len(array) for array in arrays.values()}
+    if len(sizes) != 1:
+        raise ProtocolError(f"inputs: the first axes must be of one length, they are {sorted(sizes)}")
+    size = sizes.pop()
+    if not 1 <= size <= max_batch:
+        raise ProtocolError(f"inputs: the request has {size} samples; the server takes 1 to {max_batch} (max_batch)")
+    return size

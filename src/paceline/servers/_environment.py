@@ -1,0 +1,238 @@
+"""A virtual environment for each server that is a Python package, so that none disturbs another, or Paceline."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.core.errors import InputError, PacelineError, Unsupported
+from paceline.core.files import data_directory, write_atomic
+
+_SYSTEM_PYTHON = "/usr/bin/python3"  # where every Linux distribution has its own
+_LAST_LINES = 15
+_PINS = Path(__file__).parent / "_pins"  # versions of what packages depend on, as they were tested
+
+
+class InstallFailed(PacelineError):
+    """An environment could not be made."""
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What a server's environment holds, and what must be here for it to be of use."""
+
+    server: str
+    packages: tuple[str, ...]  # for pip, pinned
+    shown: tuple[str, ...]  # distributions whose versions belong into a record, the server's own first
+    torch: bool = False  # whether it takes the torch that Paceline runs with
+    system_python: bool = False  # whether it works with the distribution's interpreter only
+    machines: tuple[str, ...] = ()  # architectures that it is built for; any if empty
+    programs: tuple[tuple[str, str], ...] = ()  # a program that it starts, and what to do without it
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that names an interpreter which a user has made."""
+        return f"PACELINE_{self.server.upper().replace('-', '_')}_PYTHON"
+
+    @property
+    def has_own_python(self) -> bool:
+        """Whether a user has named an interpreter for every case."""
+        return bool(os.environ.get(self.variable))
+
+    def missing(self) -> str | None:
+        """Why the server cannot start here and what to do about it; None if it can."""
+        if self.machines and platform.machine() not in self.machines:
+            return f"there is no {self.server} for {platform.machine()}, only for {' and '.join(self.machines)}"
+        for program, remedy in self.programs:
+            if shutil.which(program) is None:
+                return f"{self.server} needs {program}, which is not installed; {remedy}"
+        if own := os.environ.get(self.variable):
+            return None if _is_program(own) else f"${self.variable} = '{own}' is not an interpreter"
+        if _is_complete(self):
+            return None
+        state = "is not installed" if not _marker(self).exists() else "was installed for another version of Paceline"
+        return f"{self.server} {state}; run: paceline servers install {self.server}"
+
+    def python(self, own: Path | None = None) -> Path:
+        """The interpreter to start the server with: the user's own, else that of the environment made here."""
+        if own is not None:
+            if not _is_program(own):
+                message = f"python = '{own}' is not an interpreter; name the file, as in /path/to/venv/bin/python"
+                raise InputError("not-an-interpreter", message, key="server.python", value=str(own))
+            return own.absolute()
+        if reason := self.missing():
+            raise Unsupported(reason)
+        named = os.environ.get(self.variable)
+        return Path(named).absolute() if named else _interpreter(self)
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An environment that was made, or was there."""
+
+    folder: Path
+    seconds: float  # 0 if it was there
+    size: int  # bytes
+
+
+def folder_of(server: str) -> Path:
+    """Where the environment of a server is, with its log."""
+    return data_directory() / "servers" / server
+
+
+def install(requirements: Requirements, say: Callable[[str], None]) -> Installed:
+    """Make the environment unless it is there already; only one process does at a time."""
+    folder = folder_of(requirements.server)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _lock(folder, say):
+        if _is_complete(requirements):
+            return Installed(folder, 0.0, _size(folder))
+        begin = time.monotonic()
+        _marker(requirements).unlink(missing_ok=True)
+        shutil.rmtree(folder / "venv", ignore_errors=True)
+        _build(requirements, folder, say)
+        seconds = time.monotonic() - begin
+        made = {"made_for": _made_for(requirements), "python": str(_interpreter(requirements).resolve())}
+        write_atomic(_marker(requirements), json.dumps(made | {"seconds": round(seconds, 1)}, indent=2))
+        return Installed(folder, seconds, _size(folder))
+
+
+def remove(server: str) -> bool:
+    """Remove the environment of a server; whether there was one."""
+    folder = folder_of(server)
+    if not folder.exists():
+        return False
+    with _lock(folder, lambda _: None):
+        (folder / "complete.json").unlink(missing_ok=True)  # first, so that a remainder is not taken for a whole
+        shutil.rmtree(folder)
+    return True
+
+
+def versions(python: Path, distributions: Sequence[str]) -> dict[str, str]:
+    """The versions of these distributions in an interpreter's environment, and its own."""
+    program = (
+        "import sys, json, platform, importlib.metadata as m\n"
+        "found = {'python': platform.python_version()}\n"
+        "for name in sys.argv[1:]:\n"
+        "    try: found[name] = m.version(name)\n"
+        "    except m.PackageNotFoundError: pass\n"
+        "print(json.dumps(found))"
+    )
+    done = subprocess.run(
+        [str(python), "-I", "-c", program, *distributions], capture_output=True, text=True, timeout=60, check=False
+    )
+    if done.returncode:
+        message = f"the interpreter '{python}' does not work: {(done.stderr or 'no output').strip()[-300:]}"
+        raise InputError("broken-interpreter", message, key="server.python", value=str(python))
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def _build(requirements: Requirements, folder: Path, say: Callable[[str], None]) -> None:
+    wanted = _wanted(requirements)
+    log = folder / "install.log"
+    log.unlink(missing_ok=True)
+    base = _base_interpreter(requirements)
+    say(f"making an environment with {base}")
+    _run([base, "-m", "venv", str(folder / "venv")], log, f"the environment of {requirements.server}")
+    say(f"installing {', '.join(wanted)}")
+    pip = [str(_interpreter(requirements)), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    _run([*pip, *_constraints(requirements), *wanted], log, f"the packages of {requirements.server}")
+
+
+def _constraints(requirements: Requirements) -> list[str]:
+    pins = _PINS / f"{requirements.server}.txt"
+    return ["--constraint", str(pins)] if pins.exists() else []
+
+
+def _run(command: list[str], log: Path, what: str) -> None:
+    # A user's PYTHONPATH or active environment would leak into the new one.
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    with log.open("a") as output:
+        output.write(f"$ {' '.join(command)}\n")
+        output.flush()
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=clean, check=False
+        )
+    if done.returncode:
+        last = "\n  ".join(log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
+        raise InstallFailed(
+            f"{what} could not be installed (exit code {done.returncode}); all of it is in {log}:\n  {last}"
+        )
+
+
+def _wanted(requirements: Requirements) -> list[str]:
+    """What pip is asked for. A torch of another build than Paceline's could be gigabytes of another platform."""
+    if not requirements.torch:
+        return list(requirements.packages)
+    try:
+        return [f"torch=={importlib.metadata.version('torch')}", *requirements.packages]
+    except importlib.metadata.PackageNotFoundError:
+        raise InstallFailed(
+            f"{requirements.server} takes the torch that Paceline runs with; run: pip install 'paceline[torch]'"
+        ) from None
+
+
+def _base_interpreter(requirements: Requirements) -> str:
+    if not requirements.system_python:
+        return sys.executable
+    if not _is_program(_SYSTEM_PYTHON):
+        raise InstallFailed(
+            f"{requirements.server} is built for the distribution's Python; install it ({_SYSTEM_PYTHON} is not there)"
+        )
+    return _SYSTEM_PYTHON
+
+
+def _made_for(requirements: Requirements) -> list[str]:
+    """What decides whether an environment that was made before will do."""
+    pins = _PINS / f"{requirements.server}.txt"
+    return [*_wanted(requirements), *(pins.read_text().splitlines()[1:] if pins.exists() else [])]
+
+
+def _is_complete(requirements: Requirements) -> bool:
+    try:
+        made: dict[str, Any] = json.loads(_marker(requirements).read_text())
+        wanted = _made_for(requirements)
+    except (OSError, ValueError, InstallFailed):
+        return False
+    return made.get("made_for") == wanted and _is_program(_interpreter(requirements))
+
+
+def _is_program(path: str | Path) -> bool:
+    return Path(path).is_file() and os.access(path, os.X_OK)
+
+
+def _marker(requirements: Requirements) -> Path:
+    return folder_of(requirements.server) / "complete.json"
+
+
+def _interpreter(requirements: Requirements) -> Path:
+    return folder_of(requirements.server) / "venv" / "bin" / "python"
+
+
+def _size(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+
+
+@contextlib.contextmanager
+def _lock(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Beside the folder, so that it can be removed; the kernel lets go of it if the process dies."""
+    with folder.with_name(f".{folder.name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another process that installs it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,325 @@
+"""A model as it is served: built from its seed, tensors in and tensors out, written in each format and opened again.
+
+OpenVINO reads the ONNX file. Its own converter for torch, `convert_model`, reports its use over the network.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from paceline.core.errors import MissingDependency, Unsupported
+from paceline.load.tensors import Array, TensorSpec, datatype_of
+from paceline.models.building import (
+    SETTLING_ROWS,
+    has_batch_norm,
+    low_dtype,
+    seed_everything,
+    set_fp32_mode,
+    settle_batch_norm,
+)
+
+if TYPE_CHECKING:
+    from paceline.models.base import ModelSpec, Scale, Workload
+
+TRACED_ROWS = 2  # a batch of 1 might be taken for a constant
+MOST_ROWS = 65_536
+LARGEST_FILE = 1_500_000_000  # bytes of weights: an ONNX file of more than 2 GB must keep them beside itself
+
+Run = Callable[[Sequence[Tensor]], list[Tensor]]
+
+
+class Served(nn.Module):
+    """Floats go in and come out as fp32 whatever the model computes in: what travels does not depend on the precision.
+
+    Outputs are flattened, in the order in which the model gives them: one tensor, or a tuple of several. Of a language
+    model they are what it answers, the likeliest tokens: the logits over its vocabulary would be megabytes.
+    """
+
+    def __init__(self, workload: Workload, dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.module = workload.module if dtype is None else workload.module.to(dtype)
+        self.answer = workload.answer
+        self.dtype = dtype
+
+    def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
+        if self.dtype is not None:
+            inputs = tuple(one.to(self.dtype) if one.is_floating_point() else one for one in inputs)
+        output = self.module(*inputs)
+        answer = output if self.answer is None else self.answer(output)
+        outputs = [one.float() if one.is_floating_point() else one for one in flat(answer)]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def flat(output: Any) -> list[Tensor]:
+    """Every tensor of a model's output, in order."""
+    if isinstance(output, Tensor):
+        return [output]
+    if output is None:
+        return []
+    if isinstance(output, Mapping):
+        output = list(output.values())
+    if isinstance(output, list | tuple):
+        return [tensor for part in output for tensor in flat(part)]
+    raise TypeError(f"its output holds an object of type {type(output).__name__}, which is no tensor")
+
+
+def build(
+    spec: ModelSpec, scale: Scale, precision: str, seed: int, device: torch.device
+) -> tuple[Served, tuple[Tensor, ...]]:
+    """The model, and inputs to try it on, of which there are `SETTLING_ROWS`.
+
+    It is built on the CPU and then moved, so that a seed means the same weights on every device.
+    """
+    set_fp32_mode(precision)
+    seed_everything(seed)
+    with torch.device("cpu"):
+        workload = spec.build(scale)
+    inputs = rows(workload, SETTLING_ROWS, seed)
+    with torch.no_grad():
+        if has_batch_norm(workload.module):
+            settle_batch_norm(workload.module, inputs)
+    served = Served(workload, low_dtype(precision))
+    return served.eval().requires_grad_(False).to(device), tuple(one.to(device) for one in inputs)
+
+
+def rows(workload: Workload, count: int, seed: int) -> tuple[Tensor, ...]:
+    """The first samples of the endless batch that a seed defines, on the CPU."""
+    return workload.make_batch(count, torch.Generator().manual_seed(seed)).inputs
+
+
+def outline(spec: ModelSpec, scale: Scale) -> Workload:
+    """The model without its weights, where it can be built so; for what need not be computed."""
+    try:
+        with torch.device("meta"):
+            return spec.build(scale)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):  # a user's model may need its weights' values
+        return spec.build(scale)
+
+
+def describe(spec: ModelSpec, scale: Scale) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """What goes in and what comes out, found without computing where the model lets one."""
+    workload = outline(spec, scale)
+    try:
+        return _specs(spec, workload, torch.device("meta"))
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):
+        with torch.device("cpu"):
+            workload = spec.build(scale)
+    try:
+        return _specs(spec, workload, torch.device("cpu"))
+    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+        raise Unsupported(f"{spec.name} cannot be served: {first_line(error)}") from error
+
+
+def _specs(
+    spec: ModelSpec, workload: Workload, device: torch.device
+) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    served = Served(workload).eval()
+    inputs = rows(workload, 3, seed=0)
+    with torch.no_grad():
+        two, three = (flat(served(*(one[:count].to(device) for one in inputs))) for count in (2, 3))
+    for number, (few, more) in enumerate(zip(two, three, strict=True)):
+        if few.dim() == 0 or (few.shape[0], more.shape[0]) != (2, 3):
+            raise Unsupported(
+                f"{spec.name} cannot be served: its output {number} has the sizes {tuple(few.shape)} for two samples; "
+                "the first axis of every output must be the sample"
+            )
+    names = input_names(workload.module, len(inputs))
+    taken = (_spec(name, (one, one)) for name, one in zip(names, inputs, strict=True))
+    given = (_spec(f"output_{number}", pair) for number, pair in enumerate(zip(two, three, strict=True)))
+    return tuple(taken), tuple(given)
+
+
+def _spec(name: str, seen: tuple[Tensor, Tensor]) -> TensorSpec:
+    """Of one sample, from the tensors of two batches: -1 where a size beside the batch differs."""
+    few, more = seen
+    shape = tuple(size if size == other else -1 for size, other in zip(few.shape[1:], more.shape[1:], strict=True))
+    return TensorSpec(name, datatype_of(torch.empty(0, dtype=few.dtype).numpy().dtype), shape)
+
+
+def input_names(module: nn.Module, count: int) -> tuple[str, ...]:
+    """As the module's own code calls them, or by number where it names too few."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    names = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    return tuple(names[:count]) if len(names) >= count else tuple(f"input_{number}" for number in range(count))
+
+
+def first_line(error: BaseException) -> str:
+    """What went wrong, without the pages that torch may add."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'without a message'}"
+
+
+def samples(workload: Workload, count: int, seed: int) -> list[dict[str, Array]]:
+    """Single samples by input name, without the batch axis, each in memory of its own."""
+    inputs = rows(workload, count, seed)
+    names = input_names(workload.module, len(inputs))
+    arrays = [one.numpy() for one in inputs]
+    return [{name: array[row].copy() for name, array in zip(names, arrays, strict=True)} for row in range(count)]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be written: the module, inputs to trace it with, and what these and the outputs are called."""
+
+    served: Served
+    inputs: tuple[Tensor, ...]
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+
+    @property
+    def traced(self) -> tuple[Tensor, ...]:
+        return tuple(one[:TRACED_ROWS] for one in self.inputs)
+
+    @property
+    def dynamic_shapes(self) -> tuple[tuple[dict[int, Any], ...]]:
+        """The batch may have any size; nested as the module's one variadic argument is."""
+        batch = torch.export.Dim("batch", min=1, max=MOST_ROWS)
+        return (tuple({0: batch} for _ in self.inputs),)
+
+
+@dataclass(frozen=True)
+class Exporter:
+    """One format: its main file, what it needs, and the two ways."""
+
+    file: str
+    write: Callable[[Job, Path], None]
+    open: Callable[[Path, torch.device], Run]
+    precisions: tuple[str, ...]
+    packages: tuple[str, ...] = ()  # whose versions decide what is written
+    runtime: tuple[str, ...] = ()  # only to check it
+    any_device: bool = False  # whether the file runs elsewhere than where it was traced
+
+    def require(self) -> None:
+        """Raise where a package is not installed."""
+        for name in (*self.packages, *self.runtime):
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                raise MissingDependency(name, f"pip install 'paceline[serving]' ({error})") from None
+
+    def versions(self) -> dict[str, str]:
+        return {name: str(importlib.import_module(name).__version__) for name in ("torch", *self.packages)}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Exporters warn of what they do; what matters is checked after."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _write_torchscript(job: Job, path: Path) -> None:
+    traced = torch.jit.trace(job.served, job.traced, check_trace=False)  # type: ignore[no-untyped-call]
+    torch.jit.save(torch.jit.freeze(traced), path)
+
+
+def _open_torchscript(path: Path, device: torch.device) -> Run:
+    module = torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]
+    return lambda inputs: flat(module(*inputs))
+
+
+def _write_torch_export(job: Job, path: Path) -> None:
+    torch.export.save(_exported(job), path)
+
+
+def _exported(job: Job) -> torch.export.ExportedProgram:
+    return torch.export.export(job.served, job.traced, dynamic_shapes=job.dynamic_shapes, strict=False)
+
+
+def _open_torch_export(path: Path, device: torch.device) -> Run:
+    module = torch.export.load(path).module()
+    return lambda inputs: flat(module(*inputs))
+
+
+def _write_onnx(job: Job, path: Path) -> None:
+    """By torch's newer exporter, or else by its older one, which knows some operators that the newer does not."""
+    weights = sum(one.numel() * one.element_size() for one in job.served.state_dict().values())
+    names: dict[str, Any] = {"input_names": list(job.input_names), "output_names": list(job.output_names)}
+    beside = {"external_data": weights > LARGEST_FILE}
+    try:
+        shapes = job.dynamic_shapes
+        torch.onnx.export(
+            job.served, job.traced, path, dynamo=True, dynamic_shapes=shapes, verbose=False, **names, **beside
+        )
+    except Exception:
+        axes = {name: {0: "batch"} for name in (*job.input_names, *job.output_names)}
+        with suppress(Exception):
+            torch.onnx.export(job.served, job.traced, str(path), dynamo=False, dynamic_axes=axes, **names, **beside)
+            return
+        raise
+
+
+def _open_onnx(path: Path, device: torch.device) -> Run:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors only
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [one.name for one in session.get_inputs()]
+
+    def run(inputs: Sequence[Tensor]) -> list[Tensor]:
+        given = {name: one.numpy() for name, one in zip(names, inputs, strict=True)}
+        return [torch.from_numpy(array) for array in session.run(None, given)]
+
+    return run
+
+
+def _write_openvino(job: Job, path: Path) -> None:
+    import openvino
+
+    source = path.with_name("source.onnx")
+    _write_onnx(job, source)
+    # Weights stay as they are: the default would round them to fp16.
+    openvino.save_model(openvino.Core().read_model(str(source)), str(path), compress_to_fp16=False)
+    for leftover in path.parent.glob(f"{source.name}*"):
+        leftover.unlink()
+
+
+def _open_openvino(path: Path, device: torch.device) -> Run:
+    import openvino
+
+    # Where a CPU has 16-bit instructions, the default would compute with them.
+    model = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+    def run(inputs: Sequence[Tensor]) -> list[Tensor]:
+        answers = model([one.numpy() for one in inputs])
+        return [torch.from_numpy(answers[number].copy()) for number in range(len(model.outputs))]
+
+    return run
+
+
+_FLOATS = ("fp32", "bf16", "fp16")
+
+
+EXPORTERS = {
+    "torchscript": Exporter("model.pt", _write_torchscript, _open_torchscript, _FLOATS),
+    "torch-export": Exporter("model.pt2", _write_torch_export, _open_torch_export, _FLOATS),
+    "onnx": Exporter(
+        "model.onnx",
+        _write_onnx,
+        _open_onnx,
+        ("fp32", "fp16"),
+        packages=("onnx", "onnxscript"),
+        runtime=("onnxruntime",),
+        any_device=True,
+    ),
+    "openvino": Exporter(
+        "model.xml",
+        _write_openvino,
+        _open_openvino,
+        ("fp32",),
+        packages=("onnx", "onnxscript", "openvino"),
+        any_device=True,
+    ),
+}

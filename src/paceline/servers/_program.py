@@ -1,0 +1,336 @@
+"""A server that is a program: its process, its ports, how it is asked whether it is ready."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import psutil
+
+from paceline.core.errors import InputError
+from paceline.core.network import PROGRAM
+from paceline.load.request import Endpoint, Wire
+from paceline.servers import supervisor
+from paceline.servers._environment import Requirements, versions
+from paceline.servers.base import Need, Server, ServerFailed, ServerSettings, Started
+
+_LOG_END = 64 * 1024  # bytes of a log that are read for its last lines
+_POLL = 0.02  # seconds between questions whether it is ready
+
+HOST = "127.0.0.1"
+MODEL = "model"  # what most servers call what they serve
+_SHORT = 34  # characters of a path that leave enough for the name of a socket
+
+
+class ServedProcess:
+    """One command in a session of its own; what it prints is in `server.log` in its folder.
+
+    A keeper process stands between: it adopts whatever the command starts, ends all of it on `stop()`, and also when
+    this process dies, by whatever signal.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        grace: float = 5.0,
+    ) -> None:
+        self.command = list(command)
+        self.log = folder / "server.log"
+        self.grace = grace  # seconds that it may take to end by itself when asked
+        self._environment = environment or {}
+        self._cwd = cwd or folder
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._main: psutil.Process | None = None  # the command's own process, once it was seen
+
+    def start(self) -> None:
+        """Start it; call `wait()` to know that it is of use."""
+        if self._keeper is not None:
+            raise RuntimeError("already started")
+        keep = [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), str(self.grace)]
+        with self.log.open("ab") as log:
+            self._keeper = subprocess.Popen(
+                [*keep, *self.command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self._cwd,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"} | dict(self._environment),
+                start_new_session=True,
+            )
+
+    def wait(self, ready: Callable[[], bool], timeout: float) -> float:
+        """Ask until it is ready; the seconds it took. ServerFailed, with its logs, if it dies or takes too long."""
+        begin = time.monotonic()
+        while not ready():
+            if not self.is_alive():
+                raise ServerFailed(f"the server ended with exit code {self._end()} before it was ready", self.logs())
+            if time.monotonic() - begin > timeout:
+                raise ServerFailed(
+                    f"the server was not ready after {timeout:g} s; raise ready_timeout if it only needs longer",
+                    self.logs(),
+                )
+            time.sleep(_POLL)
+        return time.monotonic() - begin
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of the command, 128 + n if signal n ended it; None while it runs or before it was started."""
+        return self._keeper.poll() if self._keeper is not None else None
+
+    def pids(self) -> list[int]:
+        """The command's process and all that it started."""
+        if self._keeper is None or self._keeper.poll() is not None:
+            return []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [child.pid for child in psutil.Process(self._keeper.pid).children(recursive=True)]
+        return []
+
+    def is_alive(self) -> bool:
+        """Whether the command still runs."""
+        if self._keeper is None or self._keeper.poll() is not None:
+            return False
+        try:  # the keeper may not yet have noticed the end
+            if self._main is None:
+                children = psutil.Process(self._keeper.pid).children()  # orphans that it adopts are younger
+                self._main = min(children, key=lambda child: child.create_time(), default=None)
+            return self._main is None or (self._main.is_running() and self._main.status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False
+
+    def stop(self) -> None:
+        """Ask it to end, and end it and everything it started after a grace; may be called at any time."""
+        if self._keeper is None or self._keeper.poll() is not None:
+            return
+        self._keeper.terminate()
+        try:
+            self._keeper.wait(timeout=self.grace + 10)
+        except subprocess.TimeoutExpired:
+            for pid in self.pids():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    psutil.Process(pid).kill()
+            self._keeper.kill()
+            self._keeper.wait()
+
+    def _end(self) -> int:
+        """The exit code of a command that has ended, once what it left is ended too."""
+        assert self._keeper is not None
+        return self._keeper.wait(timeout=self.grace + 10)
+
+    def logs(self, lines: int = 40) -> str:
+        """The last lines of what it printed."""
+        try:
+            with self.log.open("rb") as log:
+                size = log.seek(0, os.SEEK_END)
+                log.seek(max(0, size - _LOG_END))
+                text = log.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+        return "\n".join(text.splitlines()[-lines:])
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port nobody listens on now, for servers that cannot choose one themselves."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(host: str, port: int, path: str, timeout: float = 1.0) -> bool:
+    """Whether an HTTP GET is answered with 200."""
+    connection = http.client.HTTPConnection(host, port, timeout=timeout)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+class PythonSettings(ServerSettings):
+    """Of a server that runs in an environment of its own."""
+
+    python: Annotated[Path | None, PROGRAM] = None
+    """Interpreter to start it with, instead of the one that `paceline servers install` made"""
+
+
+class ModelFormat(ABC):
+    """In which form a program takes its model: what that may be, how it is made, and where it is asked then."""
+
+    @abstractmethod
+    def check(self, server: type[Program], settings: ServerSettings, need: Need) -> None:
+        """Refuse a model that this server cannot take so (raise InputError)."""
+
+    @abstractmethod
+    def prepare(self, server: Program) -> None:
+        """Make it."""
+
+    @abstractmethod
+    def endpoint(self, server: Program, wire: Wire) -> Endpoint:
+        """Where the model is asked."""
+
+    @abstractmethod
+    def facts(self, server: Program) -> dict[str, Any]:
+        """What belongs into the record."""
+
+    def command(self, server: Program) -> Sequence[str]:
+        """What starts a server that needs nothing but its model."""
+        raise NotImplementedError(f"{server.name} does not say how it is started")
+
+    def environment(self) -> dict[str, str]:
+        """Variables that the server is started with."""
+        return {}
+
+
+class Program(Server):
+    """Started as a process on this machine, with free ports of the loopback.
+
+    It has parts: the form in which it takes a model, and, if it is a Python package, what its environment requires.
+    """
+
+    model_format: ClassVar[ModelFormat]
+    requirements: ClassVar[Requirements | None] = None  # None for a program that pip does not install
+    gpu_only: ClassVar[bool] = False
+    ready_path: ClassVar[str]  # answers 200 when it is ready
+    grace: ClassVar[float] = 5.0  # seconds to end by itself
+
+    model_path: Path  # of a language model, once it is prepared
+
+    def __init__(self, settings: ServerSettings, need: Need, folder: Path, say: Callable[[str], None]) -> None:
+        super().__init__(settings, need, folder, say)
+        self.port = self.grpc_port = 0
+        self._process: ServedProcess | None = None
+        self._short: Path | None = None
+        self._python: Path | None = None
+        self._found: dict[str, str] = {}
+
+    @classmethod
+    def missing(cls) -> str | None:
+        if cls.requirements is None:
+            return None
+        # An interpreter that a user has made may have a build for other devices.
+        if cls.gpu_only and not cls.requirements.has_own_python and not _has_nvidia_gpu():
+            return f"{cls.name} needs an NVIDIA GPU, and this machine has none that its driver shows"
+        return cls.requirements.missing()
+
+    @classmethod
+    def check(cls, settings: ServerSettings, need: Need) -> None:
+        if isinstance(settings, PythonSettings) and settings.python is not None and not need.allow_import:
+            message = f"python = '{settings.python}': only a case that was started on this machine may name one"
+            raise InputError("not-from-network", message, key="server.python", value=str(settings.python))
+        cls.model_format.check(cls, settings, need)
+
+    @property
+    def python(self) -> Path:
+        """The interpreter that it runs in."""
+        if self._python is None:
+            assert self.requirements is not None
+            assert isinstance(self.settings, PythonSettings)
+            self._python = self.requirements.python(self.settings.python)
+            self._found = versions(self._python, self.requirements.shown)
+        return self._python
+
+    @property
+    def served_name(self) -> str:
+        """What the server calls its model."""
+        return MODEL
+
+    def prepare(self) -> None:
+        if self.requirements is not None:
+            _ = self.python  # before anything that takes long
+        self.model_format.prepare(self)
+
+    def endpoint(self, wire: Wire) -> Endpoint:
+        return self.model_format.endpoint(self, wire)
+
+    def _command(self) -> Sequence[str]:
+        """What starts it; ports have been chosen."""
+        return self.model_format.command(self)
+
+    def _environment(self) -> dict[str, str]:
+        """Variables that it is started with."""
+        if self.requirements is None:
+            return self.model_format.environment()
+        # What this interpreter is told to import has no place in another one.
+        path = f"{self.python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        return {"PYTHONPATH": "", "PATH": path} | self.model_format.environment()
+
+    def _versions(self) -> dict[str, str]:
+        """Of the software, by name."""
+        return dict(self._found) if self.requirements is not None and self.python else {}
+
+    def _facts(self) -> dict[str, Any]:
+        """What else belongs into the record."""
+        return self.model_format.facts(self)
+
+    def _choose_ports(self) -> None:
+        self.port = free_port()
+        if "kserve-grpc" in self.wires:
+            self.grpc_port = free_port()
+
+    def _is_ready(self) -> bool:
+        """Ask it once."""
+        return answers(HOST, self.port, self.ready_path)
+
+    def start(self) -> Started:
+        self._choose_ports()
+        self._process = ServedProcess(
+            self._command(), folder=self.folder, environment=self._environment(), grace=self.grace
+        )
+        self.say(f"starting {self.name}")
+        try:
+            self._process.start()
+            return Started(ready=self._process.wait(self._is_ready, self.settings.ready_timeout))
+        except BaseException:
+            self.stop()
+            raise
+
+    def describe(self) -> dict[str, Any]:
+        return {"server": self.name, "versions": self._versions()} | self._facts()
+
+    def processes(self) -> list[int]:
+        return self._process.pids() if self._process else []
+
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.is_alive()
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.stop()
+        if self._short is not None:
+            shutil.rmtree(self._short, ignore_errors=True)
+            self._short = None
+
+    def logs(self) -> str:
+        return self._process.logs() if self._process else ""
+
+    def _short_path(self) -> Path:
+        """A folder for sockets, whose path may have 107 characters only: in ours, or elsewhere if that is too deep."""
+        inside = self.folder / "tmp"
+        if len(str(inside)) <= _SHORT:
+            inside.mkdir(exist_ok=True)
+            return inside
+        if self._short is None:
+            self._short = Path(tempfile.mkdtemp(prefix="pl-"))
+        return self._short
+
+
+def _has_nvidia_gpu() -> bool:
+    """Whether the driver shows one; asked without loading it."""
+    gpus = Path("/proc/driver/nvidia/gpus")
+    return gpus.is_dir() and any(gpus.iterdir())

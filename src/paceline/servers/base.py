@@ -1,0 +1,133 @@
+"""What every server has in common: prepare, start, wait until ready, describe, stop, logs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from paceline.core.errors import CaseError
+from paceline.core.network import WORD, FromNetwork
+from paceline.core.parameters import Parameters
+from paceline.core.quantity import Duration
+from paceline.load.request import Endpoint, Form, Wire
+from paceline.servers.artifact import Artifact
+
+
+class ServerFailed(CaseError):
+    """A server did not start, never became ready, or died; `logs` are its last words."""
+
+    def __init__(self, message: str, logs: str = "") -> None:
+        super().__init__(message)
+        self.logs = self.detail = logs
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a case wants served."""
+
+    model: str  # a name of the zoo, `generated/...`, or the user's module:factory
+    scale: Literal["full", "tiny"] = "full"
+    precision: str = "fp32"
+    device: str = "cpu"  # or cuda:0
+    seed: int = 1234
+    allow_import: bool = False  # whether module:factory may be imported
+    wire: Wire | None = None  # how it will be asked; None for the ways that cost nothing when they are not used
+    form: Form | None = None  # what the server is to make tensors of; None if it is sent tensors
+
+
+class ServerSettings(Parameters):
+    """What a user may write under `server:`; each server adds its own."""
+
+    kind: Annotated[str, FromNetwork.matching(WORD)] = "embedded"
+    """Which server; see `paceline list servers`"""
+    ready_timeout: Duration = Field(default=120.0, gt=0)
+    """How long to wait until it answers that it is ready"""
+
+
+@dataclass(frozen=True)
+class Started:
+    """How long it took until the server was of use, in seconds; the load generator adds the first answers."""
+
+    ready: float  # from starting the process until it said that it is ready
+
+
+class Server(ABC):
+    """One serving software; a subclass in a scanned module is registered by its `name`.
+
+    The life of an object: `prepare()`, `start()`, then any number of requests, then `stop()`, which may be called at
+    any time, any number of times, and leaves no process behind. Everything it writes is in `folder`.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    Settings: ClassVar[type[ServerSettings]] = ServerSettings
+    wires: ClassVar[tuple[Wire, ...]]  # the first is the one a user gets who names none
+    artifact: Artifact | None = None  # what is served, once it is prepared; its inputs tell what to send
+    reads: ClassVar[tuple[Form, ...]] = ()  # what it can make tensors of itself
+    is_checkable: ClassVar[bool] = True  # whether answers must be those of the model that the case names
+
+    def __init__(self, settings: ServerSettings, need: Need, folder: Path, say: Callable[[str], None]) -> None:
+        self.settings = settings
+        self.need = need
+        self.folder = folder
+        self.say = say  # a phase for the person who waits: exporting, starting, ...
+
+    @classmethod
+    def most_samples(cls, settings: ServerSettings) -> int | None:
+        """How many samples one request may carry with these settings; None where that has no bound."""
+        return None
+
+    @classmethod
+    def listens_at(cls, settings: ServerSettings) -> str:
+        """The address or name of the host that answers; most servers are started for this machine alone."""
+        return "127.0.0.1"
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """Why it cannot start here and what to do about it, in one sentence; None if it can. Must be quick."""
+        return None
+
+    @classmethod  # noqa: B027
+    def check(cls, settings: ServerSettings, need: Need) -> None:
+        """Refuse, before anything starts, what settings alone cannot tell to be wrong (raise InputError)."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Export the model, write configuration: all that happens before the process starts."""
+
+    @abstractmethod
+    def start(self) -> Started:
+        """Start it and wait until it is ready; ServerFailed with its logs if it is not in time."""
+
+    @abstractmethod
+    def endpoint(self, wire: Wire) -> Endpoint:
+        """Where to send; only after `start()`."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Version, engine, instances, what was configured: facts for the record. No secrets."""
+
+    def statistics(self) -> dict[str, Any]:
+        """What the server counted itself, if it does: batches, sheds, errors, busy time."""
+        return {}
+
+    @abstractmethod
+    def processes(self) -> list[int]:
+        """Ids of the processes that serve, to watch their CPU and memory; empty for somebody else's server."""
+
+    @abstractmethod
+    def is_alive(self) -> bool:
+        """Whether it still runs, as far as one can tell without asking it."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End it and everything that it started."""
+
+    @abstractmethod
+    def logs(self) -> str:
+        """The last lines of what it wrote."""

@@ -1,0 +1,35 @@
+"""BentoML: services in worker processes, with batching that learns its delay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from paceline.servers._environment import Requirements
+from paceline.servers._exporting import ExportedModel, WorkerAppSettings, write_app_config
+from paceline.servers._program import HOST, Program
+from paceline.servers.base import ServerSettings
+
+
+class BentoMl(Program):
+    """A service of ours decodes the body and runs the model in ONNX Runtime."""
+
+    name = "bentoml"
+    summary = "BentoML with ONNX Runtime; HTTP, adaptive batching"
+    Settings: ClassVar[type[ServerSettings]] = WorkerAppSettings
+    wires = ("kserve-json",)
+    model_format = ExportedModel("/infer", apps=("bentoml_app.py", "onnx_model.py"))
+    requirements = Requirements(
+        server="bentoml",
+        packages=("bentoml==1.4.39", "onnxruntime==1.31.1"),
+        shown=("bentoml", "onnxruntime", "onnxruntime-gpu"),
+    )
+    ready_path = "/readyz"
+
+    def _command(self) -> Sequence[str]:
+        write_app_config(self)
+        start = [str(self.python), "-m", "bentoml", "serve", "bentoml_app:Paceline", "--working-dir", str(self.folder)]
+        return [*start, "--host", HOST, "--port", str(self.port)]
+
+    def _environment(self) -> dict[str, str]:
+        return super()._environment() | {"BENTOML_HOME": str(self.folder / "bentoml"), "BENTOML_DO_NOT_TRACK": "True"}

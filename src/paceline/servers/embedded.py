@@ -1,0 +1,237 @@
+"""Paceline's own server: KServe v2 over HTTP and gRPC, dynamic batching, and the engine of your choice."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from paceline.core.errors import InputError, MissingDependency
+from paceline.core.network import FromNetwork
+from paceline.core.quantity import Duration
+from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
+from paceline.load.request import Endpoint, Wire
+from paceline.servers._embedded.configuration import Configuration, EngineName, GraphChoice
+from paceline.servers._program import ServedProcess, answers
+from paceline.servers.artifact import Artifact, Format
+from paceline.servers.base import Need, Server, ServerFailed, ServerSettings, Started
+from paceline.servers.processing import Processing
+from paceline.version import VERSION
+
+MODEL = "model"  # what the server calls what it serves
+_DRAIN = 3.0  # seconds to answer what is in work when it is told to end
+_FORMATS: dict[EngineName, Format] = {
+    "null": "eager",
+    "torch": "eager",
+    "torch-compile": "eager",
+    "torchscript": "torchscript",
+    "torch-export": "torch-export",
+    "onnxruntime": "onnx",
+    "openvino": "openvino",
+}
+_PACKAGES: dict[EngineName, str] = {"onnxruntime": "onnxruntime", "openvino": "openvino"}
+
+
+class EmbeddedSettings(ServerSettings):
+    """How Paceline's own server computes and batches."""
+
+    engine: EngineName = "torch"
+    """What computes; null answers at once, to measure the server itself"""
+    graph: GraphChoice = "auto"
+    """Whether torch-compile replays each batch as one CUDA graph: auto where it can, off launches every kernel"""
+    max_batch: int = Field(default=8, ge=1, le=65_536)
+    """Samples that are computed together, at most; 1 computes each request by itself"""
+    max_delay: Duration = Field(default=0.002, le=3600)
+    """How long a request waits for others while an instance is free, at most"""
+    preferred: tuple[int, ...] = ()
+    """Batch sizes that are computed without waiting for more; also what torch-compile pads to"""
+    max_queue: int = Field(default=1000, ge=1)
+    """Requests that wait, at most; more are declined with 503"""
+    instances: int = Field(default=1, ge=1, le=1024)
+    """How many batches are computed side by side"""
+    threads: int | None = Field(default=None, ge=1)
+    """Threads of each instance; as many as it has CPUs unless set"""
+    cpus: tuple[int, ...] | None = None
+    """CPUs to compute on, divided among the instances; all that there are unless set"""
+    host: Annotated[str, FromNetwork(never="is an address to listen at")] = "127.0.0.1"
+    """Address to listen at"""
+    port: int = Field(default=0, ge=0, le=65_535)
+    """Port to listen at; 0 for any that is free"""
+    grpc_port: int = Field(default=0, ge=0, le=65_535)
+    """Port to listen at for gRPC, where requests come by it (wire: kserve-grpc); 0 for any that is free"""
+
+
+class Embedded(Server):
+    """The server that comes with Paceline, in a process of its own."""
+
+    name = "embedded"
+    summary = "Paceline's own: KServe v2 over HTTP and gRPC, dynamic batching; torch, ONNX Runtime or OpenVINO"
+    Settings: ClassVar[type[ServerSettings]] = EmbeddedSettings
+    wires: ClassVar[tuple[Wire, ...]] = ("kserve-binary", "kserve-json", "kserve-grpc", "kserve-shm")
+    reads = ("image", "text")
+
+    settings: EmbeddedSettings
+
+    def __init__(self, settings: ServerSettings, need: Need, folder: Path, say: Callable[[str], None]) -> None:
+        super().__init__(settings, need, folder, say)
+        self.artifact: Artifact | None = None
+        self._process: ServedProcess | None = None
+        self._port: int | None = None
+        self._processing: Processing | None = None
+
+    @classmethod
+    def check(cls, settings: ServerSettings, need: Need) -> None:
+        assert isinstance(settings, EmbeddedSettings)
+        for size in settings.preferred:
+            if not 1 <= size <= settings.max_batch:
+                message = f"preferred = {size}: a batch has 1 to max_batch = {settings.max_batch} samples"
+                raise InputError("out-of-range", message, key="server.preferred", value=size)
+        if settings.cpus is not None and len(set(settings.cpus)) != len(settings.cpus):
+            message = f"cpus = {list(settings.cpus)}: a CPU is named twice"
+            raise InputError("duplicate-cpu", message, key="server.cpus", value=list(settings.cpus))
+        if settings.cpus is not None and not settings.cpus:
+            raise InputError("empty-list", "cpus is empty: name at least one, or leave it unset", key="server.cpus")
+        if settings.engine == "openvino" and need.device != "cpu":
+            message = f"engine = openvino computes on the CPU, not on {need.device}; choose another engine"
+            raise InputError("needs-cpu", message, key="server.engine", value="openvino")
+
+    @classmethod
+    def most_samples(cls, settings: ServerSettings) -> int | None:
+        """A request is never split, so that it must fit into a batch."""
+        return settings.max_batch if isinstance(settings, EmbeddedSettings) else None
+
+    @classmethod
+    def listens_at(cls, settings: ServerSettings) -> str:
+        assert isinstance(settings, EmbeddedSettings)
+        return settings.host
+
+    def prepare(self) -> None:
+        engine = self.settings.engine
+        package = _PACKAGES.get(engine, "torch")
+        needed = {package: package} | ({"grpc": "grpcio"} if self._speaks_grpc else {})
+        for module, name in needed.items():
+            if importlib.util.find_spec(module) is None:
+                raise MissingDependency(name, "pip install 'paceline[serving]'")
+        from paceline.servers.export import export
+
+        self.say(f"exporting {self.need.model}")
+        self.artifact = export(
+            self.need.model,
+            scale=self.need.scale,
+            format=_FORMATS[engine],
+            precision=self.need.precision,
+            seed=self.need.seed,
+            device=self.need.device,
+            allow_import=self.need.allow_import,
+        )
+        if self.need.form is not None:
+            self._processing = Processing.of(self.need.form, self.artifact, allow_import=self.need.allow_import)
+
+    def start(self) -> Started:
+        if self.artifact is None:
+            raise RuntimeError("prepare() comes before start()")
+        self.stop()
+        for leftover in ("port", "grpc_port", "failure", "facts"):
+            (self.folder / leftover).unlink(missing_ok=True)
+        path = self.folder / "configuration.json"
+        path.write_text(self._configuration(self.artifact).model_dump_json(indent=2))
+        # A model of the user's own is found from where the user is.
+        command = [sys.executable, "-P", "-m", "paceline.servers._embedded", str(path)]
+        self._process = ServedProcess(command, folder=self.folder, cwd=Path.cwd(), grace=_DRAIN + 2)
+        self.say(f"starting {self.name} with {self.settings.engine}")
+        try:
+            self._process.start()
+            return Started(ready=self._process.wait(self._is_ready, self.settings.ready_timeout))
+        except ServerFailed as error:
+            self.stop()
+            failure = self.folder / "failure"
+            raise ServerFailed(failure.read_text() if failure.exists() else str(error), error.logs) from None
+        except BaseException:
+            self.stop()
+            raise
+
+    def endpoint(self, wire: Wire) -> Endpoint:
+        if self._port is None:
+            raise RuntimeError("the server was not started")
+        if wire == "kserve-grpc":
+            port = int((self.folder / "grpc_port").read_text())
+            return Endpoint(wire, self.settings.host, port, GRPC_METHOD, MODEL)
+        return Endpoint(wire, self.settings.host, self._port, f"/v2/models/{MODEL}/infer", MODEL)
+
+    def statistics(self) -> dict[str, Any]:
+        """What the server has counted since it is ready; ServerFailed if it does not answer."""
+        try:
+            connection = http.client.HTTPConnection(self.settings.host, self._port, timeout=10)
+            try:
+                connection.request("GET", f"/v2/models/{MODEL}/stats")
+                found: dict[str, Any] = json.loads(connection.getresponse().read())
+            finally:
+                connection.close()
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise ServerFailed(f"the server tells no statistics: {error}", self.logs()) from None
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        settings, artifact = self.settings, self.artifact
+        facts: dict[str, Any] = {"server": self.name, "version": VERSION, "engine": settings.engine}
+        facts |= {"max_batch": settings.max_batch, "max_queue": settings.max_queue, "instances": settings.instances}
+        if settings.max_batch > 1:
+            facts |= {"max_delay": settings.max_delay, "preferred": list(settings.preferred)}
+        if artifact is not None:
+            facts |= {"format": artifact.format, "artifact": artifact.digest, "deviation": artifact.deviation}
+        told = self.folder / "facts"
+        return facts | (json.loads(told.read_text()) if told.exists() else {})
+
+    def processes(self) -> list[int]:
+        return self._process.pids() if self._process else []
+
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.is_alive()
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.stop()
+
+    def logs(self) -> str:
+        return self._process.logs() if self._process else ""
+
+    @property
+    def _speaks_grpc(self) -> bool:
+        return self.need.wire == "kserve-grpc"
+
+    def _is_ready(self) -> bool:
+        path = self.folder / "port"
+        if not path.exists():
+            return False
+        self._port = int(path.read_text())
+        return answers(self.settings.host, self._port, "/v2/health/ready")
+
+    def _configuration(self, artifact: Artifact) -> Configuration:
+        settings = self.settings
+        return Configuration(
+            name=MODEL,
+            artifact=artifact,
+            engine=settings.engine,
+            graph=settings.graph,
+            device=self.need.device,
+            allow_import=self.need.allow_import,
+            host=settings.host,
+            port=settings.port,
+            grpc_port=settings.grpc_port if self._speaks_grpc else None,
+            shared_memory=self.need.wire == "kserve-shm",
+            processing=self._processing,
+            max_batch=settings.max_batch,
+            max_delay=settings.max_delay,
+            preferred=tuple(sorted(settings.preferred)),
+            max_queue=settings.max_queue,
+            instances=settings.instances,
+            threads=settings.threads,
+            cpus=settings.cpus,
+            grace=_DRAIN,
+        )

@@ -1,0 +1,83 @@
+"""NVIDIA's Triton as a program on the path, as its containers have it, with a backend of its own for the model."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from typing import ClassVar
+
+from paceline.load.tensors import TensorSpec
+from paceline.servers._exporting import BatchingSettings, ExportedModel
+from paceline.servers._program import HOST, MODEL, Program
+from paceline.servers.artifact import Artifact
+from paceline.servers.base import ServerSettings
+
+LARGEST_REQUEST = 4096  # samples, where requests are not put together
+
+
+class TritonServer(Program):
+    """Triton with its backend for ONNX Runtime."""
+
+    name = "tritonserver"
+    summary = "Triton with its ONNX Runtime backend; HTTP and gRPC, dynamic batching"
+    wires = ("kserve-binary", "kserve-json", "kserve-grpc", "kserve-shm")
+    Settings: ClassVar[type[ServerSettings]] = BatchingSettings
+    model_format = ExportedModel(f"/v2/models/{MODEL}/infer")
+    ready_path = f"/v2/models/{MODEL}/ready"
+    grace = 30.0
+
+    settings: BatchingSettings
+    artifact: Artifact
+    backend: ClassVar[str] = "onnxruntime"
+    file: ClassVar[str] = "model.onnx"  # as the backend wants it to be called
+
+    @classmethod
+    def missing(cls) -> str | None:
+        if shutil.which("tritonserver") is None:
+            return "there is no tritonserver on the path; run Paceline in a container of Triton, which has it"
+        return None
+
+    def prepare(self) -> None:
+        super().prepare()
+        place = self.folder / "repository" / MODEL / "1"
+        place.mkdir(parents=True, exist_ok=True)
+        assert self.artifact.path is not None
+        (place / self.file).unlink(missing_ok=True)
+        (place / self.file).symlink_to(self.artifact.path.absolute())
+        (place.parent / "config.pbtxt").write_text(self._model_config())
+
+    def _model_config(self) -> str:
+        settings = self.settings
+        together = settings.max_batch > 1
+        kind, _, index = self.need.device.partition(":")
+        place = "kind: KIND_CPU" if kind == "cpu" else f"kind: KIND_GPU gpus: [ {index or 0} ]"
+        lines = [
+            f'name: "{MODEL}"',
+            f'backend: "{self.backend}"',
+            f"max_batch_size: {settings.max_batch if together else LARGEST_REQUEST}",
+            *(f"input [ {_tensor(spec)} ]" for spec in self.artifact.inputs),
+            *(f"output [ {_tensor(spec)} ]" for spec in self.artifact.outputs),
+            f"instance_group [ {{ count: {settings.workers} {place} }} ]",
+            f'parameters {{ key: "intra_op_thread_count" value: {{ string_value: "{settings.threads_of_worker}" }} }}',
+        ]
+        if together:
+            delay = round(settings.max_delay * 1e6)
+            lines.append(f"dynamic_batching {{ max_queue_delay_microseconds: {delay} }}")
+        return "\n".join(lines) + "\n"
+
+    def _command(self) -> Sequence[str]:
+        addresses = [f"--http-address={HOST}", f"--http-port={self.port}"]
+        addresses += [f"--grpc-address={HOST}", f"--grpc-port={self.grpc_port}", "--allow-metrics=false"]
+        return ["tritonserver", f"--model-repository={self.folder / 'repository'}", *addresses]
+
+    def _versions(self) -> dict[str, str]:
+        log = self.folder / "server.log"
+        found = re.search(r"server_version\s*\|\s*([\d.]+)", log.read_text(errors="replace") if log.exists() else "")
+        return {"tritonserver": found.group(1)} if found else {}
+
+
+def _tensor(spec: TensorSpec) -> str:
+    sizes = ", ".join(str(size) for size in spec.shape) or "1"
+    flat = " reshape: { shape: [ ] }" if not spec.shape else ""
+    return f'{{ name: "{spec.name}" data_type: TYPE_{spec.datatype} dims: [ {sizes} ]{flat} }}'

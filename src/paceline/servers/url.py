@@ -1,0 +1,304 @@
+"""A server that somebody else runs, at an address that the user names."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+from urllib.parse import SplitResult, quote, urlsplit
+
+from pydantic import field_validator
+
+from paceline.core.errors import InputError
+from paceline.core.network import WORD, FromNetwork, shorten
+from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
+from paceline.load.request import Endpoint, Wire
+from paceline.load.tensors import DATATYPES, TensorSpec
+from paceline.servers._openai import PATHS
+from paceline.servers.artifact import Artifact
+from paceline.servers.base import Need, Server, ServerFailed, ServerSettings, Started
+
+ALLOWED = "PACELINE_ALLOWED_URLS"  # what those may ask who send cases to this machine: addresses with commas between
+_PORTS = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}
+_LONGEST = 1 << 20  # bytes of a description
+_POLL = 0.2  # seconds between questions whether it is ready
+
+
+def _address(url: str) -> str:
+    return "" if is_allowed(url) else f"= {shorten(url)} is not among the addresses in ${ALLOWED}"
+
+
+class UrlSettings(ServerSettings):
+    """Where it is, and how to be let in."""
+
+    url: Annotated[str, FromNetwork(_address)]
+    """Address, like http://gpu7:8000, https://host/v1 or grpc://gpu7:8001"""
+    model: Annotated[str, FromNetwork.matching(f"{WORD}(/{WORD})?")]
+    """What the server calls the model"""
+    token_env: Annotated[str | None, FromNetwork(never="names a secret of the machine")] = None
+    """Environment variable that holds the bearer token"""
+    token_file: Annotated[Path | None, FromNetwork(never="names a secret of the machine")] = None
+    """File that holds the bearer token"""
+
+    @field_validator("url")
+    @classmethod
+    def _is_address(cls, url: str) -> str:
+        # What is in an address is kept with the results, so that nothing secret may be there, or in this message.
+        if "@" in url or "?" in url or "#" in url:
+            raise ValueError("an address has no user, password or query; name the token with token_env or token_file")
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme in _PORTS and parts.hostname and parts.port != 0 and url.isprintable()
+        except ValueError:
+            usable = False
+        if not usable:
+            raise ValueError(f"'{url}' is not the address of a server; write it like http://gpu7:8000")
+        return url
+
+
+class Url(Server):
+    """Asked, never started or stopped."""
+
+    name = "url"
+    summary = "a server that somebody else runs; KServe v2 over HTTP or gRPC, or OpenAI-compatible"
+    Settings: ClassVar[type[ServerSettings]] = UrlSettings
+    wires: ClassVar[tuple[Wire, ...]] = (
+        "kserve-json",
+        "kserve-binary",
+        "kserve-grpc",
+        "openai-chat",
+        "openai-completions",
+    )
+
+    is_checkable: ClassVar[bool] = False  # it may have other weights
+
+    settings: UrlSettings
+
+    def __init__(self, settings: ServerSettings, need: Need, folder: Path, say: Callable[[str], None]) -> None:
+        super().__init__(settings, need, folder, say)
+        self._parts = urlsplit(self.settings.url)
+        self._headers: dict[str, str] = {}
+        self._told: dict[str, Any] = {}
+        self._started = False
+
+    @classmethod
+    def listens_at(cls, settings: ServerSettings) -> str:
+        assert isinstance(settings, UrlSettings)
+        return urlsplit(settings.url).hostname or ""
+
+    @classmethod
+    def check(cls, settings: ServerSettings, need: Need) -> None:
+        assert isinstance(settings, UrlSettings)
+        if settings.token_env is not None and settings.token_file is not None:
+            message = "token_env and token_file say the same thing; give one of them"
+            raise InputError("conflicting-keys", message, key="server.token_file")
+        if need.allow_import:
+            return
+        if settings.token_env is not None or settings.token_file is not None:
+            message = "token_env, token_file: only a case that was started on this machine may read its secrets"
+            given = "token_env" if settings.token_env is not None else "token_file"
+            raise InputError("not-from-network", message, key=f"server.{given}")
+        if not is_allowed(settings.url):
+            message = f"url = '{settings.url}': this machine asks only the addresses in ${ALLOWED}"
+            raise InputError("address-not-allowed", message, key="server.url", value=settings.url)
+
+    def prepare(self) -> None:
+        token = self._token()
+        self._headers = {"authorization": f"Bearer {token}"} if token else {}
+
+    def start(self) -> Started:
+        """Wait until it says that it is ready, and let it describe its model."""
+        begin = time.monotonic()
+        self.say(f"asking {self._parts.netloc}")
+        while (reason := self._why_not_ready()) is not None:
+            if time.monotonic() - begin > self.settings.ready_timeout:
+                raise ServerFailed(
+                    f"{self.settings.url} was not ready after {self.settings.ready_timeout:g} s: {reason}; "
+                    f"see that it runs, and that url and model are right"
+                )
+            time.sleep(_POLL)
+        ready = time.monotonic() - begin
+        if not self._is_grpc and not self._is_openai:
+            self._learn()
+        self._started = True
+        return Started(ready=ready)
+
+    def endpoint(self, wire: Wire) -> Endpoint:
+        if (wire == "kserve-grpc") != self._is_grpc:
+            needed = "grpc:// or grpcs://" if wire == "kserve-grpc" else "http:// or https://"
+            message = f"url = '{self.settings.url}': {wire} needs an address that starts with {needed}"
+            raise InputError("wrong-scheme", message, key="server.url", value=self.settings.url)
+        return Endpoint(
+            wire=wire,
+            host=self._host,
+            port=self._port,
+            path=self._path(wire),
+            model=self.settings.model,
+            tls=self._tls,
+            headers=self._headers,
+        )
+
+    def describe(self) -> dict[str, Any]:
+        return {"server": self.name, "url": self.settings.url, "model": self.settings.model} | self._told
+
+    def processes(self) -> list[int]:
+        return []
+
+    def is_alive(self) -> bool:
+        return self._started
+
+    def stop(self) -> None:
+        self._started = False
+
+    def logs(self) -> str:
+        return ""
+
+    @property
+    def _is_grpc(self) -> bool:
+        return self._parts.scheme.startswith("grpc")
+
+    @property
+    def _is_openai(self) -> bool:
+        """An address that ends with /v1, as those of language models do."""
+        return self._base.endswith("/v1")
+
+    @property
+    def _tls(self) -> bool:
+        return self._parts.scheme in ("https", "grpcs")
+
+    @property
+    def _host(self) -> str:
+        return self._parts.hostname or ""
+
+    @property
+    def _port(self) -> int:
+        return self._parts.port or _PORTS[self._parts.scheme]
+
+    @property
+    def _base(self) -> str:
+        return self._parts.path.rstrip("/")
+
+    def _path(self, wire: Wire) -> str:
+        if wire == "kserve-grpc":
+            return GRPC_METHOD
+        if wire in PATHS:
+            return self._base.removesuffix("/v1") + PATHS[wire]
+        return f"{self._model_path}/infer"
+
+    @property
+    def _model_path(self) -> str:
+        return f"{self._base}/v2/models/{quote(self.settings.model, safe='')}"
+
+    def _token(self) -> str | None:
+        settings = self.settings
+        if settings.token_env is not None:
+            key, token = "token_env", os.environ.get(settings.token_env, "").strip()
+            empty = f"token_env: ${settings.token_env} is empty or not set"
+        elif settings.token_file is not None:
+            try:
+                key, token = "token_file", settings.token_file.read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                message = f"token_file = '{settings.token_file}' cannot be read: {error}"
+                raise InputError("unreadable-file", message, key="server.token_file") from None
+            empty = f"token_file = '{settings.token_file}' is empty"
+        else:
+            return None
+        if not token:
+            raise InputError("empty-token", empty, key=f"server.{key}")
+        if not (token.isascii() and token.isprintable()):  # neither message nor value may show it
+            raise InputError("invalid-token", f"{key}: the token is not a single line of ASCII", key=f"server.{key}")
+        return token
+
+    def _why_not_ready(self) -> str | None:
+        if self._is_grpc:
+            return _grpc_problem(self._host, self._port, self._tls)
+        path = f"{self._base}/models" if self._is_openai else f"{self._model_path}/ready"
+        status, _ = self._get(path)
+        if isinstance(status, str):
+            return status
+        if status == 404 and not self._is_openai:  # it may be a server of language models without /v1 in its address
+            other, _ = self._get(f"{self._base}/v1/models")
+            if other == 200:
+                self._parts = SplitResult(self._parts.scheme, self._parts.netloc, f"{self._base}/v1", "", "")
+                return None
+        if 300 <= status < 400:
+            raise ServerFailed(f"{self.settings.url} sends to another address, which is not followed; name that one")
+        if status in (401, 403):
+            raise ServerFailed(f"{self.settings.url} refuses with {status}; name a token with token_env or token_file")
+        return None if status == 200 else f"it answers {status} to {path}"
+
+    def _learn(self) -> None:
+        """What the model takes and gives, as the server tells."""
+        status, body = self._get(self._model_path)
+        try:
+            told = json.loads(body) if status == 200 else {}
+            inputs = tuple(_tensor(entry) for entry in told.get("inputs") or [])
+            outputs = tuple(_tensor(entry) for entry in told.get("outputs") or [])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ServerFailed(
+                f"{self.settings.url} describes its model in a way that is not understood: {error}"
+            ) from None
+        if inputs:
+            need = self.need
+            self.artifact = Artifact(need.model, need.scale, "eager", need.precision, need.seed, None, inputs, outputs)
+        if isinstance(told.get("platform"), str):
+            self._told = {"platform": told["platform"][:200]}
+
+    def _get(self, path: str) -> tuple[int | str, bytes]:
+        """Status and body, or why there is none. Proxies of the environment are not used, nothing is followed."""
+        connection: http.client.HTTPConnection
+        if self._tls:
+            context = ssl.create_default_context()
+            connection = http.client.HTTPSConnection(self._host, self._port, timeout=10, context=context)
+        else:
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=10)
+        try:
+            connection.request("GET", path, headers=self._headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read(_LONGEST)
+        except (OSError, http.client.HTTPException) as error:
+            return f"{type(error).__name__}: {error}", b""
+        finally:
+            connection.close()
+
+
+def is_allowed(url: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the one who runs this machine lets others ask this address through it."""
+    wanted = _origin(urlsplit(url))
+    allowed = [urlsplit(one.strip()) for one in environment.get(ALLOWED, "").split(",") if one.strip()]
+    return any(_origin(one) == wanted for one in allowed if one.scheme in _PORTS and one.hostname)
+
+
+def _origin(parts: SplitResult) -> tuple[str, str, int]:
+    return parts.scheme, (parts.hostname or "").lower(), parts.port or _PORTS.get(parts.scheme, 0)
+
+
+def _tensor(entry: Mapping[str, Any]) -> TensorSpec:
+    name, datatype, shape = entry["name"], entry["datatype"], entry["shape"]
+    if datatype not in DATATYPES:
+        raise ValueError(
+            f"the tensor '{str(name)[:100]}' has the datatype '{str(datatype)[:40]}', which is not supported"
+        )
+    return TensorSpec(str(name), datatype, tuple(int(size) for size in shape[1:]))
+
+
+def _grpc_problem(host: str, port: int, tls: bool) -> str | None:
+    import grpc
+
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    options = [("grpc.enable_http_proxy", 0)]
+    if tls:
+        channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(), options)
+    else:
+        channel = grpc.insecure_channel(target, options)
+    with channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=2)
+        except grpc.FutureTimeoutError:
+            return f"nobody answers at {target}"
+    return None

@@ -1,0 +1,474 @@
+"""Talking to followers: who is present, what each is asked and told, and which attempts they have, wanted or not.
+
+All of them are called at once, so that one that is slow to answer delays nobody. The followers of a gang begin in their
+order, and end together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from paceline.core.errors import InputError
+from paceline.service.engines.base import (
+    Assignment,
+    Attempt,
+    Engine,
+    FollowerGone,
+    FollowerState,
+    Item,
+    Meeting,
+    Report,
+)
+from paceline.service.job_store import JobStore
+from paceline.service.jobs import (
+    STOPPED,
+    Began,
+    Ended,
+    FailureKind,
+    Job,
+    JobEvent,
+    JobState,
+    Lost,
+    Renewed,
+)
+from paceline.service.placement import gpu_indices
+
+Holder = tuple[str, Attempt]  # a follower and an attempt that it has, or had
+
+_CALLS_AT_ONCE = 16
+_RETRIED = (FailureKind.LOST, FailureKind.BROKEN)  # another attempt may do better
+_RENEW_PART = 3  # a lease is renewed in the store when a third of it is over, not at every look
+_LOOKS = 5  # within which the death of a process is reported that happened before it was told to stop
+_MEET = timedelta(minutes=5)  # that the followers of a gang have to begin, all of them
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a follower is told of an attempt: to begin it, or to stop."""
+
+    follower: str
+    attempt: Attempt
+    assignment: Assignment | None  # None to stop
+
+
+class FollowerCalls:
+    """Calls to the followers of an engine; those that do not answer are left for the next time."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._threads = ThreadPoolExecutor(_CALLS_AT_ONCE, thread_name_prefix="follower")
+
+    def poll(self, acknowledged: Mapping[str, dict[Attempt, int]]) -> dict[str, list[Report]]:
+        """What each has to report beyond what is acknowledged; those that do not answer are missing."""
+        answers = self._threads.map(lambda one: self._poll(*one), acknowledged.items())
+        reports = dict(zip(acknowledged, answers, strict=True))
+        return {follower: answer for follower, answer in reports.items() if answer is not None}
+
+    def send(self, orders: Sequence[Order]) -> dict[Holder, str]:
+        """Give orders; those that were not taken, each with the reason, have to be given again."""
+        reasons = self._threads.map(self._send, orders)
+        return {(order.follower, order.attempt): why for order, why in zip(orders, reasons, strict=True) if why}
+
+    def close(self) -> None:
+        """Call nobody any more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _poll(self, follower: str, acknowledged: dict[Attempt, int]) -> list[Report] | None:
+        try:
+            return list(self._engine.poll(follower, acknowledged))
+        except (FollowerGone, OSError) as error:
+            _log.warning("follower %s: %s", follower, error)
+            return None
+
+    def _send(self, order: Order) -> str:
+        try:
+            if order.assignment is None:
+                self._engine.cancel(order.follower, *order.attempt)
+            else:
+                self._engine.begin(order.follower, order.assignment)
+        except (FollowerGone, OSError) as error:
+            _log.warning("follower %s: %s", order.follower, error)
+            return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+        return ""
+
+
+class Presence:
+    """The followers of one leader, as its engine sees them and as they answer."""
+
+    def __init__(self, now: Callable[[], datetime], lease: timedelta) -> None:
+        self._now = now
+        self._lease = lease
+        self.start_over(())
+
+    def start_over(self, seen: Iterable[FollowerState]) -> None:
+        """Remember only those that were let in once; whoever is here has to answer first."""
+        self.here: dict[str, FollowerState] = {}  # those that the engine sees
+        self.seen = {state.id: state for state in seen}  # also those that have gone
+        self._answered_at: dict[str, datetime] = {}
+        self._since = self._now()
+
+    def see(self, present: Iterable[FollowerState]) -> None:
+        """These are here now; one that has gone has to answer again when it returns."""
+        self.here = {state.id: state for state in present}
+        self._answered_at = {one: at for one, at in self._answered_at.items() if one in self.here}
+
+    def hear(self, follower: str) -> None:
+        """A follower has answered."""
+        self._answered_at[follower] = self._now()
+
+    def is_heard(self, follower: str) -> bool:
+        """Whether a follower has answered within a lease."""
+        answered_at = self._answered_at.get(follower)
+        return answered_at is not None and self._now() - answered_at <= self._lease
+
+    def is_there(self, follower: str) -> bool:
+        """Whether a follower answers, or may yet answer for the first time."""
+        may_answer = follower in self.here and self._now() - self._since <= self._lease
+        return self.is_heard(follower) or (may_answer and follower not in self._answered_at)
+
+    def leaving(self, inside: Collection[str], idle: Collection[str]) -> dict[str, str]:
+        """Those of the cluster that have gone, or run nothing and take nothing new, each with the reason."""
+        gone = {one: f"follower {one} is gone" for one in inside if one not in self.here}
+        drained = [one for one in idle if one in self.here and self.here[one].draining]
+        return gone | {one: f"follower {one} takes nothing new" for one in drained}
+
+    def silent(self, inside: Iterable[str]) -> dict[str, str]:
+        """Those of the cluster that have not answered within a lease, each with the reason."""
+        return {one: self.silence(one) for one in inside if not self.is_heard(one)}
+
+    def silence(self, follower: str) -> str:
+        """Why a follower is given up that does not answer."""
+        return f"follower {follower} was not heard of for {self._lease.total_seconds():g} s"
+
+    def newcomers(
+        self, inside: Collection[str], busy: Collection[str], returning: Collection[Collection[str]]
+    ) -> set[str]:
+        """Who can be let in: whoever answers, is not busy with what was given up, and has all of its gang here.
+
+        `returning` has the followers of each job that an earlier leader placed: these are let in also while they take
+        nothing new.
+        """
+        awaited = {one for gang in returning for one in gang}
+        ready = {one for one, state in self.here.items() if one in awaited or not state.draining}
+        ready = {one for one in ready if one not in inside and one not in busy and self.is_heard(one)}
+        while alone := {one for gang in returning if not ready.union(inside).issuperset(gang) for one in gang} & ready:
+            ready -= alone
+        return ready
+
+    def let_in(self, follower: str) -> None:
+        """Remember a follower for good."""
+        self.seen[follower] = self.here[follower]
+
+
+@dataclass(frozen=True)
+class GangMember:
+    """What one follower of a gang reported last."""
+
+    meeting: Meeting | None
+    has_ended: bool
+
+
+@dataclass(frozen=True)
+class GangTrouble:
+    """Why the attempt of a gang comes to nothing."""
+
+    reason: str
+    is_hearsay: bool  # what one of the gang says of another
+    cause: FailureKind
+
+
+class Attempts:
+    """The attempts that followers have, whether they are wanted or not."""
+
+    def __init__(self, jobs: JobStore, lease: timedelta) -> None:
+        self._jobs = jobs
+        self._lease = lease
+        self._holders: set[Holder] = set()  # who may have to report on which attempt
+        self._strays: set[Holder] = set()  # who measures an attempt that was given up
+        self._others: dict[Holder, int] = {}  # those of a gang other than the first, and what they are acknowledged
+        self._members: dict[Holder, GangMember] = {}  # of gangs whose attempt is the current one
+        self._trouble: dict[Attempt, GangTrouble] = {}  # what went wrong first
+        self._stops: dict[Holder, int] = {}  # how often followers of such gangs were told to stop
+        self.refused_orders: dict[Holder, str] = {}  # why those did not take an order who were given one last
+        self._strangers: set[str] = set()  # jobs that followers report on and this store does not have
+
+    # What followers are asked and report
+
+    def expected(self, follower: str) -> dict[Attempt, int]:
+        """What a follower may have to report on, and up to where it is acknowledged."""
+        for job in self._jobs.active():
+            if follower in job.followers:
+                holder = (follower, (job.id, job.attempt))
+                self._holders.add(holder)
+                if follower != job.followers[0]:
+                    self._others.setdefault(holder, 0)
+        return {attempt: self._acknowledged(follower, attempt) for attempt in self._held_by(follower)}
+
+    def expected_without_store(self, follower: str) -> dict[Attempt, int]:
+        """The same, as far as it is known without the store."""
+        here = self._jobs.acknowledged_here
+        return {attempt: self._others.get((follower, attempt), here(attempt)) for attempt in self._held_by(follower)}
+
+    def take(self, follower: str, report: Report) -> tuple[Job, list[Item]] | None:
+        """The job that a report decides about, with what is new; late reports are stored, and decide nothing."""
+        job = self._job_of(follower, report)
+        if job is None:
+            return None
+        attempt = (report.job_id, report.attempt)
+        holder = (follower, attempt)
+        self._holders.add(holder)
+        last = next((item for item in report.items if item.kind == "ended"), None)
+        if not self._jobs.is_current(attempt):
+            self._take_late(job, holder, report, last)
+            return None
+        if report.place > 0:
+            self._take_from_other(job, holder, report)
+        if len(job.followers) > 1:
+            self._note(holder, report, last)
+        if report.place > 0:
+            return None
+        return job, self._new_items(report)
+
+    def events(self, job: Job, items: Iterable[Item], now: datetime) -> list[JobEvent]:
+        """What happened to a job, according to what its follower reported just now."""
+        events: list[JobEvent] = []
+        if job.lease_until is None or job.lease_until - now < self._lease * (_RENEW_PART - 1) / _RENEW_PART:
+            events.append(Renewed(at=now))
+        for item in items:
+            if item.kind == "began" and job.state is JobState.PLACED:
+                events.append(Began(at=now))
+            elif item.kind == "ended" and item.failure is not None and item.failure.kind in _RETRIED:
+                reason = self.trouble(job) or item.failure.message
+                events.append(Lost(at=now, reason=reason, cause=self.cause(job)))
+            elif item.kind == "ended":
+                events.append(Ended(at=now, failure=item.failure))
+        return events
+
+    def forget(self, follower: str, asked: Iterable[Attempt], reports: Iterable[Report]) -> None:
+        """What is over and is no longer reported on will never be reported on again."""
+        reported = {(report.job_id, report.attempt) for report in reports}
+        for attempt in set(asked) - reported:
+            if not self._jobs.is_current(attempt):
+                self._let_go((follower, attempt))
+            elif self._members.pop((follower, attempt), None) is not None:
+                self.blame(attempt, f"follower {follower} does not know of it any more")
+
+    def tidy(self, present: Iterable[str]) -> None:
+        """Forget what nobody can report any more, and the gangs whose attempt is over."""
+        there, is_current = set(present), self._jobs.is_current
+        for holder in [one for one in self._holders if one[0] not in there and not is_current(one[1])]:
+            self._let_go(holder)
+        self._members = {holder: member for holder, member in self._members.items() if is_current(holder[1])}
+        self._stops = {holder: count for holder, count in self._stops.items() if is_current(holder[1])}
+        self._trouble = {attempt: trouble for attempt, trouble in self._trouble.items() if is_current(attempt)}
+
+    @property
+    def strays(self) -> list[Holder]:
+        """Who is to stop an attempt that was given up."""
+        return sorted(self._strays)
+
+    @property
+    def busy(self) -> set[str]:
+        """Followers that still measure what was given up, or is about to be."""
+        going = (one for one, member in self._members.items() if one[1] in self._trouble and not member.has_ended)
+        return {follower for follower, _ in (*self._strays, *going)}
+
+    # Gangs
+
+    def member(self, follower: str, job: Job) -> GangMember | None:
+        """What a follower of a gang reported last of the current attempt."""
+        return self._members.get((follower, (job.id, job.attempt)))
+
+    def going(self, job: Job, is_there: Callable[[str], bool]) -> list[str]:
+        """Followers of a job that have begun it and not ended, as far as they answer at all."""
+        members = {one: self.member(one, job) for one in job.followers}
+        return [one for one, member in members.items() if member and not member.has_ended and is_there(one)]
+
+    def trouble(self, job: Job) -> str:
+        """What went wrong first with a gang; empty if nothing did."""
+        trouble = self._trouble.get((job.id, job.attempt))
+        return trouble.reason if trouble is not None else ""
+
+    def cause(self, job: Job) -> FailureKind:
+        """The kind of what went wrong first with a gang."""
+        trouble = self._trouble.get((job.id, job.attempt))
+        return trouble.cause if trouble is not None else FailureKind.LOST
+
+    def blame(self, attempt: Attempt, reason: str, cause: FailureKind = FailureKind.LOST) -> None:
+        """Something went wrong with a gang; what one says of another counts less than what it says of itself."""
+        is_hearsay = cause is FailureKind.BROKEN
+        earlier = self._trouble.get(attempt)
+        if earlier is None or (earlier.is_hearsay and not is_hearsay):
+            self._trouble[attempt] = GangTrouble(reason, is_hearsay, FailureKind.LOST if is_hearsay else cause)
+
+    def count_stop(self, follower: str, job: Job) -> None:
+        """A follower of a gang is told to stop, perhaps again."""
+        holder = (follower, (job.id, job.attempt))
+        self._stops[holder] = self._stops.get(holder, 0) + 1
+
+    def _note(self, holder: Holder, report: Report, last: Item | None) -> None:
+        failure = last.failure if last is not None else None
+        self._members[holder] = GangMember(report.meeting, has_ended=last is not None)
+        is_own_end = self._stops.get(holder, 0) <= _LOOKS  # and not that of one that did not stop when it was told to
+        if failure is not None and failure.message != STOPPED and is_own_end:
+            self.blame(holder[1], f"follower {holder[0]}: {failure.message}", failure.kind)
+
+    def _take_late(self, job: Job, holder: Holder, report: Report, last: Item | None) -> None:
+        if report.place > 0:
+            self._take_from_other(job, holder, report)
+            if last is not None:
+                self._others[holder] = last.number
+        else:
+            self._jobs.take_report(job, report.attempt, holder[0], self._new_items(report), [])
+        if last is not None:
+            self._strays.discard(holder)
+        else:
+            self._strays.add(holder)
+
+    def _take_from_other(self, job: Job, holder: Holder, report: Report) -> None:
+        """Store the log of one other than the first; its end is reported again while the attempt is under way."""
+        acknowledged, member = self._others.get(holder, 0), self._members.get(holder)
+        new = [item for item in report.items if item.number > acknowledged]
+        if member is None or not member.has_ended:
+            self._jobs.take_lines(job, report.attempt, holder[0], new)
+        self._others[holder] = max([acknowledged, *(item.number for item in new if item.kind != "ended")])
+
+    def _new_items(self, report: Report) -> list[Item]:
+        acknowledged = self._jobs.acknowledged((report.job_id, report.attempt))
+        return [item for item in report.items if item.number > acknowledged]
+
+    def _held_by(self, follower: str) -> list[Attempt]:
+        return [attempt for holder, attempt in self._holders if holder == follower]
+
+    def _acknowledged(self, follower: str, attempt: Attempt) -> int:
+        number = self._others.get((follower, attempt))
+        return self._jobs.acknowledged(attempt) if number is None else number
+
+    def _let_go(self, holder: Holder) -> None:
+        self._holders.discard(holder)
+        self._strays.discard(holder)
+        if self._others.pop(holder, None) is None:
+            self._jobs.forget_attempt(holder[1])
+
+    def _job_of(self, follower: str, report: Report) -> Job | None:
+        try:
+            job = self._jobs.find(report.job_id)
+            if 1 <= report.attempt <= len(job.run_ids):
+                return job
+        except InputError:
+            pass
+        if report.job_id not in self._strangers:  # nothing is acknowledged: it may be another store's
+            self._strangers.add(report.job_id)
+            _log.warning("follower %s reports on job %s, which is not in this store", follower, report.job_id)
+        return None
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """How an attempt goes on: with orders, or not at all."""
+
+    orders: tuple[Order, ...] = ()
+    lost: str = ""  # why the attempt came to nothing, once nobody goes on with it
+
+
+def next_step(job: Job, attempts: Attempts, presence: Presence, lease: timedelta, now: datetime) -> NextStep:
+    """How a job goes on; one whose follower is silent for too long is given up."""
+    is_expired = job.lease_until is not None and job.lease_until < now
+    follower = next((one for one in job.followers if not presence.is_there(one)), job.followers[0])
+    if len(job.followers) > 1:
+        if is_expired and not presence.is_there(follower):
+            attempts.blame((job.id, job.attempt), presence.silence(follower))
+        elif is_expired and (absent := _why_not_met(job, attempts, now)):
+            attempts.blame((job.id, job.attempt), absent)
+        return _next_step_of_gang(job, attempts, presence, lease)
+    if is_expired:
+        return NextStep(lost=_why_refused(job, attempts, follower) or presence.silence(follower))
+    if follower in presence.here and (job.stop_asked or job.state is JobState.PLACED):
+        assignment = None if job.stop_asked else assignment_of(job, lease)
+        return NextStep((Order(follower, (job.id, job.attempt), assignment),))
+    return NextStep()
+
+
+def assignment_of(
+    job: Job, lease: timedelta, *, place: int = 0, address: str = "", meetings: tuple[Meeting, ...] = ()
+) -> Assignment:
+    """What a follower of a placed job is given; of a gang, the one at this place."""
+    assert job.run_id is not None
+    return Assignment(
+        job_id=job.id,
+        attempt=job.attempt,
+        run_id=job.run_id,
+        suite=job.suite,
+        overrides=job.overrides,
+        only=job.only,
+        tags=job.tags,
+        devices=gpu_indices(job.devices[place]),
+        name=job.followers[place],
+        peers=tuple(follower for at, follower in enumerate(job.followers) if at != place),
+        place=place,
+        address=address,
+        meetings=meetings,
+        lease_seconds=lease.total_seconds(),
+    )
+
+
+def _why_refused(job: Job, attempts: Attempts, follower: str) -> str:
+    """Why a follower that answers did not begin; empty if it did, or does not answer."""
+    why = attempts.refused_orders.get((follower, (job.id, job.attempt)))
+    return f"follower {follower} could not begin: {why}" if why else ""
+
+
+def _why_not_met(job: Job, attempts: Attempts, now: datetime) -> str:
+    """Why a gang never meets although all of them answer; empty while it may yet."""
+    if job.state is not JobState.PLACED:
+        return ""
+    for follower in job.followers:
+        if refused := _why_refused(job, attempts, follower):
+            return refused
+    late = [one for one in job.followers[1:] if _meeting(one, job, attempts) is None] or [job.followers[0]]
+    return f"follower {late[0]} did not begin within {_MEET.total_seconds():g} s" if now - job.state_at > _MEET else ""
+
+
+def _next_step_of_gang(job: Job, attempts: Attempts, presence: Presence, lease: timedelta) -> NextStep:
+    """What goes wrong with one ends the attempt on all; it is over when none of them goes on."""
+    first = attempts.member(job.followers[0], job)
+    going = attempts.going(job, presence.is_there)
+    reason = attempts.trouble(job) or (STOPPED if job.stop_asked else "")
+    # Then its next report decides.
+    has_first_ended = first is not None and first.has_ended and presence.is_there(job.followers[0])
+    if reason and not going and not has_first_ended:
+        return NextStep(lost=reason)
+    if reason or has_first_ended:
+        for follower in going:
+            attempts.count_stop(follower, job)
+        return NextStep(tuple(Order(follower, (job.id, job.attempt), None) for follower in going))
+    return NextStep(_beginnings(job, attempts, presence.here, lease) if job.state is JobState.PLACED else ())
+
+
+def _beginnings(
+    job: Job, attempts: Attempts, followers: Mapping[str, FollowerState], lease: timedelta
+) -> tuple[Order, ...]:
+    """The others first; when all of them say where they wait, the first."""
+    meetings = {one: _meeting(one, job, attempts) for one in job.followers[1:]}
+    wanted = [one for one, meeting in meetings.items() if meeting is None] or [job.followers[0]]
+    orders = []
+    for follower in wanted:
+        state = followers.get(follower)
+        if state is not None:
+            place = job.followers.index(follower)
+            given = tuple(meeting for meeting in meetings.values() if meeting) if place == 0 else ()
+            assignment = assignment_of(job, lease, place=place, address=state.address, meetings=given)
+            orders.append(Order(follower, (job.id, job.attempt), assignment))
+    return tuple(orders)
+
+
+def _meeting(follower: str, job: Job, attempts: Attempts) -> Meeting | None:
+    """Where a follower of a gang waits for the first."""
+    member = attempts.member(follower, job)
+    return member.meeting if member is not None else None

@@ -1,0 +1,249 @@
+"""What follows from an event: the jobs that start now. The leader and the simulator call these, and nothing else.
+
+Each takes the time as an argument, changes the cluster, and returns the starts that somebody has to carry out.
+
+Tier one, at the leader, decides which follower a job goes to: the one on which it is expected to end first. If none has
+room it is bound to none: it waits in the queue of every follower that could run it, and tier two gives it to the first
+of them that gets room. A decision that is made so late needs no correction when predictions prove wrong.
+
+Tier two, at each follower, decides which of the jobs that it could run it takes next, and what it is drained for. A
+wide job (several devices, a whole node, several nodes) for which there is no room when its turn comes has followers
+drained for it, all that it needs in one step or none, so that two of them never wait for each other. Smaller jobs may
+use a drained follower if they are over before it is expected to be empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappop, heappush, nsmallest
+from itertools import chain, count, islice
+
+from paceline.core.errors import InputError
+from paceline.service.scheduler.cluster import Candidate, ClusterState, DemandQueue, Rank
+from paceline.service.scheduler.state import (
+    Demand,
+    Follower,
+    JobPlacement,
+    Match,
+    Reservation,
+    Shape,
+    Signature,
+)
+
+# Draining wastes room: at most this part of the followers that are alike, and one job at a time unless it is due.
+DRAINED = 0.25
+LOOKED_AT = 100  # followers among which those to drain are chosen: of so many, some have room soon
+
+
+def submitted(cluster: ClusterState, demand: Demand, now: float) -> list[JobPlacement]:
+    """A job has come; also one that comes again after its follower was lost."""
+    placement = _place(cluster, demand, now)
+    if placement is None:
+        cluster.wait(demand)
+        return []
+    cluster.start(placement, now)
+    return [placement]
+
+
+def ended(cluster: ClusterState, job_id: str, now: float) -> list[JobPlacement]:
+    """A running job has ended, well or not."""
+    return settle(cluster, cluster.end(job_id), now)
+
+
+def cancelled(cluster: ClusterState, job_id: str, now: float) -> list[JobPlacement]:
+    """Nobody wants a job any more, whether it waits or runs."""
+    if job_id in cluster.running:
+        return ended(cluster, job_id, now)
+    if job_id not in cluster.demands:
+        raise InputError("unknown-job", f"job '{job_id}' neither waits nor runs here", value=job_id)
+    return settle(cluster, cluster.withdraw(cluster.demands[job_id]), now)
+
+
+def joined(cluster: ClusterState, follower: Follower, now: float) -> list[JobPlacement]:
+    """A follower has come, or come back."""
+    cluster.join(follower)
+    return settle(cluster, [follower], now)
+
+
+def lost(cluster: ClusterState, follower_id: str, now: float) -> tuple[list[Demand], list[JobPlacement]]:
+    """A follower has gone: what ran on it, for the caller to submit again or give up, and what starts now."""
+    follower = cluster.followers[follower_id]
+    demands = [running.demand for running in follower.running.values()]
+    freed = [one for demand in demands for one in cluster.end(demand.id)]
+    if follower.reservation:
+        freed += follower.reservation.followers
+        cluster.unreserve(follower.reservation)
+    cluster.leave(follower)
+    return demands, settle(cluster, freed, now)
+
+
+def settle(cluster: ClusterState, followers: Iterable[Follower], now: float) -> list[JobPlacement]:
+    """Everything that starts because these followers may have room."""
+    asked = list(dict.fromkeys(followers))
+    started: list[JobPlacement] = []
+    for follower in asked:  # grows while it is walked
+        if cluster.followers.get(follower.id) is not follower:
+            continue  # it has gone
+        for decision in _take(cluster, follower, now):
+            if isinstance(decision, Reservation):
+                cluster.reserve(decision)
+            else:
+                asked += cluster.start(decision, now)
+                started.append(decision)
+    return started
+
+
+# Tier one
+
+
+def _place(cluster: ClusterState, demand: Demand, now: float) -> JobPlacement | None:
+    """Where a job that has just come starts at once, or None if it has to wait."""
+    queue = cluster.queue_of(demand.needs)
+    for match in _fastest_first(queue):
+        followers = _with_room(match) or _between(match, demand, now)
+        if followers:
+            waits = _is_sooner_elsewhere(cluster, queue, demand, match.shape, now)
+            return None if waits else _placement(demand, match, followers)
+    return None
+
+
+def _placement(demand: Demand, match: Match, followers: Sequence[Follower]) -> JobPlacement:
+    """The job on these followers, with the devices that it gets on each."""
+    return JobPlacement(demand, tuple(followers), tuple(match.devices_of(follower) for follower in followers))
+
+
+def _with_room(match: Match, drained: Sequence[Follower] = ()) -> list[Follower] | None:
+    """As many followers as the job needs, all of which have room: first those drained for it, then the fittest."""
+    nodes = match.needs.nodes
+    if not drained and sum(map(len, match.shape.open.values())) < nodes:
+        return None
+    chosen = [follower for follower in drained if match.fits(follower.signature)][:nodes]
+    if len(chosen) < nodes:
+        buckets = [item for item in match.shape.open.items() if match.fits(item[0])]
+        if len(buckets) > 1:
+            buckets.sort(key=lambda item: _crowding(match, item[0]))
+        chosen += islice(chain.from_iterable(bucket for _, bucket in buckets), nodes - len(chosen))
+    return chosen if len(chosen) == nodes else None
+
+
+def _is_sooner_elsewhere(cluster: ClusterState, queue: DemandQueue, demand: Demand, shape: Shape, now: float) -> bool:
+    """Whether it is better to wait for a faster follower that is busy; only for one that nobody else waits for."""
+    if demand.needs.nodes > 1 or queue.due_at(demand) <= now:
+        return False
+    waits_itself = demand.id in queue
+    for match in queue.matches.values():
+        faster = match.shape
+        if faster.pace >= shape.pace or sum(map(len, cluster.queues_of(faster).values())) > waits_itself:
+            continue
+        # Room that was expected before now has not come: nothing is known about when it will.
+        rooms = (match.room_at(one, now) for one in faster.members if one.reservation is None)
+        soonest = min((room for room in rooms if room > now), default=None)
+        if soonest is not None and soonest + demand.seconds * faster.pace < now + demand.seconds * shape.pace:
+            return True
+    return False
+
+
+def _may_start_on(follower: Follower, demand: Demand, now: float) -> bool:
+    """Whether a follower that is drained for another job is free for this one: it must be over before."""
+    other = follower.reservation
+    return other is None or other.demand is demand or now + demand.late_seconds * follower.pace <= other.until
+
+
+def _fastest_first(queue: DemandQueue) -> Iterable[Match]:
+    matches = queue.matches.values()
+    return sorted(matches, key=lambda match: match.shape.pace) if len(matches) > 1 else matches
+
+
+def _between(match: Match, demand: Demand, now: float) -> list[Follower] | None:
+    """A follower that is drained for another job, if this one is over by then."""
+    if demand.needs.nodes > 1:
+        return None
+    for follower in match.shape.drained:
+        if match.fits(follower.signature) and _may_start_on(follower, demand, now):
+            return [follower]
+    return None
+
+
+def _crowding(match: Match, signature: Signature) -> tuple[int, int]:
+    """Low is better: CPU-heavy jobs go where few others run, others away from those and where it is full already."""
+    free = sum(signature[:-1])
+    return (-free, 0) if match.needs.cpu_heavy else (signature[-1], free)
+
+
+# Tier two
+
+
+def _take(cluster: ClusterState, follower: Follower, now: float) -> Iterator[JobPlacement | Reservation]:
+    """What a follower does with its room, one decision after the other; each is applied before the next is made.
+
+    Room only shrinks meanwhile, so that a job for which there is none is not looked at twice.
+    """
+    candidates = _Candidates(cluster.queues_of(follower.shape).values(), now)
+    may_drain = True
+    for candidate in candidates:
+        decision: JobPlacement | Reservation | None = _start(cluster, candidate, follower, now)
+        if decision is None and may_drain and _could_drain(candidate, follower):
+            decision = _drain(candidate, follower, now)
+            may_drain = False  # one at a time is enough; and nobody may take what an earlier one still lacks
+        if decision is not None:
+            yield decision
+            candidates.add(candidate.queue)
+
+
+class _Candidates:
+    """Candidates in their order; of a queue whose first has gone, the next one comes in."""
+
+    def __init__(self, queues: Iterable[DemandQueue], now: float) -> None:
+        self._now = now
+        self._seen: set[str] = set()
+        self._numbers = count()  # so that candidates are never compared themselves
+        self._heap: list[tuple[Rank, int, Candidate]] = []
+        for queue in queues:
+            self.add(queue)
+
+    def add(self, queue: DemandQueue) -> None:
+        for candidate in queue.candidates(self._now):
+            if candidate.demand.id not in self._seen:
+                heappush(self._heap, (candidate.rank, next(self._numbers), candidate))
+
+    def __iter__(self) -> Iterator[Candidate]:
+        while self._heap:
+            candidate = heappop(self._heap)[2]
+            if candidate.demand.id not in self._seen:
+                self._seen.add(candidate.demand.id)
+                yield candidate
+
+
+def _start(cluster: ClusterState, candidate: Candidate, follower: Follower, now: float) -> JobPlacement | None:
+    demand, queue = candidate.demand, candidate.queue
+    match = queue.match(follower.shape)
+    reservation = queue.reserved.get(demand.id)
+    if reservation or demand.needs.nodes > 1:
+        drained = reservation.followers if reservation and reservation.followers[0].shape is follower.shape else ()
+        followers = _with_room(match, drained)
+        return _placement(demand, match, followers) if followers else None
+    if not match.fits(follower.signature) or not _may_start_on(follower, demand, now):
+        return None
+    if _is_sooner_elsewhere(cluster, queue, demand, follower.shape, now):
+        return None
+    return _placement(demand, match, [follower])
+
+
+def _could_drain(candidate: Candidate, follower: Follower) -> bool:
+    """Whether it is wide and followers like this one could ever have room for it."""
+    needs = candidate.demand.needs
+    is_reserved = candidate.demand.id in candidate.queue.reserved
+    return needs.is_wide and not is_reserved and len(follower.shape.members) >= needs.nodes
+
+
+def _drain(candidate: Candidate, asking: Follower, now: float) -> Reservation | None:
+    """The followers, alike to the asking one, that are expected to have room first; all that are needed or none."""
+    match, members = candidate.queue.match(asking.shape), asking.shape.members
+    nodes = match.needs.nodes
+    drained = len(asking.shape.drained)
+    most = DRAINED * len(members) if candidate.is_due else 0
+    if drained and drained + nodes > most:
+        return None
+    free = list(islice((one for one in members if one.reservation is None), max(nodes, LOOKED_AT)))
+    soonest = nsmallest(nodes, ((match.room_at(one, now), place) for place, one in enumerate(free)))
+    return Reservation(candidate.demand, tuple(free[place] for _, place in soonest), soonest[-1][0])

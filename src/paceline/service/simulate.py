@@ -1,0 +1,471 @@
+"""Scheduling policies against each other on the same simulated jobs: every workload at every load, with several seeds.
+
+Workloads are generated, with Poisson arrivals, or read out of a file. The policies of the leader run through the
+scheduler itself, event by event; the others are there to compare with.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.analysis.simulation import BASELINE, CLAIRVOYANT, OURS, Cell, Line, Outcome, Schedule, Study, measure
+from paceline.core.errors import InputError, unknown
+from paceline.service.scheduler import events
+from paceline.service.scheduler.cluster import STRETCH, ClusterState
+from paceline.service.scheduler.state import Demand, Device, Follower, Needs
+
+Numbers = NDArray[np.float64]
+
+MEAN = 288.0  # seconds, of every generated workload
+SHORT, LONG, LONG_SHARE = 60.0, 1200.0, 0.2
+KIND = "device"
+COLUMNS = ("submitted", "seconds", "predicted", "priority", "devices", "nodes", "whole_node", "cpu_heavy")
+_MOST = 1e12  # seconds
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Jobs in the order in which they come: when, how long each really takes, and how long it was predicted to."""
+
+    name: str
+    submitted: Numbers
+    seconds: Numbers
+    predicted: Numbers
+    error: float  # of the predictions: the deviation of the logarithm of true over predicted
+    needs: tuple[Needs, ...]  # one for all, or one for each
+    priorities: tuple[int, ...] = (0,)
+
+    def __len__(self) -> int:
+        return len(self.submitted)
+
+    def needs_of(self, place: int) -> Needs:
+        return self.needs[place] if len(self.needs) > 1 else self.needs[0]
+
+    def priority_of(self, place: int) -> int:
+        return self.priorities[place] if len(self.priorities) > 1 else self.priorities[0]
+
+    def device_counts(self, devices: int) -> Numbers:
+        """How many devices each job occupies on followers of so many."""
+        counts = [need.nodes * (devices if need.whole_node else need.count) for need in self.needs]
+        return np.broadcast_to(np.array(counts, dtype=np.float64), (len(self),))
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Followers that are all alike."""
+
+    followers: int
+    devices: int = 1
+
+    @property
+    def capacity(self) -> int:
+        return self.followers * self.devices
+
+    def members(self) -> list[Follower]:
+        devices = (Device(KIND),) * self.devices
+        return [Follower(f"follower-{place}", devices) for place in range(self.followers)]
+
+
+def _exponential(generator: np.random.Generator, jobs: int) -> Numbers:
+    return generator.exponential(MEAN, jobs)
+
+
+def _lognormal(generator: np.random.Generator, jobs: int) -> Numbers:
+    return generator.lognormal(math.log(MEAN) - 0.5, 1.0, jobs)
+
+
+def _bimodal(generator: np.random.Generator, jobs: int) -> Numbers:
+    return np.where(generator.random(jobs) < LONG_SHARE, LONG, SHORT)
+
+
+WORKLOADS: dict[str, Callable[[np.random.Generator, int], Numbers]] = {
+    "exponential": _exponential,
+    "lognormal": _lognormal,
+    "bimodal": _bimodal,
+}
+
+
+def generate(name: str, *, load: float, fleet: Fleet, jobs: int, error: float, seed: int) -> Workload:
+    """Jobs of one device each; `load` is all their work over what the fleet can do until the last one comes."""
+    if name not in WORKLOADS:
+        raise unknown("workload", name, WORKLOADS, key="--workload")
+    generator = np.random.default_rng([seed, list(WORKLOADS).index(name)])
+    gaps = generator.exponential(1.0, jobs)
+    seconds = WORKLOADS[name](generator, jobs)
+    predicted = seconds * np.exp(generator.normal(0.0, error, jobs))
+    # Gaps in proportion to exponential ones are those of a Poisson process with so many arrivals in so long a time.
+    span = float(seconds.sum()) / (load * fleet.capacity)
+    submitted = np.cumsum(gaps) * (span / float(gaps.sum()))
+    return Workload(name, submitted, seconds, predicted, error, (Needs(kind=KIND),))
+
+
+def read_trace(path: Path, *, fleet: Fleet, error: float, seed: int) -> Workload:
+    """A workload out of a CSV file: `submitted` and `seconds` of each job, and what else is known of it."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            unexpected = set(reader.fieldnames or ()) - set(COLUMNS)
+            missing = {"submitted", "seconds"} - set(reader.fieldnames or ())
+            if unexpected or missing:
+                wrong = f"no column '{min(missing)}'" if missing else f"the unknown column '{min(unexpected)}'"
+                message = f"trace '{path}' has {wrong}; known are {', '.join(COLUMNS)}"
+                raise InputError(
+                    "missing-column" if missing else "unknown-column", message, key=min(missing or unexpected)
+                )
+            rows = [_row(path, line, row, fleet) for line, row in enumerate(reader, start=2)]
+    except (OSError, UnicodeDecodeError, csv.Error) as failure:
+        raise InputError("unreadable-file", f"cannot read the trace '{path}': {failure}", value=str(path)) from None
+    if not rows:
+        message = f"trace '{path}' has no jobs; write one on each line below the names of the columns"
+        raise InputError("empty-trace", message, value=str(path))
+    rows.sort(key=lambda row: row[0])  # stable: what comes at the same time keeps its order
+    submitted, seconds, predicted, priorities, needs = zip(*rows, strict=True)
+    guessed = np.array(seconds) * np.exp(np.random.default_rng(seed).normal(0.0, error, len(rows)))
+    given = np.array([math.nan if value is None else value for value in predicted])
+    return Workload(
+        name=path.stem,
+        submitted=np.array(submitted) - submitted[0],
+        seconds=np.array(seconds),
+        predicted=np.where(np.isnan(given), guessed, given),
+        error=error,
+        needs=needs,
+        priorities=priorities,
+    )
+
+
+def load_of(workload: Workload, fleet: Fleet) -> float:
+    """The work that comes over what the fleet can do while it comes."""
+    span = float(workload.submitted[-1] - workload.submitted[0])
+    work = float((workload.seconds * workload.device_counts(fleet.devices)).sum())
+    return work / (fleet.capacity * span) if span else math.inf
+
+
+_Row = tuple[float, float, float | None, int, Needs]
+
+
+def _row(path: Path, line: int, row: dict[str, str | None], fleet: Fleet) -> _Row:
+    where = f"trace '{path}', line {line}"
+
+    def number(column: str, otherwise: float, least: float) -> float:
+        text = row.get(column)
+        try:
+            value = float(text) if text not in (None, "") else otherwise
+        except ValueError:
+            value = math.nan
+        if not least <= value <= _MOST:
+            message = f"{column} = '{text}' must be a number of at least {least:g}"
+            raise InputError("invalid-value", message, where=where, key=column, value=text)
+        return value
+
+    count, nodes = int(number("devices", 1, 1)), int(number("nodes", 1, 1))
+    if count > fleet.devices or nodes > fleet.followers:
+        raise InputError(
+            "does-not-fit",
+            f"{nodes} nodes with {count} devices each do not fit into {fleet.followers} "
+            f"followers with {fleet.devices}; give more with --followers and --devices",
+            where=where,
+        )
+    needs = Needs(
+        kind=KIND,
+        count=count,
+        nodes=nodes,
+        whole_node=bool(number("whole_node", 0, 0)),
+        cpu_heavy=bool(number("cpu_heavy", 0, 0)),
+    )
+    predicted = number("predicted", 0, 0) or None
+    return (
+        number("submitted", math.nan, 0),
+        number("seconds", math.nan, 1e-6),
+        predicted,
+        int(number("priority", 0, -_MOST)),
+        needs,
+    )
+
+
+# Policies: those of the scheduler
+
+
+def two_tier(workload: Workload, fleet: Fleet) -> Schedule:
+    """The scheduler as the leader runs it, with the durations that were predicted."""
+    return _scheduled(workload, fleet, stretch=STRETCH, exact=False)
+
+
+def shortest_first(workload: Workload, fleet: Fleet) -> Schedule:
+    """One shared queue, the shortest predicted first, without ageing."""
+    return _scheduled(workload, fleet, stretch=math.inf, exact=False)
+
+
+def clairvoyant(workload: Workload, fleet: Fleet) -> Schedule:
+    """One shared queue, the shortest first, by the durations that jobs really take."""
+    return _scheduled(workload, fleet, stretch=math.inf, exact=True)
+
+
+def _scheduled(workload: Workload, fleet: Fleet, *, stretch: float, exact: bool) -> Schedule:
+    cluster = ClusterState(stretch=stretch)
+    for follower in fleet.members():
+        events.joined(cluster, follower, 0.0)
+    expected = workload.seconds if exact else workload.predicted
+    error = 0.0 if exact else workload.error
+    started = np.empty(len(workload))
+    ended = np.empty(len(workload))
+    running: list[tuple[float, int]] = []
+    coming = 0
+    while coming < len(workload) or running:
+        # At the same moment what ends goes first: its devices are free for what comes.
+        if not running or (coming < len(workload) and workload.submitted[coming] < running[0][0]):
+            now = float(workload.submitted[coming])
+            needs, seconds = workload.needs_of(coming), float(expected[coming])
+            demand = Demand(str(coming), needs, seconds, now, workload.priority_of(coming), error)
+            starts = events.submitted(cluster, demand, now)
+            coming += 1
+        else:
+            now, place = heappop(running)
+            ended[place] = now
+            starts = events.ended(cluster, str(place), now)
+        for start in starts:
+            place = int(start.demand.id)
+            started[place] = now
+            heappush(running, (now + float(workload.seconds[place]), place))
+    work = float((workload.seconds * workload.device_counts(fleet.devices)).sum())
+    return Schedule(workload.submitted, started, ended, work, fleet.capacity)
+
+
+# Policies to compare with: a job is bound when it comes, and each follower serves in the order of coming
+
+
+def round_robin(workload: Workload, fleet: Fleet) -> Schedule:
+    """One follower after the other, whatever it has to do already."""
+    place = 0
+
+    def choose(nodes: int, work: float, now: float) -> list[int]:
+        nonlocal place
+        chosen = [(place + step) % fleet.followers for step in range(nodes)]
+        place = (place + nodes) % fleet.followers
+        return chosen
+
+    return _served(workload, fleet, choose, lambda follower, work, now: None)
+
+
+def least_loaded(workload: Workload, fleet: Fleet) -> Schedule:
+    """The follower that is predicted to have done first what it has."""
+    loads = _Loads(fleet)
+    return _served(workload, fleet, loads.choose, loads.correct)
+
+
+class _Loads:
+    """When each follower is predicted to have done all that it has."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.devices = fleet.devices
+        self.free_at = [0.0] * fleet.followers
+        self.waiting = [0.0] * fleet.followers  # predicted device-seconds that have not ended
+        self.heap = [(0.0, follower) for follower in range(fleet.followers)]
+        heapify(self.heap)
+
+    def choose(self, nodes: int, work: float, now: float) -> list[int]:
+        chosen: list[int] = []
+        while len(chosen) < nodes:
+            free_at, follower = heappop(self.heap)
+            if free_at == self.free_at[follower] and follower not in chosen:
+                chosen.append(follower)
+        for follower in chosen:
+            self.waiting[follower] += work
+            self._expect(follower, max(self.free_at[follower], now) + work / self.devices)
+        return chosen
+
+    def correct(self, follower: int, work: float, now: float) -> None:
+        """A job has ended: what is left begins now, sooner or later than expected."""
+        self.waiting[follower] -= work
+        self._expect(follower, now + max(0.0, self.waiting[follower]) / self.devices)
+
+    def _expect(self, follower: int, free_at: float) -> None:
+        self.free_at[follower] = free_at
+        heappush(self.heap, (free_at, follower))
+
+
+def _served(
+    workload: Workload,
+    fleet: Fleet,
+    choose: Callable[[int, float, float], list[int]],
+    ended_on: Callable[[int, float, float], None],
+) -> Schedule:
+    """Jobs are bound by `choose`; one starts when it is the first of all its followers and there is room on each."""
+    started, ended = np.empty(len(workload)), np.empty(len(workload))
+    queues: list[deque[int]] = [deque() for _ in range(fleet.followers)]
+    free = [fleet.devices] * fleet.followers
+    heavy = [0] * fleet.followers
+    bound: dict[int, list[int]] = {}
+    running: list[tuple[float, int]] = []
+
+    def width(job: int) -> int:
+        needs = workload.needs_of(job)
+        return fleet.devices if needs.whole_node else needs.count
+
+    def can_start(job: int) -> bool:
+        wanted, is_heavy = width(job), workload.needs_of(job).cpu_heavy
+        return all(queues[f][0] == job and free[f] >= wanted and not (is_heavy and heavy[f]) for f in bound[job])
+
+    def serve(followers: list[int], now: float) -> None:
+        asked = list(followers)
+        for follower in asked:  # grows while it is walked
+            while queues[follower] and can_start(queues[follower][0]):
+                job = queues[follower][0]
+                for one in bound[job]:
+                    queues[one].popleft()
+                    free[one] -= width(job)
+                    heavy[one] += workload.needs_of(job).cpu_heavy
+                    if one != follower:
+                        asked.append(one)
+                started[job] = now
+                heappush(running, (now + float(workload.seconds[job]), job))
+
+    coming = 0
+    while coming < len(workload) or running:
+        if not running or (coming < len(workload) and workload.submitted[coming] < running[0][0]):
+            now, job = float(workload.submitted[coming]), coming
+            work = float(workload.predicted[job]) * width(job)
+            bound[job] = choose(workload.needs_of(job).nodes, work, now)
+            for follower in bound[job]:
+                queues[follower].append(job)
+            coming += 1
+            serve(bound[job], now)
+        else:
+            now, job = heappop(running)
+            ended[job] = now
+            followers = bound.pop(job)
+            for follower in followers:
+                free[follower] += width(job)
+                heavy[follower] -= workload.needs_of(job).cpu_heavy
+                ended_on(follower, float(workload.predicted[job]) * width(job), now)
+            serve(followers, now)
+    total = float((workload.seconds * workload.device_counts(fleet.devices)).sum())
+    return Schedule(workload.submitted, started, ended, total, fleet.capacity)
+
+
+# A mean completion time that no schedule can go below
+
+
+def lowest_mean(workload: Workload, fleet: Fleet) -> float:
+    """The larger of two bounds that hold even for schedulers that know the future, interrupt and move jobs.
+
+    No job is completed faster than it runs. And one device as fast as all together could do whatever they do; on
+    it, serving what has the least left first has the lowest mean of all.
+    """
+    return max(float(workload.seconds.mean()), _least_left_first(workload, fleet))
+
+
+def _least_left_first(workload: Workload, fleet: Fleet) -> float:
+    sizes = workload.seconds * workload.device_counts(fleet.devices) / fleet.capacity
+    waiting: list[tuple[float, int]] = []  # what is left of each job
+    clock = total = 0.0
+    coming = 0
+    while coming < len(workload) or waiting:
+        if not waiting:
+            clock = max(clock, float(workload.submitted[coming]))
+        until = float(workload.submitted[coming]) if coming < len(workload) else float("inf")
+        while waiting and clock < until:
+            left, job = heappop(waiting)
+            worked = min(left, until - clock)
+            clock += worked
+            if worked < left:
+                heappush(waiting, (left - worked, job))
+            else:
+                total += clock - float(workload.submitted[job])
+        if coming < len(workload) and clock >= until:
+            heappush(waiting, (float(sizes[coming]), coming))
+            coming += 1
+    return total / len(workload)
+
+
+# The study
+
+
+POLICIES: dict[str, Callable[[Workload, Fleet], Schedule]] = {
+    BASELINE: round_robin,
+    "least-loaded": least_loaded,
+    "sjf": shortest_first,
+    OURS: two_tier,
+    CLAIRVOYANT: clairvoyant,
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be simulated."""
+
+    workloads: Sequence[str]
+    loads: Sequence[float]
+    fleet: Fleet
+    jobs: int
+    error: float
+    policies: Sequence[str]
+    seeds: Sequence[int]
+    trace: Path | None = None  # instead of workloads and loads
+
+
+def study(question: Question, progress: Callable[[str], None] = lambda text: None) -> Study:
+    """Every cell; `progress` is told what is being done."""
+    begun = time.monotonic()
+    if question.trace is not None:
+        trace = question.trace
+        first = read_trace(trace, fleet=question.fleet, error=question.error, seed=question.seeds[0])
+        cells = [
+            _cell(
+                question,
+                first.name,
+                load_of(first, question.fleet),
+                lambda seed: read_trace(trace, fleet=question.fleet, error=question.error, seed=seed),
+                progress,
+            )
+        ]
+    else:
+        cells = [
+            _cell(question, name, load, _generator(question, name, load), progress)
+            for name in question.workloads
+            for load in question.loads
+        ]
+    return Study(tuple(cells), _settings(question), time.monotonic() - begun)
+
+
+def _generator(question: Question, name: str, load: float) -> Callable[[int], Workload]:
+    def make(seed: int) -> Workload:
+        return generate(name, load=load, fleet=question.fleet, jobs=question.jobs, error=question.error, seed=seed)
+
+    return make
+
+
+def _cell(
+    question: Question, name: str, load: float, make: Callable[[int], Workload], progress: Callable[[str], None]
+) -> Cell:
+    outcomes: dict[str, list[Outcome]] = {policy: [] for policy in question.policies}
+    bounds: list[float] = []
+    for seed in question.seeds:
+        workload = make(seed)
+        bounds.append(lowest_mean(workload, question.fleet))
+        for policy in question.policies:
+            progress(f"{name} at load {load:.3g}, seed {seed}: {policy}")
+            outcomes[policy].append(measure(POLICIES[policy](workload, question.fleet)))
+    lines = tuple(Line(policy, tuple(outcomes[policy])) for policy in question.policies)
+    return Cell(name, load, lines, sum(bounds) / len(bounds))
+
+
+def _settings(question: Question) -> dict[str, object]:
+    fleet = question.fleet
+    return {
+        "followers": fleet.followers,
+        "devices": fleet.devices,
+        "jobs": None if question.trace else question.jobs,
+        "error": question.error,
+        "seeds": list(question.seeds),
+        "stretch": STRETCH,
+    }

@@ -1,1 +1,0 @@
-"""Schedules worked out without machines: workloads, policies and what becomes of them."""

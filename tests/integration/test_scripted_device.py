@@ -1,0 +1,215 @@
+"""A device kind that a third party adds in one file runs through the whole product, with a clock, memory, energy and
+number formats of its own; torch computes on the CPU underneath."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paceline.core.record import Outcome, Record
+from support.cli import PLUGIN, Sandbox, sandbox_in
+
+pytest.importorskip("torch", reason="needs it: pip install 'paceline[torch]'")
+
+NAME, RESERVED, ALLOCATED, TICK, JOULES = "Scripted One", 256 << 20, 192 << 20, 0.25, 40.0
+KIND = f'''
+"""A device whose every event comes a quarter of a second after the one before it."""
+
+import torch
+
+from paceline.core.environment import Driver, Gpu
+from paceline.devices.base import (
+    EMULATED, NATIVE, Described, Device, DeviceConditions, DeviceKind, FormatSupport,
+)
+from paceline.devices.datasheet import Datasheet
+
+
+class ScriptedKind(DeviceKind):
+    name = "scripted"
+    noun = "scripted device"
+    visible_variable = "SCRIPTED_VISIBLE_DEVICES"
+    slowdowns = ("too-hot",)
+
+    def count(self):
+        return 2
+
+    def open(self, index):
+        return ScriptedDevice(self, index)
+
+    def describe(self):
+        gpus = [Gpu(kind=self.name, index=n, cuda_index=n, name="{NAME}", uuid=f"S-{{n}}") for n in range(2)]
+        return Described(Driver(version="7.7"), gpus)
+
+    def meter(self, target):
+        return Meter()
+
+    def conditions(self, target):
+        return [DeviceConditions(uuid="S-0", temperature_celsius=99, throttle_reasons=["too-hot"], processes=[])]
+
+    def datasheet(self, device_name):
+        if device_name == "{NAME}":
+            return Datasheet("", None, None, 1.0, None, None, None, None, None, None, 100.0, None)
+
+
+class Meter:
+    source = "the script"
+    late = False
+
+    def __init__(self):
+        self.joules = 0.0
+
+    def read(self):
+        self.joules += {JOULES}
+        return self.joules
+
+
+class Event:
+    def __init__(self, device):
+        self.device = device
+
+    def record(self):
+        self.device.now += {TICK}
+        self.at = self.device.now
+
+    def synchronize(self):
+        pass
+
+    def elapsed_time(self, end):
+        return (end.at - self.at) * 1e3
+
+
+class ScriptedDevice(Device):
+    now = 0.0
+
+    def __init__(self, kind, index):
+        super().__init__(kind, "{NAME}")
+
+    def torch(self):
+        return torch.device("cpu")
+
+    def synchronize(self):
+        pass
+
+    def clock(self):
+        ScriptedDevice.now += {TICK}  # so that no call is too short for a sample
+        return self.now
+
+    def event(self):
+        return Event(self)
+
+    def timeline(self, in_flight):
+        from paceline.devices.timeline import EventTimeline
+
+        return EventTimeline(self.event, in_flight, lambda: self.now)
+
+    def format(self, precision):
+        if precision == "fp16":
+            return FormatSupport("none", "a scripted device has never heard of fp16: use fp32")
+        return EMULATED if precision == "bf16" else NATIVE
+
+    def peak_memory(self):
+        return {ALLOCATED}, {RESERVED}
+'''
+SHORT = {"steps": 12, "warm_up": "10ms"}
+MODEL = {"model": "lstm", "scale": "tiny", "batch_size": 2, **SHORT}
+CASES = (
+    {"benchmark": "gemm", "precision": ["fp32", "bf16", "fp16"], "size": 64, "only_on": "scripted", **SHORT},
+    {"benchmark": "train", "only_on": "gpu", **MODEL},
+    {"benchmark": "inference", "target": "scripted:1", **MODEL},
+    {"benchmark": "nap", "duration": "1ms", "only_on": "cpu"},
+)
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with sandbox_in(tmp_path_factory.mktemp("scripted") / "sandbox") as place:
+        plugins = place.folder / "plugins"
+        information = plugins / "pace_scripted-1.0.dist-info"
+        information.mkdir(parents=True)
+        (plugins / "pace_scripted.py").write_text(KIND)
+        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: pace-scripted\nVersion: 1.0\n")
+        (information / "entry_points.txt").write_text("[paceline.plugins]\nscripted = pace_scripted\n")
+        done = place.run("run", place.suite(*CASES), "--no-report", env=environment(place))
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield place
+
+
+def environment(place: Sandbox) -> dict[str, str]:
+    """That of a machine on which no other device is to be seen."""
+    path = os.pathsep.join([str(place.folder / "plugins"), str(PLUGIN)])
+    return {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+
+
+@pytest.fixture(scope="module")
+def records(sandbox: Sandbox) -> list[Record]:
+    return sandbox.load().records
+
+
+def value(record: Record, metric: str) -> float:
+    found = record.measurement(metric)
+    assert found is not None, metric
+    return float(found.value)
+
+
+def test_auto_takes_it_and_only_on_names_it(records: list[Record]) -> None:
+    told = [(record.case.benchmark, record.case.target) for record in records]
+    assert told == [("gemm", "scripted:0")] * 3 + [("train", "scripted:0"), ("inference", "scripted:1")]
+
+
+def test_formats_are_its_own(records: list[Record]) -> None:
+    native, emulated, unknown = records[:3]
+    assert native.outcome is emulated.outcome is Outcome.OK
+    assert "emulated" not in {doubt.kind for doubt in native.doubts}
+    assert "this scripted device has no bf16 instructions" in " ".join(doubt.message for doubt in emulated.doubts)
+    assert unknown.outcome is Outcome.UNSUPPORTED
+    assert unknown.cause is not None and unknown.cause.message == "a scripted device has never heard of fp16: use fp32"
+
+
+def test_time_is_what_its_clock_says(records: list[Record]) -> None:
+    gemm = records[0]
+    assert value(gemm, "time") == pytest.approx(TICK)
+    assert gemm.subject.device == NAME
+    for record in records[3:]:
+        assert value(record, "step_time") / TICK == pytest.approx(round(value(record, "step_time") / TICK))
+        assert "device events" in record.facts["timing"]
+
+
+def test_memory_energy_peak_and_conditions_are_its_own(records: list[Record]) -> None:
+    for record in records[3:]:
+        assert value(record, "peak_device_memory") == ALLOCATED
+        assert value(record, "energy_per_sample") > 0
+        assert record.facts["energy_source"] == "the script"
+        assert record.facts["peak_flops"] == 1e12
+        assert value(record, "mfu") > 0
+        slow = [doubt.message for doubt in record.doubts if doubt.kind == "throttled"]
+        assert slow == [f"{record.case.target} held its clocks down at 99 °C: too-hot"]
+    assert records[0].facts["peak_source"] == f"datasheet, dense fp32, {NAME}"
+
+
+def test_the_environment_names_it(sandbox: Sandbox) -> None:
+    seen = sandbox.load().run.environment
+    assert [(gpu.kind, gpu.name, gpu.cuda_index) for gpu in seen.gpus] == [("scripted", NAME, 0), ("scripted", NAME, 1)]
+    shown = sandbox.run("machine", env=environment(sandbox))
+    assert "scripted:1" in shown.stdout
+
+
+def test_report_and_export_show_it(sandbox: Sandbox, tmp_path: Path) -> None:
+    report = sandbox.run("report", "--md", "-o", "-", env=environment(sandbox))
+    assert report.returncode == 0, report.stderr
+    assert NAME in report.stdout and "lstm" in report.stdout
+    export = sandbox.run("report", "--superbench", "-o", "-", env=environment(sandbox))
+    assert export.returncode == 0, export.stderr
+    names = set(json.loads(export.stdout.splitlines()[0]))
+    assert any("gemm" in name for name in names), names
+    assert any("lstm" in name and "train" in name for name in names), names
+    assert any("lstm" in name and "inference" in name for name in names), names
+
+
+def test_a_target_of_an_unknown_kind_is_refused_with_those_there_are(sandbox: Sandbox) -> None:
+    refused = sandbox.run("run", "nap", "--target", "scriptet:0", env=environment(sandbox))
+    assert refused.returncode == 2
+    assert "'scriptet:0' is not a target" in refused.stderr and "scripted" in refused.stderr

@@ -1,0 +1,62 @@
+"""Recorded arrivals: what can be read, and what is said about the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paceline.load.arrivals import read_arrivals
+from support.refused import refused
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "timestamp,kind\n100.0,1\n100.5,0\n102,1\n",
+        "TIMESTAMP, kind\n2026-01-31 12:00:00,1\n2026-01-31 12:00:00.5000000,0\n2026-01-31 12:00:02,1\n",
+        "gap,kind\n3,1\n0.5,0\n1.5,1\n",
+        '{"timestamp": 7, "kind": 1}\n{"timestamp": 7.5, "kind": 0}\n{"timestamp": 9, "kind": 1}\n',
+        "kind,time\n1,2\n1,0\n0,0.5\n",
+    ],
+    ids=["seconds", "dates", "gaps", "json", "unordered"],
+)
+def test_every_way_to_write_the_same_arrivals(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "arrivals"
+    path.write_text(text)
+    found = read_arrivals(path)
+    assert found.intended.tolist() == pytest.approx([0.0, 0.5, 2.0])
+    assert found.kind is not None
+    assert found.kind.tolist() == [1, 0, 1]
+
+
+def test_a_column_of_numbers_needs_no_header(tmp_path: Path) -> None:
+    path = tmp_path / "arrivals.csv"
+    path.write_text("5\n6\n8\n")
+    assert read_arrivals(path).intended.tolist() == [0, 1, 3]
+    assert read_arrivals(path).kind is None
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("", "no-arrivals", "no arrivals"),
+        ("when\n1\n", "missing-column", "columns when"),
+        ("timestamp\n1\nsoon\n", "not-a-time", "arrival 2 .* 'soon'"),
+        ("timestamp\n1\nnan\n", "not-finite", "arrival 2 "),
+        ("gap\n1\n-2\n3\n", "negative-gap", "arrival 2 .* the gap -2"),
+        ("timestamp,kind\n1,-1\n", "not-a-kind", "arrival 1 .* the kind '-1'"),
+        ('{"timestamp": 1}\n{"timestamp"\n', "invalid-json", "line 2"),
+        ('{"timestamp": 1}\n[2]\n', "not-a-mapping", "line 2"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_with_the_place(tmp_path: Path, text: str, code: str, words: str) -> None:
+    path = tmp_path / "arrivals.csv"
+    path.write_text(text)
+    with refused(code, key="load.file", says=words):
+        read_arrivals(path)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with refused("unreadable-file", key="load.file"):
+        read_arrivals(tmp_path / "none.csv")

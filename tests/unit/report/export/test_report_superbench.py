@@ -1,0 +1,151 @@
+"""Results under SuperBench's names."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.core.metric import Better, Metric
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record
+from paceline.report.export import superbench
+from support.records import (
+    STEP_TIME,
+    case,
+    described_here,
+    hostile_run,
+    literal_run,
+    record,
+    run_of,
+    sample_run,
+    throughput,
+)
+
+
+def model(index: int, benchmark: str = "train", times: list[float] | None = None, **parameters: Any) -> Record:
+    measured = Measurement.of_samples(STEP_TIME, times or [0.1, 0.3])
+    found = [Measurement.of_rate(throughput("images/s"), 32, measured), measured]
+    values = {"model": "resnet50", "precision": "fp16", "batch_size": 32, "scale": "full"} | parameters
+    return record(case(index, benchmark, "a", **values), found)
+
+
+def test_the_whole_line_of_a_training_run() -> None:
+    assert json.loads(superbench.render(literal_run())) == {
+        "node": "node-07",
+        "model-benchmarks/pytorch-resnet50/return_code": 0,
+        "model-benchmarks/pytorch-resnet50/fp16_train_step_time": pytest.approx(100.0),
+        "model-benchmarks/pytorch-resnet50/fp16_train_throughput": pytest.approx(320.0),
+        "model-benchmarks/pytorch-resnet50/fp32_train_step_time": pytest.approx(200.0),
+        "model-benchmarks/pytorch-resnet50/fp32_train_throughput": pytest.approx(160.0),
+    }
+
+
+def test_throughput_is_work_over_time_and_step_time_a_mean() -> None:
+    found = superbench.results([model(0)])
+    assert found["model-benchmarks/pytorch-resnet50/fp16_train_step_time"] == pytest.approx(200.0)
+    assert found["model-benchmarks/pytorch-resnet50/fp16_train_throughput"] == pytest.approx(160.0)
+
+
+def test_inference_has_percentiles_of_both() -> None:
+    times = [0.1, 0.2, 0.3, 0.4]
+    found = superbench.results([model(0, "inference", times)])
+    prefix = "model-benchmarks/pytorch-resnet50/fp16_inference_"
+    assert {key.removeprefix(prefix) for key in found} == {
+        "model-benchmarks/pytorch-resnet50/return_code",
+        *("step_time", "step_time_50", "step_time_90", "step_time_95", "step_time_99", "step_time_99.9"),
+        *("throughput", "throughput_50", "throughput_90", "throughput_95", "throughput_99", "throughput_99.9"),
+    }
+    assert found[f"{prefix}step_time_50"] == pytest.approx(250.0)
+    rates = [32 / time for time in times]
+    assert found[f"{prefix}throughput_99"] == pytest.approx(np.percentile(rates, 99))
+
+
+def test_training_on_several_ranks_is_told_once_per_rank_and_globally() -> None:
+    one = model(0, ranks=2, target="cuda:*")
+    found = superbench.results([one])
+    prefix = "model-benchmarks/pytorch-resnet50/fp16_train_"
+    assert found[f"{prefix}throughput"] == pytest.approx(80.0)
+    assert found[f"{prefix}global_throughput"] == pytest.approx(160.0)
+    assert not any(":0" in key for key in found)
+
+
+def test_inference_on_several_ranks_has_a_key_for_each() -> None:
+    one = model(0, "inference", ranks=2)
+    for rank, seconds in enumerate((0.1, 0.2)):
+        own = Measurement.of_samples(STEP_TIME, [seconds, seconds], scope=f"rank {rank}")
+        one.measurements += [own, Measurement.of_rate(throughput("images/s"), 16, own, scope=f"rank {rank}")]
+    found = superbench.results([described_here(one)])
+    prefix = "model-benchmarks/pytorch-resnet50/fp16_inference_"
+    assert found[f"{prefix}throughput:0"] == pytest.approx(160.0)
+    assert found[f"{prefix}throughput:1"] == pytest.approx(80.0)
+    assert found[f"{prefix}step_time_99:1"] == pytest.approx(200.0)
+    assert f"{prefix}throughput" not in found
+
+
+def test_a_tiny_model_never_passes_for_the_full_one() -> None:
+    found = superbench.results([model(0), model(1, scale="tiny")])
+    assert "model-benchmarks/pytorch-resnet50/fp16_train_throughput" in found
+    assert "model-benchmarks:scale=tiny/pytorch-resnet50/fp16_train_throughput" in found
+
+
+@pytest.mark.parametrize(
+    ("records", "notes"),
+    [
+        ([model(0), model(1, batch_size=64)], ["batch_size=32", "batch_size=64"]),
+        ([model(0), model(1, precision="bf16")], ["", ""]),
+        ([model(0), model(1, "inference")], ["", ""]),
+        ([model(0, ranks=1), model(1, ranks=2, target="cuda:*")], ["ranks=1", "ranks=2"]),
+        ([model(0, target="cuda:0"), model(1, target="cuda:1")], ["target=cuda-0", "target=cuda-1"]),
+        ([model(0), model(1, repeat=2)], ["repeat=1", "repeat=2"]),
+        ([model(0), model(1)], ["index=0", "index=1"]),
+        ([model(0, model="a/b"), model(1, model="a:b")], ["model=a-b,index=0", "model=a-b,index=1"]),
+        ([model(0, scale="tiny"), model(1, scale="tiny", batch_size=1)],
+         ["scale=tiny,batch_size=32", "scale=tiny,batch_size=1"]),
+    ],
+)  # fmt: skip
+def test_no_two_cases_share_a_key(records: list[Record], notes: list[str]) -> None:
+    assert superbench.notes(records) == notes
+    found = superbench.results(records)
+    assert sum(key.endswith("_throughput") and "global" not in key for key in found) == 2
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind", "code"),
+    [
+        (Outcome.FAILED, CauseKind.ERROR, 4),
+        (Outcome.FAILED, CauseKind.CRASHED, 4),
+        (Outcome.FAILED, CauseKind.CORRUPTION, 3),
+        (Outcome.OUT_OF_MEMORY, CauseKind.DEVICE_MEMORY, 4),
+        (Outcome.UNSUPPORTED, CauseKind.UNSUPPORTED, 10),
+        (Outcome.UNSUPPORTED, CauseKind.MISSING_DEPENDENCY, 31),
+        (Outcome.TIMEOUT, CauseKind.TIMEOUT, 124),
+    ],
+)
+def test_return_codes(outcome: Outcome, kind: CauseKind, code: int) -> None:
+    bad = model(0).model_copy(update={"outcome": outcome, "cause": Cause(kind=kind, message="m")})
+    assert superbench.results([bad]) == {"model-benchmarks/pytorch-resnet50/return_code": code}
+
+
+def test_one_failure_of_a_model_is_not_hidden_by_its_other_cases() -> None:
+    cause = Cause(kind=CauseKind.ERROR, message="m")
+    bad = model(0, precision="bf16").model_copy(update={"outcome": Outcome.FAILED, "cause": cause})
+    for records in ([bad, model(1)], [model(0), bad]):
+        assert superbench.results(records)["model-benchmarks/pytorch-resnet50/return_code"] == 4
+
+
+def test_other_benchmarks_keep_their_own_names_and_units() -> None:
+    metric = Metric(name="overhead_per_step", unit="s", better=Better.LOWER)
+    found = [Measurement.of_value(metric, 2e-6), Measurement.of_value(metric, 3e-6, scope="rank 1")]
+    assert superbench.results([record(case(0, "overhead", ""), found)]) == {
+        "overhead/return_code": 0,
+        "overhead/overhead_per_step": 2e-6,
+        "overhead/overhead_per_step:1": 3e-6,
+    }
+
+
+def test_a_whole_run_is_one_valid_line() -> None:
+    for run in (sample_run(), hostile_run(), run_of([])):
+        (line,) = superbench.render(run).splitlines()
+        assert all(key.count("/") <= 2 for key in json.loads(line))

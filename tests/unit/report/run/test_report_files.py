@@ -1,0 +1,121 @@
+"""Markdown, CSV, JSON lines and PNG."""
+
+from __future__ import annotations
+
+import csv as standard_csv
+import io
+import json
+import math
+import re
+import sys
+
+import pytest
+
+from paceline.core.errors import MissingDependency
+from paceline.core.record import Measurement, Record
+from paceline.report.export import csv, jsonl
+from paceline.report.run import markdown, png
+from support.records import LOSS, case, hostile_run, literal_run, record, run_of, sample_run
+from support.refused import refused
+
+MARKDOWN = """\
+# node-check
+
+**All 2 cases measured; fastest train in images/s: resnet50 fp16, 320 ± &lt;0.1 %.**
+
+| Case | Throughput | ± | Step time | Samples |
+|---|---:|---:|---:|---:|
+| train resnet50 fp16 | 320 images/s | &lt;0.1 % | 100 ms | 20 |
+| train resnet50 fp32 | 160 images/s | &lt;0.1 % | 200 ms | 20 |
+
+Run `20260314-092653-k7qd` on node-07, 2026-03-14 09:26 UTC, Paceline 0.1.0: \
+`paceline run node-check.yaml --set budget=10s`
+"""
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(standard_csv.DictReader(io.StringIO(text)))
+
+
+def test_markdown_of_two_cases() -> None:
+    assert markdown.render(literal_run()) == MARKDOWN
+
+
+def test_markdown_tells_doubts_and_failures() -> None:
+    text = markdown.render(sample_run())
+    assert "- **T** throttled, of train resnet50 bf16: improve the cooling" in text
+    assert "- **train mixtral-8x7b bf16**: out-of-memory. the device has 139.8 GiB" in text
+
+
+def test_markdown_escapes_what_it_would_read() -> None:
+    text = markdown.render(hostile_run())
+    outside_code = re.sub(r"(?<!\\)`[^`]*`", "", text)
+    assert "<script" not in outside_code and "\x1b" not in text
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    bars = {line.replace("\\|", "").count("|") for line in table}
+    assert len(bars) == 1
+
+
+def test_csv_has_one_row_per_measurement_and_one_for_a_failed_case() -> None:
+    run = sample_run()
+    rows = rows_of(csv.render(run))
+    assert len(rows) == sum(len(record.measurements) or 1 for record in run.records)
+    assert (rows[-1]["outcome"], rows[-1]["metric"], rows[-1]["value"]) == ("failed", "", "")
+
+
+def test_csv_of_a_literal() -> None:
+    first = rows_of(csv.render(literal_run()))[0]
+    assert (
+        first
+        | {
+            "run": "20260314-092653-k7qd",
+            "case": "0",
+            "benchmark": "train",
+            "target": "cuda:0",
+            "outcome": "ok",
+            "metric": "throughput",
+            "unit": "images/s",
+            "better": "higher",
+            "statistic": "mean",
+            "count": "20",
+            "confidence": "0.95",
+            "relative_half_width": "0.0",
+            "doubts": "",
+        }
+        == first
+    )
+    assert float(first["value"]) == float(first["low"]) == pytest.approx(320)
+    assert json.loads(first["parameters"])["batch_size"] == 32
+
+
+def test_csv_text_is_no_formula() -> None:
+    titles = [row["title"] for row in rows_of(csv.render(hostile_run()))]
+    assert titles[-1].startswith("'=")
+
+
+def test_jsonl_is_complete() -> None:
+    run = sample_run()
+    lines = [json.loads(line) for line in jsonl.render(run).splitlines()]
+    assert len(lines) == 9
+    assert lines[0]["run"]["environment"]["host"] == "node-07"
+    back = [Record.model_validate({k: v for k, v in line.items() if k != "run"}) for line in lines]
+    assert back == run.records
+
+
+def test_jsonl_is_valid_where_a_loss_diverged() -> None:
+    run = run_of([record(case(0, "train", "a"), [Measurement.of_value(LOSS, math.nan)])])
+    (line,) = jsonl.render(run).splitlines()
+    assert json.loads(line)["measurements"][0]["samples"] == [None]
+    assert "NaN" not in line
+
+
+def test_png_is_a_picture() -> None:
+    assert png.render(literal_run()).startswith(b"\x89PNG")
+
+
+def test_png_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with refused("nothing-to-draw"):
+        png.render(run_of([]))
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(MissingDependency, match=r"paceline\[charts\]"):
+        png.render(literal_run())

@@ -1,0 +1,290 @@
+"""Reports of micro benchmarks: sections, sweeps, shares of the peak, and what a machine cannot do."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from paceline.analysis.summary import summarize_run
+from paceline.core.metric import Better, Metric
+from paceline.core.record import Measurement
+from paceline.core.subject import Subject
+from paceline.report import charts
+from paceline.report.export import csv
+from paceline.report.numbers import show_at
+from paceline.report.run import html, markdown, sweep_charts
+from paceline.report.run import terminal as console
+from paceline.report.run.columns import sections
+from paceline.report.run.sweeps import all_tables, sweep_tables
+from paceline.report.run.words import answer
+from support.micro_records import SIZES, cannot, collective, copy, gemm, memory_latency, micro, micro_run, pairs, times
+from support.records import literal_run, record, run_of, sample_run
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return html.render(micro_run())
+
+
+def shown(run: object) -> str:
+    file = io.StringIO()
+    console.render(run, Console(file=file, width=100))  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def headers(run: object) -> dict[str, list[str]]:
+    found = sections(summarize_run(run))  # type: ignore[arg-type]
+    return {section.title: [column.header for column in section.columns] for section in found}
+
+
+def test_one_table_for_each_category_in_order() -> None:
+    found = headers(run_of(list(reversed(micro_run().records))))
+    assert list(found) == ["Compute", "Memory", "Communication"]
+    assert found["Compute"] == ["Case", "Metric", "Result", "±", "% of peak", "Time", "Samples"]
+    assert found["Memory"] == ["Case", "Metric", "Result", "±", "At", "Time", "Samples", "Doubts"]
+
+
+def test_models_alone_have_one_table_without_a_heading() -> None:
+    run = sample_run()
+    kinds = {"train": "training", "inference": "inference"}
+    sorted_out = [
+        one.model_copy(update={"case": one.case.model_copy(update={"category": kinds[one.case.benchmark]})})
+        for one in run.records
+    ]
+    assert headers(run_of(sorted_out)) == headers(run) == {"": headers(run)[""]}
+    assert shown(run_of(sorted_out)) == shown(run)
+
+
+def test_models_beside_micro_benchmarks_come_after_them() -> None:
+    trained = [
+        one.model_copy(update={"case": one.case.model_copy(update={"category": "training"})})
+        for one in literal_run().records
+    ]
+    found = headers(run_of([*trained, gemm(5, "bf16", 789e12, 79.8)]))
+    assert list(found) == ["Compute", "Training"]
+    assert "Step time" in found["Training"] and "Step time" not in found["Compute"]
+
+
+def test_one_category_needs_no_heading() -> None:
+    found = headers(run_of([gemm(0, "bf16", 789e12, 79.8), gemm(1, "fp32", 51e12, None)]))
+    assert found == {"": ["Case", "Compute rate", "±", "% of peak", "Time", "Samples"]}
+
+
+def test_an_unknown_device_has_no_share_of_its_peak() -> None:
+    lines = shown(run_of([gemm(0, "bf16", 789e12, 79.8), gemm(1, "fp32", 51e12, None)])).splitlines()
+    share = lines[2].split("|").index(next(part for part in lines[2].split("|") if "% of peak" in part))
+    assert lines[4].split("|")[share].strip().endswith("%")
+    assert lines[5].split("|")[share].strip() == ""
+
+
+def test_the_headline_says_at_which_point_it_was_measured() -> None:
+    line = next(line for line in shown(micro_run()).splitlines() if line.startswith("copy h2d"))
+    assert line.split("|")[4].strip() == "256 MiB"
+
+
+def test_a_disk_shows_operations_and_slow_ones() -> None:
+    took = times(0.3)
+    iops = Metric(name="iops", unit="operations/s", better=Better.HIGHER)
+    bandwidth = Metric(name="bandwidth", unit="B/s", better=Better.HIGHER)
+    latency = Metric(name="latency", unit="s", better=Better.LOWER)
+    found = [
+        Measurement.of_rate(bandwidth, 3e8, took),
+        Measurement.of_rate(iops, 73_000, took),
+        Measurement.of_samples(latency, [1e-4 + 1e-7 * step for step in range(2000)]),
+        took,
+    ]
+    run = run_of([record(micro(0, "storage", "disk", "random-read"), found)])
+    assert headers(run)[""] == ["Case", "Bandwidth", "±", "IOPS", "Latency", "p99", "Samples"]
+
+
+def test_the_answer_names_the_leader_of_each_category() -> None:
+    told = answer(summarize_run(micro_run()))
+    assert re.fullmatch(
+        r"16 of 17 cases measured; fastest: gemm bf16 7\d\d(\.\d)? TFLOP/s \(80 % of peak\), copy d2d [\d.]+ TB/s, "
+        r"collective all-reduce nccl x8 4\d\d(\.\d)? GB/s; 1 with doubts; 1 not possible here\.",
+        told,
+    )
+
+
+def test_the_answer_of_one_micro_case_has_its_share() -> None:
+    told = answer(summarize_run(run_of([gemm(0, "bf16", 789e12, 79.8)])))
+    assert re.search(r"gemm bf16: 7\d\d(\.\d)? TFLOP/s ± 0\.\d % \(80 % of peak\)\.$", told)
+
+
+def test_what_is_not_possible_is_no_failure() -> None:
+    run = micro_run()
+    summary = summarize_run(run)
+    assert [row.label for row in summary.impossible] == ["ib-loopback write"]
+    assert summary.failed == ()
+    for text in (shown(run), markdown.render(run), html.render(run)):
+        assert "Not possible here" in text
+        assert "apt install perftest" in text
+        assert text.count("leave the case out on this machine") == 1
+        assert "id not succeed" not in text
+
+
+def test_what_is_required_and_not_possible_is_a_failure() -> None:
+    run = run_of([gemm(0, "bf16", 789e12, 79.8), cannot(1, require=True)])
+    summary = summarize_run(run)
+    assert len(summary.failed) == 1 and summary.impossible == ()
+    assert answer(summary).endswith("; 1 did not succeed.")
+    assert "Did not succeed" in shown(run)
+
+
+def test_points_flood_no_table() -> None:
+    run = run_of([collective(0, "all-reduce", 400e9)])
+    row = summarize_run(run).rows[0]
+    assert all(not figure.at for figure in row.figures)
+    assert [len(sweep.points) for sweep in row.sweeps] == [len(SIZES)]
+    assert len(shown(run).splitlines()) == 5
+    assert csv.render(run).count("\n") == 1 + len(run.records[0].measurements)
+
+
+def test_markdown_has_a_table_for_each_sweep() -> None:
+    text = markdown.render(run_of([copy(0, "h2d", 55e9), pairs(1, 3)]))
+    assert "**copy h2d**, over size: 10 points\n\n| Size | Time | Bandwidth | ± |\n|---|---:|---:|---:|\n" in text
+    assert re.search(r"^\| 256 MiB \| 4\.\d+ ms \| 5\d(\.\d+)? GB/s \| (&lt;)?0\.1 % \|$", text, re.MULTILINE)
+    assert re.search(r"^\| from 0 \|  \| [\d.]+ GB/s \| [\d.]+ GB/s \|$", text, re.MULTILINE)
+
+
+def test_the_page_folds_the_points_of_each_case(page: str) -> None:
+    assert page.count('<details class="part sweep">') == 11
+    assert page.count("Over size: 10 points") == 9
+    assert "Bandwidth from one to another: 56 points" in page
+
+
+def test_the_page_has_a_section_for_each_category_and_no_name_twice(page: str) -> None:
+    titles = re.findall(r"<h2[^>]*>([^<]+)</h2>", page)
+    assert titles[:3] == ["Compute", "Memory", "Communication"]
+    names = re.findall(r'\bid="([^"]+)"', page)
+    assert len(names) == len(set(names))
+
+
+def test_the_style_knows_every_colour_of_every_chart(page: str) -> None:
+    style = page[page.index("<style>") : page.index("</style>")]
+    colours = set(re.findall(r'(fill|stroke)="(#[0-9a-f]{3,6})"', page))
+    assert len(colours) > 8
+    for role, colour in colours:
+        assert f'[{role}="{colour}"]' in style
+    for colour in sweep_charts.LINES:
+        assert f'[stroke="{colour}"]' in style and f'[fill="{colour}"]' in style
+
+
+def lines_of(run: object) -> list[charts.Chart]:
+    return sweep_charts.sweep_charts(summarize_run(run).measured)  # type: ignore[arg-type]
+
+
+def domain(chart: charts.Chart) -> list[str]:
+    names: list[str] = chart.spec["layer"][0]["encoding"]["color"]["scale"]["domain"]
+    return names
+
+
+def test_lines_of_one_kind_share_a_chart() -> None:
+    drawn = lines_of(micro_run())
+    assert [domain(chart) for chart in drawn[:-1]] == [
+        ["h2d", "d2h", "d2d"],
+        ["memory-latency"],
+        ["all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all"],
+        ["collective all-reduce gloo x2"],
+    ]
+    assert drawn[2].spec["title"]["subtitle"] == "collective nccl x8; higher is better"
+    assert drawn[-1].title == "Bandwidth from one to another: peer-to-peer 8 devices"
+
+
+def test_the_backend_that_was_used_divides_charts_rather_than_the_one_asked_for() -> None:
+    records = [collective(0, "all-reduce", 400e9, backend="auto"), collective(1, "broadcast", 300e9, backend="auto")]
+    used = [
+        one.model_copy(update={"subject": Subject(engine=name)})
+        for one, name in zip(records, ("nccl", "gloo"), strict=True)
+    ]
+    assert len(lines_of(run_of(records))) == 1
+    assert len(lines_of(run_of(used))) == 2
+
+
+def test_more_lines_than_colours_make_several_charts() -> None:
+    drawn = lines_of(run_of([copy(index, "h2d", 55e9, numa=index) for index in range(10)]))
+    assert [len(domain(chart)) for chart in drawn] == [8, 2]
+    assert drawn[0].spec["title"]["text"] == "Bandwidth over size (1 of 2)"
+
+
+def test_axes_read_as_people_write_them() -> None:
+    (copies,) = lines_of(run_of([copy(0, "h2d", 55e9)]))
+    x, y = (copies.spec["layer"][1]["encoding"][axis] for axis in "xy")
+    assert (x["scale"]["type"], x["axis"]["title"]) == ("log", "size")
+    assert y["axis"]["title"] == "bandwidth, GB/s"
+    assert y["scale"].get("type") is None
+    (loads,) = lines_of(run_of([memory_latency(0)]))
+    y = loads.spec["layer"][1]["encoding"]["y"]
+    assert (y["axis"]["title"], y["scale"]["type"]) == ("latency, ns", "log")
+    drawn = charts.draw_svg(copies, "x")
+    assert ">256 MiB<" in drawn and ">1e" not in drawn
+
+
+def test_a_line_far_below_another_is_still_seen() -> None:
+    (both,) = lines_of(run_of([copy(0, "h2d", 55e9), copy(1, "d2d", 2e12)]))
+    assert both.spec["layer"][1]["encoding"]["y"]["scale"]["type"] == "log"
+    assert both.spec["layer"][1]["encoding"]["y"]["axis"]["title"] == "bandwidth, GB/s"
+
+
+@pytest.mark.parametrize(("devices", "layers"), [(2, 2), (16, 2), (17, 1)])
+def test_numbers_stand_in_a_matrix_that_has_room_for_them(devices: int, layers: int) -> None:
+    (drawn,) = lines_of(run_of([pairs(0, devices)]))
+    assert len(drawn.spec["layer"]) == layers
+    assert "<svg" in charts.draw_svg(drawn, "map")
+
+
+def test_a_slow_link_is_named() -> None:
+    (drawn,) = lines_of(run_of([pairs(0, 4, slow=(2, 1))]))
+    assert re.match(r"Lowest [\d.]+ GB/s from 2 to 1; highest", drawn.notes[0])
+
+
+def test_a_matrix_leads_with_a_rate_and_the_page_has_every_metric() -> None:
+    at = {"from": 0, "to": 1}
+    took = times(1e-3, at=at)
+    rate = Measurement.of_rate(Metric(name="bandwidth", unit="B/s", better=Better.HIGHER), 1e6, took)
+    lowest = Measurement.of_value(Metric(name="minimum_bandwidth", unit="B/s", better=Better.HIGHER), 1e9)
+    run = run_of([record(micro(0, "communication", "p2p", ""), [lowest, took, rate])])
+    row = summarize_run(run).rows[0]
+    assert [table.title for table in sweep_tables(row)] == ["Bandwidth from one to another: 1 point"]
+    assert len(all_tables(row)) == 2
+
+
+def test_points_that_are_names_are_listed_but_not_drawn() -> None:
+    found = [times(1e-3 * (place + 1), at={"function": name}) for place, name in enumerate(("a", "b"))]
+    run = run_of([record(micro(0, "compute", "blas-functions", ""), found)])
+    assert lines_of(run) == []
+    (table,) = sweep_tables(summarize_run(run).rows[0])
+    assert [line[0] for line in table.lines] == ["a", "b"]
+
+
+def test_the_samples_behind_a_headline_are_those_of_its_point(page: str) -> None:
+    run = run_of([copy(0, "h2d", 55e9)])
+    record_ = run.records[0]
+    without_time = [m for m in record_.measurements if m.at or m.metric.name != "time"]
+    run = run_of([record_.model_copy(update={"measurements": without_time})])
+    assert "Time at 256 MiB over time, and its distribution" in html.render(run)
+
+
+def test_a_point_is_said_in_words() -> None:
+    assert show_at({"size": 1 << 20}) == "1 MiB"
+    assert show_at({"from": 0, "to": 3}) == "0 to 3"
+    assert show_at({"streams": 4}) == "streams 4"
+    assert show_at({"host": "node-08"}) == "node-08"
+    assert show_at({"block": "4k", "depth": 32}) == "block 4k, depth 32"
+
+
+def test_a_point_that_was_seen_once_has_no_shade() -> None:
+    found = [times(1e-3 * (place + 1), at={"size": 1 << place}) for place in range(4)]
+    found[1] = Measurement.of_value(found[1].metric, 2e-3, at={"size": 2})
+    (chart,) = lines_of(run_of([record(micro(0, "memory", "odd", ""), found)]))
+    shades = [value["low"] for value in chart.spec["data"]["values"]]
+    assert shades[1] is None and None not in (shades[0], shades[2], shades[3])
+    assert "<svg" in charts.draw_svg(chart, "once")
+
+
+def test_two_points_make_no_line() -> None:
+    found = [times(1e-3, at={"streams": count}) for count in (1, 4)]
+    assert lines_of(run_of([record(micro(0, "communication", "tcp", ""), found)])) == []
