@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from paceline.analysis.figures import Figure, Point, Sweep, figure_of, sweeps_of
 from paceline.analysis.labels import unique_labels
@@ -18,6 +19,9 @@ from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
 from paceline.core.run import RunRecords
 from paceline.core.subject import TAILS as TAILS
+
+if TYPE_CHECKING:
+    from paceline.analysis.roofline import KnownCeilings
 
 REMEDIES = {
     CauseKind.ERROR: "read the traceback in the HTML report, or run this case alone",
@@ -157,6 +161,7 @@ class RunSummary:
     not_run: tuple[Case, ...]  # no attempt at all
     groups: tuple[Group, ...]
     doubts: tuple[DoubtKind, ...]
+    ceilings: KnownCeilings | None = None  # what is known of the machine beside the run
 
     @property
     def total(self) -> int:
@@ -222,8 +227,8 @@ class RunSummary:
         return "".join(kind.mark for kind in self.doubts if kind.kind in kinds)
 
 
-def summarize_run(records: RunRecords) -> RunSummary:
-    """All rows of a run."""
+def summarize_run(records: RunRecords, ceilings: KnownCeilings | None = None) -> RunSummary:
+    """All rows of a run; `ceilings` are what is known of the machine beside it."""
     ordered = sorted(records.records, key=lambda record: record.case.index)
     seen = {record.case.index for record in ordered}
     labels = unique_labels([record.case for record in ordered])
@@ -234,6 +239,7 @@ def summarize_run(records: RunRecords) -> RunSummary:
         not_run=tuple(case for case in records.run.cases if case.index not in seen),
         groups=_groups(rows),
         doubts=_doubt_kinds(rows),
+        ceilings=ceilings,
     )
 
 

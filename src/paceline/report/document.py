@@ -74,6 +74,7 @@ class Table:
     is_folded: bool = False  # on a page, until it is asked for
     is_sortable: bool = False
     is_dense: bool = False
+    is_wide: bool = False  # in a pipe, which has no width, it stays whole
     key: str = ""
     medium: Medium = Medium.ALL
 

@@ -32,7 +32,7 @@ def section_parts(section: Section) -> list[str]:
 
 def _item(item: Item) -> Iterator[str]:
     if isinstance(item, Table):
-        if item.title and item.is_folded:
+        if item.title and not item.is_folded:
             yield f"**{escape(item.title)}**"
         yield table(item)
     elif isinstance(item, Lines) and item.tone in _PROSE:

@@ -16,6 +16,7 @@ from paceline.report.document import Block, Cell, Document, Finding, Lines, Medi
 from paceline.report.text import clean, one_line, plain
 
 WIDTH = 100
+WIDE = 200
 LEAST = 80  # a narrower terminal breaks long lines by itself: ugly, but a table loses no column and no half of a number
 _HEADINGS = {Tone.DOUBT: "bold yellow", Tone.BAD: "bold red"}
 _LINES = {  # indent and style
@@ -84,7 +85,7 @@ class Printer:
             self.console.print(self.text(section.title, _HEADINGS.get(section.tone, "bold")))
         for item in shown:
             if isinstance(item, Table):
-                self.console.print(self.table(item))
+                self.show_table(item)
             elif isinstance(item, Lines):
                 self.lines(item, section.tone)
             elif isinstance(item, Finding):
@@ -103,6 +104,13 @@ class Printer:
             self.item(text, 4)
         for text in finding.todo:
             self.item(f"To do: {text}", 4)
+
+    def show_table(self, table: Table) -> None:
+        """A table on this console; a pipe has no width, and one that is wide stays whole there."""
+        if table.is_wide and not self.console.is_terminal:
+            Console(file=self.console.file, highlight=False, width=WIDE).print(self.table(table))
+        else:
+            self.console.print(self.table(table))
 
     def table(self, table: Table) -> RichTable:
         """The columns that fit; those that name a group share a column, or stand above the rows of their group."""

@@ -20,8 +20,8 @@ from paceline.report.charts import Chart, draw_png
 from paceline.report.export.csv import harmless
 from paceline.report.run.columns import sections
 from paceline.report.run.html import LISTED, detailed_rows, section_charts
-from paceline.report.run.insights import insight_charts, insights
 from paceline.report.run.samples_chart import distribution
+from paceline.report.run.section import charts_of, report_sections
 
 LONGEST_NAME = 80
 
@@ -59,8 +59,8 @@ def write(
 
 def chart_files(records: RunRecords, *, ceilings: KnownCeilings | None = None) -> list[ChartFile]:
     """The charts in the order of the page; their names begin with their place, so that no two are the same."""
-    summary = summarize_run(records)
-    charts = [(chart, chart.title, _rows_of(chart)) for chart in _of_page(summary, ceilings)]
+    summary = summarize_run(records, ceilings)
+    charts = [(chart, chart.title, _rows_of(chart)) for chart in _of_page(summary)]
     charts += list(_of_samples(summary))
     digits = len(str(len(charts)))
     return [
@@ -79,10 +79,10 @@ def to_csv(rows: Rows) -> str:
     return file.getvalue()
 
 
-def _of_page(summary: RunSummary, ceilings: KnownCeilings | None) -> list[Chart]:
+def _of_page(summary: RunSummary) -> list[Chart]:
     listed = replace(summary, rows=summary.telling(LISTED))
     found = [chart for section in sections(listed) for part in section_charts(section) for chart in part if chart]
-    return found + insight_charts(insights(summary, ceilings))
+    return found + charts_of(report_sections(summary))
 
 
 def _of_samples(summary: RunSummary) -> Iterator[tuple[Chart, str, Rows]]:

@@ -9,7 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 
 from paceline.analysis.figures import Figure
-from paceline.analysis.published import published_tables
 from paceline.analysis.roofline import KnownCeilings
 from paceline.analysis.summary import (
     DoubtKind,
@@ -29,14 +28,13 @@ from paceline.core.stats import Interval
 from paceline.report import charts
 from paceline.report.document import Card
 from paceline.report.numbers import half_width, show_value
-from paceline.report.render.html import Drawing, bare, draw, page_templates, render_page
+from paceline.report.render.html import Drawing, bare, draw, page_templates, render_page, showing
 from paceline.report.run import serving_charts
 from paceline.report.run.columns import Section, sections
 from paceline.report.run.conditions import changes
-from paceline.report.run.insight import Part
-from paceline.report.run.insights import insights
 from paceline.report.run.overview import overview
 from paceline.report.run.samples_chart import distribution
+from paceline.report.run.section import report_sections
 from paceline.report.run.sweep_charts import sweep_charts
 from paceline.report.run.sweeps import SweepTable, all_tables, cold_start_table, stage_table
 from paceline.report.run.words import answer, short_labels, superlative
@@ -62,14 +60,6 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One answer beyond the cases, with its chart as it was drawn."""
-
-    part: Part
-    drawing: Drawing | None
-
-
-@dataclass(frozen=True)
 class Doubted:
     """One kind of doubt, and what was seen in each case that has it."""
 
@@ -82,15 +72,6 @@ class Doubted:
         return len({row.case.index for row, _ in self.seen})
 
 
-@dataclass(frozen=True)
-class Answers:
-    """All answers of one kind."""
-
-    key: str
-    title: str
-    answers: list[Answer]
-
-
 def render(records: RunRecords, *, ceilings: KnownCeilings | None = None) -> str:
     """The whole page; `ceilings` are what is known of the machine beside the run."""
     with no_garbage():
@@ -99,7 +80,7 @@ def render(records: RunRecords, *, ceilings: KnownCeilings | None = None) -> str
 
 def _render(records: RunRecords, ceilings: KnownCeilings | None) -> str:
     _add_filters()
-    summary = summarize_run(records)
+    summary = summarize_run(records, ceilings)
     drawn = charts.available()
     listed, detailed = summary.telling(LISTED), detailed_rows(summary)
     run = records.run
@@ -117,8 +98,8 @@ def _render(records: RunRecords, ceilings: KnownCeilings | None) -> str:
         cards=_cards(summary),
         tables=[_table(section, drawn) for section in sections(replace(summary, rows=listed))],
         listed=len(listed),
-        insights=_insights(summary, ceilings, drawn),
-        published=[table.filled() for table in published_tables(records)],
+        beyond=report_sections(summary),
+        **showing(),
         doubts=_doubted(summary),
         swept=drawn
         and any(
@@ -149,20 +130,6 @@ def _table(section: Section, drawn: bool) -> Table:
         folded=[stages] if stages else [],
         small=[start] if start else [],
     )
-
-
-def _insights(summary: RunSummary, ceilings: KnownCeilings | None, drawn: bool) -> list[Answers]:
-    return [
-        Answers(
-            found.key,
-            found.title,
-            [
-                Answer(part, _draw(part.chart, f"{found.key}-{place}") if drawn else None)
-                for place, part in enumerate(found.parts)
-            ],
-        )
-        for found in insights(summary, ceilings)
-    ]
 
 
 def section_charts(section: Section) -> tuple[list[charts.Chart | None], list[charts.Chart | None]]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from paceline.analysis.published import published_tables
 from paceline.analysis.roofline import KnownCeilings
 from paceline.analysis.summary import Row, RunSummary, summarize_run
 from paceline.core.run import RunRecords
-from paceline.report.render.markdown import escape
+from paceline.report.render.markdown import escape, section_parts
 from paceline.report.run.columns import Section, sections
-from paceline.report.run.insights import insights
+from paceline.report.run.section import report_sections
 from paceline.report.run.sweeps import SweepTable, cold_start_table, stage_table, sweep_tables
 from paceline.report.run.words import answer
 from paceline.report.text import clean, when
@@ -19,7 +18,7 @@ from paceline.report.text import clean, when
 
 def render(records: RunRecords, *, ceilings: KnownCeilings | None = None) -> str:
     """The whole text; `ceilings` are what is known of the machine beside the run."""
-    summary = summarize_run(records)
+    summary = summarize_run(records, ceilings)
     run = records.run
     parts = [f"# {escape(run.name)}", f"**{escape(answer(summary))}**"]
     for section in sections(summary):
@@ -29,11 +28,7 @@ def render(records: RunRecords, *, ceilings: KnownCeilings | None = None) -> str
         parts += [part for row in section.rows for part in _sweeps(row)]
         parts += [part for table in (stage_table(section.rows), cold_start_table(section.rows)) if table
                   for part in (f"**{escape(table.title)}**", _points(table))]  # fmt: skip
-    parts += _insights(summary, ceilings)
-    for table in published_tables(records):
-        numeric = [place >= table.named for place in range(len(table.headers))]
-        parts += [f"## {escape(table.title)}", _table(table.headers, numeric, table.lines)]
-        parts += [escape(table.source)] if table.source else []
+    parts += [part for section in report_sections(summary) for part in section_parts(section)]
     if summary.doubts:
         lines = [
             f"- **{kind.mark}** {escape(kind.kind)}, of {escape(', '.join(kind.labels))}: "
@@ -59,18 +54,6 @@ def _cases(section: Section) -> str:
     columns = section.columns
     lines = [[column.cells[index].text for column in columns] for index in range(len(section.rows))]
     return _table([column.header for column in columns], [column.numeric for column in columns], lines)
-
-
-def _insights(summary: RunSummary, ceilings: KnownCeilings | None) -> list[str]:
-    parts = []
-    for insight in insights(summary, ceilings):
-        parts.append(f"## {escape(insight.title)}")
-        for part in insight.parts:
-            parts.append(escape(part.sentence))
-            parts += [_points(part.table)] if part.table else []
-            parts += ["\n".join(f"- To do: {escape(text)}" for text in part.todo)] if part.todo else []
-            parts += [escape(note) for note in (part.source, *part.notes) if note]
-    return parts
 
 
 def _sweeps(row: Row) -> list[str]:

@@ -10,6 +10,7 @@ from paceline.analysis.figures import Figure, Point, Sweep
 from paceline.analysis.summary import Row
 from paceline.core.category import Category
 from paceline.core.metric import Better, Metric
+from paceline.report.document import Medium, Table
 from paceline.report.numbers import half_width, show_coordinate, show_value
 from paceline.report.text import heading, humanize, one_line, told_apart
 
@@ -22,6 +23,11 @@ class SweepTable:
     headers: tuple[str, ...]
     named: int  # how many columns on the left say which point it is
     lines: tuple[tuple[str, ...], ...]
+
+    def shown(self, *, is_folded: bool) -> Table:
+        """As a table of files; a terminal has no room for it."""
+        title = self.title if is_folded else ""
+        return Table.of_lines(self.headers, self.lines, self.named, title, is_folded=is_folded, medium=Medium.FILES)
 
 
 def sweep_tables(row: Row) -> list[SweepTable]:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 from rich import box
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
-from paceline.analysis.published import PublishedTable, published_tables
 from paceline.analysis.roofline import KnownCeilings
 from paceline.analysis.summary import Row, RunSummary, summarize_run
 from paceline.core.run import RunRecords
-from paceline.report.render.terminal import open_console
+from paceline.report.render.terminal import Printer, open_console
 from paceline.report.run.columns import Column, Section, sections
-from paceline.report.run.insight import Insight
-from paceline.report.run.insights import insights
+from paceline.report.run.section import report_sections
 from paceline.report.run.words import answer
-from paceline.report.text import clean, one_line, plain
+from paceline.report.text import one_line
 
 _FULL = {
     "samples",
@@ -47,27 +42,16 @@ def render(
 
     Of very many cases those that say the most are listed, or `every` one.
     """
-    summary = summarize_run(records)
+    summary = summarize_run(records, ceilings)
     listed = summary.rows if every else summary.telling(LISTED)
-    _Printer(console or open_console()).show(summary, listed, insights(summary, ceilings))
+    _Printer(console or open_console()).show_run(summary, listed)
 
 
-PUBLISHED_WIDTH = 200
 LISTED = 100  # cases at most, unless all are asked for
-MOST_LINES = 8  # below the sentence of an insight
 
 
-class _Printer:
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.ascii = not console.is_terminal or console.options.ascii_only
-
-    def text(self, content: str, style: str = "") -> Text:
-        """Text that is never read as markup, in signs that this terminal has."""
-        content = clean(plain(content) if self.ascii else content)
-        return Text(content.encode(self.console.encoding, "backslashreplace").decode(self.console.encoding), style)
-
-    def show(self, summary: RunSummary, listed: tuple[Row, ...], found: list[Insight]) -> None:
+class _Printer(Printer):
+    def show_run(self, summary: RunSummary, listed: tuple[Row, ...]) -> None:
         self.console.print(self.text(answer(summary), "bold"))
         for section in sections(replace(summary, rows=listed)):
             self.console.print()
@@ -75,16 +59,14 @@ class _Printer:
                 self.console.print(self.text(section.title, "bold"))
             if section.shared:
                 self.item(section.shared, indent=0, style="dim")
-            self.console.print(self.table(section))
+            self.console.print(self.cases(section))
         if len(listed) < len(summary.rows):
             more = len(summary.rows) - len(listed)
             self.item(
                 f"{more:,} more cases were measured; --all, --md and --csv list all of them", indent=0, style="dim"
             )
-        for insight in found:
-            self.insight(insight)
-        for table in published_tables(summary.source):
-            self.published(table)
+        for told in report_sections(summary):
+            self.section(told)
         if summary.doubts:
             self.doubts(summary)
         if summary.failed:
@@ -96,7 +78,7 @@ class _Printer:
             self.console.print()
             self.console.print(self.text(f"Not run: {titles}", "yellow"))
 
-    def table(self, section: Section) -> Table:
+    def cases(self, section: Section) -> Table:
         if self.ascii:
             table = Table(box=box.ASCII2, show_edge=False, pad_edge=False, padding=(0, 1))
         else:
@@ -117,37 +99,6 @@ class _Printer:
             cells = [column.cells[index] for column in shown]
             table.add_row(*(self.text(cell.text, "bold" if cell.leads else "") for cell in cells))
         return table
-
-    def published(self, published: PublishedTable) -> None:
-        self.console.print()
-        self.console.print(self.text(published.title, "bold"))
-        table = Table(box=box.ASCII2 if self.ascii else box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-        filled = published.filled()
-        for place, header in enumerate(filled.headers):
-            justify: Literal["left", "right"] = "left" if place < filled.named else "right"
-            table.add_column(self.text(header), justify=justify, overflow="fold")
-        for line in filled.lines:
-            table.add_row(*map(self.text, line))
-        if self.console.is_terminal:
-            self.console.print(table)
-        else:  # a pipe has no width: a table that is wide stays whole
-            Console(file=self.console.file, highlight=False, width=PUBLISHED_WIDTH).print(table)
-        if published.source:
-            self.item(published.source, indent=0, style="dim")
-
-    def insight(self, insight: Insight) -> None:
-        self.console.print()
-        self.console.print(self.text(insight.title, "bold"))
-        for part in insight.parts:
-            self.item(part.sentence)
-            for line in part.lines[:MOST_LINES] if len(part.lines) > 1 else ():
-                self.item(line, indent=4, style="dim")
-            if len(part.lines) > MOST_LINES:
-                self.item(f"and {len(part.lines) - MOST_LINES} more: see the HTML report", indent=4, style="dim")
-            if part.source:
-                self.item(part.source, indent=4, style="dim")
-            for text in part.todo if not part.lines or len(part.todo) == 1 else ():
-                self.item(f"To do: {text}", indent=4)
 
     def doubts(self, summary: RunSummary) -> None:
         self.console.print()
@@ -170,9 +121,6 @@ class _Printer:
         # What a machine cannot do has few remedies; they are told once.
         for remedy in dict.fromkeys(row.remedy for row in rows if row.remedy and not row.failed):
             self.item(f"To do: {remedy}")
-
-    def item(self, content: str, *, indent: int = 2, style: str = "") -> None:
-        self.console.print(Padding(self.text(content, style), (0, 0, 0, indent), expand=False))
 
 
 def _is_told(column: Column) -> bool:

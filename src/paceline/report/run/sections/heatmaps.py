@@ -6,13 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from paceline.analysis.heatmap import NO_CASE, NOT_RUN, Cell, Coordinate, HeatMap
+from paceline.analysis.heatmap import NO_CASE, NOT_RUN, Cell, Coordinate, HeatMap, heat_maps
+from paceline.analysis.summary import RunSummary
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count
 from paceline.core.record import Outcome
 from paceline.report.charts import ACCENT, GRID, INK, MUTED, Chart, Spec, framed
+from paceline.report.document import Section
 from paceline.report.numbers import axis_scale, show_coordinate, show_value
-from paceline.report.run.insight import MOST_LINES, Part
+from paceline.report.run.section import MOST_LINES, Part, ReportSection, section_of
 from paceline.report.run.sweeps import SweepTable
 from paceline.report.text import heading, humanize, one_line, told_apart
 
@@ -214,3 +216,10 @@ def _description(one: HeatMap) -> str:
     ]
     rest = len(one.cells) - len(told)
     return "; ".join(told) + (f"; and {rest} more" if rest else "")
+
+
+def _build(summary: RunSummary) -> Section | None:
+    return section_of("heatmap", "Over two parameters", heat_map_parts(heat_maps(summary.rows, summary.not_run)))
+
+
+SECTION = ReportSection("heatmaps", 40, _build)

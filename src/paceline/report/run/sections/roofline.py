@@ -7,11 +7,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from paceline.analysis.roofline import MEASURE, NEAR, Bound, Placed, Roof, Roofline, Rooflines, group_by_advice
+from paceline.analysis.roofline import (
+    MEASURE,
+    NEAR,
+    Bound,
+    Placed,
+    Roof,
+    Roofline,
+    Rooflines,
+    group_by_advice,
+    rooflines,
+)
+from paceline.analysis.summary import RunSummary
 from paceline.core.quantity import show_count
 from paceline.report.charts import ACCENT, INK, LINES, MUTED, WIDTH, Chart, Spec, coloured, framed
+from paceline.report.document import Section
 from paceline.report.numbers import share, show_value
-from paceline.report.run.insight import MOST_LINES, Part
+from paceline.report.run.section import MOST_LINES, Part, ReportSection, section_of
 from paceline.report.run.sections.roofline_plane import HEIGHT, Plane, named_roof
 from paceline.report.run.sweeps import SweepTable
 from paceline.report.text import one_line, told_apart
@@ -323,3 +335,11 @@ def _number(value: float) -> str:
 
 def _device(device: str) -> str:
     return "the CPU" if device == "cpu" else one_line(device)
+
+
+def _build(summary: RunSummary) -> Section | None:
+    found = rooflines(summary.source, summary.rows, summary.ceilings)
+    return section_of("roofline", "What bounds each case", roofline_parts(found))
+
+
+SECTION = ReportSection("roofline", 10, _build)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from paceline.analysis.scaling import BUBBLE, COMMUNICATION, REDUCTION, REST, SLOWER, Scaled, Series, layout_of
+from paceline.analysis.scaling import BUBBLE, COMMUNICATION, REDUCTION, REST, SLOWER, Scaled, Series, layout_of, scaling
+from paceline.analysis.summary import RunSummary
 from paceline.core.quantity import show_count
 from paceline.report.charts import ACCENT, INK, LINES, MUTED, Chart, Spec, coloured, framed
+from paceline.report.document import Section
 from paceline.report.numbers import axis_scale, share, show_value
-from paceline.report.run.insight import Part
+from paceline.report.run.section import Part, ReportSection, section_of
 from paceline.report.run.sweeps import SweepTable
 from paceline.report.text import heading, humanize, one_line, told_apart
 
@@ -256,3 +258,10 @@ def _losses(series: Series) -> Spec:
             "color": colour,
         },
     }  # fmt: skip
+
+
+def _build(summary: RunSummary) -> Section | None:
+    return section_of("scaling", "Scaling over ranks", scaling_parts(scaling(summary.measured)))
+
+
+SECTION = ReportSection("scaling", 30, _build)

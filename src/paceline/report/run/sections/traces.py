@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from paceline.analysis.traces import Traced, advice
+from paceline.analysis.summary import RunSummary
+from paceline.analysis.traces import Traced, advice, traced
 from paceline.core.quantity import show_count, show_size
 from paceline.core.time_spent import IDLE, ORDER, TOP, KernelTime, TimeSpent
 from paceline.report.charts import (
@@ -19,9 +20,10 @@ from paceline.report.charts import (
     names_axis,
     words_beside,
 )
+from paceline.report.document import Section
 from paceline.report.numbers import percent, show_value
 from paceline.report.numbers import share as share_of
-from paceline.report.run.insight import Part
+from paceline.report.run.section import Part, ReportSection, section_of
 from paceline.report.run.sweeps import SweepTable
 from paceline.report.text import one_line, told_apart
 
@@ -194,3 +196,10 @@ def _chart(told: Sequence[Traced]) -> Chart | None:
         title=f"{title}: {shared or names[0]}",
         description="; ".join(f"{name}: {text}" for name, text in zip(names, texts, strict=True)),
     )  # fmt: skip
+
+
+def _build(summary: RunSummary) -> Section | None:
+    return section_of("time", "Where the time went", trace_parts(traced(summary.rows)))
+
+
+SECTION = ReportSection("traces", 20, _build)

@@ -14,7 +14,7 @@ from paceline.core.run import RunRecords
 from paceline.report import charts
 from paceline.report.run import html, markdown
 from paceline.report.run import terminal as console
-from paceline.report.run.insight import Part
+from paceline.report.run.section import Part
 from paceline.report.run.sections.heatmaps import MOST_MAPS, heat_map_parts
 from support.insight_records import grid_run
 from support.micro_records import rate

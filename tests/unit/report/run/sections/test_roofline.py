@@ -16,7 +16,7 @@ from paceline.report import charts
 from paceline.report.charts import WIDTH
 from paceline.report.run import html, markdown, png
 from paceline.report.run import terminal as console
-from paceline.report.run.insight import Part
+from paceline.report.run.section import Part
 from paceline.report.run.sections.roofline import MOST_POINTS, roofline_parts
 from support.insight_records import ceiling, gpu_ceilings, inference, product, roofline_run
 from support.records import HOSTILE, run_of

@@ -13,7 +13,7 @@ from paceline.core.record import Doubt, Record
 from paceline.report import charts
 from paceline.report.run import html, markdown
 from paceline.report.run import terminal as console
-from paceline.report.run.insight import Part
+from paceline.report.run.section import Part
 from paceline.report.run.sections.scaling import scaling_parts
 from support.insight_records import EXPOSED, data_parallel, of_ranks, scaling_run
 from support.records import literal_run, run_of

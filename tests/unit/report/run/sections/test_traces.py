@@ -15,7 +15,7 @@ from paceline.core.time_spent import TimeSpent, time_spent
 from paceline.report import charts
 from paceline.report.run import html, markdown
 from paceline.report.run import terminal as console
-from paceline.report.run.insight import Part
+from paceline.report.run.section import Part
 from paceline.report.run.sections.traces import sentence, short_name, trace_parts
 from support.profiled import events_of, gpu_spent, trace_facts
 from support.records import case, literal_run, record, run_of

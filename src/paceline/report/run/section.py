@@ -1,0 +1,88 @@
+"""Sections of a run's report: what it says beyond its cases, each made by a builder that the registry finds.
+
+A module below `report/run/sections`, or below `report_sections` of another package, has a `ReportSection` at its top
+level; that is all it takes to add one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from paceline.analysis.summary import RunSummary
+from paceline.core.registry import Kind
+from paceline.report.charts import Chart
+from paceline.report.document import Item, Lines, Medium, Section, Tone
+from paceline.report.run.sweeps import SweepTable
+
+MOST_LINES = 100  # of a table; the cases themselves are all in the report
+ON_A_TERMINAL = 8  # lines below a sentence
+
+
+@dataclass(frozen=True)
+class ReportSection:
+    """A builder of sections; those with a lower `order` stand first."""
+
+    name: str
+    order: int
+    build: Callable[[RunSummary], Section | Sequence[Section] | None]  # nothing where a run has nothing of it
+
+
+REPORT_SECTIONS: Kind[ReportSection] = Kind(
+    "report section", "report.run.sections", ReportSection, others_folder="report_sections"
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One answer with what stands behind it."""
+
+    sentence: str
+    chart: Chart | None = None
+    table: SweepTable | None = None
+    folded: bool = False  # whether the chart shows all that the table has
+    todo: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()  # a few words for each case, for a terminal
+    source: str = ""  # where its yardstick is from, with the doubts of that; every report tells it
+
+    @property
+    def items(self) -> list[Item]:
+        """The same as items of a section: a terminal has the few words, files have the table."""
+        source = (self.source,) if self.source else ()
+        is_brief = not self.lines or len(self.todo) == 1
+        return [
+            Lines((self.sentence,), Tone.LEAD),
+            *([self.chart] if self.chart else []),
+            *([self.table.shown(is_folded=self.folded and self.chart is not None)] if self.table else []),
+            Lines((*self._told, *source), Tone.DETAIL, Medium.TERMINAL),
+            Lines(self.todo, Tone.TODO, Medium.ALL if is_brief else Medium.FILES),
+            Lines((*source, *self.notes), Tone.NOTE, Medium.FILES),
+        ]
+
+    @property
+    def _told(self) -> tuple[str, ...]:
+        if len(self.lines) < 2:
+            return ()
+        left = len(self.lines) - ON_A_TERMINAL
+        more = (f"and {left} more: see the HTML report",) if left > 0 else ()
+        return (*self.lines[:ON_A_TERMINAL], *more)
+
+
+def section_of(key: str, title: str, parts: Sequence[Part]) -> Section | None:
+    """All answers of one kind, if there are any."""
+    return Section(title, tuple(item for part in parts for item in part.items), key=key) if parts else None
+
+
+def report_sections(summary: RunSummary) -> list[Section]:
+    """All that a run says beyond its cases."""
+    found: list[Section] = []
+    for builder in sorted(REPORT_SECTIONS.registry().entries.values(), key=lambda one: (one.order, one.name)):
+        made = builder.build(summary)
+        found += [made] if isinstance(made, Section) else made or []
+    return found
+
+
+def charts_of(sections: Sequence[Section]) -> list[Chart]:
+    """The charts alone, in the order of the page."""
+    return [item for section in sections for item in section.items if isinstance(item, Chart)]
