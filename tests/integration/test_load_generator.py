@@ -53,8 +53,8 @@ def test_an_open_loop_sends_what_was_drawn_and_counts_latency_from_intended_time
 
 
 def test_the_null_server_takes_requests_in_whatever_pieces_they_come() -> None:
-    one = b"POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc"
-    large = b"POST / HTTP/1.1\r\ncontent-length: 3000000\r\n\r\n" + b"x" * 3_000_000
+    one = b"POST / HTTP/1.1\r\nhost: null\r\ncontent-length: 3\r\n\r\nabc"
+    large = b"POST / HTTP/1.1\r\nhost: null\r\ncontent-length: 3000000\r\n\r\n" + b"x" * 3_000_000
     with running() as endpoint, socket.create_connection((endpoint.host, endpoint.port), timeout=20) as client:
         client.sendall(one + large + one[:20])
         assert answers_in(client, 2) == 2

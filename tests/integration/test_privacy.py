@@ -40,9 +40,9 @@ def test_neither_home_folder_nor_secret_is_stored_or_reported(sandbox: Sandbox) 
     assert SECRET not in done.stdout
     with open_store(home / "mine.db") as store:
         stored = store.load(store.find_run("last"))
-    assert stored.run.environment["variables"]["NCCL_TOPO_FILE"] == "~/topology.xml"
-    assert stored.run.environment["variables"]["OMP_NUM_THREADS"] == "2"
-    assert "TORCH_API_KEY" not in stored.run.environment["variables"]
+    assert stored.run.environment.variables["NCCL_TOPO_FILE"] == "~/topology.xml"
+    assert stored.run.environment.variables["OMP_NUM_THREADS"] == "2"
+    assert "TORCH_API_KEY" not in stored.run.environment.variables
     assert stored.run.command[:3] == ["paceline", "run", "~/suites/mine.yaml"]
     raised = stored.records[1].cause
     assert raised is not None

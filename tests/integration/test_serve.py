@@ -19,7 +19,7 @@ from paceline.load import calibrate
 from paceline.load.cpu_placement import Place
 from support.cli import Sandbox, events, sandbox_in
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]  # requests must be sent in time
 
 MODEL = "generated/fc:layers=1,width=16"
 LONG = 600.0  # seconds; a busy machine starts a server slowly

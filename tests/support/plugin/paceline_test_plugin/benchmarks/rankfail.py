@@ -11,6 +11,7 @@ from paceline.benchmarks.ranks import join
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.parameters import Parameters
 from paceline.core.record import Result
+from paceline.devices import kind_named
 from paceline_test_plugin.benchmarks._step_time import STEP_TIME
 
 
@@ -38,7 +39,7 @@ class RankFail(Benchmark[RankFailParameters]):
     def measure(self, parameters: RankFailParameters, context: Context) -> Result:
         from torch import distributed
 
-        with join(context, "cpu"):
+        with join(context, kind_named("cpu")):
             store = distributed.distributed_c10d._get_default_store()  # type: ignore[no-untyped-call]
             if parameters.how == "sleep":
                 context.report(Progress(phase="sleeping"))
