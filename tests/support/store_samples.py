@@ -51,6 +51,7 @@ def a_record(run_id: str = "run-1", index: int = 0, attempt: int = 1, count: int
         "facts": {"parameters": 10**20, "nested": {"list": [1, 2.5, None, True]}},
         "doubts": [Doubt(kind="short", message="few samples", remedy="run longer")],
         "conditions": {"load": [0.5, 0.25]},
+        "primary": "step_time",
     }
     return Record(**fields | changes)
 

@@ -203,7 +203,8 @@ def test_a_store_of_the_first_version_is_migrated_with_its_data(url: str) -> Non
         connection.execute(insert(_without(schema.measurements, "at")), [_less(row, "at") for row in rows])
     with open_store(url) as store:
         loaded = store.load("run-1")
-        assert (loaded.run, loaded.records) == (a_run(), [a_record()])
+        described = a_record(primary="compute_rate")  # the benchmark says it, for no column held it then
+        assert (loaded.run, loaded.records) == (a_run(), [described])
         store.keep_partial("run-1", 1, 1, "step_time", "s", [1.0])
         assert len(store.recover("run-1")) == 1
     with engine.connect() as connection:
