@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from paceline.load.cpu_placement import on_cores
+from paceline.load.processes import on_cores
 from paceline.load.request import Endpoint
 
 PEERS = "PACELINE_BENCH_PEERS"

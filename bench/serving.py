@@ -13,8 +13,7 @@ import click
 from bench.ratio import Ratio
 from paceline.benchmarks.serving import trace_metrics
 from paceline.benchmarks.serving.parameters import ServeParameters
-from paceline.benchmarks.serving.resource_use import watched
-from paceline.benchmarks.serving.session import opened
+from paceline.benchmarks.serving.session import opened, watched
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.load.parameters import LoadParameters

@@ -62,11 +62,11 @@ def _ours(parameters: ParallelParameters, device: Device) -> Step:
 def _by_hand(parameters: ParallelParameters, device: Device) -> Step:
     import torch
 
-    from paceline.benchmarks.parallel._batch import draw
     from paceline.benchmarks.parallel._mesh import Mesh
     from paceline.benchmarks.parallel._optimizer import CLIP
-    from paceline.benchmarks.parallel._shape import build
-    from paceline.models.building import seed_everything
+    from paceline.benchmarks.parallel._parameters import build
+    from paceline.benchmarks.parallel._stage import draw
+    from paceline.models.base import seed_everything
 
     seed_everything(parameters.seed)
     with torch.device(device.torch()):

@@ -10,7 +10,7 @@ from hardware_marks import marks
 from paceline.analysis.figures import figure_of
 from paceline.analysis.summary import Row, summarize_run
 from paceline.benchmarks import registry
-from paceline.core import category as categories
+from paceline.core import case as categories
 from paceline.core.metric import Metric
 from paceline.core.record import Measurement, Record
 from paceline.core.run import Run, RunRecords

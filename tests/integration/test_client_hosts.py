@@ -15,10 +15,10 @@ import pytest
 
 from paceline.core.record import Outcome
 from paceline.load.clients import AGENT, ClientHosts, ClientLost
-from paceline.load.cpu_placement import Place
 from paceline.load.generator import Plan, drive
 from paceline.load.null_server import Behaviour, running
 from paceline.load.parameters import LoadParameters
+from paceline.load.processes import Place
 from paceline.load.request import Prepared
 from paceline.load.trace import BROKEN, UNSENT
 from paceline.remote.hosts import HostTrouble, RemoteShell

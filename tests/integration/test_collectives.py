@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paceline.benchmarks.communication import _mpi_output
+from paceline.benchmarks.communication import _mpi
 from paceline.benchmarks.communication._operations import OPERATIONS
 from paceline.core.errors import SilentCorruption
 from paceline.core.record import CauseKind, Outcome, Record
@@ -147,7 +147,7 @@ def test_a_wrong_element_over_mpi_is_silent_corruption(sandbox: Sandbox, mpirun:
     done = sandbox.call(words, env=root)
     assert done.returncode == 0, done.stderr
     with pytest.raises(SilentCorruption, match="rank 1 received a wrong element in all-reduce of 64 B: element 7 is"):
-        _mpi_output.read(done.stdout, 2)
+        _mpi.read(done.stdout, 2)
 
 
 def test_ranks_under_mpirun_end_with_a_case_that_takes_too_long(sandbox: Sandbox, mpirun: str) -> None:
@@ -179,8 +179,8 @@ def test_ranks_under_mpirun_that_ask_for_too_much_memory_say_so_in_a_line(sandbo
 
 def test_a_sweep_that_failed_keeps_its_points_apart(sandbox: Sandbox) -> None:
     pytest.importorskip("mpi4py", reason="pip install 'paceline[mpi]'")
-    small = _mpi_output.PointLine(size=1024, samples=[1.0, 1.0])
-    large = _mpi_output.PointLine(size=2048, samples=[5.0])
+    small = _mpi.PointLine(size=1024, samples=[1.0, 1.0])
+    large = _mpi.PointLine(size=2048, samples=[5.0])
     script = f'#!/bin/sh\n[ "$1" = --version ] && exit 0\ncat <<END\n{small}\n{large}\nEND\nexit 1\n'
     (sandbox.work / "mpirun").write_text(script)
     (sandbox.work / "mpirun").chmod(0o755)

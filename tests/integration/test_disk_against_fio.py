@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.benchmarks.storage import _place
+from paceline.benchmarks.storage import disk
 from paceline.benchmarks.storage.disk import Disk, DiskParameters
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
@@ -35,7 +35,7 @@ ROUNDS = 2
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    if _place.file_system_of(tmp_path) in _place.IN_MEMORY:
+    if disk.file_system_of(tmp_path) in disk.IN_MEMORY:
         pytest.skip("temporary files are in memory here: set TMPDIR to a folder on a disk")
     yield tmp_path
     (tmp_path / "plain").unlink(missing_ok=True)

@@ -20,8 +20,7 @@ from paceline.load.request import Endpoint
 from paceline.load.tensors import Array
 from paceline.servers import registry
 from paceline.servers._program import answers
-from paceline.servers.artifact import Artifact
-from paceline.servers.base import Need, ServerFailed
+from paceline.servers.base import Artifact, Need, ServerFailed
 from paceline.servers.embedded import Embedded, EmbeddedSettings
 from support.embedded import WEIGHTS, artifact_of, product
 from support.embedded_client import ask, raw

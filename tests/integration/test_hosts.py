@@ -60,7 +60,10 @@ def rank_processes(sandbox: Sandbox, hosts: TwoHosts) -> list[psutil.Process]:
 
 
 def is_warm(process: psutil.Process) -> bool:
-    return "paceline.runner.warm" in process.cmdline() and "paceline.runner.warm" not in process.parent().cmdline()  # type: ignore[union-attr]
+    return (
+        "paceline.runner.fork_server" in process.cmdline()
+        and "paceline.runner.fork_server" not in process.parent().cmdline()
+    )  # type: ignore[union-attr]
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from paceline.analysis.ceilings import ceilings_of
+from paceline.analysis.roofline import ceilings_of
 from paceline.benchmarks import registry
 from paceline.core.profile import Profile
 from paceline.core.run import Run, RunRecords

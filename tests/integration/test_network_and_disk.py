@@ -16,7 +16,7 @@ from threading import Thread
 import pytest
 
 from paceline.benchmarks.communication._sockets import free_port
-from paceline.benchmarks.storage import _place
+from paceline.benchmarks.storage import disk
 from paceline.core.record import CauseKind, Outcome, Record
 from support.cli import Sandbox, case_processes
 from support.watching import Watched
@@ -32,7 +32,7 @@ QUICK = ("--budget", "0.2s", "--warm-up", "0.1s", "--streams", "1,2")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    if _place.file_system_of(tmp_path) in _place.IN_MEMORY:
+    if disk.file_system_of(tmp_path) in disk.IN_MEMORY:
         pytest.skip("temporary files are in memory here: set TMPDIR to a folder on a disk")
     made = tmp_path / "scratch"
     made.mkdir()
@@ -142,7 +142,7 @@ def test_a_killed_runner_leaves_neither_file_nor_fio(sandbox: Sandbox, folder: P
 
 
 @needs_fio
-@pytest.mark.skipif(_place.file_system_of(Path("/dev/shm")) != "tmpfs", reason="/dev/shm is no tmpfs here")
+@pytest.mark.skipif(disk.file_system_of(Path("/dev/shm")) != "tmpfs", reason="/dev/shm is no tmpfs here")
 def test_memory_and_full_disks_are_not_measured(sandbox: Sandbox, folder: Path) -> None:
     suite = sandbox.suite(
         {"benchmark": "disk", "folder": "/dev/shm"},

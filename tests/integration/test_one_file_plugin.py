@@ -45,7 +45,7 @@ def test_its_run_has_a_section_a_roofline_and_other_tools_names(measured: Sandbo
 
 def test_what_it_shows_of_a_device_is_a_ceiling(measured: Sandbox) -> None:
     code = (
-        "from paceline.analysis.ceilings import ceilings_of; from paceline.store import open_reader; import sys\n"
+        "from paceline.analysis.roofline import ceilings_of; from paceline.store import open_reader; import sys\n"
         "with open_reader(sys.argv[1]) as store:\n"
         "    found, absent = ceilings_of(store.load(store.find_run('last')))\n"
         "print(sorted({(one.kind, one.name) for one in found}))"

@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from paceline.analysis.plan.published import LIBAI
+from paceline.analysis.plan.calibrate import LIBAI
 from paceline.analysis.plan.search import plan
 from paceline.analysis.plan.transformer import transformer
-from paceline.cli._cluster import OF_DATASHEET, OF_LINKS, OF_MATRIX_PRODUCT, Wanted, _of_profile
-from paceline.cli.plan import compared
+from paceline.cli.plan import OF_DATASHEET, OF_LINKS, OF_MATRIX_PRODUCT, Wanted, _of_profile, compared
 from paceline.core.environment import Gpu
 from paceline.core.layout import Layout
 from paceline.core.profile import Ceiling, CeilingKind, Identity, Profile

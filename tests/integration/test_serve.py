@@ -16,7 +16,7 @@ import pytest
 
 from paceline.core.record import CauseKind, Outcome, Record
 from paceline.load import calibrate
-from paceline.load.cpu_placement import Place
+from paceline.load.processes import Place
 from support.cli import Sandbox, events, sandbox_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]  # requests must be sent in time

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from paceline.core.record import Outcome
-from paceline.runner.slurm import expand_hosts
+from paceline.runner.launcher_ranks import expand_hosts
 from support.cli import GENEROUS, Sandbox
 from support.namespaces import two_hosts
 from support.slurm import Slurm, slurm_on

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from paceline.analysis.configuration import Configuration
 from paceline.analysis.cost import Budget, Derived, HourlyPrice
-from paceline.analysis.reading import Reading
+from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.changes import changes
 from paceline.analysis.recommend.choose import Option, Ranking, Standing, rank
-from paceline.analysis.recommend.points import Point
+from paceline.analysis.recommend.evidence import Point
 from paceline.analysis.recommend.question import Bound, Question
 
 BY = ("goodput", "cost", "energy", "latency")

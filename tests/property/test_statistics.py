@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.merge import merge_ranks
 from paceline.core.metric import Merge, Metric
-from paceline.core.record import Measurement, Result
+from paceline.core.record import Measurement, Result, merge_ranks
 from paceline.core.stats import PERCENTILES, Summary, drift, effective_count, median_interval, outliers, summarize
 
 TIME = Metric(name="step_time", unit="s", merge=Merge.SLOWEST)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.time_spent import IDLE, ORDER, time_spent
+from paceline.core.trace_breakdown import IDLE, ORDER, time_spent
 from paceline.core.trace_events import STEP_MARK, Event, Span, length, overlap, own_time, union
 
 spans = st.lists(

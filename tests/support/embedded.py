@@ -21,7 +21,7 @@ from paceline.servers._embedded.batcher import Policy
 from paceline.servers._embedded.engines import Arrays, Engine, Session
 from paceline.servers._embedded.http import listen
 from paceline.servers._embedded.service import Service
-from paceline.servers.artifact import Artifact
+from paceline.servers.base import Artifact
 from paceline.servers.processing import Processing
 
 PATH = "/v2/models/m/infer"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.run import RunRecords
-from paceline.core.time_spent import TimeSpent, time_spent
+from paceline.core.trace_breakdown import TimeSpent, time_spent
 from paceline.core.trace_events import Event, read_events
 from support.records import literal_run
 

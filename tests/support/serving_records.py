@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.benchmarks.serving import metrics, trace_metrics
-from paceline.benchmarks.serving.slo import Slo
+from paceline.benchmarks.serving import trace_metrics
+from paceline.benchmarks.serving.parameters import Slo
 from paceline.core.record import Doubt, Measurement, Record
 from paceline.core.run import RunRecords
 from paceline.core.stats import Interval, summarize
@@ -80,7 +80,7 @@ def searched(index: int, engine: str, *, fixed: float, each: float, most: int = 
     sent = trace(0.97 * capacity, fixed=fixed, each=each, most=most, seed=index)
     interval = Interval(low=0.97 * capacity, high=1.02 * capacity, confidence=0.95)
     summary = summarize([capacity]).model_copy(update={"mean_interval": interval, "count": 10})
-    found = Measurement(metric=metrics.CAPACITY, statistic="mean", summary=summary)
+    found = Measurement(metric=trace_metrics.CAPACITY, statistic="mean", summary=summary)
     facts = {"loop": "open", "slo": "held", "search": "10 trials, 7000 requests"}
     title = f"resnet18 embedded {engine} max_batch={most} search p99≤50ms"
     about = case(index, "serve", title, **parameters(engine, most))
@@ -92,11 +92,13 @@ def searched(index: int, engine: str, *, fixed: float, each: float, most: int = 
 def _record(about: Any, measurements: list[Measurement], sent: Trace, facts: dict[str, Any]) -> Record:
     rate = int(sent.ok.sum()) / trace_metrics.seconds_of(sent)
     busy = float(sent.stages["inference"][sent.ok].sum()) / trace_metrics.seconds_of(sent)
-    measurements += [Measurement.of_value(metrics.COLD_START, took, at={"part": part}) for part, took in _PARTS.items()]
     measurements += [
-        Measurement.of_value(metrics.CPU, min(190.0, 100 * busy + 9)),
-        Measurement.of_value(metrics.HOST_MEMORY, 512 * 1024.0**2),
-        Measurement.of_value(metrics.COST, 0.53 / 3600 / rate * 1000),
+        Measurement.of_value(trace_metrics.COLD_START, took, at={"part": part}) for part, took in _PARTS.items()
+    ]
+    measurements += [
+        Measurement.of_value(trace_metrics.CPU, min(190.0, 100 * busy + 9)),
+        Measurement.of_value(trace_metrics.HOST_MEMORY, 512 * 1024.0**2),
+        Measurement.of_value(trace_metrics.COST, 0.53 / 3600 / rate * 1000),
     ]
     doubts = []
     if sent.shed.any():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from paceline.analysis.configuration import device_count, device_of, machine_of
-from paceline.analysis.reading import Reading
+from paceline.analysis.figures import Reading
 from paceline.core.errors import InputError, unknown
 from paceline.core.quantity import parse_rate, show_count
 from paceline.core.record import Measurement, Record

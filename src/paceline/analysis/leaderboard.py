@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from paceline.analysis.configuration import MACHINE, RANKS, TARGET, Configuration, configuration_of, labels
 from paceline.analysis.cost import HourlyPrice, Prices, energy_of
-from paceline.analysis.reading import Reading
-from paceline.analysis.recommend.points import hull
+from paceline.analysis.figures import Reading
+from paceline.analysis.recommend.evidence import hull
 from paceline.analysis.summary import headline_of
 from paceline.core.errors import unknown
 from paceline.core.metric import Better, Metric

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from paceline.analysis.figures import Figure, Point, Sweep, figure_of, sweeps_of
-from paceline.analysis.labels import unique_labels
-from paceline.core.case import Case
-from paceline.core.category import Category, is_micro, section_order
+from paceline.analysis.figures import Figure, Point, Sweep, figure_of, sweeps_of, unique_labels
+from paceline.core.case import Case, Category, is_micro, section_order
 from paceline.core.errors import InputError
 from paceline.core.layout import Layout
 from paceline.core.metric import Better, Metric

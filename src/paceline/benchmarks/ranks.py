@@ -11,7 +11,22 @@ from datetime import timedelta
 from typing import Any
 
 from paceline.core.benchmark import Context
-from paceline.devices import DeviceKind
+from paceline.core.record import Doubt
+from paceline.devices import Device, DeviceKind
+
+
+def emulated(precision: str, device: Device) -> list[Doubt]:
+    """The doubt that a figure tells nothing about hardware; none where it does."""
+    if device.format(precision).how == "native":
+        return []
+    of = f"this {device.kind.noun} has no {precision} instructions"
+    return [
+        Doubt(
+            kind="emulated",
+            message=f"{of}, so the time says nothing about hardware that has",
+            remedy="use fp32 on this machine",
+        )
+    ]
 
 
 @dataclass(frozen=True)

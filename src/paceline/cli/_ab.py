@@ -44,7 +44,7 @@ class Turns:
         return self._in_turns(pairs)
 
     def _in_turns(self, pairs: Sequence[tuple[Case, Case]]) -> list[Case]:
-        from paceline.analysis.compare.turns import MARKS
+        from paceline.analysis.compare.paired import MARKS
 
         made: list[Case] = []
         for pair in pairs:

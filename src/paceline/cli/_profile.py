@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.analysis.ceilings import ceilings_of
+from paceline.analysis.roofline import ceilings_of
 from paceline.cli import _running
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError
@@ -26,7 +26,7 @@ from paceline.machine.profile import (
 from paceline.report.numbers import half_width, show_value
 from paceline.report.render.terminal import open_console
 from paceline.report.text import one_line, when
-from paceline.runner.joined import World
+from paceline.runner.launcher_ranks import World
 from paceline.runner.suite_file import load_suite
 
 if TYPE_CHECKING:

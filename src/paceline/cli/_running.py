@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -17,20 +18,144 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.core.benchmark import Benchmark
 from paceline.core.case import Case
+from paceline.core.case_filter import only
 from paceline.core.errors import InputError, PacelineError, StoreError
-from paceline.core.only import only
+from paceline.core.files import data_directory
 from paceline.core.record import Outcome
 from paceline.core.run import Run, RunRecords, RunStatus
 from paceline.core.suite import Here, Suite, expand
 from paceline.remote.hosts import SSH, RemoteShell
 from paceline.runner.hosts import HostRanks, read_hosts
-from paceline.runner.joined import JoinedRanks, World
+from paceline.runner.launcher_ranks import JoinedRanks, World
 from paceline.runner.run import Listener, SuiteRun, execute_here
 
 if TYPE_CHECKING:
     from paceline.cli._ab import Turns
     from paceline.store import Store
+
+
+FLAG = "--profile"
+NAME_LENGTH = 32  # of what a case is called in the name of its file, so that a path fits into a line
+
+
+def joined_value(args: Sequence[str], names_what: Callable[[Sequence[str]], bool]) -> list[str]:
+    """The same words with the flag and its folder as one.
+
+    The word after the flag is its folder if the others name what to run, or if it is plainly a path; else it is itself
+    what to run, as in `paceline run --profile train`.
+    """
+    if FLAG not in args:
+        return list(args)
+    place = args.index(FLAG)
+    before, after = list(args[:place]), list(args[place + 1 :])
+    is_path = bool(after) and "/" in after[0] and not after[0].endswith((".yaml", ".yml"))
+    if after and not after[0].startswith("-") and (is_path or names_what([*before, *after[1:]])):
+        return [*before, f"{FLAG}={after[0]}", *after[1:]]
+    return [*before, f"{FLAG}=", *after]
+
+
+def folder_of(given: str | None) -> Path | None:
+    """Where traces go, seen to be writable before hours are spent; None if none are wanted."""
+    if given is None:
+        return None
+    folder = Path(given).expanduser().absolute() if given else data_directory() / "traces"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"{FLAG} {folder}: the folder cannot be made: {error.strerror}; choose another"
+        raise InputError("cannot-make-folder", message, key=FLAG, value=str(folder)) from None
+    if not os.access(folder, os.W_OK):
+        message = f"{FLAG} {folder}: the folder is not writable; choose another"
+        raise InputError("cannot-write", message, key=FLAG, value=str(folder))
+    return folder
+
+
+def refuse_if_none_can(cases: Sequence[Case]) -> None:
+    """Refuse a run of which no case could be traced."""
+    from paceline.benchmarks import registry
+
+    known = registry().entries
+    if any(known[case.benchmark].traceable for case in cases):
+        return
+    traceable = ", ".join(sorted(name for name, benchmark in known.items() if benchmark.traceable))
+    measured = ", ".join(dict.fromkeys(case.benchmark for case in cases))
+    remedy, suggestion = f"profile one of {traceable}", None
+    if any(case.benchmark == "serve" for case in cases):
+        model = next(case.parameters.get("model") for case in cases if case.benchmark == "serve")
+        suggestion = f"paceline run inference --model {model} {FLAG}"
+        remedy = f"the model alone can be: {suggestion}"
+    message = f"{FLAG} traces the steps of a model, and {measured} has none that can be traced: {remedy}"
+    raise InputError("not-traceable", message, key=FLAG, value=measured, suggestion=suggestion)
+
+
+def with_traces(cases: Sequence[Case], folder: Path) -> list[Case]:
+    """The cases, each that can be traced with a file of its own; the user's home is not named in them."""
+    from paceline.benchmarks import registry
+    from paceline.machine.software import scrub
+
+    refuse_if_none_can(cases)
+    known = registry().entries
+    return [
+        case.model_copy(update={"trace": scrub(str(folder / _file_name(case)))})
+        if known[case.benchmark].traceable
+        else case
+        for case in cases
+    ]
+
+
+def _file_name(case: Case) -> str:
+    words = re.sub(r"[^A-Za-z0-9.]+", "-", f"{case.benchmark} {case.title}")[:NAME_LENGTH].strip("-")
+    return f"{case.index + 1:02}-{words}.json.gz"
+
+
+def with_peer(cases: Sequence[Case], peer: str, known: Mapping[str, type[Benchmark[Any]]]) -> list[Case]:
+    """After each case that the peer can measure, the same under the peer: what drifts in a run hits both alike."""
+    if peer not in known or not any(_fits(case, peer, known) for case in cases):
+        raise _refusal(cases, peer, known)
+    together: list[Case] = []
+    for case in cases:
+        together.append(case.model_copy(update={"index": len(together)}))
+        if _fits(case, peer, known):
+            together.append(_as_peer(case, known[peer]).model_copy(update={"index": len(together)}))
+    return together
+
+
+def _fits(case: Case, peer: str, known: Mapping[str, type[Benchmark[Any]]]) -> bool:
+    return case.benchmark != peer and known[case.benchmark].Parameters is known[peer].Parameters
+
+
+def _as_peer(case: Case, peer: type[Benchmark[Any]]) -> Case:
+    parameters = peer.Parameters.model_validate(case.parameters)
+    title = peer.title(parameters) + (f" x{case.ranks}" if case.ranks > 1 else "")
+    other = case.model_copy(update={"benchmark": peer.name, "title": title, "category": peer.category})
+    if case.repeat == 1:
+        peer.check(parameters, other)
+    return other
+
+
+def _refusal(cases: Sequence[Case], peer: str, known: Mapping[str, type[Benchmark[Any]]]) -> InputError:
+    measured = list(dict.fromkeys(case.benchmark for case in cases))
+    fitting = [
+        f"{', '.join(names)} for {benchmark}"
+        for benchmark in measured
+        if (names := [name for name in known if name != benchmark and _same(known[name], known[benchmark])])
+    ]
+    shown = ", ".join(measured)
+    if peer in measured:
+        code, reason = "peer-of-itself", "it is measured already, and nothing else here takes its parameters"
+    elif peer in known:
+        code, reason = "peer-does-not-fit", f"it takes other parameters than {shown}"
+    else:
+        code, reason = "unknown-benchmark", f"there is no such benchmark to compare with {shown}"
+    message = f"{reason}; " + (f"these fit: {'; '.join(fitting)}" if fitting else "none fits")
+    return InputError(code, message, where=f"--peer {peer}", key="--peer", value=peer)
+
+
+def _same(one: type[Benchmark[Any]], other: type[Benchmark[Any]]) -> bool:
+    return one.Parameters is other.Parameters
+
 
 INTERRUPTED = 130
 
@@ -105,7 +230,6 @@ def expand_here(
 ) -> list[Case]:
     """The suite's cases on this machine, or where its ranks will be; each also under the peer, or in turns."""
     from paceline.benchmarks import find, registry
-    from paceline.cli._peer import with_peer
     from paceline.devices import counts
 
     devices = world.devices if isinstance(world, HostRanks) else counts()
@@ -130,7 +254,6 @@ def start(
     wanted: Sequence[str] = (),
 ) -> int:
     """Measure a suite from the beginning; returns the exit code."""
-    from paceline.cli._traces import with_traces
     from paceline.store import open_store
 
     def measure(joined: JoinedRanks | HostRanks | None) -> int:
@@ -184,7 +307,7 @@ def _refuse_other_nodes(todo: list[Case], world: Others) -> None:
 
 def follow(world: World) -> int:
     """In a process that a launcher started beside the first: take part in every case, keep nothing."""
-    from paceline.runner.server import WarmServer
+    from paceline.runner.fork_client import WarmServer
 
     joined = JoinedRanks(world)
     with WarmServer() as server:
@@ -212,7 +335,7 @@ def _together(world: Others, measure: Callable[[JoinedRanks | HostRanks | None],
 
 def _new_run(suite: Suite, cases: list[Case], world: Others, tags: Sequence[str]) -> Run:
     from paceline.machine import describe
-    from paceline.machine.privacy import scrub
+    from paceline.machine.software import scrub
     from paceline.version import VERSION
 
     now = datetime.now(UTC)
@@ -305,7 +428,7 @@ def _hosts_flags() -> str:
 
 def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
     """Print the results and write the report; whether there is one."""
-    from paceline.analysis.compare.turns import is_in_turns
+    from paceline.analysis.compare.paired import is_in_turns
     from paceline.cli._ab import show_turns
 
     path = _write_report(records, output) if output.report else None
@@ -321,7 +444,7 @@ def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
     if output.answer is not None:
         output.answer(records)
     else:
-        from paceline.cli._ceilings import known_ceilings
+        from paceline.cli._sources import known_ceilings
         from paceline.report.run import terminal as console
 
         console.render(records, ceilings=known_ceilings(records))
@@ -332,7 +455,7 @@ def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
 
 
 def _write_report(records: RunRecords, output: Output) -> Path | None:
-    from paceline.cli._ceilings import known_ceilings
+    from paceline.cli._sources import known_ceilings
     from paceline.core.files import data_directory
     from paceline.report.run import html
 

@@ -2,15 +2,107 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.core.errors import InputError
+from pydantic import ValidationError
+
+from paceline.analysis.roofline import MEASURE, KnownCeilings
+from paceline.core.errors import InputError, PacelineError
+from paceline.core.profile import Ceiling, Profile
 from paceline.core.run import RunRecords
+from paceline.core.subject import BYTES, DEVICE_MEMORY
+from paceline.devices import accelerators
+from paceline.machine.profile import identity_of, load_profile
 
 if TYPE_CHECKING:
-    from paceline.store.reading import Reader
+    from paceline.analysis.diagnose.table import NodeResults, Table
+    from paceline.core.run import RunRecords
+    from paceline.store.run_lookup import Reader
+
+
+def known_ceilings(records: RunRecords) -> KnownCeilings:
+    """The ceilings of the run's own machine; a profile of another machine says nothing of it."""
+    profile = _profile_of(records)
+    names = {name for record in records.records if (name := record.subject.device)}
+    return KnownCeilings(
+        measured=profile.ceilings if profile else (),
+        source=f"{MEASURE}, {profile.measured_at:%Y-%m-%d}, run {profile.run_id}" if profile else "",
+        promised=tuple(one for name in sorted(names) for one in _promised(name)),
+    )
+
+
+def _profile_of(records: RunRecords) -> Profile | None:
+    try:
+        return load_profile(identity_of(records.run.environment))
+    except (
+        ValidationError,
+        PacelineError,
+    ):  # several hosts, or a profile of which `paceline machine` says what is wrong
+        return None
+
+
+def _promised(device_name: str) -> Iterator[Ceiling]:
+    for kind in accelerators():
+        sheet = kind.datasheet(device_name)
+        if sheet is None:
+            continue
+        at = {"device": kind.name, "device_name": device_name}
+        for precision in BYTES:
+            rate = sheet.rate(precision)
+            if rate:
+                unit = "OP/s" if precision == "int8" else "FLOP/s"
+                yield Ceiling(**at, kind="compute", name=precision, value=rate, unit=unit)
+        yield Ceiling(**at, kind="memory", name=DEVICE_MEMORY, value=sheet.memory_bandwidth, unit="B/s")
+
+
+def read_table(texts: Sequence[str], store: str | None, *, superbench: bool = False) -> tuple[Table, bool]:
+    """The table, and whether its metrics have SuperBench's names, as rules or a baseline may ask for."""
+    from paceline.analysis.diagnose.superbench import read_nodes
+    from paceline.analysis.diagnose.table import assemble, results_of, run_names
+    from paceline.core.errors import InputError
+
+    theirs = [text for text in texts if _is_theirs(text)]
+    ours = [text for text in texts if text not in theirs]
+    parts: list[NodeResults] = [part for text in theirs for part in read_nodes(Path(text))]
+    if ours:
+        runs = [run for source in read_sources(ours, store) for run in source.runs]
+        if parts or superbench:
+            names = run_names(runs)
+            parts += [_under_their_names(run, name) for run, name in zip(runs, names, strict=True)]
+        else:
+            parts += results_of(runs)
+    if not parts:
+        message = f"there are no results in {', '.join(texts)}; name a run, a tag, or a file of results"
+        raise InputError("no-results", message, value=", ".join(texts))
+    return assemble(parts), bool(theirs) or superbench
+
+
+def _is_theirs(text: str) -> bool:
+    """Whether it is a file or folder of SuperBench's results; what is ours says so in its first line."""
+    from paceline.report.export import jsonl
+
+    path = Path(text)
+    if not ("/" in text or text.endswith((".json", ".jsonl"))):
+        return False  # the name of a run or a tag, even where a folder has the same
+    if not path.is_file():
+        return path.is_dir()
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        return not jsonl.is_ours(lines.readline())
+
+
+def _under_their_names(run: RunRecords, name: str) -> NodeResults:
+    """A run of ours as SuperBench would have written it."""
+    from paceline.analysis.diagnose.superbench import nodes_results
+    from paceline.report.export.superbench import results
+
+    found = nodes_results(run.run.environment.host_name, results(run.records))
+    found.run = name
+    found.environment = run.run.environment
+    return found
+
 
 PUBLISHED = "published:"  # before the name of figures that others published
 

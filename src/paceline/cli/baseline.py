@@ -37,7 +37,7 @@ def command(
     The nodes are those behind runs, tags, or files of results, ours or SuperBench's results-summary.jsonl.
     """
     from paceline.analysis import baseline as baselines
-    from paceline.cli._nodes import read_table
+    from paceline.cli._sources import read_table
 
     previous = baselines.read_baseline(extend) if extend else None
     wants_theirs = superbench or (previous is not None and previous.names == "superbench")

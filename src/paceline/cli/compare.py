@@ -78,7 +78,7 @@ def _compared(
     from paceline.analysis.compare import Side, compare, compare_turns, is_in_turns
     from paceline.cli._sources import read_sources
     from paceline.core.errors import InputError
-    from paceline.core.garbage import no_garbage
+    from paceline.core.gc_pause import no_garbage
 
     with no_garbage():
         found = [Side(source.name, source.runs) for source in read_sources(sides, store)]

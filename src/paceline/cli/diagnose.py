@@ -67,7 +67,7 @@ def _diagnose(sources: tuple[str, ...], rules: Path | None, baseline: Path | Non
     from paceline.analysis.baseline import read_baseline
     from paceline.analysis.diagnose.judge import diagnose
     from paceline.analysis.diagnose.rules import default_rules, read_rules
-    from paceline.cli._nodes import read_table
+    from paceline.cli._sources import read_table
     from paceline.core.errors import InputError
 
     asked = read_rules(rules) if rules else default_rules()

@@ -160,7 +160,7 @@ def _pages(leader: Leader, store: Store) -> Pages:
 
 
 def _page(records: RunRecords) -> str:
-    from paceline.cli._ceilings import known_ceilings
+    from paceline.cli._sources import known_ceilings
     from paceline.report.run import html
 
     return html.render(records, ceilings=known_ceilings(records))

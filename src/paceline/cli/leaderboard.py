@@ -65,6 +65,6 @@ def _runs(sources: tuple[str, ...], store: str | None) -> list[RunRecords]:
     if sources:
         return [run for source in read_sources(sources, store) for run in source.runs]
     with open_existing(store) as opened:
-        from paceline.store.headlines import headlines
+        from paceline.store.dashboard_queries import headlines
 
         return headlines(opened)

@@ -54,7 +54,7 @@ def command(
     """
     from paceline.analysis.cost import Budget, read_carbon, read_per_second
     from paceline.analysis.recommend.answer import recommend, with_users
-    from paceline.analysis.recommend.points import evidence
+    from paceline.analysis.recommend.evidence import evidence
     from paceline.analysis.recommend.question import Question, read_bounds
     from paceline.cli._answers import chosen_format, give
     from paceline.cli._sources import read_sources
@@ -87,7 +87,7 @@ def read_prices(texts: tuple[str, ...], runs: list[RunRecords]) -> Prices:
     """What the user states, and the table that ships with Paceline or is the user's own."""
     from paceline.analysis.configuration import device_of
     from paceline.analysis.cost import Prices, read_price
-    from paceline.machine.prices import price_table
+    from paceline.machine.profile import price_table
 
     table = price_table()
     prices = Prices(table, tuple(read_price(text, table) for text in texts))

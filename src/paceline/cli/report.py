@@ -49,8 +49,8 @@ def command(run: str, every: bool, charts: str | None, output: str | None, store
         _write_charts(records, charts)
         return
     if kind is None:
-        from paceline.cli._ceilings import known_ceilings
-        from paceline.core.garbage import no_garbage
+        from paceline.cli._sources import known_ceilings
+        from paceline.core.gc_pause import no_garbage
         from paceline.report.run import terminal as console
 
         with no_garbage():
@@ -60,7 +60,7 @@ def command(run: str, every: bool, charts: str | None, output: str | None, store
 
 
 def _write_charts(records: RunRecords, folder: str) -> None:
-    from paceline.cli._ceilings import known_ceilings
+    from paceline.cli._sources import known_ceilings
     from paceline.core.errors import InputError
     from paceline.report.run import chart_files
 
@@ -98,7 +98,7 @@ def _render(records: RunRecords, kind: str) -> bytes:
     if kind not in PAGES:
         made = _exports()[kind].render(records)
         return made.encode() if isinstance(made, str) else made
-    from paceline.cli._ceilings import known_ceilings
+    from paceline.cli._sources import known_ceilings
     from paceline.report.run import html, markdown, png
 
     ceilings = known_ceilings(records)

@@ -11,7 +11,7 @@ import click
 
 from paceline.cli._ab import read_turns
 from paceline.cli._flags import case_flags, flags_of, read_flags, read_settings
-from paceline.cli._traces import folder_of, joined_value, refuse_if_none_can
+from paceline.cli._running import folder_of, joined_value, refuse_if_none_can
 from paceline.core.errors import InputError, unknown
 
 if TYPE_CHECKING:

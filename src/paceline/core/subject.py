@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from paceline.core.time_spent import TimeSpent
+from paceline.core.trace_breakdown import TimeSpent
 
 Precision = Literal[
     "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_e4m3", "fp8_hybrid", "int8"

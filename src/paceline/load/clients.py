@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from paceline.core.errors import CaseError, InputError
 from paceline.load import processes, quality
 from paceline.load.calibrate import Ceiling, Kind, boot
-from paceline.load.cpu_placement import Place
 from paceline.load.generator import dealt
-from paceline.load.processes import Seen, unpacked
+from paceline.load.processes import Place, Seen, unpacked
 from paceline.load.request import Endpoint
 from paceline.load.trace import Trace
 from paceline.load.worker import Task

@@ -22,8 +22,8 @@ from typing import Any, cast
 
 from paceline.load.grpc_client import INFER
 from paceline.load.http11 import END_OF_HEAD, parse_request
-from paceline.load.pacing import call_after
 from paceline.load.request import Endpoint
+from paceline.load.worker import call_after
 
 PATH = "/v2/models/null/infer"
 BODY = b'{"model_name":"null","outputs":[{"name":"y","datatype":"FP32","shape":[1,1],"data":[0.0]}]}'

@@ -9,7 +9,7 @@ import socket
 from paceline.core.environment import Cpu, Environment, Memory
 from paceline.core.probe import attempt
 from paceline.devices import describe_devices
-from paceline.machine import container, cpu, privacy, software
+from paceline.machine import container, cpu, software
 
 __all__ = ["Environment", "describe"]
 
@@ -32,6 +32,6 @@ def describe() -> Environment:
         software=software.describe_software(),
         git=attempt(software.git),
         load=attempt(os.getloadavg),
-        variables=attempt(privacy.shareable_variables) or {},
+        variables=attempt(software.shareable_variables) or {},
     )
-    return Environment.model_validate(privacy.scrub_all(seen.model_dump(mode="json")))
+    return Environment.model_validate(software.scrub_all(seen.model_dump(mode="json")))

@@ -15,8 +15,59 @@ from paceline.core.quantity import show_duration, show_size
 from paceline.core.record import Doubt
 from paceline.devices import kind_of
 from paceline.devices.base import DeviceConditions, DeviceKind
-from paceline.machine import cgroup, processes
+from paceline.machine import container
 from paceline.machine.cpu import frequency_mhz
+
+_TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+def cpu_seconds(pid: int, root: Path = ROOT) -> float | None:
+    """Time a process has used, together with its children that have ended; None for one that is gone."""
+    fields = _stat(pid, root)
+    return sum(int(field) for field in fields[11:15]) / _TICK if fields else None
+
+
+def descendants(pid: int | None = None, root: Path = ROOT) -> list[int]:
+    """Every living process that this one started, directly or not."""
+    if pid is None:
+        if not _has_children():
+            return []
+        pid = os.getpid()
+    children = _children_by_parent(root)
+    found, waiting = [], [pid]
+    while waiting:
+        born = children.get(waiting.pop(), [])
+        found += born
+        waiting += born
+    return found
+
+
+def _has_children() -> bool:
+    """Asks the kernel without reaping anything, since a look at every process of a large machine takes long."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _children_by_parent(root: Path) -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
+    with os.scandir(root / "proc") as entries:
+        pids = [int(entry.name) for entry in entries if entry.name.isdecimal()]
+    for pid in pids:
+        if fields := _stat(pid, root):
+            children.setdefault(int(fields[1]), []).append(pid)
+    return children
+
+
+def _stat(pid: int, root: Path) -> list[str]:
+    """The fields after the process's name, which may itself hold spaces and brackets."""
+    text = read_text(root / f"proc/{pid}/stat")
+    return text.rpartition(")")[2].split() if text else []
+
 
 OTHERS_SHARE = 0.10  # of the CPU time that this process could have had
 STEAL_SHARE = 0.02
@@ -53,8 +104,8 @@ class Conditions(BaseModel):
 def observe(target: str, siblings: Sequence[int] = (), root: Path = ROOT) -> Conditions:
     """Look at the machine now; `siblings` are the processes of the other ranks, which are no strangers."""
     affinity = attempt(lambda: os.sched_getaffinity(0)) or set()
-    started = attempt(lambda: processes.descendants() if root == ROOT else []) or []
-    own = [seconds for pid in (os.getpid(), *started) if (seconds := processes.cpu_seconds(pid, root)) is not None]
+    started = attempt(lambda: descendants() if root == ROOT else []) or []
+    own = [seconds for pid in (os.getpid(), *started) if (seconds := cpu_seconds(pid, root)) is not None]
     times = attempt(lambda: _cpu_times(root, affinity))
     meminfo = read_table(root / "proc/meminfo")
     return Conditions(
@@ -66,9 +117,9 @@ def observe(target: str, siblings: Sequence[int] = (), root: Path = ROOT) -> Con
         busy_seconds=times[1] if times else None,
         steal_seconds=times[2] if times else None,
         own_seconds=sum(own) if own else None,
-        sibling_seconds={pid: seconds for pid in siblings if (seconds := processes.cpu_seconds(pid, root)) is not None},
+        sibling_seconds={pid: seconds for pid in siblings if (seconds := cpu_seconds(pid, root)) is not None},
         own_pids=[os.getpid(), *started, *siblings],
-        quota_stopped_seconds=attempt(lambda: cgroup.cpu_stopped(root)),
+        quota_stopped_seconds=attempt(lambda: container.cpu_stopped(root)),
         involuntary_switches=attempt(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw),
         pressure_seconds=attempt(lambda: _pressure(root)) or {},
         memory_available=attempt(lambda: parse_size(meminfo["MemAvailable"])),

@@ -11,7 +11,7 @@ from pathlib import Path
 from paceline.core.environment import Cache, Cpu, Memory, NumaNode
 from paceline.core.probe import ROOT, attempt, count_cpus, cpu_info, parse_size, read_int, read_table, read_text
 from paceline.devices.cpu import instruction_flags
-from paceline.machine import cgroup
+from paceline.machine import container
 
 # Arm processors do not say their name; these are the registered numbers of implementers and their parts.
 _ARM_PARTS = {
@@ -61,7 +61,7 @@ def describe_cpu(root: Path = ROOT, affinity: Set[int] | None = None) -> Cpu:
     system = root / "sys/devices/system/cpu"
     frequency = system / f"cpu{first}/cpufreq"
     online = read_text(system / "online")
-    quota = attempt(lambda: cgroup.cpu_quota(root))
+    quota = attempt(lambda: container.cpu_quota(root))
     maximum = read_int(frequency / "cpuinfo_max_freq")
     return Cpu(
         model=attempt(lambda: _model(info)),
@@ -90,7 +90,7 @@ def describe_memory(root: Path = ROOT) -> Memory:
         return attempt(lambda: parse_size(table[name]))
 
     total, swap, free = field("MemTotal"), field("SwapTotal"), field("SwapFree")
-    limit = attempt(lambda: cgroup.memory_limit(root))
+    limit = attempt(lambda: container.memory_limit(root))
     if limit and total and limit[0] >= total:
         limit = None
     return Memory(

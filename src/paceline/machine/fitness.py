@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import shlex
 import shutil
+import statistics
 import tempfile
+import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,11 +18,96 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from paceline.core.environment import Cpu, Gpu, Memory
-from paceline.core.probe import attempt
+from paceline.core.probe import ROOT, attempt, read_text
 from paceline.core.quantity import show_duration, show_size
 from paceline.devices import describe_devices, kind_named
-from paceline.machine import conditions, cpu, timing
+from paceline.machine import conditions, cpu
 from paceline.machine.conditions import Conditions
+
+_UNSYNCHRONISED = 0x0040  # STA_UNSYNC
+_NANOSECONDS = 0x2000  # STA_NANO
+
+
+class ClockState(BaseModel):
+    """What the kernel knows of the system clock's error, in seconds."""
+
+    model_config = ConfigDict(frozen=True)
+
+    synchronised: bool
+    offset: float
+    largest_error: float
+
+
+def timer_resolution(readings: int = 2000) -> float:
+    """The smallest step that the timer was seen to make, in seconds."""
+    smallest = None
+    last = time.perf_counter_ns()
+    for _ in range(readings):
+        now = time.perf_counter_ns()
+        if now > last:
+            smallest = now - last if smallest is None else min(smallest, now - last)
+        last = now
+    # No step at all in so many readings: the timer is coarser than their whole span.
+    return (smallest if smallest is not None else 1_000_000) / 1e9
+
+
+def clock_source(root: Path = ROOT) -> str | None:
+    """What the kernel reads the time from."""
+    return read_text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
+
+
+def jitter(seconds: float = 0.3) -> float:
+    """Coefficient of variation of the same work done over and over."""
+    times: list[float] = []
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        _fixed_work()
+        deadline = time.perf_counter() + seconds
+        while (started := time.perf_counter()) < deadline or len(times) < 2:
+            _fixed_work()
+            times.append(time.perf_counter() - started)
+    finally:
+        if was_enabled:
+            gc.enable()
+    return statistics.stdev(times) / statistics.fmean(times)
+
+
+def _fixed_work() -> int:
+    total = 0
+    for number in range(10_000):
+        total += number * number
+    return total
+
+
+class _Timex(ctypes.Structure):
+    """The head of the kernel's struct timex, and room for the rest of it."""
+
+    _fields_ = [
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_byte * 256),
+    ]
+
+
+def clock_state() -> ClockState | None:
+    """Asks the kernel and changes nothing; None where it does not answer."""
+    try:
+        adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
+    except (OSError, AttributeError):
+        return None
+    seen = _Timex(modes=0)
+    if adjtimex(ctypes.byref(seen)) < 0:
+        return None
+    scale = 1e9 if seen.status & _NANOSECONDS else 1e6
+    return ClockState(
+        synchronised=not seen.status & _UNSYNCHRONISED, offset=seen.offset / scale, largest_error=seen.maxerror / 1e6
+    )
+
 
 Level = Literal["ok", "warning", "problem"]
 
@@ -50,7 +139,7 @@ class Finding(BaseModel):
 def check(store: Path | None = None, jitter_seconds: float = 0.3) -> list[Finding]:
     """Look at the machine for about a third of a second; `store` is the folder that results are kept in."""
     before = conditions.observe("cpu")
-    variation = attempt(lambda: timing.jitter(jitter_seconds))
+    variation = attempt(lambda: jitter(jitter_seconds))
     after = conditions.observe("cpu")
     processor = attempt(cpu.describe_cpu) or Cpu()
     memory = attempt(cpu.describe_memory) or Memory()
@@ -64,9 +153,9 @@ def check(store: Path | None = None, jitter_seconds: float = 0.3) -> list[Findin
         judge_memory(memory),
         judge_swap(memory),
         *judge_disks({name: attempt(partial(_free, path)) for name, path in folders.items()}),
-        judge_timer(attempt(timing.timer_resolution), timing.clock_source()),
+        judge_timer(attempt(timer_resolution), clock_source()),
         judge_jitter(variation),
-        judge_clock(attempt(timing.clock_state)),
+        judge_clock(attempt(clock_state)),
         *judge_gpus(gpus, os.getpid()),
         judge_programs({name for name in OPTIONAL_PROGRAMS if _is_there(name)}),
     ]
@@ -200,7 +289,7 @@ def judge_jitter(variation: float | None) -> Finding | None:
     return Finding(level="problem" if variation > 0.5 else "warning", subject="jitter", message=message, remedy=remedy)
 
 
-def judge_clock(state: timing.ClockState | None) -> Finding | None:
+def judge_clock(state: ClockState | None) -> Finding | None:
     """Runs of several machines are put in order by their system clocks; durations do not depend on them."""
     if state is None:
         return None

@@ -2,8 +2,128 @@
 
 from __future__ import annotations
 
+import errno
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from paceline.devices import accelerators
+
+if TYPE_CHECKING:
+    from paceline.core.profile import Profile
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most a device can do of something, and where that figure is from."""
+
+    rate: float  # per second
+    source: str
+
+    @property
+    def flops(self) -> float:
+        """The rate of a compute peak."""
+        return self.rate
+
+
+def peak_flops(device_name: str, precision: str, *, tensor_cores: bool = True) -> Peak | None:
+    """The datasheet peak of this device in this precision, if it is known."""
+    from paceline.devices import datasheet  # what asks only for a benchmark's name need not know machines
+
+    sheet = datasheet(device_name)
+    rate = sheet.rate(precision, tensor_cores=tensor_cores) if sheet else None
+    units = "" if tensor_cores else " without Tensor Cores"
+    return Peak(rate, f"datasheet, dense {precision}{units}, {device_name}") if rate else None
+
+
+def measured_peak_flops(
+    device_name: str, precision: str, profile: Profile | None = None, *, sharing: int = 1
+) -> Peak | None:
+    """The fastest matrix product that this machine's profile has for the device in this precision.
+
+    `sharing` processes that compute on one CPU at a time have a part of it each.
+    """
+    from paceline.devices.datasheet import computed_in
+
+    profile = profile or _profile_of_this_machine()
+    ceiling = profile.ceiling("compute", computed_in(precision), device_name=device_name) if profile else None
+    if profile is None or ceiling is None:
+        return None
+    part = f", divided by the {sharing} ranks on this machine" if sharing > 1 else ""
+    doubts = ", ".join(dict.fromkeys(doubt.kind for doubt in ceiling.doubts))
+    return Peak(
+        ceiling.value / sharing,
+        f"measured by paceline machine --measure on {profile.measured_at:%Y-%m-%d}, run {profile.run_id}, "
+        f"matrix product in {ceiling.name}{f' (doubts: {doubts})' if doubts else ''}{part}",
+    )
+
+
+def peak_memory_bandwidth(device_name: str) -> Peak | None:
+    """The datasheet bandwidth of this device's memory, if it is known."""
+    from paceline.devices import datasheet
+
+    sheet = datasheet(device_name)
+    return Peak(sheet.memory_bandwidth, f"datasheet, memory bandwidth, {device_name}") if sheet else None
+
+
+def _profile_of_this_machine() -> Profile | None:
+    from paceline.core.errors import PacelineError
+    from paceline.machine.profile import load_profile
+
+    try:
+        return load_profile()
+    except PacelineError:  # `paceline machine` says what is wrong with it; a number without MFU is still a number
+        return None
+
+
+@contextmanager
+def host_limit(part: float) -> Iterator[None]:
+    """Within, this process gets no more than this part of the memory that is free now, beside what it has."""
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = int(_data_size() + part * free)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY:
+        wanted = min(wanted, soft)
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _data_size() -> int:
+    """Bytes of private writable memory, which is what the limit counts."""
+    with open("/proc/self/status", encoding="ascii") as lines:  # noqa: PTH123 -- a pseudo-file
+        for line in lines:
+            if line.startswith("VmData:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def exhausted(error: BaseException) -> Literal["host", "device"] | None:
+    """Which memory did not suffice, if that is what the exception says."""
+    if type(error).__name__ == "OutOfMemoryError":
+        return "device"
+    text = str(error)
+    names = [name for kind in accelerators() for name in kind.out_of_memory_words]
+    of_device = any(name in text.casefold() for name in names)
+    if of_device and ("out of memory" in text or "ALLOC_FAILED" in text):
+        return "device"
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return "host"
+    if "Storage size calculation overflowed" in text:  # torch, of more than can be counted
+        return "host"
+    if "bad_alloc" in text or "can't allocate memory" in text or "not enough memory" in text:
+        return "host"
+    return None
+
 
 PROC = Path("/proc/self")
 

@@ -93,7 +93,7 @@ def _make_batch(shape: AsrShape, samples: int, generator: torch.Generator) -> Ba
 
 
 def _ctc_loss(logits: Tensor, batch: Batch) -> Tensor:
-    from paceline.models._modules.ctc import ctc_loss
+    from paceline.models._modules.asr_transformer import ctc_loss
 
     return ctc_loss(logits, batch.targets[0])
 

@@ -38,8 +38,7 @@ TINY = BertShape(layers=2, hidden=128, heads=4, vocabulary=1024, context=64, seq
 
 def build_bert(shape: BertShape) -> Workload:
     """A BERT of any shape with random tokens to train it on."""
-    from paceline.models._modules.bert import Bert
-    from paceline.models._modules.transformer import likeliest
+    from paceline.models._modules.transformer import Bert, likeliest
 
     sizes = asdict(shape)
     sequence, masked = sizes.pop("sequence"), sizes.pop("masked")

@@ -57,7 +57,6 @@ TINY = DetrShape(
 
 def build_detr(shape: DetrShape) -> Workload:
     """A DETR of any shape with random images and boxes to train it on."""
-    from paceline.models._modules import matching  # noqa: F401  # so that a missing library is told before the first step
     from paceline.models._modules.detr import Detr
 
     sizes = asdict(shape)
@@ -96,7 +95,7 @@ def _detection_loss(marks: Marks, output: tuple[Tensor, Tensor], batch: Batch) -
     """Match every layer's predictions with the targets, then score them; in fp32, as neither costs much."""
     import torch
 
-    from paceline.models._modules.matching import assign, matching_costs, set_loss
+    from paceline.models._modules.detr import assign, matching_costs, set_loss
 
     logits, boxes = (part.float() for part in output)
     labels, true_boxes = batch.targets

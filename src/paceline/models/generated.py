@@ -274,7 +274,7 @@ class LstmShape(Shape):
         return (self.sequence, FEATURES)
 
     def module(self) -> nn.Module:
-        from paceline.models._modules.lstm import LstmClassifier
+        from paceline.models._modules.generated import LstmClassifier
 
         return LstmClassifier(layers=self.layers, inputs=FEATURES, hidden=self.width, classes=CLASSES)
 

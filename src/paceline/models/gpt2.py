@@ -30,7 +30,7 @@ TINY = Gpt2Shape(layers=2, hidden=128, heads=4, vocabulary=1024, context=64, seq
 
 def build_gpt2(shape: Gpt2Shape) -> Workload:
     """A GPT-2 of any shape with random tokens to train it on."""
-    from paceline.models._modules.gpt2 import Gpt2
+    from paceline.models._modules.transformer import Gpt2
 
     sizes = asdict(shape)
     sequence = sizes.pop("sequence")

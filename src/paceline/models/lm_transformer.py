@@ -58,8 +58,7 @@ TINY = LmShape(
 
 def build_lm(shape: LmShape) -> Workload:
     """A language model of any shape with random text to train it on."""
-    from paceline.models._modules.adaptive import AdaptiveSoftmax
-    from paceline.models._modules.lm_transformer import LmTransformer
+    from paceline.models._modules.adaptive import AdaptiveSoftmax, LmTransformer
 
     if len(shape.rare) != len(shape.cutoffs) - 1 or sum(shape.rare) >= shape.sequence:
         raise ValueError(

@@ -30,7 +30,7 @@ TINY = LstmShape(layers=2, inputs=32, hidden=64, sequence=32)
 
 def build_lstm(shape: LstmShape) -> Workload:
     """An LSTM classifier of any shape with random features to train it on."""
-    from paceline.models._modules.lstm import LstmClassifier
+    from paceline.models._modules.generated import LstmClassifier
 
     return Workload(
         module=LstmClassifier(layers=shape.layers, inputs=shape.inputs, hidden=shape.hidden, classes=shape.classes),

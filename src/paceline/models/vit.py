@@ -32,7 +32,7 @@ TINY = VitShape(layers=2, hidden=64, heads=4, image=32, patch=8, classes=10, dro
 
 def build_vit(shape: VitShape) -> Workload:
     """A vision transformer of any shape with random images to train it on."""
-    from paceline.models._modules.vit import Vit
+    from paceline.models._modules.transformer import Vit
 
     return Workload(module=Vit(**asdict(shape)), make_batch=partial(_make_batch, shape), loss=_soft_label_loss)
 

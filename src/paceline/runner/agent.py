@@ -16,9 +16,9 @@ from paceline.core.case import Case
 from paceline.core.errors import InputError
 from paceline.remote.agent import Orders
 from paceline.runner.execute import CaseExecution, free_port
+from paceline.runner.fork_client import WarmServer
 from paceline.runner.network import bound_to, is_loopback, own_address
 from paceline.runner.run import imports_of
-from paceline.runner.server import WarmServer
 from paceline.version import VERSION
 
 REACH_SECONDS = 10.0

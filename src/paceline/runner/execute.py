@@ -16,14 +16,35 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.case import Case
-from paceline.core.merge import merge_ranks
 from paceline.core.metric import Metric
-from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Result
+from paceline.core.probe import ROOT, read_table
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Result, merge_ranks
+from paceline.machine import container
 from paceline.runner import stacks
 from paceline.runner.channel import Channel
-from paceline.runner.host_memory import kills_for_memory
-from paceline.runner.server import ServerLost, ServerTimeout, WarmServer
-from paceline.runner.warm import kill_groups
+from paceline.runner.fork_client import ServerLost, ServerTimeout, WarmServer
+from paceline.runner.fork_server import kill_groups
+
+
+@dataclass(frozen=True)
+class MemoryKills:
+    """How often the kernel has killed for want of memory; it counts a kill before it sends the signal."""
+
+    group: int | None  # in the control group of this process and its children; None where that is not told
+    machine: int  # anywhere on this machine; 0 where that is not told
+
+    def killer_since(self, before: MemoryKills) -> str:
+        """Who has killed a process here that was ended by SIGKILL, for a message; empty if it was not for memory."""
+        if self.group is not None and before.group is not None:
+            return "the kernel" if self.group > before.group else ""
+        return "probably the kernel" if self.machine > before.machine else ""
+
+
+def kills_for_memory(root: Path = ROOT) -> MemoryKills:
+    """The counts as they are now."""
+    machine = read_table(root / "proc/vmstat").get("oom_kill", "")
+    return MemoryKills(container.memory_kills(root), int(machine) if machine.isdecimal() else 0)
+
 
 LINGER_SECONDS = 10.0  # a rank that has sent its result may take this long to leave
 AFTERMATH_SECONDS = 1.0  # how long to listen, after a failure, for the failure that caused it

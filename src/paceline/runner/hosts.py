@@ -16,8 +16,8 @@ from paceline.core.errors import InputError, located
 from paceline.core.record import Cause, CauseKind, Outcome
 from paceline.remote.hosts import LOCAL, START_SECONDS, Agents, HostTrouble, RemoteAgent, RemoteShell
 from paceline.runner.execute import AFTERMATH_SECONDS, LINGER_SECONDS, CaseEnd, Failure
+from paceline.runner.fork_client import WarmServer
 from paceline.runner.network import own_address
-from paceline.runner.server import WarmServer
 
 AGENT = "paceline.runner.agent"
 ANSWER_SECONDS = 30.0

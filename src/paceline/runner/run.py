@@ -14,9 +14,9 @@ from paceline.core.case import Case
 from paceline.core.errors import StoreError
 from paceline.core.record import Cause, Outcome, Record
 from paceline.core.run import Run
-from paceline.machine.privacy import scrub
+from paceline.machine.software import scrub
 from paceline.runner.execute import CaseEnd, CaseExecution, local_ranks
-from paceline.runner.server import WarmServer
+from paceline.runner.fork_client import WarmServer
 
 PARTIAL_SECONDS = 1.0
 

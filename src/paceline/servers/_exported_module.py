@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from paceline.core.errors import MissingDependency, Unsupported
 from paceline.load.tensors import Array, TensorSpec, datatype_of
-from paceline.models.building import (
+from paceline.models.base import (
     SETTLING_ROWS,
     has_batch_norm,
     low_dtype,

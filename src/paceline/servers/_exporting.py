@@ -19,8 +19,7 @@ from paceline.load.request import Endpoint, Wire
 from paceline.load.tensors import TensorSpec
 from paceline.servers import _apps
 from paceline.servers._program import HOST, MODEL, ModelFormat, Program, PythonSettings
-from paceline.servers.artifact import Format
-from paceline.servers.base import Need, ServerSettings
+from paceline.servers.base import Format, Need, ServerSettings
 
 
 class WorkerSettings(ServerSettings):

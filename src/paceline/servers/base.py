@@ -15,7 +15,27 @@ from paceline.core.network import WORD, FromNetwork
 from paceline.core.parameters import Parameters
 from paceline.core.quantity import Duration
 from paceline.load.request import Endpoint, Form, Wire
-from paceline.servers.artifact import Artifact
+from paceline.load.tensors import TensorSpec
+
+# eager: nothing on disk, the model is built from its name where it is served
+Format = Literal["eager", "torchscript", "torch-export", "onnx", "openvino"]
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """An exported model, checked against the eager module when it was made."""
+
+    model: str  # as the user named it
+    scale: str  # full or tiny
+    format: Format
+    precision: str
+    seed: int  # of the weights
+    path: Path | None  # None for eager
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    digest: str = ""  # of the content
+    device: str = "cpu"  # that torch formats were traced on, and that they can only run on
+    deviation: float | None = None  # largest difference from the eager output, relative to its largest value
 
 
 class ServerFailed(CaseError):

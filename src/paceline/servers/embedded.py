@@ -17,10 +17,9 @@ from paceline.core.network import FromNetwork
 from paceline.core.quantity import Duration
 from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
 from paceline.load.request import Endpoint, Wire
-from paceline.servers._embedded.configuration import Configuration, EngineName, GraphChoice
+from paceline.servers._embedded.app import Configuration, EngineName, GraphChoice
 from paceline.servers._program import ServedProcess, answers
-from paceline.servers.artifact import Artifact, Format
-from paceline.servers.base import Need, Server, ServerFailed, ServerSettings, Started
+from paceline.servers.base import Artifact, Format, Need, Server, ServerFailed, ServerSettings, Started
 from paceline.servers.processing import Processing
 from paceline.version import VERSION
 

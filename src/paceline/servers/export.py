@@ -35,7 +35,7 @@ from paceline.core.files import cache_directory
 from paceline.load.tensors import Array, TensorSpec
 from paceline.models.base import ModelSpec, Scale, Workload
 from paceline.models.user import find_model, is_reference
-from paceline.servers.artifact import Artifact, Format
+from paceline.servers.base import Artifact, Format
 
 if TYPE_CHECKING:
     import torch

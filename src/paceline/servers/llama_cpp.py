@@ -12,8 +12,7 @@ from paceline.core.errors import InputError
 from paceline.core.quantity import Duration
 from paceline.servers import _language_model
 from paceline.servers._environment import Requirements
-from paceline.servers._language_model import write_gguf
-from paceline.servers._openai import WIRES, LanguageModel
+from paceline.servers._language_model import WIRES, LanguageModel, write_gguf
 from paceline.servers._program import HOST, Program, PythonSettings
 from paceline.servers.base import Need, ServerSettings
 

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from paceline.servers._environment import Requirements
 from paceline.servers._exporting import AppSettings, ExportedModel, write_app_config
 from paceline.servers._program import HOST, MODEL, Program
-from paceline.servers.artifact import Artifact
-from paceline.servers.base import ServerSettings
+from paceline.servers.base import Artifact, ServerSettings
 
 
 class MlServer(Program):

@@ -18,7 +18,7 @@ from paceline.core.errors import InputError, MissingDependency
 from paceline.load.kserve import ProtocolError
 from paceline.load.request import Form
 from paceline.load.tensors import BYTES, Array, TensorSpec
-from paceline.servers.artifact import Artifact
+from paceline.servers.base import Artifact
 
 VALUES, INDICES = "top_values", "top_indices"
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from paceline.core.quantity import Duration, Fraction
 from paceline.devices import kind_of
 from paceline.servers._environment import Requirements
-from paceline.servers._openai import DTYPES, WIRES, LanguageModel
+from paceline.servers._language_model import TORCH_NAMES, WIRES, LanguageModel
 from paceline.servers._program import HOST, Program, PythonSettings
 from paceline.servers.base import ServerSettings
 
@@ -51,7 +51,7 @@ class Sglang(Program):
         settings = self.settings
         launch = [str(self.python), "-m", "sglang.launch_server", "--model-path", str(self.model_path)]
         where = ["--served-model-name", self.served_name, "--host", HOST, "--port", str(self.port)]
-        options = ["--dtype", DTYPES[self.need.precision], "--random-seed", str(self.need.seed)]
+        options = ["--dtype", TORCH_NAMES[self.need.precision], "--random-seed", str(self.need.seed)]
         if not settings.prefix_caching:
             options.append("--disable-radix-cache")
         if settings.gpu_memory is not None:

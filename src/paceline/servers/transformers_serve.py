@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from paceline.servers._environment import Requirements
-from paceline.servers._openai import DTYPES, WIRES, LanguageModel
+from paceline.servers._language_model import TORCH_NAMES, WIRES, LanguageModel
 from paceline.servers._program import HOST, Program, PythonSettings
 from paceline.servers.base import ServerSettings
 
@@ -48,7 +48,7 @@ class TransformersServe(Program):
     def _command(self) -> Sequence[str]:
         program = "from transformers.cli.transformers import main; main()"
         serve = [str(self.python), "-c", program, "serve", str(self.model_path), "--host", HOST, "--port"]
-        options = ["--device", self.need.device, "--dtype", DTYPES[self.need.precision], "--log-level", "error"]
+        options = ["--device", self.need.device, "--dtype", TORCH_NAMES[self.need.precision], "--log-level", "error"]
         if self.settings.continuous_batching:
             options.append("--continuous-batching")
         return [*serve, str(self.port), *options]

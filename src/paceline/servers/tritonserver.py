@@ -10,8 +10,7 @@ from typing import ClassVar
 from paceline.load.tensors import TensorSpec
 from paceline.servers._exporting import BatchingSettings, ExportedModel
 from paceline.servers._program import HOST, MODEL, Program
-from paceline.servers.artifact import Artifact
-from paceline.servers.base import ServerSettings
+from paceline.servers.base import Artifact, ServerSettings
 
 LARGEST_REQUEST = 4096  # samples, where requests are not put together
 

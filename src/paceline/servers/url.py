@@ -19,9 +19,8 @@ from paceline.core.network import WORD, FromNetwork, shorten
 from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
 from paceline.load.request import Endpoint, Wire
 from paceline.load.tensors import DATATYPES, TensorSpec
-from paceline.servers._openai import PATHS
-from paceline.servers.artifact import Artifact
-from paceline.servers.base import Need, Server, ServerFailed, ServerSettings, Started
+from paceline.servers._language_model import PATHS
+from paceline.servers.base import Artifact, Need, Server, ServerFailed, ServerSettings, Started
 
 ALLOWED = "PACELINE_ALLOWED_URLS"  # what those may ask who send cases to this machine: addresses with commas between
 _PORTS = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}

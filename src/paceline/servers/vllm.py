@@ -10,7 +10,7 @@ from pydantic import Field
 from paceline.core.quantity import Duration, Fraction
 from paceline.devices import kind_of
 from paceline.servers._environment import Requirements
-from paceline.servers._openai import DTYPES, WIRES, LanguageModel
+from paceline.servers._language_model import TORCH_NAMES, WIRES, LanguageModel
 from paceline.servers._program import HOST, Program, PythonSettings
 from paceline.servers.base import ServerSettings
 
@@ -51,7 +51,7 @@ class Vllm(Program):
         settings = self.settings
         serve = [str(self.python.parent / "vllm"), "serve", str(self.model_path), "--served-model-name"]
         where = [self.served_name, "--host", HOST, "--port", str(self.port), "--seed", str(self.need.seed)]
-        options = ["--dtype", DTYPES[self.need.precision], "--gpu-memory-utilization", f"{settings.gpu_memory:g}"]
+        options = ["--dtype", TORCH_NAMES[self.need.precision], "--gpu-memory-utilization", f"{settings.gpu_memory:g}"]
         options.append("--enable-prefix-caching" if settings.prefix_caching else "--no-enable-prefix-caching")
         if settings.max_batch is not None:
             options += ["--max-num-seqs", str(settings.max_batch)]

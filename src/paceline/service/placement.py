@@ -10,15 +10,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from paceline.core.case import Case
+from paceline.core.case_filter import only
 from paceline.core.device import is_accelerator
 from paceline.core.errors import PacelineError
-from paceline.core.only import only
 from paceline.core.suite import Suite, expand
 from paceline.service.engines.base import FollowerState, Item
 from paceline.service.jobs import Job, MachineNeeds
-from paceline.service.scheduler.predict import History, together
+from paceline.service.scheduler.duration_predictor import History, together
 from paceline.service.scheduler.state import Demand, Device, Follower, Needs
-from paceline.store.durations import latest
+from paceline.store.dashboard_queries import latest
 from paceline.store.store import Store
 
 CPU, GPU = "cpu", "gpu"

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import InputError
-from paceline.store.listing import RunRow
 from paceline.store.location import default_url, locate
+from paceline.store.run_lookup import RunRow
 
 if TYPE_CHECKING:
-    from paceline.store.reading import Reader
+    from paceline.store.run_lookup import Reader
     from paceline.store.store import Store
 
 __all__ = ["RunRow", "Store", "default_url", "locate", "open_existing", "open_reader", "open_store"]
@@ -21,7 +21,7 @@ __all__ = ["RunRow", "Store", "default_url", "locate", "open_existing", "open_re
 
 def open_store(url_or_path: str | Path | None = None) -> Store:
     """Open the store at a path or URL (by default the user's own), at the newest schema, spooled records imported."""
-    from paceline.store.opening import open_at
+    from paceline.store.engine import open_at
 
     return open_at(locate(default_url() if url_or_path is None else url_or_path))
 
@@ -34,13 +34,13 @@ def open_existing(url_or_path: str | Path | None = None) -> Store:
 
 def open_reader(url_or_path: str | Path | None = None) -> Reader:
     """Open the same store for who only reads runs: at once where there is nothing to be migrated or imported."""
-    from paceline.store.reading import open_file
+    from paceline.store.run_lookup import open_file
 
     _must_be_there(url_or_path)
     location = locate(default_url() if url_or_path is None else url_or_path)
     reader = open_file(location)
     if reader is None:
-        from paceline.store.opening import open_at
+        from paceline.store.engine import open_at
 
         return open_at(location)
     return reader

@@ -4,13 +4,54 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from paceline.core.errors import InputError
 from paceline.core.files import data_directory
+from paceline.core.run import RunStatus
+
+# The start time is derived from the wall clock, which may be corrected while the process runs.
+CLOCK_TOLERANCE = 5.0
+
+
+def this_runner() -> dict[str, Any]:
+    """What identifies this process on this host, also after its number was given to another."""
+    import psutil
+
+    return {"host": socket.gethostname(), "pid": os.getpid(), "started": psutil.Process().create_time()}
+
+
+def status_of(status: RunStatus, runner: Mapping[str, Any]) -> RunStatus:
+    """The status of a run; one whose runner is gone does not run any more."""
+    return "interrupted" if status == "running" and not is_alive(runner) else status
+
+
+def is_alive(runner: Mapping[str, Any]) -> bool:
+    """Whether the runner's process exists; one on another host is taken to be alive, as nobody here can know."""
+    if runner["host"] != socket.gethostname():
+        return True
+    import psutil  # takes as long as reading a small run, and most runs have ended
+
+    try:
+        process = psutil.Process(runner["pid"])
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return abs(process.create_time() - float(runner["started"])) < CLOCK_TOLERANCE
+    except psutil.NoSuchProcess:
+        return False
+
+
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+SCHEMA_VERSION = REVISIONS[-1]
+DESCRIBED_SINCE = "0007"  # records say of themselves what they are; older ones are described when they are migrated
+VERSION_TABLE = "alembic_version"
+
 
 VARIABLE = "PACELINE_STORE"
 POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Row, Table, and_, delete, func, insert, or_, 
 from paceline.core.errors import StoreError
 from paceline.core.record import Record
 from paceline.core.run import Run
-from paceline.store import liveness
+from paceline.store import location
 from paceline.store.schema import attempts, audit, cases, followers, job_events, job_logs, jobs, records, runs, tokens
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Writing:
 
     def reopen_run(self, run_id: str) -> None:
         """Say that the run of an attempt, if it has begun, goes on with this process as its keeper."""
-        values = {"status": "running", "ended_at": None, "runner": liveness.this_runner()}
+        values = {"status": "running", "ended_at": None, "runner": location.this_runner()}
         self._connection.execute(update(runs).where(runs.c.id == run_id).values(**values))
 
     def is_measured(self, run_id: str) -> bool:

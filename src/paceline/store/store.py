@@ -19,14 +19,12 @@ from paceline.core.errors import InputError, StoreError, unknown
 from paceline.core.metric import Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords, RunStatus
-from paceline.store import codec, history, liveness, spool
+from paceline.store import codec, history, location, spool
 from paceline.store.failures import reason, remedy, store_error
-from paceline.store.listing import RunRow
-from paceline.store.liveness import status_of
 from paceline.store.loading import Ask, Rows
-from paceline.store.location import Location
+from paceline.store.location import Location, status_of
 from paceline.store.queue import Queue
-from paceline.store.reading import Reader
+from paceline.store.run_lookup import Reader, RunRow
 from paceline.store.schema import cases, is_last, measurements, partials, records, runs
 
 
@@ -64,7 +62,7 @@ class Store(Reader):
             connection.execute(
                 update(runs)
                 .where(runs.c.id == run_id)
-                .values(status="running", ended_at=None, runner=liveness.this_runner())
+                .values(status="running", ended_at=None, runner=location.this_runner())
             )
 
     def add(self, record: Record) -> None:
@@ -170,7 +168,7 @@ class Store(Reader):
             runner = connection.scalar(select(runs.c.runner).where(runs.c.id == run_id))
             if runner is None:
                 raise unknown("run", run_id, connection.scalars(select(runs.c.id)))
-        return liveness.is_alive(runner)
+        return location.is_alive(runner)
 
     def begin_within(self, connection: Connection, run: Run) -> None:
         """Keep a run as part of a larger change; one that is there already stays."""
@@ -294,7 +292,7 @@ class Store(Reader):
 
 
 def _begin(connection: Connection, run: Run) -> None:
-    connection.execute(insert(runs), codec.run_row(run, liveness.this_runner()))
+    connection.execute(insert(runs), codec.run_row(run, location.this_runner()))
     if run.cases:
         connection.execute(insert(cases), [codec.case_row(run.id, case) for case in run.cases])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from paceline.service.api.tokens import Caller, Scope
 from paceline.service.leader import Leader
 from paceline.store import Store
 from paceline.version import VERSION
-from paceline.web.words import STATES, counted, span
+from paceline.web.job_history import STATES, counted, span
 
 LARGEST_FORM = 256 * 1024  # bytes
 _TITLES = {400: "That cannot be shown", 403: "Not allowed", 404: "Not found", 503: "The leader cannot answer just now"}
@@ -292,3 +293,20 @@ def _is_within(here: str, path: str) -> bool:
     if path == "/":
         return here == "/" or here.startswith("/jobs")
     return here == path or here.startswith(f"{path}/")
+
+
+_POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">\n?')
+_HASH = re.compile(r"'sha256-[A-Za-z0-9+/=]+'")
+
+
+def embedded(site: Site, request: Request, report: str, *, above: Markup, scripts: Iterable[str] = ()) -> Response:
+    """The report with the navigation, something above it, and scripts beside its own."""
+    loaded: list[Script] = [script(name) for name in scripts]
+    policy = _POLICY.search(report)
+    hashes = _HASH.findall(policy.group(1)) if policy else []
+    top = templates().get_template("above.html").render(above=above, **site.around(request))
+    more = "".join(f"<script>{one.text}</script>\n" for one in loaded)
+    head, body, rest = _POLICY.sub("", report, count=1).partition("<body>\n")
+    head = head.replace("</head>", f"<style>{own_style()}</style>\n</head>", 1)
+    before, end, after = rest.rpartition("</body>")
+    return secured(HTMLResponse(f"{head}{body}{top}{before}{more}{end}{after}"), loaded, hashes)

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from paceline.analysis.figures import figure_of
-from paceline.analysis.labels import unique_labels
+from paceline.analysis.figures import figure_of, unique_labels
 from paceline.analysis.summary import headline_of, sampled, summarize_run
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome

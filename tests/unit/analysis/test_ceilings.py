@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paceline.analysis.ceilings import ceilings_of
+from paceline.analysis.roofline import ceilings_of
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.profile import Ceiling
 from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.analysis.diagnose.document import read_document
 from paceline.analysis.diagnose.patterns import read_pattern
-from paceline.analysis.diagnose.rules import default_rules, read_rules, rules_from_text
+from paceline.analysis.diagnose.rules import default_rules, read_document, read_rules, rules_from_text
 from paceline.core.errors import InputError
 from support import docs_markdown
 from support.refused import refused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.analysis.published import published_tables
 from paceline.analysis.published.table import PublishedTable, published_rows
-from paceline.benchmarks.serving import metrics
+from paceline.benchmarks.serving import trace_metrics
 from paceline.core.metric import Metric
 from paceline.core.record import Measurement, Outcome, Record
 from support.records import case, record, run_of
@@ -17,10 +17,10 @@ def served(
     parameters = {"model": model, "precision": "bf16", "requests": {"samples": batch}, "wire": wire, "load": load}
     found = [
         # where a request is a sample, there is no rate of its own for those
-        of(metrics.SAMPLE_THROUGHPUT, rate) if batch > 1 else of(metrics.THROUGHPUT, rate),
-        of(metrics.ENERGY, 0.5 * batch),
-        of(metrics.GPU, 61.0),
-        *(of(metric, 0.0123) for metric in metrics.PERCENTILES.values()),
+        of(trace_metrics.SAMPLE_THROUGHPUT, rate) if batch > 1 else of(trace_metrics.THROUGHPUT, rate),
+        of(trace_metrics.ENERGY, 0.5 * batch),
+        of(trace_metrics.GPU, 61.0),
+        *(of(metric, 0.0123) for metric in trace_metrics.PERCENTILES.values()),
     ]
     return record(case(0, "serve", f"{model} {batch}", target=target, **parameters), found, **more)
 

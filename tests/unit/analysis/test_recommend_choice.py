@@ -9,10 +9,10 @@ import pytest
 
 from paceline.analysis.configuration import Configuration
 from paceline.analysis.cost import Budget, Derived, HourlyPrice, Prices
-from paceline.analysis.reading import Reading
+from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.answer import Recommendation, recommend, with_users
 from paceline.analysis.recommend.choose import Standing, rank
-from paceline.analysis.recommend.points import Evidence, Point, evidence
+from paceline.analysis.recommend.evidence import Evidence, Point, evidence
 from paceline.analysis.recommend.question import Question, bounds_of, read_bounds
 from support.records import literal_run, sample_run
 from support.refused import refused

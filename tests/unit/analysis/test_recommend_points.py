@@ -6,7 +6,7 @@ import pytest
 
 from paceline.analysis.configuration import configuration_of, labels, machine_of
 from paceline.analysis.cost import Prices
-from paceline.analysis.recommend.points import Evidence, evidence
+from paceline.analysis.recommend.evidence import Evidence, evidence
 from paceline.core.record import Cause, CauseKind, Doubt, Outcome
 from paceline.core.run import RunRecords
 from support.records import case, literal_run, record, run_of, sample_run

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from paceline.analysis.simulation import Traced, advice, traced
 from paceline.analysis.summary import Row, summarize_run
-from paceline.analysis.traces import Traced, advice, traced
-from paceline.core.time_spent import TimeSpent
+from paceline.core.trace_breakdown import TimeSpent
 from support.profiled import gpu_spent, trace_facts
 from support.records import case, record, run_of, sample_run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.analysis.trend import Series, history
-from paceline.analysis.trend.environment import commit, differences, fingerprint, machine, settings
+from paceline.analysis.trend.steps import commit, differences, fingerprint, machine, settings
 from paceline.core.environment import Environment
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement, Outcome

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from paceline.benchmarks.model.batch_size import choose_batch_size, largest, runs_within_memory
-from paceline.benchmarks.model.parameters import ModelParameters
+from paceline.benchmarks.model.benchmark import ModelParameters
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.errors import OutOfMemory
 from paceline.devices.cpu import CpuDevice
-from paceline.measure.host_limit import host_limit
+from paceline.measure.memory import host_limit
 from paceline.models.base import ModelSpec
 from support.scripted import ScriptedClock, ScriptedDevice
 

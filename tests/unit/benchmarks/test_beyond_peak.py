@@ -6,7 +6,7 @@ import pytest
 
 from paceline.benchmarks.model.measuring import _peak_doubts
 from paceline.benchmarks.model.metrics import StepWork, step_measurements
-from paceline.measure.peak import Peak
+from paceline.measure.memory import Peak
 
 PEAK = Peak(1e12, "measured by paceline machine --measure on 2026-03-14, run k7qd")
 

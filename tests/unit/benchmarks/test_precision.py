@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from paceline.benchmarks import emulated
-from paceline.benchmarks.model import precision
+from paceline.benchmarks import ranks
+from paceline.benchmarks.model import session
 from paceline.core.errors import Unsupported
 from paceline.devices import cpu, kind_named
 from paceline.devices.cuda import CudaDevice
@@ -39,7 +39,7 @@ gpu = Gpu
     ],
 )
 def test_what_the_device_can_do_is_allowed(name: str, device: Any) -> None:
-    precision.check(name, device, fp8_model=True, model="m")
+    session.check(name, device, fp8_model=True, model="m")
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ def test_what_the_device_can_do_is_allowed(name: str, device: Any) -> None:
 )
 def test_what_it_cannot_do_is_refused_with_the_reason(name: str, device: Any, words: str) -> None:
     with pytest.raises(Unsupported, match=words):
-        precision.check(name, device, fp8_model=True, model="m")
+        session.check(name, device, fp8_model=True, model="m")
 
 
 def test_a_model_that_is_not_made_of_linear_layers_has_no_fp8() -> None:
     with pytest.raises(Unsupported, match="resnet50 is not: use bf16"):
-        precision.check("fp8_hybrid", gpu(9, 0), fp8_model=False, model="resnet50")
+        session.check("fp8_hybrid", gpu(9, 0), fp8_model=False, model="resnet50")
 
 
 @pytest.mark.parametrize(
@@ -79,5 +79,5 @@ def test_a_format_without_instructions_on_this_cpu_is_doubted(
     name: str, flags: set[str], doubted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpu, "instruction_flags", lambda: frozenset(flags))
-    assert [doubt.kind for doubt in emulated.emulated(name, CPU)] == ["emulated"] * doubted
-    assert emulated.emulated(name, gpu(8, 0)) == []
+    assert [doubt.kind for doubt in ranks.emulated(name, CPU)] == ["emulated"] * doubted
+    assert ranks.emulated(name, gpu(8, 0)) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.analysis.ceilings import ceilings_of
+from paceline.analysis.roofline import ceilings_of
 from paceline.benchmarks.memory.levels import levels
 from paceline.core.benchmark import described
 from paceline.core.environment import Cache, Environment

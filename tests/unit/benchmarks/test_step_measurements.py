@@ -6,7 +6,7 @@ import pytest
 
 from paceline.benchmarks.model.metrics import COMMON, StepWork, step_measurements
 from paceline.core.record import Measurement
-from paceline.measure.peak import Peak
+from paceline.measure.memory import Peak
 
 TIMES = [0.5, 0.25, 1.0, 0.25, 2.0]  # 4 s
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.core.merge import merge_ranks
 from paceline.core.metric import Better, Merge, Metric
-from paceline.core.record import Doubt, Measurement, Result
+from paceline.core.record import Doubt, Measurement, Result, merge_ranks
 
 STEP_TIME = Metric(name="step_time", unit="s", better=Better.LOWER, merge=Merge.SLOWEST)
 THROUGHPUT = Metric(name="throughput", unit="images/s", better=Better.HIGHER, merge=Merge.SUM)

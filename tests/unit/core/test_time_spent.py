@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.core.time_spent import time_spent
+from paceline.core.trace_breakdown import time_spent
 from support.profiled import events_of, gpu_spent
 
 MICRO = 1e-6

@@ -23,7 +23,7 @@ from paceline.benchmarks.compute.dnn_functions import ConvolutionFunction
 from paceline.benchmarks.micro import session
 from paceline.cli import run
 from paceline.cli.main import Verbs, paceline
-from paceline.core.category import is_micro
+from paceline.core.case import is_micro
 from paceline.core.record import CauseKind, Outcome, Record
 from paceline.core.suite import Here, Suite, expand
 from paceline.measure import loop

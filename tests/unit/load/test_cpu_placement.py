@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from paceline.load.cpu_placement import Place, on_cores
+from paceline.load.processes import Place, on_cores
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:

@@ -8,14 +8,14 @@ import time
 
 import pytest
 
-from paceline.load import pacing
+from paceline.load import worker
 from paceline.load.trace import clock
 
 
 @pytest.fixture(params=["timer", "spinning"])
 def _pacer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "spinning":
-        monkeypatch.setattr(pacing, "_open_timer", lambda: None)
+        monkeypatch.setattr(worker, "_open_timer", lambda: None)
 
 
 def paced(offsets: list[int], stall_after: int = -1, stall: float = 0.0) -> tuple[list[int], list[int]]:
@@ -31,7 +31,7 @@ def paced(offsets: list[int], stall_after: int = -1, stall: float = 0.0) -> tupl
         if position == stall_after:
             time.sleep(stall)
 
-    asyncio.run(pacing.pace(due, act))
+    asyncio.run(worker.pace(due, act))
     return called, late
 
 
@@ -58,11 +58,11 @@ def test_an_error_in_a_call_ends_the_pacing() -> None:
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError, match="no"):
-        asyncio.run(pacing.pace([clock()], act))
+        asyncio.run(worker.pace([clock()], act))
 
 
 def test_nothing_to_do_takes_no_time() -> None:
-    asyncio.run(pacing.pace([], lambda _position: None))
+    asyncio.run(worker.pace([], lambda _position: None))
 
 
 @pytest.mark.parametrize("package", ["asyncio", "uvloop"])
@@ -83,7 +83,7 @@ def test_a_call_after_a_while_is_never_early(package: str) -> None:
                 early.append(due - clock())
                 one.set_result(None)
 
-            pacing.call_after(delay, come)
+            worker.call_after(delay, come)
         await asyncio.gather(*ended)
 
     loop: asyncio.AbstractEventLoop = importlib.import_module(package).new_event_loop()

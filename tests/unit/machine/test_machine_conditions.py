@@ -10,8 +10,15 @@ import pytest
 
 from paceline.core.environment import GpuProcess
 from paceline.devices.base import DeviceConditions
-from paceline.machine.conditions import Conditions, doubts, observe, others_share, strangers_on
-from paceline.machine.processes import cpu_seconds, descendants
+from paceline.machine.conditions import (
+    Conditions,
+    cpu_seconds,
+    descendants,
+    doubts,
+    observe,
+    others_share,
+    strangers_on,
+)
 
 BEFORE = Conditions(
     target="cpu",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from paceline.core.probe import count_cpus, parse_size
-from paceline.machine import cgroup
+from paceline.machine import container
 from paceline.machine.cpu import boost, describe_cpu, describe_memory
 
 Tree = Callable[[dict[str, str]], Path]
@@ -105,7 +105,7 @@ def test_the_tightest_quota_of_version_2_counts(tree: Tree) -> None:
     )
     cpu = describe_cpu(root, affinity={0, 1, 2, 3})
     assert (cpu.affinity, cpu.quota, cpu.usable) == (4, 1.5, 1.5)
-    assert cgroup.cpu_stopped(root) == 2.5
+    assert container.cpu_stopped(root) == 2.5
     memory = describe_memory(root)
     assert (memory.total, memory.limit, memory.limit_used) == (8 * 1024**3, 1024**3, 500_000_000)
     assert memory.swap_used == 60 * 1024
@@ -120,8 +120,8 @@ def test_version_1_seen_from_inside_a_container(tree: Tree) -> None:
             "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
         }
     )
-    assert cgroup.cpu_quota(root) == 0.5
-    assert cgroup.memory_limit(root) is None
+    assert container.cpu_quota(root) == 0.5
+    assert container.memory_limit(root) is None
 
 
 def test_notations() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from paceline.core.environment import Environment
-from paceline.machine import container, describe, privacy, software
+from paceline.machine import container, describe, software
 
 Tree = Callable[[dict[str, str]], Path]
 
@@ -54,11 +54,11 @@ def test_secrets_and_homes_stay_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_string_is_scrubbed() -> None:
     nested = {"a": ["/home/me/x", {"b": "ssh://me:pw@host/p"}], "n": 1, "none": None}
-    assert privacy.scrub_all(nested, ["/home/me"]) == {"a": ["~/x", {"b": "ssh://host/p"}], "n": 1, "none": None}
+    assert software.scrub_all(nested, ["/home/me"]) == {"a": ["~/x", {"b": "ssh://host/p"}], "n": 1, "none": None}
 
 
 def test_a_home_at_the_root_rewrites_nothing() -> None:
-    assert "/" not in privacy.homes({"HOME": "/"})
+    assert "/" not in software.homes({"HOME": "/"})
 
 
 def test_describe_is_quick_complete_and_light() -> None:
@@ -87,7 +87,7 @@ print(json.dumps([seconds, "torch" in sys.modules, environment.model_dump(mode="
         "paceline.machine.container.container",
         "paceline.machine.software.git",
         "paceline.machine.software.packages",
-        "paceline.machine.privacy.shareable_variables",
+        "paceline.machine.software.shareable_variables",
         "os.getloadavg",
         "socket.gethostname",
     ],

@@ -9,8 +9,7 @@ import pytest
 from paceline.core.environment import Cpu, Ecc, Gpu, GpuProcess, Memory
 from paceline.machine import fitness
 from paceline.machine.conditions import Conditions
-from paceline.machine.fitness import GIB, Finding
-from paceline.machine.timing import ClockState, clock_state, jitter, timer_resolution
+from paceline.machine.fitness import GIB, ClockState, Finding, clock_state, jitter, timer_resolution
 
 BEFORE = Conditions(target="cpu", clock=0.0, cpus=4, cpu_seconds=0.0, busy_seconds=0.0, own_seconds=0.0)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.machine.prices import price_of, price_table
+from paceline.machine.profile import price_of, price_table
 from support.refused import refused
 
 HEAD = "instance,provider,device,devices,usd_per_hour,as_of,source\n"

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from paceline.measure.exhaustion import exhausted
+from paceline.measure.memory import exhausted
 
 
 class OutOfMemoryError(RuntimeError):

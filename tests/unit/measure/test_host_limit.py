@@ -6,7 +6,7 @@ import numpy as np
 import psutil
 import pytest
 
-from paceline.measure.host_limit import host_limit
+from paceline.measure.memory import host_limit
 
 
 def take(count: int) -> None:

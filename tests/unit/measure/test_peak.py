@@ -10,7 +10,7 @@ import pytest
 from paceline.core.profile import Ceiling, Identity, Profile
 from paceline.core.record import Doubt
 from paceline.machine.profile import identify, profile_path, save_profile
-from paceline.measure.peak import measured_peak_flops, peak_flops
+from paceline.measure.memory import measured_peak_flops, peak_flops
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from paceline.models import Workload, registry
-from paceline.models._modules.asr_transformer import AsrTransformer
-from paceline.models._modules.ctc import costs_and_gradient, ctc_loss
+from paceline.models._modules.asr_transformer import AsrTransformer, costs_and_gradient, ctc_loss
 from paceline.models.asr_transformer import TINY, AsrShape, build_asr
 
 SPEC = registry().get("asr-transformer")

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from paceline.models import Workload, registry
-from paceline.models._modules.lm_transformer import LmTransformer
-from paceline.models._modules.post_norm import ScalarLayerNorm, sinusoidal_positions
+from paceline.models._modules.adaptive import LmTransformer, ScalarLayerNorm, sinusoidal_positions
 from paceline.models.lm_transformer import FULL, TINY, build_lm
 
 SPEC = registry().get("lm-transformer")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from paceline.core.errors import CaseError
-from paceline.models._modules.matching import assign, corners, generalized_iou, matching_costs, set_loss
+from paceline.models._modules.detr import assign, corners, generalized_iou, matching_costs, set_loss
 from paceline.models._modules.torchvision_import import torchvision
 
 BATCH, LAYERS, QUERIES, TARGETS, CLASSES = 3, 2, 6, 4, 5

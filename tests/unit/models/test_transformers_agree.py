@@ -6,9 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paceline.models._modules.bert import Bert, BertBlock
-from paceline.models._modules.gpt2 import Gpt2
-from paceline.models._modules.transformer import padded_logits
+from paceline.models._modules.transformer import Bert, BertBlock, Gpt2, padded_logits
 from paceline.models.bert import BertShape, build_bert
 from paceline.models.gpt2 import Gpt2Shape, build_gpt2
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from paceline.models import Batch, registry
 from paceline.models._modules.torchvision_import import models
-from paceline.models._modules.vit import DropPath, Vit, VitBlock
+from paceline.models._modules.transformer import DropPath, Vit, VitBlock
 from paceline.models.flops import forward_flops
 from paceline.models.vit import BASE, TINY, VitShape, build_vit
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.runner.host_memory import kills_for_memory
+from paceline.runner.execute import kills_for_memory
 
 EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill {}\noom_group_kill 0\n"
 CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"

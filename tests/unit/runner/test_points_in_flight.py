@@ -12,8 +12,8 @@ from paceline.core.case import Case
 from paceline.core.record import Record
 from paceline.core.run import Run
 from paceline.runner.execute import CaseEnd
+from paceline.runner.fork_client import WarmServer
 from paceline.runner.run import SuiteRun
-from paceline.runner.server import WarmServer
 
 CASE = Case(index=0, benchmark="copy", parameters={}, title="")
 RUN = Run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.runner.slurm import expand_hosts, expand_tasks
+from paceline.runner.launcher_ranks import expand_hosts, expand_tasks
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import astuple
 
 import pytest
 
-from paceline.runner.joined import World
+from paceline.runner.launcher_ranks import World
 from support.refused import refused
 
 # As Slurm 22.05 sets them in the third task of `srun --nodes 2 --ntasks 3`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.servers._embedded.__main__ import batch_sizes
-from paceline.servers._embedded.configuration import shares, threads_for
+from paceline.servers._embedded.app import shares, threads_for
 
 
 @pytest.mark.parametrize(

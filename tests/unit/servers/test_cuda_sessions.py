@@ -9,7 +9,7 @@ import pytest
 
 from paceline.load.tensors import TensorSpec
 from paceline.servers._embedded.engines import Arrays, CompiledEngine
-from paceline.servers.artifact import Artifact
+from paceline.servers.base import Artifact
 from support.embedded import artifact_of
 
 torch = pytest.importorskip("torch", reason="needs it: pip install 'paceline[torch]'")

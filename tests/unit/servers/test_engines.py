@@ -10,7 +10,7 @@ import pytest
 
 from paceline.load.tensors import TensorSpec
 from paceline.servers._embedded.engines import NullEngine, TorchEngine, warm_up
-from paceline.servers.artifact import Artifact
+from paceline.servers.base import Artifact
 from support.embedded import artifact_of
 
 torch = pytest.importorskip("torch", reason="needs it: pip install 'paceline[torch]'")

@@ -14,7 +14,7 @@ import torch
 
 from paceline.core.errors import CaseError, MissingDependency, Unsupported
 from paceline.servers import _exported_module
-from paceline.servers.artifact import Artifact, Format
+from paceline.servers.base import Artifact, Format
 from paceline.servers.export import export, load_eager, sample_inputs
 from support.refused import refused
 

@@ -16,7 +16,7 @@ from paceline.load.kserve import ProtocolError, encode_response
 from paceline.load.parameters import RequestParameters
 from paceline.load.request import Form
 from paceline.load.tensors import TensorSpec
-from paceline.servers.artifact import Artifact
+from paceline.servers.base import Artifact
 from paceline.servers.processing import INDICES, VALUES, Processing, likeliest
 from support.refused import refused
 

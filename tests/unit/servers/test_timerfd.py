@@ -7,17 +7,17 @@ import time
 
 import pytest
 
-from paceline.servers._embedded import timerfd
-from paceline.servers._embedded.timerfd import Alarm
+from paceline.servers._embedded import service
+from paceline.servers._embedded.service import Alarm
 
 
 @pytest.mark.parametrize("kernel", [True, False])
 def test_it_rings_at_the_earliest_time_and_can_be_set_again(kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernel:
-        libc, descriptor = timerfd._timer()
+        libc, descriptor = service._timer()
         assert descriptor >= 0
-        timerfd.os.close(descriptor)
-        monkeypatch.setattr(timerfd, "_timer", lambda: (libc, -1))
+        service.os.close(descriptor)
+        monkeypatch.setattr(service, "_timer", lambda: (libc, -1))
     rung: list[int] = []
 
     async def story() -> list[int]:

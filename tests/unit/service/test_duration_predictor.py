@@ -12,7 +12,7 @@ from paceline.service.engines.base import Progress, Report
 from paceline.service.jobs import FailureKind, JobState, MachineNeeds
 from paceline.service.leader import Leader
 from paceline.service.placement import DurationPredictor, cases_of
-from paceline.store.durations import latest
+from paceline.store.dashboard_queries import latest
 from paceline.store.store import Store
 from support.kept_jobs import history, kept
 from support.scripted_followers import START, Clock, ScriptedEngine, a_job

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from paceline.runner.host_memory import MemoryKills
+from paceline.runner.execute import MemoryKills
 from paceline.service.engines.base import Assignment, Item
 from paceline.service.follower.spool import Spool
 from paceline.service.follower.worker import Worker

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from paceline.core.record import Record
 from paceline.store import open_store
-from paceline.store.headlines import headlines
+from paceline.store.dashboard_queries import headlines
 from support.records import sample_run
 from support.serving_records import capacity_run
 

@@ -21,7 +21,7 @@ from paceline.core.errors import InputError, StoreError
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
 from paceline.core.stats import Interval, Summary
-from paceline.store import Store, liveness, open_store
+from paceline.store import Store, location, open_store
 from support.refused import refused
 from support.store_samples import START, a_case, a_failed_record, a_record, a_run
 
@@ -224,10 +224,10 @@ def test_a_run_whose_runner_is_gone_is_interrupted(url: str, store: Store) -> No
 
 
 def test_liveness_knows_a_recycled_process_number_and_does_not_judge_other_hosts() -> None:
-    mine = liveness.this_runner()
-    assert liveness.is_alive(mine)
-    assert not liveness.is_alive(mine | {"started": psutil.boot_time() - 100})
-    assert liveness.is_alive(mine | {"host": socket.gethostname() + "-other", "pid": 2**22 + 1})
+    mine = location.this_runner()
+    assert location.is_alive(mine)
+    assert not location.is_alive(mine | {"started": psutil.boot_time() - 100})
+    assert location.is_alive(mine | {"host": socket.gethostname() + "-other", "pid": 2**22 + 1})
 
 
 def test_a_second_opening_sees_what_the_first_one_kept(url: str) -> None:

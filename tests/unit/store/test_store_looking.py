@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from paceline.store import Store
-from paceline.store.looking import Placement, glance, last_lines, metrics, placements, run_count
+from paceline.store.dashboard_queries import Placement, glance, last_lines, metrics, placements, run_count
 from paceline.store.queue import EventRow, ReportedLines
 from support.store_samples import a_failed_record, a_record, a_run
 

@@ -18,10 +18,9 @@ import pytest
 from sqlalchemy import Engine, Table, TableClause, column, create_engine, insert, table, text
 
 from paceline.core.errors import InputError, StoreError
-from paceline.store import codec, default_url, liveness, open_reader, open_store, schema, versions
+from paceline.store import codec, default_url, location, open_reader, open_store, schema
+from paceline.store.engine import migration_config, open_at, upgrade
 from paceline.store.location import locate
-from paceline.store.migrating import migration_config, upgrade
-from paceline.store.opening import open_at
 from support.postgres import PASSWORD, PostgresServer
 from support.refused import refused
 from support.store_samples import a_record, a_run
@@ -174,8 +173,8 @@ def test_the_known_versions_are_those_of_the_migrations() -> None:
     from alembic.script import ScriptDirectory
 
     scripts = ScriptDirectory.from_config(migration_config())
-    assert scripts.get_heads() == [versions.SCHEMA_VERSION]
-    assert tuple(step.revision for step in reversed(list(scripts.walk_revisions()))) == versions.REVISIONS
+    assert scripts.get_heads() == [location.SCHEMA_VERSION]
+    assert tuple(step.revision for step in reversed(list(scripts.walk_revisions()))) == location.REVISIONS
 
 
 def test_the_migrations_make_the_tables_that_the_code_uses(url: str) -> None:
@@ -190,7 +189,7 @@ def test_the_migrations_make_the_tables_that_the_code_uses(url: str) -> None:
 
 
 def test_a_store_of_the_first_version_is_migrated_with_its_data(url: str) -> None:
-    engine, this_runner = engine_of(url), liveness.this_runner()
+    engine, this_runner = engine_of(url), location.this_runner()
     with engine.begin() as connection:
         upgrade(connection, "0001")
         connection.execute(insert(_without(schema.runs, "tags")), _less(codec.run_row(a_run(), this_runner), "tags"))
@@ -208,7 +207,7 @@ def test_a_store_of_the_first_version_is_migrated_with_its_data(url: str) -> Non
         store.keep_partial("run-1", 1, 1, "step_time", "s", [1.0])
         assert len(store.recover("run-1")) == 1
     with engine.connect() as connection:
-        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == versions.SCHEMA_VERSION
+        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == location.SCHEMA_VERSION
     engine.dispose()
 
 
@@ -279,7 +278,7 @@ AS_A_USER = f"""
 import os, sys
 import psutil
 import sqlalchemy.dialects.sqlite
-import paceline.store.opening
+import paceline.store.engine
 from paceline.store import open_store
 if os.getuid() == 0:
     os.setgroups([])

@@ -15,10 +15,9 @@ from sqlalchemy import create_engine
 
 from paceline.core.errors import StoreError
 from paceline.store import Store, locate, open_existing, open_reader, open_store, spool
-from paceline.store.location import VARIABLE
-from paceline.store.migrating import upgrade
-from paceline.store.reading import FileReader, Reader
-from paceline.store.versions import REVISIONS
+from paceline.store.engine import upgrade
+from paceline.store.location import REVISIONS, VARIABLE
+from paceline.store.run_lookup import FileReader, Reader
 from support.refused import refused
 from support.store_samples import a_record, a_run, a_store
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from paceline.store import headlines
-from paceline.web import kept
-from paceline.web.kept import Kept
+from paceline.store import dashboard_queries
 from paceline.web.pages import leaderboard
+from paceline.web.pages.leaderboard import Kept
 from support.records import sample_run
 
 
@@ -59,10 +58,10 @@ def test_an_answer_is_worked_out_again_after_a_minute_whatever_the_edition_says(
 
 def test_only_the_latest_questions_are_remembered() -> None:
     worked = Worked()
-    for number in range(kept._MOST + 1):
+    for number in range(leaderboard._MOST + 1):
         worked.ask(f"question {number}")
     before = worked.times
-    worked.ask(f"question {kept._MOST}")
+    worked.ask(f"question {leaderboard._MOST}")
     assert worked.times == before
     worked.ask("question 0")
     assert worked.times == before + 1
@@ -97,10 +96,10 @@ def test_the_leaderboard_reads_the_store_once_for_each_edition(visited: Any, mon
 
     def counted(store: Any) -> Any:
         read.append(1)
-        return headlines.headlines(store)
+        return dashboard_queries.headlines(store)
 
     monkeypatch.setattr(leaderboard, "headlines", counted)
-    monkeypatch.setattr(kept, "_REST", 0.0)
+    monkeypatch.setattr(leaderboard, "_REST", 0.0)
     _keep(visited, "run-a")
     first = visited.json("/leaderboard")
     assert visited.json("/leaderboard?top=5")
@@ -116,10 +115,10 @@ def test_every_record_that_is_kept_makes_another_edition(visited: Any) -> None:
     run = sample_run()
     begun = run.run.model_copy(update={"id": "run-a", "status": "running", "ended_at": None})
     visited.store.begin(begun)
-    seen = {headlines.edition(visited.store)}
+    seen = {dashboard_queries.edition(visited.store)}
     for record in run.records:
         visited.store.add(record.model_copy(update={"run_id": "run-a"}))
-        seen.add(headlines.edition(visited.store))
+        seen.add(dashboard_queries.edition(visited.store))
     assert len(seen) == 1 + len(run.records)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paceline.core.errors import InputError
-from paceline.web import form as forms
+from paceline.web.pages import submit as forms
 
 SUITE = "name: small\ncases:\n  - benchmark: gemm\n    size: [64, 128]\n"
 

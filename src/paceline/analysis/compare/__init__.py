@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from paceline.analysis.compare.environments import EnvironmentDifference
-from paceline.analysis.compare.limits import Limit
 from paceline.analysis.compare.matching import Difference, Match, Matched, Side, match
+from paceline.analysis.compare.paired import compare_turns, is_in_turns
 from paceline.analysis.compare.significance import FALSE_ALARMS, Part, Ratio, ratio_of_pairs, ratios, significant
-from paceline.analysis.compare.turns import compare_turns, is_in_turns
 from paceline.analysis.compare.verdicts import (
     Broken,
     Comparison,
+    Limit,
     Mean,
     Pairing,
     Row,

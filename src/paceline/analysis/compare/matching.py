@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from paceline.analysis.labels import show_parameter, unique_labels
+from paceline.analysis.figures import show_parameter, unique_labels
 from paceline.core.case import Case
 from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords

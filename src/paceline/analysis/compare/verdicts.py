@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
 from paceline.analysis.compare.environments import EnvironmentDifference, environment_differences
-from paceline.analysis.compare.limits import Limit
 from paceline.analysis.compare.matching import Match, Matched, Pool, Side, match
 from paceline.analysis.compare.significance import FALSE_ALARMS, MOST_FREEDOM, Part, Ratio, ratios, significant
 from paceline.analysis.summary import headline_of
@@ -18,6 +18,54 @@ from paceline.core.errors import InputError, unknown
 from paceline.core.metric import Better, Metric
 from paceline.core.record import At, Measurement, Record
 from paceline.core.stats import CONFIDENCE, Interval, student_quantile
+
+EVERY = "*"
+_EXPRESSION = re.compile(r"\s*(?P<metric>\*|[A-Za-z_][\w.-]*)\s*(?P<sign>[<>])\s*(?P<bound>[0-9.eE+-]+)\s*")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A bound on the ratio new / reference of one metric, or of every one that is compared."""
+
+    metric: str
+    sign: str  # < or >
+    bound: float
+
+    @classmethod
+    def parse(cls, text: str, *, strict: bool = False) -> Limit:
+        """Read one; what would fail without any change is refused unless significance is not asked for."""
+        found = _EXPRESSION.fullmatch(text)
+        if found is None:
+            raise _refused("not-a-limit", text, "write it as METRIC<RATIO or METRIC>RATIO, like 'throughput<0.97'")
+        try:
+            bound = float(found["bound"])
+        except ValueError:
+            raise _refused("not-a-number", text, f"'{found['bound']}' is not a number; write one like 0.97") from None
+        if not 0 < bound < math.inf:
+            raise _refused("out-of-range", text, f"a ratio is above 0, so that {bound:g} is not a bound for it")
+        if not strict and (bound > 1 if found["sign"] == "<" else bound < 1):
+            message = (
+                "it would fail without any change, which is never significant: "
+                f"write a bound {'below' if found['sign'] == '<' else 'above'} 1, or add --strict"
+            )
+            raise _refused("fails-without-change", text, message)
+        return cls(found["metric"], found["sign"], bound)
+
+    def __str__(self) -> str:
+        return f"{self.metric}{self.sign}{self.bound:g}"
+
+    def covers(self, metric: str) -> bool:
+        """Whether it is about this metric."""
+        return self.metric in (EVERY, metric)
+
+    def is_crossed(self, ratio: float) -> bool:
+        """Whether this ratio lies beyond the bound."""
+        return ratio < self.bound if self.sign == "<" else ratio > self.bound
+
+
+def _refused(code: str, text: str, message: str) -> InputError:
+    return InputError(code, message, where=f"--fail-on '{text}'", key="--fail-on", value=text)
+
 
 Key = tuple[str, str, tuple[tuple[str, int | float | str], ...]]  # a metric of a scope at a point of a sweep
 Primary = Mapping[str, str]

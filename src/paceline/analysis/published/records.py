@@ -9,8 +9,7 @@ from typing import Any
 from paceline.analysis.published.flashlight import GPUS, METRICS, NAMES
 from paceline.analysis.published.libai import libai_rows
 from paceline.analysis.published.table import published_rows
-from paceline.core.case import Case
-from paceline.core.category import Category
+from paceline.core.case import Case, Category
 from paceline.core.errors import unknown
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.record import Measurement, Outcome, Record

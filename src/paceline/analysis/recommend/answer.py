@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from paceline.analysis.configuration import Configuration, labels, shared_choices
 from paceline.analysis.recommend.changes import Changes, changes
 from paceline.analysis.recommend.choose import Option, Ranking, Standing, rank
-from paceline.analysis.recommend.points import Evidence, LeftOut, Point
+from paceline.analysis.recommend.evidence import Evidence, LeftOut, Point
 from paceline.analysis.recommend.question import ERRORS, Question, bounds_of
 from paceline.core.errors import InputError
 

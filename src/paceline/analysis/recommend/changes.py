@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline.analysis.reading import Reading
+from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.choose import (
     Option,
     Ranking,
@@ -22,7 +22,7 @@ from paceline.analysis.recommend.choose import (
     score,
     surely_from,
 )
-from paceline.analysis.recommend.points import Point
+from paceline.analysis.recommend.evidence import Point
 from paceline.analysis.recommend.question import Question
 
 Relation = Literal["apart", "tied", "unknown"]

@@ -9,8 +9,8 @@ from enum import IntEnum
 
 from paceline.analysis.configuration import Configuration, labels
 from paceline.analysis.cost import THOUSAND, thousand
-from paceline.analysis.reading import Reading
-from paceline.analysis.recommend.points import Point
+from paceline.analysis.figures import Reading
+from paceline.analysis.recommend.evidence import Point
 from paceline.analysis.recommend.question import Bound, Question
 
 COST_HOUR, COST_THOUSAND = "USD per hour", "USD per 1,000"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from paceline.analysis.trend.environment import Difference, fingerprint
 from paceline.analysis.trend.series import History, Point, Series, Shift, history
-from paceline.analysis.trend.steps import FEWEST, Change, find_changes
+from paceline.analysis.trend.steps import FEWEST, Change, Difference, find_changes, fingerprint
 
 __all__ = ["FEWEST", "Change", "Difference", "History", "Point", "Series", "Shift", "find_changes", "fingerprint",
            "history"]  # fmt: skip

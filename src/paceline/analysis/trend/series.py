@@ -8,8 +8,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from paceline.analysis.trend.environment import Difference, commit, differences, fingerprint, machine, settings
-from paceline.analysis.trend.steps import FEWEST, SMALLEST_NOISE, Change, Fit, find_changes
+from paceline.analysis.trend.steps import (
+    FEWEST,
+    SMALLEST_NOISE,
+    Change,
+    Difference,
+    Fit,
+    commit,
+    differences,
+    find_changes,
+    fingerprint,
+    machine,
+    settings,
+)
 from paceline.core.case import Case
 from paceline.core.metric import Better, Metric
 from paceline.core.record import At, Measurement, Outcome

@@ -8,13 +8,137 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from paceline.benchmarks.communication import _mpi_output
-from paceline.benchmarks.micro.metrics import TIME
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from paceline.benchmarks.micro.parameters import TIME
 from paceline.benchmarks.micro.session import show_at
-from paceline.benchmarks.micro.tools import ToolError, find_tool, follow_tool, last_words, run_tool
+from paceline.benchmarks.micro.tools import ToolError, find_tool, follow_tool, garbled, last_words, run_tool
 from paceline.core.benchmark import Context, Progress
-from paceline.core.errors import InputError, MissingDependency, OutOfMemory, Unsupported
+from paceline.core.errors import InputError, MissingDependency, OutOfMemory, SilentCorruption, Unsupported
+from paceline.core.record import Doubt
+
+MARK = "PACELINE-MPI "  # mpirun and MPI libraries write to the same stream
+
+
+class Line(BaseModel):
+    """Base of what can be said."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    def __str__(self) -> str:
+        return MARK + self.model_dump_json()
+
+
+class Begin(Line):
+    """The ranks have met."""
+
+    kind: Literal["begin"] = "begin"
+    ranks: int = Field(ge=1)
+    library: str  # which MPI
+
+
+class PointLine(Line):
+    """One size was measured: the samples of the slowest rank."""
+
+    kind: Literal["point"] = "point"
+    size: int = Field(ge=1)  # bytes
+    samples: list[Annotated[float, Field(gt=0)]] = Field(min_length=1)  # seconds
+
+
+class Corruption(Line):
+    """A rank received something wrong; nothing follows."""
+
+    kind: Literal["corruption"] = "corruption"
+    message: str
+
+
+class Failed(Line):
+    """A rank could not go on; all of them end."""
+
+    kind: Literal["failed"] = "failed"
+    rank: int
+    why: Literal["unsupported", "memory", "error"]
+    message: str
+
+
+class End(Line):
+    """All sizes were measured."""
+
+    kind: Literal["end"] = "end"
+    points: int  # how many lines of them there must be
+    facts: dict[str, Any]
+    doubts: list[Doubt]
+
+
+class Told(BaseModel):
+    """All of it."""
+
+    library: str
+    points: list[PointLine]
+    facts: dict[str, Any]
+    doubts: list[Doubt]
+
+
+AnyLine = Begin | PointLine | Corruption | Failed | End
+_LINE: TypeAdapter[AnyLine] = TypeAdapter(Annotated[AnyLine, Field(discriminator="kind")])
+
+
+def read(output: str, ranks: int) -> Told:
+    """Understand the whole output; what is cut off, garbled or wrong is an error that says so."""
+    marked = [line.removeprefix(MARK) for line in output.splitlines() if line.startswith(MARK)]
+    if not marked:
+        raise garbled("the ranks under mpirun", "no line of it is theirs", output)
+    lines = [_read_line(line, output) for line in marked]
+    corruption = next((line for line in lines if isinstance(line, Corruption)), None)
+    if corruption is not None:
+        raise SilentCorruption(corruption.message)
+    begin, *points, end = lines if len(lines) > 1 else (*lines, None)
+    if not isinstance(begin, Begin):
+        raise garbled("the ranks under mpirun", "its beginning is missing", output)
+    if begin.ranks != ranks:
+        raise ToolError(
+            f"mpirun started {ranks} processes, but {begin.ranks} of them met: mpirun and the MPI library that mpi4py "
+            f"loads do not belong together ({begin.library}); install one MPI alone"
+        )
+    if not isinstance(end, End):
+        raise garbled("the ranks under mpirun", f"it breaks off after {len(lines)} lines", output)
+    measured = [line for line in points if isinstance(line, PointLine)]
+    if not measured or len(measured) != len(points) or len(measured) != end.points:
+        raise garbled("the ranks under mpirun", f"it has {len(measured)} sizes, but ends with {end.points}", output)
+    return Told(library=begin.library, points=measured, facts=end.facts, doubts=end.doubts)
+
+
+def read_point(line: str) -> PointLine | None:
+    """A size that was measured, if the line tells of one."""
+    said = _quietly(line)
+    return said if isinstance(said, PointLine) else None
+
+
+def first_failure(output: str) -> Failed | None:
+    """What the rank that failed first said of it."""
+    return next((said for line in output.splitlines() if isinstance(said := _quietly(line), Failed)), None)
+
+
+def _quietly(line: str) -> AnyLine | None:
+    """What a line says; nothing if it is not ours, or cut off, which `read` complains of in the end."""
+    if not line.startswith(MARK):
+        return None
+    try:
+        return _LINE.validate_json(line.removeprefix(MARK))
+    except ValidationError:
+        return None
+
+
+def _read_line(line: str, output: str) -> AnyLine:
+    try:
+        return _LINE.validate_json(line)
+    except ValidationError as error:
+        complaint = error.errors()[0]
+        where = ".".join(map(str, complaint["loc"]))
+        raise garbled("the ranks under mpirun", f"{complaint['msg']} {where}".strip(), output) from None
+
 
 WORKER = "paceline.benchmarks.communication._mpi_worker"
 VERSION_SECONDS = 30.0
@@ -22,7 +146,7 @@ _RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", 
 _LAUNCHED = ("MASTER_", "TORCHELASTIC_", "PMI_", "PMIX_", "MPI_LOCAL")
 
 
-def run(context: Context, hosts: str | None) -> _mpi_output.Told:
+def run(context: Context, hosts: str | None) -> Told:
     """Measure the case with as many MPI ranks as it has ranks."""
     mpirun = find_tool("mpirun", "openmpi-bin", purpose="starts the ranks of backend = mpi")
     if importlib.util.find_spec("mpi4py") is None:
@@ -32,7 +156,7 @@ def run(context: Context, hosts: str | None) -> _mpi_output.Told:
     context.report(Progress(phase="measuring under mpirun"))
 
     def hear(line: str) -> None:
-        point = _mpi_output.read_point(line)
+        point = read_point(line)
         if point is not None:  # so that what was measured is kept, whatever happens later
             label = show_at({"size": point.size})
             context.report(Progress("measuring " + label, f"{TIME.name} {label}", TIME.unit, tuple(point.samples)))
@@ -44,7 +168,7 @@ def run(context: Context, hosts: str | None) -> _mpi_output.Told:
             said = follow_tool(start, hear, environment=_permissions())
         except ToolError as error:
             raise _explained(error) from None
-    return _mpi_output.read(said.output, context.world_size)
+    return read(said.output, context.world_size)
 
 
 def check_hosts(hosts: str) -> None:
@@ -58,7 +182,7 @@ def _explained(error: ToolError) -> Exception:
     """What the ranks say of their failure, where they could; mpirun itself only knows that they ended."""
     if error.said is None:
         return error
-    failed = _mpi_output.first_failure(error.said.output)
+    failed = first_failure(error.said.output)
     if failed is None:
         return ToolError(f"{error.message}: {_own_words(error.said.errors)}")
     where = f"rank {failed.rank} under mpirun"

@@ -12,8 +12,7 @@ from paceline.benchmarks.communication import _mpi
 from paceline.benchmarks.communication._exchange import TorchExchange
 from paceline.benchmarks.communication._operations import OPERATIONS, Operation, OperationName
 from paceline.benchmarks.communication._payload import ELEMENT_BYTES
-from paceline.benchmarks.micro.metrics import TIME
-from paceline.benchmarks.micro.parameters import MicroParameters, Sizes, show_sizes
+from paceline.benchmarks.micro.parameters import TIME, MicroParameters, Sizes, show_sizes
 from paceline.benchmarks.micro.session import MicroSession, Point, headline
 from paceline.benchmarks.ranks import join
 from paceline.core.benchmark import Benchmark, Context, Progress

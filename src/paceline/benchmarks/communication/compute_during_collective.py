@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks.communication._exchange import TorchExchange
 from paceline.benchmarks.communication._operations import OPERATIONS, OperationName
-from paceline.benchmarks.communication._side_by_side import Runner, Seen, runner_on
 from paceline.benchmarks.micro import formats
 from paceline.benchmarks.micro.parameters import MicroParameters
 from paceline.benchmarks.micro.session import MicroSession, headline
@@ -25,7 +24,82 @@ from paceline.core.quantity import Size
 from paceline.core.record import At, Measurement, Record, Result
 from paceline.core.subject import Description
 from paceline.devices import Device, open_device
-from paceline.models.building import set_fp32_mode
+from paceline.devices.timeline import monotonic
+from paceline.models.base import set_fp32_mode
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Seconds from the common begin to the end of each; zero for what did not run."""
+
+    computed: float
+    arrived: float
+
+    @property
+    def whole(self) -> float:
+        """Until both had ended."""
+        return max(self.computed, self.arrived)
+
+
+class Runner(Protocol):
+    """Runs a computation, a collective, or both; returns when they have ended."""
+
+    how: str  # for the record: how the time is taken
+
+    def __call__(self, compute: Callable[[], object] | None, start: Callable[[], Any] | None) -> Seen:
+        """`compute` issues the computation; `start` begins the collective and returns its handle."""
+
+
+def runner_on(device: Device) -> Runner:
+    """How it is done on this device."""
+    return DeviceRunner(device) if device.kind.is_accelerator else HostRunner()
+
+
+class HostRunner:
+    """The collective runs in the backend's threads while this thread computes."""
+
+    how = "host monotonic clock; the collective's end is noted by the thread that carried it out"
+
+    def __call__(self, compute: Callable[[], object] | None, start: Callable[[], Any] | None) -> Seen:
+        begun = monotonic()
+        ended = start().get_future().then(lambda _: monotonic()) if start else None
+        if compute:
+            compute()
+        computed = monotonic() - begun if compute else 0.0
+        return Seen(computed, ended.wait() - begun if ended else 0.0)
+
+
+class DeviceRunner:
+    """The collective runs on the backend's stream while the computation runs on the current one.
+
+    Issuing takes microseconds and returns long before the work is done: the events are read after the device was
+    synchronised, never a clock before it.
+    """
+
+    how = "device events on the stream of each, read after the device was synchronised"
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._beside = device.stream()
+        self._begun, self._computed, self._arrived = device.event(), device.event(), device.event()
+
+    def __call__(self, compute: Callable[[], object] | None, start: Callable[[], Any] | None) -> Seen:
+        self._device.synchronize()
+        self._begun.record()
+        if start:
+            handle = start()
+            with self._device.on_stream(self._beside):
+                handle.wait()  # makes this stream wait, neither the host nor the computation
+                self._arrived.record()
+        if compute:
+            compute()
+            self._computed.record()
+        self._device.synchronize()
+        return Seen(
+            self._begun.elapsed_time(self._computed) * 1e-3 if compute else 0.0,
+            self._begun.elapsed_time(self._arrived) * 1e-3 if start else 0.0,
+        )
+
 
 Computation = Callable[[], object]
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks.micro.metrics import BANDWIDTH, TIME
-from paceline.benchmarks.micro.parameters import MicroParameters
+from paceline.benchmarks.micro.parameters import BANDWIDTH, TIME, MicroParameters
 from paceline.benchmarks.micro.session import MicroSession
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.environment import Environment

@@ -28,8 +28,7 @@ from paceline.benchmarks.communication._sockets import (
     local_peer,
     swallowing,
 )
-from paceline.benchmarks.micro.metrics import BANDWIDTH, TIME
-from paceline.benchmarks.micro.parameters import MicroParameters, OneOrMore
+from paceline.benchmarks.micro.parameters import BANDWIDTH, TIME, MicroParameters, OneOrMore
 from paceline.benchmarks.micro.session import MicroSession, headline
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case

@@ -18,8 +18,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paceline.benchmarks.micro import formats
-from paceline.benchmarks.micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME
-from paceline.benchmarks.micro.parameters import MicroParameters, OneOrMore
+from paceline.benchmarks.micro.parameters import COMPUTE_RATE, PEAK_SHARE, TIME, MicroParameters, OneOrMore
 from paceline.benchmarks.micro.session import MicroSession
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
@@ -31,7 +30,7 @@ from paceline.core.quantity import Duration
 from paceline.core.record import At, Measurement, Record, Result
 from paceline.core.subject import Alias, Description
 from paceline.devices import Device, open_device
-from paceline.measure.peak import peak_flops
+from paceline.measure.memory import peak_flops
 from paceline.models.base import ModelSpec, Scale
 from paceline.models.user import MODEL_NAME, find_model, is_reference
 

@@ -22,7 +22,7 @@ from paceline.core.errors import SilentCorruption
 from paceline.core.record import Record
 from paceline.core.subject import Alias, key_word
 from paceline.devices import Device
-from paceline.models.building import set_fp32_mode
+from paceline.models.base import set_fp32_mode
 from paceline.models.user import MODEL_NAME
 
 if TYPE_CHECKING:

@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks.compute._product_work import product_work
-from paceline.benchmarks.compute.gemm import CHECKED_ROWS, GemmParameters, Product
+from paceline.benchmarks.compute.gemm import CHECKED_ROWS, GemmParameters, Product, product_work
 from paceline.benchmarks.micro import formats
-from paceline.benchmarks.micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME
-from paceline.benchmarks.micro.parameters import MicroParameters
+from paceline.benchmarks.micro.parameters import COMPUTE_RATE, PEAK_SHARE, TIME, MicroParameters
 from paceline.benchmarks.micro.session import MicroSession
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.environment import Environment
@@ -26,7 +24,7 @@ from paceline.core.metric import Better, Merge, Metric
 from paceline.core.record import Record, Result
 from paceline.core.subject import Description
 from paceline.devices import Device, DeviceKind, open_device
-from paceline.measure.peak import peak_flops
+from paceline.measure.memory import peak_flops
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from paceline.benchmarks.model.activations import count_results
 from paceline.benchmarks.model.batch_size import choose_batch_size
-from paceline.benchmarks.model.benchmark import ModelBenchmark
+from paceline.benchmarks.model.benchmark import ModelBenchmark, ModelParameters
 from paceline.benchmarks.model.determinism import Determinism
-from paceline.benchmarks.model.measuring import measure_steps, time_once
+from paceline.benchmarks.model.measuring import add_trace, measure_steps, time_once
 from paceline.benchmarks.model.metrics import COMMON, StepWork
-from paceline.benchmarks.model.parameters import ModelParameters
 from paceline.benchmarks.model.session import Session, compile_step, open_session
-from paceline.benchmarks.model.tracing import add_trace
-from paceline.benchmarks.model.traffic import counted, inference_work
+from paceline.benchmarks.model.traffic import count_results, counted, inference_work
 from paceline.benchmarks.model.uncompiled import compare_outputs
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
@@ -24,8 +21,7 @@ from paceline.core.environment import Environment
 from paceline.core.record import Doubt, Record, Result
 from paceline.core.subject import Description
 from paceline.devices import Device, open_device
-from paceline.models.base import Batch, ModelSpec
-from paceline.models.building import SETTLING_ROWS, has_batch_norm, low_dtype, settle_batch_norm
+from paceline.models.base import SETTLING_ROWS, Batch, ModelSpec, has_batch_norm, low_dtype, settle_batch_norm
 from paceline.models.user import find_model
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from typing import Any
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks.megatron import _command, _log
-from paceline.benchmarks.megatron._failure import explained
-from paceline.benchmarks.megatron._log import Iteration, Log
-from paceline.benchmarks.megatron._parameters import MegatronParameters
+from paceline.benchmarks.megatron._command import MegatronParameters
+from paceline.benchmarks.megatron._log import Iteration, Log, explained
 from paceline.benchmarks.micro.tools import ToolError, follow_tool
 from paceline.benchmarks.model.metrics import DEVICE_MEMORY, STEP_TIME, THROUGHPUT, TOKEN_THROUGHPUT
 from paceline.core.benchmark import Benchmark, Context, Progress
@@ -28,8 +27,7 @@ from paceline.core.stats import drift
 from paceline.core.subject import Description
 from paceline.devices import kind_of
 from paceline.machine import conditions
-from paceline.machine.privacy import scrub
-from paceline.machine.software import git
+from paceline.machine.software import git, scrub
 from paceline.measure import loop
 
 TOLD_TO = 1e-4  # seconds: the log has a tenth of a millisecond

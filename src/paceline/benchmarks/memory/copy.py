@@ -12,10 +12,9 @@ import numpy as np
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks.memory import gpu, host
+from paceline.benchmarks.memory import host, levels
 from paceline.benchmarks.memory.host import HostMemory, Sizes
-from paceline.benchmarks.micro.metrics import BANDWIDTH, PEAK_SHARE, TIME
-from paceline.benchmarks.micro.parameters import MicroParameters, show_sizes
+from paceline.benchmarks.micro.parameters import BANDWIDTH, PEAK_SHARE, TIME, MicroParameters, show_sizes
 from paceline.benchmarks.micro.session import MicroSession, Point, headline
 from paceline.benchmarks.ranks import join
 from paceline.core.benchmark import Benchmark, Context, Progress
@@ -27,7 +26,7 @@ from paceline.core.record import Measurement, Record, Result
 from paceline.core.subject import COPY_WITHIN_DEVICE, Alias, Description, ShownCeiling, key_word
 from paceline.devices import Device, open_device
 from paceline.measure import native
-from paceline.measure.peak import Peak, peak_memory_bandwidth
+from paceline.measure.memory import Peak, peak_memory_bandwidth
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -336,9 +335,9 @@ def peak_share(
     peak: Peak | None
     if way == "d2d":
         peak, moved = peak_memory_bandwidth(device.name), 2.0 * work
-        bears, why = gpu.is_beyond_cache(device, size), "the data may stay in the GPU's cache"
+        bears, why = levels.is_beyond_cache(device, size), "the data may stay in the GPU's cache"
     else:
-        peak, moved = gpu.pcie_peak(target, ways=2 if way == "h2d and d2h" else 1), work
+        peak, moved = levels.pcie_peak(target, ways=2 if way == "h2d and d2h" else 1), work
         bears, why = peak is None or rate.value <= peak.rate, "the copies are faster than PCIe, so they go another way"
     if peak is None:
         return [], {"peak": None, "peak_source": "unknown for this device"}

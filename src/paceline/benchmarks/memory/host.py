@@ -21,7 +21,7 @@ from paceline.core.errors import OutOfMemory, Unsupported
 from paceline.core.probe import ROOT, parse_size, read_int, read_text
 from paceline.core.quantity import Size, show_size
 from paceline.core.record import Doubt
-from paceline.machine.cgroup import cpu_quota
+from paceline.machine.container import cpu_quota
 from paceline.machine.cpu import describe_cpu, describe_memory
 
 UNKNOWN_CACHE = 64 * 1024**2  # taken for the caches of a machine that does not tell them

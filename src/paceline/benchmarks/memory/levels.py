@@ -9,6 +9,28 @@ from dataclasses import dataclass
 from paceline.core.environment import Cache, Environment
 from paceline.core.record import Record
 from paceline.core.subject import MAIN_MEMORY, CeilingKind, ShownCeiling
+from paceline.devices import Device, kind_of
+from paceline.devices.datasheet import pcie_bandwidth
+from paceline.measure.memory import Peak
+
+BEYOND_CACHE = 4
+
+
+def pcie_peak(target: str, *, ways: int) -> Peak | None:
+    """The PCIe link of a GPU at its best, in so many directions; an idle link slows down, so not as it is just now."""
+    link = kind_of(target).link(target)
+    rate = pcie_bandwidth(*link) if link else None
+    if link is None or rate is None:
+        return None
+    generation, width = link
+    both = ", both directions" if ways == 2 else ""
+    return Peak(ways * rate, f"PCIe generation {generation} x{width}{both}, before packet headers, as the driver tells")
+
+
+def is_beyond_cache(device: Device, size: int) -> bool:
+    """Whether data of this size is too large for the GPU's cache to matter."""
+    return size >= BEYOND_CACHE * device.cache_size()
+
 
 # Data that fill more of a cache than this share it with too much else; less than this many times the level below
 # come partly from there.

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks.memory import gpu, host, levels
+from paceline.benchmarks.memory import host, levels
 from paceline.benchmarks.memory.host import HostMemory, Sizes
-from paceline.benchmarks.micro.metrics import BANDWIDTH, PEAK_SHARE, TIME
-from paceline.benchmarks.micro.parameters import MicroParameters, show_sizes
+from paceline.benchmarks.micro.parameters import BANDWIDTH, PEAK_SHARE, TIME, MicroParameters, show_sizes
 from paceline.benchmarks.micro.session import MicroSession, Point, headline
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
@@ -29,7 +28,7 @@ from paceline.core.record import At, Measurement, Record, Result
 from paceline.core.subject import DEVICE_MEMORY, MAIN_MEMORY, Description, ShownCeiling, Work, key_word
 from paceline.devices import Device, open_device
 from paceline.measure import native
-from paceline.measure.peak import peak_memory_bandwidth
+from paceline.measure.memory import peak_memory_bandwidth
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -389,7 +388,7 @@ def _peak_share(
     if peak is None:
         return [], {"peak": None, "peak_source": "no datasheet is known for this device"}
     facts = {"peak": peak.rate, "peak_source": peak.source}
-    if not gpu.is_beyond_cache(device, size):
+    if not levels.is_beyond_cache(device, size):
         return [], facts | {"peak_share": "left out: the arrays may stay in the GPU's cache"}
     time = headline(found[TRIAD.time.name])
     work = found[TRIAD.bandwidth.name][-1].work or 0.0

@@ -6,14 +6,13 @@ import gc
 from collections.abc import Callable
 from contextlib import nullcontext
 
-from paceline.benchmarks.model.parameters import ModelParameters
+from paceline.benchmarks.model.benchmark import ModelParameters
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import OutOfMemory
 from paceline.devices import Device
 from paceline.devices.timeline import monotonic
-from paceline.measure.exhaustion import exhausted
-from paceline.measure.host_limit import host_limit
+from paceline.measure.memory import exhausted, host_limit
 from paceline.models.base import ModelSpec
 
 LIMIT = 65_536

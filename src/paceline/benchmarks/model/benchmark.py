@@ -3,18 +3,102 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
+import numpy as np
+from pydantic import Field
+
+from paceline.benchmarks._superbench import Values
 from paceline.benchmarks.model.metrics import FLOP_RATE
-from paceline.benchmarks.model.parameters import ModelParameters
-from paceline.benchmarks.model.superbench import Action as SuperbenchAction
-from paceline.benchmarks.model.superbench import superbench_names
 from paceline.core.benchmark import Benchmark
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError
-from paceline.core.record import Record
-from paceline.core.subject import Description
+from paceline.core.parameters import MeasuringParameters, OnOff
+from paceline.core.record import Measurement, Outcome, Record
+from paceline.core.stats import PERCENTILES
+from paceline.core.subject import SUPERBENCH, Alias, Description, key_word
+from paceline.models.base import Scale
+from paceline.models.user import MODEL_NAME
+
+PrecisionName = Literal["fp32", "tf32", "fp16", "bf16", "fp8_hybrid", "fp8_e4m3"]
+
+
+Switch = Annotated[Literal["auto", "on", "off"], OnOff]
+
+
+class ModelParameters(MeasuringParameters):
+    """A model, how it is computed, and how much at once."""
+
+    model: Annotated[str, MODEL_NAME]
+    """A model of the zoo (paceline list models), generated/FAMILY:knob=value, or your own as package.module:factory"""
+    precision: PrecisionName = "fp32"
+    """fp32 (true), tf32, fp16 or bf16 (mixed), fp8_hybrid, fp8_e4m3"""
+    batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] | None = None
+    """Samples per step and rank; auto finds the largest that fits; unset takes the model's own"""
+    scale: Scale = "full"
+    """full, or tiny: the same kind of model, small enough for a slow machine"""
+    compile: Switch = "auto"
+    """Compile with torch.compile; auto does on a GPU where it can"""
+    channels_last: Switch = "auto"
+    """Memory layout of images; auto takes it for models that gain from it"""
+    autotune: Switch = "auto"
+    """Let cuDNN try its algorithms for every convolution, which can take a minute; auto does when compiling"""
+    graph: bool = False
+    """Replay each step as one CUDA graph"""
+    deterministic: bool = False
+    """Compute twice from the same seed; a difference is reported as silent corruption"""
+
+
+Action = Literal["train", "inference"]
+
+
+def superbench_names(record: Record, parameters: ModelParameters, action: Action) -> dict[str, Alias]:
+    """Its names for a model's record; a model that is not full size says so in every key."""
+    alias = Alias(
+        group=f"model-benchmarks/pytorch-{key_word(parameters.model)}",
+        prefix=f"{key_word(parameters.precision)}_{action}_",
+        note="" if parameters.scale == "full" else f"scale={key_word(parameters.scale)}",
+        is_model=True,
+        values=_figures(record, action) if record.outcome is Outcome.OK else {},
+    )
+    return {SUPERBENCH: alias}
+
+
+def _figures(record: Record, action: Action) -> Values:
+    ranks = record.case.ranks
+    times, rate = record.measurement("step_time"), record.measurement("throughput")
+    scopes = [f"rank {rank}" for rank in range(ranks)]
+    if action == "train":
+        figures = _means(times, rate, ranks)
+    elif ranks > 1 and all(record.measurement("step_time", scope) for scope in scopes):
+        figures = {}
+        for rank, scope in enumerate(scopes):
+            own = _percentiles(record.measurement("step_time", scope), record.measurement("throughput", scope), 1)
+            figures |= {f"{key}:{rank}": value for key, value in own.items()}
+    else:
+        figures = _percentiles(times, rate, ranks)
+    return figures | ({"global_throughput": rate.value} if rate and ranks > 1 else {})
+
+
+def _means(times: Measurement | None, rate: Measurement | None, ranks: int) -> Values:
+    figures: Values = {}
+    if times:
+        figures["step_time"] = times.summary.mean * 1000
+    if rate:
+        figures["throughput"] = rate.value / ranks
+    return figures
+
+
+def _percentiles(times: Measurement | None, rate: Measurement | None, ranks: int) -> Values:
+    figures = _means(times, rate, ranks)
+    if times:
+        figures |= {f"step_time_{name}": value * 1000 for name, value in times.summary.percentiles.items()}
+    if times and rate and rate.work and len(times.samples) and min(times.samples) > 0:
+        rates = rate.work / ranks / np.asarray(times.samples)
+        figures |= {f"throughput_{p:g}": float(np.percentile(rates, p)) for p in PERCENTILES}
+    return figures
+
 
 P = TypeVar("P", bound=ModelParameters)
 
@@ -22,7 +106,7 @@ P = TypeVar("P", bound=ModelParameters)
 class ModelBenchmark(Benchmark[P]):
     """A benchmark whose parameters name a model."""
 
-    action: ClassVar[SuperbenchAction]
+    action: ClassVar[Action]
     primary = "throughput"
     distributed = True
     traceable = True

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.record import Measurement
 from paceline.devices.timeline import Phases
-from paceline.measure.peak import Peak
+from paceline.measure.memory import Peak
 
 STEP_TIME = Metric(name="step_time", unit="s", better=Better.LOWER, merge=Merge.SLOWEST, description="time of one step")
 STEP_TIME_APART = STEP_TIME.model_copy(update={"merge": Merge.POOLED})

@@ -6,20 +6,81 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.benchmarks.emulated import emulated
-from paceline.benchmarks.model import precision as formats
+from paceline.benchmarks.model.benchmark import ModelParameters
 from paceline.benchmarks.model.metrics import StepWork
-from paceline.benchmarks.model.parameters import ModelParameters
-from paceline.core.errors import Unsupported
+from paceline.benchmarks.ranks import emulated
+from paceline.core.errors import MissingDependency, Unsupported
 from paceline.core.record import Doubt
 from paceline.devices import Device
-from paceline.measure.peak import Peak, measured_peak_flops, peak_flops
-from paceline.models.base import Batch, ModelSpec, Workload
-from paceline.models.building import seed_everything, set_fp32_mode
+from paceline.measure.memory import Peak, measured_peak_flops, peak_flops
+from paceline.models.base import Batch, ModelSpec, Workload, low_dtype, seed_everything, set_fp32_mode
 from paceline.models.flops import TRAINING_FACTOR, forward_flops, training_flops
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from paceline.devices import Device
+
+
+Fp8Recipe = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"]
+
+
+def check(precision: str, device: Device, *, fp8_model: bool, model: str) -> None:
+    """Raise Unsupported, with the reason, for what this device or model cannot do; `fp8` is emulated on a host."""
+    if precision.startswith("fp8") and not fp8_model:
+        raise Unsupported(f"{precision} is for models made of linear layers (BERT, GPT-2); {model} is not: use bf16")
+    support = device.format(precision)
+    if support.how == "none" and (device.kind.is_accelerator or precision != "fp8"):
+        raise Unsupported(support.reason)
+
+
+def autocast(precision: str, device: Device) -> AbstractContextManager[object]:
+    """The context in which a training step computes its forward."""
+    import torch
+
+    dtype = low_dtype(precision)
+    return nullcontext() if dtype is None else torch.autocast(device.torch().type, dtype=dtype)
+
+
+def convert_to_fp8(
+    module: nn.Module, precision: str, *, recipe: Fp8Recipe = "tensorwise", least_size: int = 16, emulate: bool = False
+) -> int:
+    """Swap every linear layer whose sizes fit for an fp8 one; returns how many were swapped.
+
+    `recipe` says how values are scaled into 8 bits, `least_size` which layers are too small to gain. `emulate` computes
+    the products in fp32 with values rounded to 8 bits, for devices without them.
+    """
+    from torch import nn
+
+    try:
+        from torchao.float8 import CastConfig, Float8LinearConfig, convert_to_float8_training
+        from torchao.float8.config import e4m3_dtype
+    except ImportError as error:
+        raise MissingDependency("torchao (for fp8)", f"pip install 'paceline[fp8]' ({error})") from None
+
+    config = Float8LinearConfig.from_recipe_name(recipe)  # tensorwise is hybrid: e4m3 forward, e5m2 gradients
+    if precision == "fp8_e4m3" and recipe == "tensorwise":
+        config = Float8LinearConfig(cast_config_grad_output=CastConfig(target_dtype=e4m3_dtype))
+    config = replace(config, emulate=emulate)
+    swapped = 0
+
+    def fits(layer: nn.Module, name: str) -> bool:
+        nonlocal swapped
+        # The tensor cores' 8-bit product wants multiples of 16; the head over the vocabulary has none.
+        if not isinstance(layer, nn.Linear):
+            return False
+        sizes = (layer.in_features, layer.out_features)
+        ok = all(size % 16 == 0 for size in sizes) and max(sizes) >= least_size
+        swapped += ok
+        return ok
+
+    convert_to_float8_training(module, config=config, module_filter_fn=fits)
+    return swapped
+
 
 # More rows than this repeat: drawing tens of thousands of images on the CPU would take longer than the benchmark.
 DISTINCT_ROWS = 256
@@ -100,7 +161,7 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: Device, m
     """Build the model with the seed's weights on the device; `mode` is train or inference."""
     import torch
 
-    formats.check(parameters.precision, device, fp8_model=spec.fp8, model=spec.name)
+    check(parameters.precision, device, fp8_model=spec.fp8, model=spec.name)
     if parameters.graph and not device.kind.supports_graphs:
         raise Unsupported(f"graph = true replays CUDA graphs, which a {device.kind.noun} has not; leave it out")
     set_fp32_mode(parameters.precision)
@@ -132,7 +193,7 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: Device, m
     }
     if parameters.precision.startswith("fp8"):
         module = module.to(torch.bfloat16) if mode == "inference" else module
-        facts["fp8_layers"] = formats.convert_to_fp8(module, parameters.precision)
+        facts["fp8_layers"] = convert_to_fp8(module, parameters.precision)
     if not_compiled_because:
         facts["not_compiled_because"] = not_compiled_because
     return Session(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from paceline.core.record import Doubt
-from paceline.measure.exhaustion import exhausted
+from paceline.measure.memory import exhausted
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -9,16 +9,16 @@ from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from paceline.benchmarks.emulated import emulated
-from paceline.benchmarks.model import precision as formats
+from paceline.benchmarks.model import session as formats
 from paceline.benchmarks.model.session import whether_to_compile
 from paceline.benchmarks.parallel._parameters import ParallelParameters
 from paceline.benchmarks.parallel.parallel import Parallel, Trainer, Training
+from paceline.benchmarks.ranks import emulated
 from paceline.core.benchmark import Context
 from paceline.core.errors import MissingDependency, Unsupported
 from paceline.core.record import Result
 from paceline.devices import Device, open_device
-from paceline.models.building import set_fp32_mode
+from paceline.models.base import set_fp32_mode
 
 if TYPE_CHECKING:
     from paceline.benchmarks.parallel._mesh import Mesh
@@ -90,7 +90,7 @@ class MegatronCore(Parallel):
         if layout.model == "bert":
             facts["architecture"] = BERT
         if not trainer.device.kind.is_accelerator:
-            from paceline.benchmarks.parallel._megatron_cpu import ABOUT
+            from paceline.benchmarks.parallel._megatron_trainer import ABOUT
 
             facts["on_cpu"] = ABOUT
         return facts

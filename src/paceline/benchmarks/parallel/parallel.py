@@ -2,50 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from paceline.benchmarks.emulated import emulated
-from paceline.benchmarks.model import precision as formats
-from paceline.benchmarks.model.losses import loss_doubts, scale_doubts
-from paceline.benchmarks.model.measuring import measure_steps, time_once
-from paceline.benchmarks.model.metrics import DEVICE_MEMORY, FLOP_RATE, STEP_TIME, StepWork
-from paceline.benchmarks.model.session import peak_of, whether_to_compile
-from paceline.benchmarks.model.tracing import add_trace
-from paceline.benchmarks.model.traffic import counted, mesh_work
-from paceline.benchmarks.parallel import _exposed
-from paceline.benchmarks.parallel._metrics import (
-    ACTIVATION_MEMORY,
-    BUBBLE,
-    COMMUNICATION,
-    EXPOSED,
-    GRADIENT_NORM,
-    LOSS_OF_ALL,
-    MEMORY_PARTS,
-    METRICS,
-    THROUGHPUT_PER_RANK,
+from paceline.benchmarks.model import session as formats
+from paceline.benchmarks.model.determinism import loss_doubts, scale_doubts
+from paceline.benchmarks.model.measuring import add_trace, measure_steps, time_once
+from paceline.benchmarks.model.metrics import (
+    AUDIO_THROUGHPUT,
+    COMMON,
+    DEVICE_MEMORY,
+    FLOP_RATE,
+    LOSS,
+    STEP_TIME,
+    StepWork,
 )
-from paceline.benchmarks.parallel._parameters import IN_THE_WORD, LEARNING_RATE, ParallelParameters
-from paceline.benchmarks.parallel._shape import step_flops
-from paceline.benchmarks.ranks import Ranks, join
+from paceline.benchmarks.model.session import peak_of, whether_to_compile
+from paceline.benchmarks.model.traffic import counted, mesh_work
+from paceline.benchmarks.parallel._parameters import IN_THE_WORD, LEARNING_RATE, ParallelParameters, step_flops
+from paceline.benchmarks.ranks import Ranks, emulated, join
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import Unsupported
+from paceline.core.metric import Better, Merge, Metric
 from paceline.core.parameters import MeasuringParameters
 from paceline.core.record import Doubt, Measurement, Record, Result
 from paceline.core.subject import Description
-from paceline.core.trace_events import read_events
+from paceline.core.trace_events import Event, innermost, length, overlap, read_events, union
 from paceline.devices import Device, open_device
 from paceline.measure import trace
-from paceline.models.building import set_fp32_mode
+from paceline.models.base import set_fp32_mode
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from paceline.benchmarks.parallel._mesh import Mesh
     from paceline.benchmarks.parallel._pipeline import Pipeline
+
+
+LOSS_OF_ALL = LOSS.model_copy(update={"merge": Merge.FIRST})  # of the whole batch: every rank knows it
+GRADIENT_NORM = Metric(
+    name="gradient_norm",
+    unit="",
+    description="norm of the whole gradient in the first steps from the seed, before clipping; shows a wrong scale of "
+    "gradients, which the loss hardly does under AdamW",
+)
+THROUGHPUT_PER_RANK = Metric(
+    name="throughput_per_gpu",
+    unit="sequences/s",
+    better=Better.HIGHER,
+    merge=Merge.MEAN,
+    description="throughput divided by the number of ranks",
+)
+MEMORY_PARTS = {
+    name: Metric(name=name, unit="B", better=Better.LOWER, merge=Merge.MAXIMUM, description=description)
+    for name, description in {
+        "parameter_memory": "weights that a rank holds",
+        "gradient_memory": "gradients that a rank holds at the end of a step",
+        "optimizer_memory": "the optimizer's state on a rank",
+    }.items()
+}
+ACTIVATION_MEMORY = Metric(
+    name="activation_memory",
+    unit="B",
+    better=Better.LOWER,
+    merge=Merge.MAXIMUM,
+    description="the device's peak less weights, gradients and optimizer: activations and the buffers of the mesh",
+)
+BUBBLE = Metric(
+    name="pipeline_bubble",
+    unit="%",
+    better=Better.LOWER,
+    merge=Merge.MEAN,
+    description="share of the schedule's time in which a rank computes neither forward nor backward: it waits for its "
+    "neighbours, or for gradients to be reduced",
+)
+EXPOSED = Metric(
+    name="exposed_communication",
+    unit="s",
+    better=Better.LOWER,
+    merge=Merge.MAXIMUM,
+    description="time of a step in which a rank's data travels while it computes nothing, from a trace of a few steps; "
+    "waiting for a slower rank counts, as the travelling then takes longer",
+)
+COMMUNICATION = Metric(
+    name="communication",
+    unit="s",
+    better=Better.LOWER,
+    merge=Merge.MAXIMUM,
+    description="time of a step in which a rank's data travels, hidden behind computation or not",
+)
+METRICS = (
+    *(metric for metric in COMMON if metric is not AUDIO_THROUGHPUT),
+    THROUGHPUT_PER_RANK,
+    *MEMORY_PARTS.values(),
+    ACTIVATION_MEMORY,
+    BUBBLE,
+    COMMUNICATION,
+    EXPOSED,
+    LOSS_OF_ALL,
+    GRADIENT_NORM,
+)
+
+
+STEPS = 2
+_WAITING = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "record_param_comms", "##")
+
+
+def exposed(events: Sequence[Event], *, on_device: bool) -> tuple[int, int]:
+    """Nanoseconds of communication, and of those that no computation hides."""
+    working = [event for event in events if (event.on_device if on_device else event.is_operator)]
+    mine = [event for event in working if event.end > event.start]
+    talking = union((event.start, event.end) for event in mine if event.is_talking)
+    others = [event for event in mine if not event.is_talking and not event.name.startswith(_WAITING)]
+    computing = union((event.start, event.end) for event in (others if on_device else innermost(others)))
+    total = length(talking)
+    return total, total - length(overlap(talking, computing))
+
 
 IN_FLIGHT = 2
 TRACED_STEPS = 5  # whose losses are kept: enough to compare two layouts
@@ -292,8 +367,7 @@ def _whether_to_capture(parameters: ParallelParameters, device: Device, *, compi
 def _facts(trainer: Trainer) -> dict[str, Any]:
     import torch
 
-    from paceline.benchmarks.parallel._adamw import BETAS, EPSILON, WEIGHT_DECAY
-    from paceline.benchmarks.parallel._optimizer import CLIP
+    from paceline.benchmarks.parallel._optimizer import BETAS, CLIP, EPSILON, WEIGHT_DECAY
     from paceline.benchmarks.parallel._pipeline import ideal_bubble
     from paceline.benchmarks.parallel._trainer import ParallelTrainer
 
@@ -380,7 +454,7 @@ def _communication(trainer: Trainer, ranks: Ranks) -> list[Measurement]:
         return []
     ranks.meet()
     has_gpu = trainer.device.kind.is_accelerator
-    steps = _exposed.STEPS - 1  # and one before them
+    steps = STEPS - 1  # and one before them
     try:
         taken = trace.take(trainer.step, trainer.device, steps=steps, in_flight=IN_FLIGHT, all_ready=ranks.all_agree)
     except trace.TraceFailed:
@@ -388,5 +462,5 @@ def _communication(trainer: Trainer, ranks: Ranks) -> list[Measurement]:
     events = read_events(taken)
     if not any(event.is_talking and event.on_device == has_gpu for event in events):
         return []  # a build whose profiler does not tell
-    total, bare = (part / _exposed.STEPS / 1e9 for part in _exposed.exposed(events, on_device=has_gpu))
+    total, bare = (part / STEPS / 1e9 for part in exposed(events, on_device=has_gpu))
     return [Measurement.of_value(COMMUNICATION, total), Measurement.of_value(EXPOSED, bare)]

@@ -13,7 +13,7 @@ from paceline.load import kserve, kserve_grpc
 from paceline.load.request import Wire
 from paceline.load.tensors import Array, Tensors
 from paceline.models.base import Scale
-from paceline.servers.artifact import Artifact
+from paceline.servers.base import Artifact
 from paceline.servers.processing import INDICES, VALUES, Processing, likeliest
 
 CHECKED = 4  # of the different requests: the first that are answered

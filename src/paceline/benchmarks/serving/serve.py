@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from paceline.benchmarks.serving import metrics, trace_metrics
-from paceline.benchmarks.serving.parameters import ClientParameters, ServeParameters
-from paceline.benchmarks.serving.resource_use import Use, watched
+from paceline.benchmarks.serving import trace_metrics
+from paceline.benchmarks.serving.parameters import ClientParameters, ServeParameters, Slo
 from paceline.benchmarks.serving.search import Found, Trial, find_capacity, requests_for
-from paceline.benchmarks.serving.session import Session, describe_status, opened
-from paceline.benchmarks.serving.slo import Slo
+from paceline.benchmarks.serving.session import Session, Use, describe_status, opened, watched
 from paceline.core.benchmark import Benchmark, Context
 from paceline.core.case import Case
 from paceline.core.environment import Environment
@@ -28,7 +26,7 @@ from paceline.load.clients import is_for_others, is_of_this_machine_alone
 from paceline.load.generator import require_known
 from paceline.load.parameters import LoadParameters
 from paceline.load.trace import Trace
-from paceline.machine.prices import price_of
+from paceline.machine.profile import price_of
 from paceline.models.user import find_model, is_reference
 from paceline.remote.hosts import LOCAL
 from paceline.servers import registry
@@ -58,7 +56,7 @@ class Serve(Benchmark[ServeParameters]):
     summary = "a model behind a server under load: latency percentiles, goodput under an slo, stages, batches, cost"
     category = "serving"
     Parameters = ServeParameters
-    metrics = metrics.METRICS
+    trace_metrics = trace_metrics.METRICS
     primary = "capacity"
 
     @classmethod
@@ -357,7 +355,7 @@ def _search(session: Session, slo: Slo, points: dict[float, list[Measurement]]) 
 def _capacity(found: Found) -> Measurement:
     assert found.rate is not None
     summary = summarize([found.rate]).model_copy(update={"mean_interval": found.interval, "count": len(found.trials)})
-    return Measurement(metric=metrics.CAPACITY, statistic="mean" if found.interval else "single", summary=summary)
+    return Measurement(metric=trace_metrics.CAPACITY, statistic="mean" if found.interval else "single", summary=summary)
 
 
 def _search_doubts(found: Found) -> list[Doubt]:
@@ -410,16 +408,16 @@ def _add_use(result: Result, parameters: ServeParameters, use: Use, trace: Trace
     found = use.measurements(seconds)
     if use.joules is not None and seconds >= ENERGY_SECONDS:
         joules = use.joules / answered
-        found.append(Measurement.of_value(metrics.ENERGY, joules))
+        found.append(Measurement.of_value(trace_metrics.ENERGY, joules))
         result.facts["energy_source"] = f"{use.source}, over {use.seconds:.1f} s for a load of {seconds:.1f} s"
         if parameters.carbon is not None:
-            found.append(Measurement.of_value(metrics.CARBON, joules / 3.6e6 * parameters.carbon))
+            found.append(Measurement.of_value(trace_metrics.CARBON, joules / 3.6e6 * parameters.carbon))
     price, basis = parameters.price, "the user's own price"
     if parameters.instance is not None:
         known = price_of(parameters.instance)
         price, basis = known.per_device, f"{known.instance}: {known.basis}"
     if price is not None:
-        found.append(Measurement.of_value(metrics.COST, price / 3600.0 * seconds / answered * 1000.0))
+        found.append(Measurement.of_value(trace_metrics.COST, price / 3600.0 * seconds / answered * 1000.0))
         result.facts |= {"price": f"{price:g} USD per hour ({basis})", "price_basis": basis}
     result.measurements += found
     result.doubts += use.doubts()

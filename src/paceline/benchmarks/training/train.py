@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.benchmarks.model import precision as formats
-from paceline.benchmarks.model.activations import count_kept
+from paceline.benchmarks.model import session as formats
 from paceline.benchmarks.model.batch_size import choose_batch_size
-from paceline.benchmarks.model.benchmark import ModelBenchmark
-from paceline.benchmarks.model.determinism import Determinism
-from paceline.benchmarks.model.losses import loss_doubts, scale_doubts
-from paceline.benchmarks.model.measuring import measure_steps, time_once
+from paceline.benchmarks.model.benchmark import ModelBenchmark, ModelParameters
+from paceline.benchmarks.model.determinism import Determinism, loss_doubts, scale_doubts
+from paceline.benchmarks.model.measuring import add_trace, measure_steps, time_once
 from paceline.benchmarks.model.metrics import COMMON, LOSS, PHASES, StepWork
-from paceline.benchmarks.model.parameters import ModelParameters
 from paceline.benchmarks.model.session import Session, compile_step, open_session
-from paceline.benchmarks.model.tracing import add_trace
-from paceline.benchmarks.model.traffic import counted, training_work
+from paceline.benchmarks.model.traffic import count_kept, counted, training_work
 from paceline.benchmarks.model.uncompiled import Gradients, compare_gradients
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress

@@ -8,6 +8,19 @@ from torch import Tensor, nn
 from paceline.models._modules.transformer import Attention, FeedForward, initialise
 
 
+class LstmClassifier(nn.Module):
+    """Features [batch, length, inputs] to logits [batch, classes]."""
+
+    def __init__(self, *, layers: int, inputs: int, hidden: int, classes: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(inputs, hidden, layers, batch_first=True)
+        self.classifier = nn.Linear(hidden, classes)
+
+    def forward(self, features: Tensor) -> Tensor:
+        outputs, _ = self.lstm(features)
+        return self.classifier(outputs[:, -1])  # type: ignore[no-any-return]
+
+
 class FcClassifier(nn.Module):
     """Vectors [batch, width] to logits [batch, classes]."""
 

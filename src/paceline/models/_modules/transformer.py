@@ -129,3 +129,191 @@ def initialise(module: nn.Module, deviation: float = 0.02) -> None:
             nn.init.zeros_(module.bias)
     elif isinstance(module, nn.Embedding):
         nn.init.normal_(module.weight, std=deviation)
+
+
+EPSILON = 1e-12
+
+
+class BertBlock(nn.Module):
+    """Attention, then the feed-forward layer, each added to its input and normalised after."""
+
+    last_norm = "feed_forward_norm"  # what this layer ends with
+
+    def __init__(self, hidden: int, heads: int) -> None:
+        super().__init__()
+        self.attention = Attention(hidden, heads, causal=False)
+        self.attention_norm = nn.LayerNorm(hidden, eps=EPSILON)
+        self.feed_forward = FeedForward(hidden, gelu="none")
+        self.feed_forward_norm = nn.LayerNorm(hidden, eps=EPSILON)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Autocast makes norms yield fp32: what goes on to the next layer stays in the format that it came in.
+        given = x.dtype
+        x = self.attention_norm(x + self.attention(x)).to(given)
+        return self.feed_forward_norm(x + self.feed_forward(x)).to(given)  # type: ignore[no-any-return]
+
+
+class Bert(nn.Module):
+    """Token numbers and token types [batch, length], masked positions [batch, masked] to logits there.
+
+    Only the masked positions enter the loss, so only they pass the head: [batch, masked, vocabulary]. The loss is that
+    of a head over all positions with the others ignored, for a seventh of the head's work.
+    """
+
+    def __init__(self, *, layers: int, hidden: int, heads: int, vocabulary: int, context: int) -> None:
+        super().__init__()
+        self.token_embedding = nn.Embedding(vocabulary, hidden)
+        self.position_embedding = nn.Embedding(context, hidden)
+        self.type_embedding = nn.Embedding(2, hidden)
+        self.embedding_norm = nn.LayerNorm(hidden, eps=EPSILON)
+        self.blocks = nn.ModuleList(BertBlock(hidden, heads) for _ in range(layers))
+        self.head_transform = nn.Linear(hidden, hidden)
+        self.head_norm = nn.LayerNorm(hidden, eps=EPSILON)
+        self.head_bias = nn.Parameter(torch.zeros(vocabulary))
+        self.apply(initialise)
+
+    def embed(self, tokens: Tensor, types: Tensor) -> Tensor:
+        """What enters the first block."""
+        positions = self.position_embedding.weight[: tokens.shape[1]]
+        return self.embedding_norm(self.token_embedding(tokens) + self.type_embedding(types) + positions)  # type: ignore[no-any-return]
+
+    def head(self, x: Tensor, masked: Tensor) -> Tensor:
+        """The logits at the masked positions from what leaves the last block."""
+        x = x.gather(1, masked.unsqueeze(2).expand(-1, -1, x.shape[2]))
+        x = self.head_norm(F.gelu(self.head_transform(x)))
+        return vocabulary_logits(x, self.token_embedding.weight, self.head_bias, training=self.training)
+
+    def forward(self, tokens: Tensor, types: Tensor, masked: Tensor) -> Tensor:
+        x = self.embed(tokens, types)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x, masked)
+
+
+class Gpt2Block(nn.Module):
+    """Attention, then the feed-forward layer, each on a normalised input and added to the residual stream."""
+
+    def __init__(self, hidden: int, heads: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(hidden)
+        self.attention = Attention(hidden, heads, causal=True)
+        self.feed_forward_norm = nn.LayerNorm(hidden)
+        self.feed_forward = FeedForward(hidden, gelu="tanh")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, last = self.without_last_sum(x)
+        return x + last
+
+    def without_last_sum(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The residual stream, and what is still to be added to it."""
+        x = x + self.attention(self.attention_norm(x))
+        return x, self.feed_forward(self.feed_forward_norm(x))
+
+
+class Gpt2(nn.Module):
+    """Token numbers [batch, length] to logits [batch, length, vocabulary]."""
+
+    def __init__(self, *, layers: int, hidden: int, heads: int, vocabulary: int, context: int) -> None:
+        super().__init__()
+        self.token_embedding = nn.Embedding(vocabulary, hidden)
+        self.position_embedding = nn.Embedding(context, hidden)
+        self.blocks = nn.ModuleList(Gpt2Block(hidden, heads) for _ in range(layers))
+        self.final_norm = nn.LayerNorm(hidden)
+        self.apply(initialise)
+        for block in self.blocks:
+            assert isinstance(block, Gpt2Block)
+            # every block adds to the residual stream twice: keep its variance independent of the depth
+            for last in (block.attention.output, block.feed_forward.contract):
+                nn.init.normal_(last.weight, std=0.02 / math.sqrt(2 * layers))
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """The residual stream that enters the first block."""
+        return self.token_embedding(tokens) + self.position_embedding.weight[: tokens.shape[1]]  # type: ignore[no-any-return]
+
+    def head(self, x: Tensor) -> Tensor:
+        """The logits from what leaves the last block."""
+        return vocabulary_logits(self.final_norm(x), self.token_embedding.weight, training=self.training)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+VIT_EPSILON = 1e-6
+CHANNELS = 3
+
+
+class DropPath(nn.Module):
+    """Skips a residual branch for a random part of the samples while training, and scales up what it keeps.
+
+    The mask is drawn on the device, one number a sample, so that nothing waits for the host.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, branch: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return branch
+        drawn = torch.rand(branch.shape[0], 1, 1, device=branch.device)
+        return branch * ((drawn >= self.rate).to(branch.dtype) / (1 - self.rate))
+
+
+class VitBlock(nn.Module):
+    """Attention, then the feed-forward layer, each on a normalised input and added to the residual stream."""
+
+    def __init__(self, hidden: int, heads: int, drop_path: float) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(hidden, eps=VIT_EPSILON)
+        self.attention = Attention(hidden, heads, causal=False)
+        self.feed_forward_norm = nn.LayerNorm(hidden, eps=VIT_EPSILON)
+        self.feed_forward = FeedForward(hidden, gelu="none")
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.drop_path(self.attention(self.attention_norm(x)))
+        return x + self.drop_path(self.feed_forward(self.feed_forward_norm(x)))  # type: ignore[no-any-return]
+
+
+class Vit(nn.Module):
+    """Images [batch, 3, image, image] to logits [batch, classes].
+
+    Blocks skip their branches with a probability that grows linearly from 0 in the first to `drop_path` in the last.
+    """
+
+    def __init__(
+        self, *, layers: int, hidden: int, heads: int, image: int, patch: int, classes: int, drop_path: float
+    ) -> None:
+        super().__init__()
+        if image % patch:
+            raise ValueError(f"an image of {image} pixels does not divide into patches of {patch}")
+        self.patch = patch
+        # A convolution whose stride is its kernel is a product of the patches, and as such it is faster.
+        self.patch_embedding = nn.Linear(CHANNELS * patch**2, hidden)
+        self.class_token = nn.Parameter(torch.empty(1, 1, hidden))
+        self.positions = nn.Parameter(torch.empty(1, (image // patch) ** 2 + 1, hidden))
+        self.blocks = nn.ModuleList(
+            VitBlock(hidden, heads, drop_path * layer / max(1, layers - 1)) for layer in range(layers)
+        )
+        self.final_norm = nn.LayerNorm(hidden, eps=VIT_EPSILON)
+        self.classifier = nn.Linear(hidden, classes)
+        self.apply(initialise)
+        nn.init.normal_(self.class_token, std=0.02)
+        nn.init.normal_(self.positions, std=0.02)
+
+    def patches(self, images: Tensor) -> Tensor:
+        """The pixels of every patch in one row: [batch, patches, 3 * patch * patch]."""
+        batch, _, height, width = images.shape
+        rows, columns = height // self.patch, width // self.patch
+        split = images.reshape(batch, CHANNELS, rows, self.patch, columns, self.patch)
+        return split.permute(0, 2, 4, 1, 3, 5).reshape(batch, rows * columns, -1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.patch_embedding(self.patches(images))
+        x = torch.cat((self.class_token.to(x.dtype).expand(x.shape[0], -1, -1), x), dim=1) + self.positions
+        for block in self.blocks:
+            x = block(x)
+        return self.classifier(self.final_norm(x[:, 0]))  # type: ignore[no-any-return]

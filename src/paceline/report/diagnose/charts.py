@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.analysis.diagnose.caveats import Judged
-from paceline.analysis.diagnose.judge import Diagnosis
+from paceline.analysis.diagnose.judge import Diagnosis, Judged
 from paceline.core.metric import Better
 from paceline.report.charts import ACCENT, CONFIG, GRID, INK, MUTED, Chart, Spec
 from paceline.report.numbers import change, show_value

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from paceline.analysis.diagnose.caveats import Judged
-from paceline.analysis.diagnose.judge import Diagnosis, State
+from paceline.analysis.diagnose.judge import Diagnosis, Judged, State
 from paceline.report import charts
 from paceline.report.diagnose.charts import strips
 from paceline.report.diagnose.document import Line, answer, compared_with, line_of

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from paceline.analysis.labels import unique_labels
-from paceline.analysis.trend.environment import machine
-from paceline.core.category import Category
+from paceline.analysis.figures import unique_labels
+from paceline.analysis.trend.steps import machine
+from paceline.core.case import Category
 from paceline.core.errors import InputError
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from paceline.analysis.labels import unique_labels
+from paceline.analysis.figures import unique_labels
 from paceline.analysis.summary import headline_of
-from paceline.analysis.trend.environment import commit
+from paceline.analysis.trend.steps import commit
 from paceline.core.errors import InputError
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords

@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.analysis.configuration import MACHINE
 from paceline.analysis.cost import co2_of
-from paceline.analysis.reading import Reading
+from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.answer import Recommendation
 from paceline.analysis.recommend.changes import Flip
 from paceline.analysis.recommend.choose import Miss, Option, grouped, name_configurations, option_of

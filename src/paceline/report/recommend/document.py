@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.analysis.reading import Reading
+from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.answer import Recommendation
 from paceline.analysis.recommend.choose import Option, Standing
 from paceline.analysis.recommend.question import ERRORS, USUAL_ERRORS

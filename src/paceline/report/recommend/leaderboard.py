@@ -8,15 +8,15 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from paceline.analysis.figures import Reading
 from paceline.analysis.leaderboard import Board, Entry
-from paceline.analysis.reading import Reading
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count
 from paceline.report.charts import Chart
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
 from paceline.report.export.csv import harmless
 from paceline.report.numbers import SI_UNITS, percent, show_usd, show_value
-from paceline.report.recommend.bars import Bar, bars
+from paceline.report.recommend.charts import Bar, bars
 from paceline.report.recommend.words import listed, with_doubt
 from paceline.report.text import heading, humanize, one_line
 

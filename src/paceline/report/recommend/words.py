@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from paceline.analysis.reading import Reading
+from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.answer import Recommendation
 from paceline.analysis.recommend.changes import Flip, Rival
 from paceline.analysis.recommend.choose import COST_HOUR, COST_THOUSAND, Miss, Option, Standing

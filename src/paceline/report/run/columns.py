@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from paceline.analysis import serving
 from paceline.analysis.figures import Figure
 from paceline.analysis.summary import Row, RunSummary
-from paceline.core.category import Category, is_micro
+from paceline.core.case import Category, is_micro
 from paceline.core.quantity import show_count
 from paceline.report.numbers import half_width, percent, show_at, show_value
 from paceline.report.run.words import short_labels

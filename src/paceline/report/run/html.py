@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from paceline.analysis.figures import Figure
 from paceline.analysis.roofline import KnownCeilings
@@ -19,19 +20,18 @@ from paceline.analysis.summary import (
     sampled,
     summarize_run,
 )
-from paceline.core.category import Category
+from paceline.core.case import Category
 from paceline.core.files import write_atomic
-from paceline.core.garbage import no_garbage
+from paceline.core.gc_pause import no_garbage
 from paceline.core.record import Doubt, Measurement
 from paceline.core.run import RunRecords
 from paceline.core.stats import Interval
 from paceline.report import charts
 from paceline.report.document import Card
 from paceline.report.numbers import half_width, show_value
-from paceline.report.render.html import Drawing, bare, draw, page_templates, render_page, showing
+from paceline.report.render.html import Drawing, bare, draw, is_table, page_templates, render_page, showing
 from paceline.report.run import serving_charts
 from paceline.report.run.columns import Section, sections
-from paceline.report.run.conditions import changes
 from paceline.report.run.overview import overview
 from paceline.report.run.samples_chart import distribution
 from paceline.report.run.section import report_sections
@@ -39,6 +39,39 @@ from paceline.report.run.sweep_charts import sweep_charts
 from paceline.report.run.sweeps import SweepTable, all_tables, cold_start_table, stage_table
 from paceline.report.run.words import answer, short_labels, superlative
 from paceline.report.text import humanize, one_line
+
+
+@dataclass(frozen=True)
+class Change:
+    """One condition, before and after the measurement."""
+
+    name: str
+    key: str  # the last part of the name, which tells the unit
+    before: Any
+    after: Any
+
+
+def changes(conditions: Mapping[str, Any]) -> list[Change]:
+    """Every condition on a line of its own; what is known neither before nor after is left out."""
+    before, after = dict(_flat(conditions.get("before"))), dict(_flat(conditions.get("after")))
+    names = [name for name in dict.fromkeys([*before, *after]) if (before.get(name), after.get(name)) != (None, None)]
+    return [Change(name, name.rpartition(", ")[2], before.get(name), after.get(name)) for name in names]
+
+
+def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """What nested mappings and lists of them hold, with joined names."""
+    items: Iterable[tuple[Any, Any]]
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif is_table(value):
+        items = enumerate(value)
+    else:
+        if prefix and value not in ([], {}):
+            yield prefix, value
+        return
+    for key, inner in items:
+        yield from _flat(inner, f"{prefix}, {key}" if prefix else str(key))
+
 
 PERCENTILES = ("50", "90", "95", "99", "99.9")
 _CARDS = 4

@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.analysis.figures import Sweep
 from paceline.analysis.summary import Row
-from paceline.core.category import Category
+from paceline.core.case import Category
 from paceline.core.metric import Better, Metric
 from paceline.core.quantity import show_count
 from paceline.report.charts import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from paceline.analysis import serving
 from paceline.analysis.figures import Figure, Point, Sweep
 from paceline.analysis.summary import Row
-from paceline.core.category import Category
+from paceline.core.case import Category
 from paceline.core.metric import Better, Metric
 from paceline.report.document import Medium, Table
 from paceline.report.numbers import half_width, show_coordinate, show_value

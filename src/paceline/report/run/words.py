@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from paceline.analysis import serving
 from paceline.analysis.summary import Group, Row, RunSummary
-from paceline.core.category import Category
+from paceline.core.case import Category
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count
 from paceline.report.numbers import SI_UNITS, half_width, share, show_figure, show_value

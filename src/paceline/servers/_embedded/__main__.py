@@ -16,9 +16,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.servers._embedded.app import App, Regions
+from paceline.servers._embedded.app import App, Configuration, Regions, available_cpus, shares, threads_for
 from paceline.servers._embedded.batcher import Policy
-from paceline.servers._embedded.configuration import Configuration, available_cpus, shares, threads_for
 from paceline.servers._embedded.engines import Engine, open_engine
 from paceline.servers._embedded.grpc_server import GrpcServer
 from paceline.servers._embedded.http import Connection, listen

@@ -7,13 +7,16 @@ import mmap
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from paceline.load import shared_memory
+from pydantic import BaseModel, ConfigDict
+
+from paceline.core.parameters import OnOff
+from paceline.load import tensors
 from paceline.load.kserve import (
     BINARY_TYPE,
     JSON_LENGTH,
@@ -26,11 +29,70 @@ from paceline.load.kserve import (
     encode_response,
 )
 from paceline.load.server_timing import HEADER, Stages
-from paceline.load.shared_memory import FOLDER, PREFIX
+from paceline.load.tensors import FOLDER, PREFIX
 from paceline.servers._embedded.batcher import Waiting
 from paceline.servers._embedded.http import Connection, Head
 from paceline.servers._embedded.service import Overloaded, Service, now
+from paceline.servers.base import Artifact
+from paceline.servers.processing import Processing
 from paceline.version import VERSION
+
+EngineName = Literal["null", "torch", "torch-compile", "torchscript", "torch-export", "onnxruntime", "openvino"]
+
+GraphChoice = Annotated[Literal["auto", "off"], OnOff]
+
+
+class Configuration(BaseModel):
+    """Everything is decided; nothing here has a default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str  # of the model, as clients say it
+    artifact: Artifact
+    engine: EngineName
+    graph: GraphChoice
+    device: str
+    allow_import: bool
+    host: str
+    port: int  # 0 for a free one
+    grpc_port: int | None  # None for no gRPC
+    shared_memory: bool  # whether tensors may lie in memory of other processes of this machine
+    processing: Processing | None  # of images or texts; None takes tensors
+    max_batch: int
+    max_delay: float  # seconds
+    preferred: tuple[int, ...]
+    max_queue: int
+    instances: int
+    threads: int | None
+    cpus: tuple[int, ...] | None
+    grace: float  # seconds to answer what is in work when asked to end
+
+
+def shares(instances: int, cpus: Sequence[int] | None, available: Sequence[int]) -> list[tuple[int, ...] | None]:
+    """CPUs for each instance: disjoint where they suffice, else all for each; None leaves it to the system."""
+    if cpus is None and (instances == 1 or len(available) < instances):
+        return [None] * instances
+    chosen = list(available if cpus is None else cpus)
+    if len(chosen) < instances:
+        return [tuple(chosen)] * instances
+    each, more = divmod(len(chosen), instances)
+    parts: list[tuple[int, ...] | None] = []
+    for index in range(instances):
+        count = each + (index < more)
+        parts.append(tuple(chosen[:count]))
+        chosen = chosen[count:]
+    return parts
+
+
+def threads_for(share: Sequence[int] | None, threads: int | None, available: Sequence[int]) -> int:
+    """As many threads as CPUs, unless the user says otherwise."""
+    return threads or len(share or available)
+
+
+def available_cpus() -> list[int]:
+    """The CPUs that this process may use."""
+    return sorted(os.sched_getaffinity(0))
+
 
 _KEY = re.compile(rf"/?({PREFIX}[A-Za-z0-9._-]{{1,200}})")
 _MOST = 64  # regions; each takes a descriptor
@@ -158,7 +220,7 @@ class App:
         received = now()
         if head.path == self._infer and head.method == "POST":
             self._answer_inference(connection, head, body, received)
-        elif self.regions is not None and head.path.startswith(shared_memory.PATH):
+        elif self.regions is not None and head.path.startswith(tensors.PATH):
             self._answer_about_memory(connection, head, body, self.regions)
         elif head.method == "GET":
             self._answer_question(connection, head.path)
@@ -205,7 +267,7 @@ class App:
 
     def _answer_about_memory(self, connection: Connection, head: Head, body: Buffer, regions: Regions) -> None:
         """Register a region, forget one or all, or tell of them."""
-        words = head.path.removeprefix(shared_memory.PATH).split("/")
+        words = head.path.removeprefix(tensors.PATH).split("/")
         match head.method, *words:
             case "GET", "status":
                 found = regions.describe()

@@ -18,7 +18,7 @@ from paceline.devices import open_device
 from paceline.load.tensors import TensorSpec
 from paceline.servers._embedded.engines import Arrays, Buffered, Session, named
 from paceline.servers._exported_module import first_line
-from paceline.servers.artifact import Artifact
+from paceline.servers.base import Artifact
 
 
 class NotCaptured(Exception):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from paceline.load.tensors import Array, TensorSpec
-from paceline.servers.artifact import Artifact
+from paceline.servers.base import Artifact
 
 Arrays = dict[str, Array]
 Session = Callable[[Arrays], Arrays]
@@ -229,7 +229,7 @@ def warm_up(session: Session, inputs: Sequence[TensorSpec], sizes: Sequence[int]
 def _torch_module(name: str, artifact: Artifact, device: str, allow_import: bool) -> Any:
     import torch
 
-    from paceline.models.building import set_fp32_mode
+    from paceline.models.base import set_fp32_mode
     from paceline.servers.export import load_module
 
     set_fp32_mode(artifact.precision)

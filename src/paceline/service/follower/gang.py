@@ -23,8 +23,8 @@ from paceline.remote.agent import Orders
 from paceline.remote.hosts import HostTrouble, RemoteShell
 from paceline.runner.agent import Agent
 from paceline.runner.execute import CaseEnd
+from paceline.runner.fork_client import WarmServer
 from paceline.runner.hosts import Host, HostRanks
-from paceline.runner.server import WarmServer
 from paceline.service import admission
 from paceline.service.engines.base import Assignment, Meeting
 from paceline.service.follower.relay import watch_closely

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from paceline.core.case import Case
+from paceline.core.case_filter import only
 from paceline.core.errors import InputError
-from paceline.core.only import only
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
 from paceline.core.suite import Suite, expand
@@ -26,7 +26,7 @@ from paceline.service import admission
 from paceline.service.engines.base import Assignment, CaseSamples, Progress
 from paceline.service.follower.spool import SPOOL_FAILED, Spool, SpoolFailed
 from paceline.service.jobs import STOPPED, FailureKind, JobFailure, MachineNeeds
-from paceline.store import liveness
+from paceline.store import location
 
 _WATCH_SECONDS = 1.0
 _KINDS = {Outcome.TIMEOUT: FailureKind.TIMEOUT, Outcome.OUT_OF_MEMORY: FailureKind.MEMORY}
@@ -169,7 +169,7 @@ def main() -> None:
             sys.exit(f"the attempt in {spool.folder} is another process's")
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _interrupt)
-        spool.process = liveness.this_runner()
+        spool.process = location.this_runner()
         threading.Thread(target=_watch, args=(spool, assignment.lease_seconds), daemon=True).start()
         try:
             measure(spool, assignment)

@@ -161,7 +161,7 @@ class Spool:
 
     @property
     def process(self) -> dict[str, Any] | None:
-        """Who measures, as `paceline.store.liveness` tells processes apart; None before it began."""
+        """Who measures, as `paceline.store.location` tells processes apart; None before it began."""
         try:
             runner: dict[str, Any] = json.loads((self.folder / _PROCESS).read_text(encoding="utf-8"))
         except (OSError, ValueError):

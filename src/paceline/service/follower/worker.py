@@ -21,11 +21,11 @@ import psutil
 from paceline.core.environment import Environment
 from paceline.devices import showing_only
 from paceline.machine import describe
-from paceline.runner.host_memory import MemoryKills, kills_for_memory
+from paceline.runner.execute import MemoryKills, kills_for_memory
 from paceline.service.engines.base import Assignment, Attempt, FollowerState, Report
 from paceline.service.follower.spool import OUTPUT, SPOOL_FAILED, Spool
 from paceline.service.jobs import FailureKind, JobFailure
-from paceline.store import liveness
+from paceline.store import location
 
 _GIB = 2**30
 _GRACE_SECONDS = 10.0  # between asking a process to stop and ending it
@@ -158,7 +158,7 @@ class Worker:
         child = self._children.get(attempt)
         if child is not None and child.poll() is None:
             return True
-        return spool.process is not None and liveness.is_alive(spool.process)
+        return spool.process is not None and location.is_alive(spool.process)
 
     def _signal(self, attempt: Attempt, spool: Spool, number: signal.Signals) -> bool:
         """Send a signal to all processes of an attempt; False if there are none that can be found."""
@@ -201,7 +201,7 @@ def _start(spool: Spool, assignment: Assignment) -> subprocess.Popen[bytes]:
 
 def _is_another(runner: Mapping[str, Any]) -> bool:
     """Whether the number of a process that has gone was given to a new one; a group keeps it while it has members."""
-    return not liveness.is_alive(runner) and _is_running(int(runner["pid"]))
+    return not location.is_alive(runner) and _is_running(int(runner["pid"]))
 
 
 def _is_running(pid: int) -> bool:

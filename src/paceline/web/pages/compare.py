@@ -11,9 +11,8 @@ from paceline.core.errors import InputError
 from paceline.report.compare import data as compare_data
 from paceline.report.compare import document as report
 from paceline.report.render import html as render_html
-from paceline.web.embed import embedded
 from paceline.web.pages import Page
-from paceline.web.site import Site, templates, wants_json
+from paceline.web.site import Site, embedded, templates, wants_json
 
 MOST_RUNS = 50  # of one side
 

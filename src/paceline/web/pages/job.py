@@ -16,11 +16,11 @@ from paceline.report.text import one_line
 from paceline.service.api.tokens import Scope
 from paceline.service.engines.base import Progress
 from paceline.service.jobs import Job, JobState
-from paceline.store.looking import glance, last_lines
+from paceline.store.dashboard_queries import glance, last_lines
 from paceline.store.queue import LogRow
+from paceline.web.job_history import CAUSES, Happening, history, listed, needs_words
 from paceline.web.pages import Page
 from paceline.web.site import Filled, Site
-from paceline.web.words import CAUSES, Happening, history, listed, needs_words
 
 CASES = 200  # of a job that has more, those around the one that is being measured
 LINES = 200

@@ -12,11 +12,11 @@ from paceline.core.errors import unknown
 from paceline.service.engines.base import FollowerState
 from paceline.service.job_store import ACTIVE, list_jobs
 from paceline.service.jobs import JobState
-from paceline.store.looking import placements
+from paceline.store.dashboard_queries import placements
+from paceline.web.job_history import counted
 from paceline.web.pages import Page
 from paceline.web.pages.queue import Machine, machines_of
 from paceline.web.site import Site
-from paceline.web.words import counted
 
 ON_A_PAGE = 100
 DONE = 50

@@ -14,9 +14,9 @@ from paceline.service.engines.base import FollowerState
 from paceline.service.job_store import ACTIVE, FINAL, list_jobs
 from paceline.service.jobs import Job, JobState
 from paceline.service.leader import Leader
+from paceline.web.job_history import CAUSES, counted, needs_words
 from paceline.web.pages import Page
 from paceline.web.site import Site
-from paceline.web.words import CAUSES, counted, needs_words
 
 WAITING = 50  # on one page
 MACHINES = 40

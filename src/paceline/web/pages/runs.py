@@ -14,11 +14,10 @@ from starlette.responses import JSONResponse
 
 from paceline.core.errors import InputError
 from paceline.core.run import RunRecords, RunStatus
-from paceline.store.listing import RunRow
-from paceline.store.looking import glance, run_count
-from paceline.web.embed import embedded
+from paceline.store.dashboard_queries import glance, run_count
+from paceline.store.run_lookup import RunRow
 from paceline.web.pages import Page
-from paceline.web.site import Site, templates, wants_json
+from paceline.web.site import Site, embedded, templates, wants_json
 
 LISTED = 100
 _KEPT = 16  # reports that were made and may be asked for again

@@ -9,10 +9,9 @@ from pydantic import BaseModel
 from paceline.analysis.trend import history
 from paceline.report.render import html as render_html
 from paceline.report.trend import document as report
-from paceline.store.looking import metrics
-from paceline.web.embed import embedded
+from paceline.store.dashboard_queries import metrics
 from paceline.web.pages import Page
-from paceline.web.site import Site, templates, wants_json
+from paceline.web.site import Site, embedded, templates, wants_json
 
 MOST_RUNS = 500
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paceline.analysis.plan.calibrate import FREE, Observation, calibrate
+from paceline.analysis.plan.calibrate import FREE, LIBAI, START, Observation, System, calibrate, observations
 from paceline.analysis.plan.cluster import Cluster
-from paceline.analysis.plan.published import LIBAI, START, System, observations
 from paceline.analysis.plan.timing import samples_per_second
 from paceline.analysis.published.table import published_rows
 from paceline.core.errors import PacelineError

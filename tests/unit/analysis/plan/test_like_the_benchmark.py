@@ -6,8 +6,7 @@ import pytest
 
 from paceline.analysis.plan.memory import in_flight, stage_memory
 from paceline.analysis.plan.transformer import transformer
-from paceline.benchmarks.parallel._parameters import ParallelParameters
-from paceline.benchmarks.parallel._shape import split_layers, step_flops
+from paceline.benchmarks.parallel._parameters import ParallelParameters, split_layers, step_flops
 from paceline.core.layout import Layout, ModelFamily
 
 WORDS = (

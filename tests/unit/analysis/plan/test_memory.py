@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.analysis.plan.calibrate import as_published, observations
 from paceline.analysis.plan.memory import in_flight, rank_memory, stage_memory, stage_parameters
-from paceline.analysis.plan.published import as_published, observations
 from paceline.analysis.plan.transformer import Transformer, transformer
 from paceline.core.layout import Layout
 

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from paceline.analysis.plan.calibrate import LIBAI
 from paceline.analysis.plan.memory import USABLE, rank_memory, stage_memory
-from paceline.analysis.plan.published import LIBAI
-from paceline.analysis.plan.reasons import reasons
-from paceline.analysis.plan.search import NothingFits, candidate, divisors, layouts, plan
+from paceline.analysis.plan.search import NothingFits, candidate, divisors, layouts, plan, reasons
 from paceline.analysis.plan.transformer import transformer
 from paceline.core.errors import InputError
 from support.refused import refused

@@ -14,12 +14,11 @@ from paceline.benchmarks.communication.collective import (
     sizes_of,
 )
 from paceline.benchmarks.communication.p2p import BANDWIDTH, P2p, P2pParameters, over_pairs
-from paceline.benchmarks.micro.metrics import TIME
+from paceline.benchmarks.micro.parameters import TIME
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.errors import Unsupported
-from paceline.core.merge import merge_ranks
-from paceline.core.record import Measurement, Result
+from paceline.core.record import Measurement, Result, merge_ranks
 from paceline.devices import kind_named
 from support.refused import refused
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.benchmarks.communication import _mpi, _mpi_output
+from paceline.benchmarks.communication import _mpi
 from paceline.benchmarks.micro.tools import ToolError
 from paceline.core.benchmark import Context, Progress
 from paceline.core.case import Case
@@ -85,14 +85,14 @@ def failing(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
-def said(line: _mpi_output.Line) -> str:
+def said(line: _mpi.Line) -> str:
     return f"cat <<'END'\n{line}\nEND\n"
 
 
 def test_ranks_that_need_more_memory_than_there_is_are_out_of_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    failing(monkeypatch, tmp_path, said(_mpi_output.Failed(rank=1, why="memory", message="MemoryError")) + "exit 1")
+    failing(monkeypatch, tmp_path, said(_mpi.Failed(rank=1, why="memory", message="MemoryError")) + "exit 1")
     with pytest.raises(OutOfMemory, match=r"rank 1 under mpirun: use smaller sizes"):
         _mpi.run(CONTEXT, None)
 
@@ -100,7 +100,7 @@ def test_ranks_that_need_more_memory_than_there_is_are_out_of_memory(
 def test_what_a_rank_did_not_foresee_is_one_line_with_its_traceback_as_a_detail(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    failed = _mpi_output.Failed(rank=0, why="error", message="ValueError: odd")
+    failed = _mpi.Failed(rank=0, why="error", message="ValueError: odd")
     failing(monkeypatch, tmp_path, f"echo 'Traceback (most recent call last):' >&2\n{said(failed)}exit 1")
     with pytest.raises(RuntimeError, match="rank 0 under mpirun: ValueError: odd") as caught:
         _mpi.run(CONTEXT, None)
@@ -125,7 +125,7 @@ def test_a_traceback_never_becomes_the_cause(monkeypatch: pytest.MonkeyPatch, tm
 def test_sizes_that_were_measured_before_a_failure_are_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    points = [_mpi_output.PointLine(size=1024, samples=[0.5]), _mpi_output.PointLine(size=2048, samples=[1.0, 2.0])]
+    points = [_mpi.PointLine(size=1024, samples=[0.5]), _mpi.PointLine(size=2048, samples=[1.0, 2.0])]
     failing(monkeypatch, tmp_path, "".join(map(said, points)) + "exit 1")
     heard: list[Progress] = []
     with pytest.raises(ToolError):

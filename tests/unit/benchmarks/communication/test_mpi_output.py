@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.benchmarks.communication._mpi_output import MARK, Corruption, PointLine, read
+from paceline.benchmarks.communication._mpi import MARK, Corruption, PointLine, read
 from paceline.benchmarks.micro.tools import ToolError
 from paceline.core.errors import SilentCorruption
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.benchmarks.communication._perftest import Bandwidth, parse_bandwidth, parse_latency
+from paceline.benchmarks.communication.rdma import Bandwidth, parse_bandwidth, parse_latency
 from paceline.benchmarks.micro.tools import ToolError
 from support.recordings import recorded
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from paceline.benchmarks.communication._side_by_side import HostRunner
+from paceline.benchmarks.communication.compute_during_collective import HostRunner
 
 
 def handle_of(future: torch.futures.Future[Any]) -> SimpleNamespace:

@@ -12,7 +12,7 @@ import pytest
 
 from paceline.benchmarks import registry
 from paceline.benchmarks.megatron import _command
-from paceline.benchmarks.megatron._parameters import MegatronParameters
+from paceline.benchmarks.megatron._command import MegatronParameters
 from paceline.benchmarks.megatron.megatron_gpt import MegatronGpt
 from paceline.core.benchmark import Context
 from paceline.core.case import Case, Origin

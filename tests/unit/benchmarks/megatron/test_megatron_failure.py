@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.benchmarks.megatron._failure import explained
+from paceline.benchmarks.megatron._log import explained
 from paceline.benchmarks.micro.tools import Said, ToolError
 from paceline.core.errors import MissingDependency, OutOfMemory, Unsupported
 from support.recordings import recorded

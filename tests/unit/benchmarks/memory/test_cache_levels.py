@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.analysis.ceilings import ceilings_of
+from paceline.analysis.roofline import ceilings_of
 from paceline.core.benchmark import described
 from paceline.core.environment import Environment
 from paceline.core.metric import Better, Metric

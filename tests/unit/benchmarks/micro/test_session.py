@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from paceline.benchmarks.micro import session as micro
-from paceline.benchmarks.micro.metrics import TIME
-from paceline.benchmarks.micro.parameters import MicroParameters
+from paceline.benchmarks.micro.parameters import TIME, MicroParameters
 from paceline.benchmarks.micro.session import MicroSession
 from paceline.core.benchmark import Context
 from paceline.core.case import Case

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.benchmarks.parallel._exposed import exposed
+from paceline.benchmarks.parallel.parallel import exposed
 from paceline.core.trace_events import Event, length, overlap, union
 from support.profiled import events_of
 

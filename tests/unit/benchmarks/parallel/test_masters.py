@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paceline.benchmarks.parallel import _masters, _trainer
-from paceline.benchmarks.parallel._adamw import fused_adamw
-from paceline.benchmarks.parallel._masters import Masters
+from paceline.benchmarks.parallel import _optimizer, _trainer
 from paceline.benchmarks.parallel._mesh import Mesh
+from paceline.benchmarks.parallel._optimizer import Masters, fused_adamw
 from paceline.benchmarks.parallel._parameters import ParallelParameters
 from paceline.benchmarks.parallel._trainer import ParallelTrainer
 from paceline.devices.cpu import CpuDevice
@@ -24,7 +23,7 @@ SHAPES = ((8, 6), (8,), (4, 8), (4,))
 @pytest.fixture(autouse=True)
 def _uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is computed, without the minute that a compiler takes."""
-    monkeypatch.setattr(_masters, "_compiled", lambda: _masters._update)
+    monkeypatch.setattr(_optimizer, "_compiled", lambda: _optimizer._update)
     monkeypatch.setattr(_trainer, "_compile_parts", lambda stage, *, whole: None)
 
 

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.benchmarks.parallel._adamw import BETAS, EPSILON, WEIGHT_DECAY
 from paceline.benchmarks.parallel._mesh import Mesh
-from paceline.benchmarks.parallel._parameters import LEARNING_RATE, ParallelParameters
-from paceline.benchmarks.parallel._shape import build
+from paceline.benchmarks.parallel._optimizer import BETAS, EPSILON, WEIGHT_DECAY
+from paceline.benchmarks.parallel._parameters import LEARNING_RATE, ParallelParameters, build
 from paceline.benchmarks.parallel._trainer import ParallelTrainer
 from paceline.benchmarks.parallel.megatron_core import MegatronCore, framework, refuse
 from paceline.core.benchmark import Context
@@ -126,7 +125,7 @@ def test_gradients_that_overflow_are_not_stepped_with() -> None:
 
 
 def test_what_stands_in_for_cuda_is_gone_afterwards() -> None:
-    from paceline.benchmarks.parallel._megatron_cpu import on_cpu
+    from paceline.benchmarks.parallel._megatron_trainer import on_cpu
 
     def watched() -> list[Any]:
         return [torch.zeros, torch.tensor, torch.Tensor.type, torch.Tensor.cuda, torch.cuda.current_device]

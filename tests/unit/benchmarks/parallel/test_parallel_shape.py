@@ -7,9 +7,16 @@ from typing import Any
 import pytest
 from torch.distributed.pipelining.schedules import get_schedule_class
 
-from paceline.benchmarks.parallel._parameters import SCHEDULES, ParallelParameters
+from paceline.benchmarks.parallel._parameters import (
+    SCHEDULES,
+    ParallelParameters,
+    balance,
+    masked_tokens,
+    split_layers,
+    stage_ranges,
+    step_flops,
+)
 from paceline.benchmarks.parallel._pipeline import ideal_bubble, stages_of_rank
-from paceline.benchmarks.parallel._shape import balance, masked_tokens, split_layers, stage_ranges, step_flops
 
 SMALL = {"layers": 3, "hidden": 12, "heads": 2, "sequence": 24, "vocabulary": 3456, "micro_batch": 2}
 

@@ -9,8 +9,7 @@ import torch
 
 from paceline.benchmarks.parallel._mesh import Mesh
 from paceline.benchmarks.parallel._optimizer import GROWTH_STEPS, LossScale
-from paceline.benchmarks.parallel._parameters import LEARNING_RATE, ParallelParameters
-from paceline.benchmarks.parallel._shape import build
+from paceline.benchmarks.parallel._parameters import LEARNING_RATE, ParallelParameters, build
 from paceline.benchmarks.parallel._stage import LastSum, Onward
 from paceline.benchmarks.parallel._trainer import ParallelTrainer
 from paceline.devices.cpu import CpuDevice

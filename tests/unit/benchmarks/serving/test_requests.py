@@ -13,15 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from paceline.benchmarks.serving.requests import encode, read_samples, tensor_requests
+from paceline.benchmarks.serving.requests import encode, language_requests, read_prompts, read_samples, tensor_requests
 from paceline.load import kserve, kserve_grpc
-from paceline.load.distribution import Distribution
 from paceline.load.kserve import ProtocolError
-from paceline.load.language import language_requests, read_prompts
-from paceline.load.parameters import RequestParameters
+from paceline.load.parameters import Distribution, RequestParameters
 from paceline.load.tensors import TensorSpec
 from paceline.servers import registry as servers
-from paceline.servers.artifact import Artifact
+from paceline.servers.base import Artifact
 from support.refused import refused
 
 INPUTS = (TensorSpec("x", "FP32", (2,)), TensorSpec("ids", "INT64", (3,)))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paceline.benchmarks.serving import metrics
+from paceline.benchmarks.serving import trace_metrics
 from paceline.core.record import Measurement, Record
 from paceline.core.subject import ServedLoad
 from support.records import case, record
@@ -67,7 +67,7 @@ def test_where_the_server_is_and_how_requests_get_there() -> None:
     ("loop", "leads"), [({"arrival": "closed", "users": 8}, ""), ({"arrival": "poisson", "rate": 9.0}, "latency_p95")]
 )
 def test_the_highest_measured_percentile_leads_where_the_rate_was_chosen(loop: dict[str, Any], leads: str) -> None:
-    found = [Measurement.of_value(metrics.PERCENTILES[name], 0.1) for name in ("p50", "p95")]
+    found = [Measurement.of_value(trace_metrics.PERCENTILES[name], 0.1) for name in ("p50", "p95")]
     where = case(0, "serve", "resnet18", target="cpu", **parameters("torch", 8, load=loop))
     assert record(where, found).primary == leads
 

@@ -10,10 +10,9 @@ from typing import Any, cast
 import pytest
 
 from paceline.benchmarks.serving import serve, session
-from paceline.benchmarks.serving.parameters import ServeParameters
+from paceline.benchmarks.serving.parameters import ServeParameters, Slo
 from paceline.benchmarks.serving.search import Found
 from paceline.benchmarks.serving.session import Session
-from paceline.benchmarks.serving.slo import Slo
 from paceline.load.parameters import LoadParameters
 from paceline.load.quality import LoadNotDelivered
 from paceline.load.trace import OK, TIMED_OUT, Trace

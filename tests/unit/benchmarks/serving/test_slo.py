@@ -10,8 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from paceline.benchmarks.serving import trace_metrics
-from paceline.benchmarks.serving.metrics import PERCENTILES
-from paceline.benchmarks.serving.slo import Slo
+from paceline.benchmarks.serving.parameters import Slo
+from paceline.benchmarks.serving.trace_metrics import PERCENTILES
 from support.traces import trace
 
 NEVER = math.nan

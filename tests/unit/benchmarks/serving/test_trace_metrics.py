@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from paceline.benchmarks.serving import trace_metrics
-from paceline.benchmarks.serving.metrics import LATENCY, PERCENTILES
-from paceline.benchmarks.serving.slo import Slo
+from paceline.benchmarks.serving.parameters import Slo
+from paceline.benchmarks.serving.trace_metrics import LATENCY, PERCENTILES
 from paceline.core.record import Measurement
 from paceline.load.trace import OUT_OF_SOCKETS, UNSENT
 from support.traces import trace

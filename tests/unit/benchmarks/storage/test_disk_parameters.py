@@ -8,8 +8,7 @@ import pytest
 
 from paceline.benchmarks.storage import disk
 from paceline.benchmarks.storage._fio import Job
-from paceline.benchmarks.storage._place import Place
-from paceline.benchmarks.storage.disk import Disk, DiskParameters, _facts
+from paceline.benchmarks.storage.disk import Disk, DiskParameters, Place, _facts
 from paceline.core.case import Case
 from support.refused import refused
 

@@ -8,26 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from paceline.benchmarks.storage import _place
+from paceline.benchmarks.storage import disk
 from paceline.core.errors import CaseError, InputError, Unsupported
 from support.refused import refused
 
 MIB = 1024**2
 SHARED_MEMORY = Path("/dev/shm")
 in_memory = pytest.mark.skipif(
-    _place.file_system_of(SHARED_MEMORY) != "tmpfs", reason="/dev/shm is no tmpfs here: mount one there"
+    disk.file_system_of(SHARED_MEMORY) != "tmpfs", reason="/dev/shm is no tmpfs here: mount one there"
 )
 
 
 @pytest.fixture
 def on_disk(tmp_path: Path) -> Path:
-    if _place.file_system_of(tmp_path) in _place.IN_MEMORY:
+    if disk.file_system_of(tmp_path) in disk.IN_MEMORY:
         pytest.skip("temporary files are in memory here: set TMPDIR to a folder on a disk")
     return tmp_path
 
 
 def test_the_file_has_no_name_but_can_be_opened_and_is_full_of_data(on_disk: Path) -> None:
-    with _place.scratch_file(on_disk, 5 * MIB) as place:
+    with disk.scratch_file(on_disk, 5 * MIB) as place:
         assert list(on_disk.iterdir()) == []
         data = Path(place.path).read_bytes()
         assert len(data) == place.size == 5 * MIB
@@ -46,20 +46,20 @@ def test_a_file_system_without_nameless_files_has_the_name_for_a_moment_only(
         return real(path, flags, *more, **named)
 
     monkeypatch.setattr(os, "open", without)
-    with _place.scratch_file(on_disk, MIB) as place:
+    with disk.scratch_file(on_disk, MIB) as place:
         assert list(on_disk.iterdir()) == []
         assert len(Path(place.path).read_bytes()) == MIB
 
 
 @in_memory
 def test_memory_is_no_disk() -> None:
-    with pytest.raises(Unsupported, match="tmpfs, which is memory"), _place.scratch_file(SHARED_MEMORY, MIB):
+    with pytest.raises(Unsupported, match="tmpfs, which is memory"), disk.scratch_file(SHARED_MEMORY, MIB):
         pass
 
 
 def test_too_little_room_is_told_in_numbers(on_disk: Path) -> None:
     words = r"has .* free; a file of .* TiB and 64 MiB to spare do not fit"
-    with pytest.raises(Unsupported, match=words), _place.scratch_file(on_disk, 2**60):
+    with pytest.raises(Unsupported, match=words), disk.scratch_file(on_disk, 2**60):
         pass
 
 
@@ -68,7 +68,7 @@ def test_room_that_runs_out_meanwhile_is_no_crash(on_disk: Path, monkeypatch: py
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(Unsupported, match="no room for 1 MiB"), _place.scratch_file(on_disk, MIB):
+    with pytest.raises(Unsupported, match="no room for 1 MiB"), disk.scratch_file(on_disk, MIB):
         pass
     assert list(on_disk.iterdir()) == []
 
@@ -78,7 +78,7 @@ def test_a_limit_on_files_says_how_to_raise_it(on_disk: Path, monkeypatch: pytes
         raise OSError(27, "File too large")
 
     monkeypatch.setattr(os, "write", too_large)
-    with pytest.raises(Unsupported, match="ulimit -f"), _place.scratch_file(on_disk, MIB):
+    with pytest.raises(Unsupported, match="ulimit -f"), disk.scratch_file(on_disk, MIB):
         pass
 
 
@@ -87,7 +87,7 @@ def test_a_disk_that_fails_is_told_without_a_traceback(on_disk: Path, monkeypatc
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "write", broken)
-    with pytest.raises(CaseError, match=r"Input/output error.*dmesg"), _place.scratch_file(on_disk, MIB):
+    with pytest.raises(CaseError, match=r"Input/output error.*dmesg"), disk.scratch_file(on_disk, MIB):
         pass
 
 
@@ -97,11 +97,11 @@ def test_a_user_without_a_home_has_temporary_files(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", homeless)
-    assert _place.default_folder() == Path(tempfile.gettempdir())
+    assert disk.default_folder() == Path(tempfile.gettempdir())
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
-    with refused("missing-folder", key="folder"), _place.scratch_file(tmp_path / "x", MIB):
+    with refused("missing-folder", key="folder"), disk.scratch_file(tmp_path / "x", MIB):
         pass
 
 
@@ -114,7 +114,7 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_a_block_device_is_refused(name: str, code: str) -> None:
-    with refused(code, key="raw_device", value=name), _place.raw_device(name, MIB, writes=True):
+    with refused(code, key="raw_device", value=name), disk.raw_device(name, MIB, writes=True):
         pass
 
 
@@ -124,7 +124,7 @@ def test_the_device_of_the_root_is_in_use() -> None:
     device = Path("/dev") / link.resolve().name
     if not link.exists() or not device.is_block_device():
         pytest.skip("the root is on no block device that can be seen here, as in most containers")
-    with pytest.raises(InputError) as caught, _place.raw_device(str(device), MIB, writes=False):
+    with pytest.raises(InputError) as caught, disk.raw_device(str(device), MIB, writes=False):
         pass
     assert caught.value.code in ("device-in-use", "unreadable-device")  # without its mount, only the kernel knows
 
@@ -139,16 +139,16 @@ def test_the_innermost_and_last_mount_counts() -> None:
             "not a mount",
         ]
     )
-    assert _place.file_system_of(Path("/home"), mounts) == "ext4"
-    assert _place.file_system_of(Path("/mnt/c"), mounts) == "xfs"
-    assert _place.file_system_of(Path("/mnt/a b/c"), mounts) == "tmpfs"
-    assert _place.file_system_of(Path("/mntx"), mounts) == "ext4"
-    assert _place.file_system_of(Path("/mntx"), "") is None
+    assert disk.file_system_of(Path("/home"), mounts) == "ext4"
+    assert disk.file_system_of(Path("/mnt/c"), mounts) == "xfs"
+    assert disk.file_system_of(Path("/mnt/a b/c"), mounts) == "tmpfs"
+    assert disk.file_system_of(Path("/mntx"), mounts) == "ext4"
+    assert disk.file_system_of(Path("/mntx"), "") is None
 
 
 def test_the_default_folder_is_in_the_cache_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert _place.default_folder() == tmp_path / "paceline" / "disk"
+    assert disk.default_folder() == tmp_path / "paceline" / "disk"
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert _place.default_folder().is_dir()
+    assert disk.default_folder().is_dir()

@@ -13,7 +13,7 @@ from paceline.analysis.summary import Row, summarize_run
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
 from paceline.report import charts
-from paceline.report.run import html, markdown, serving_bars, serving_charts, sweep_charts
+from paceline.report.run import html, markdown, serving_charts, sweep_charts
 from paceline.report.run import terminal as console
 from paceline.report.run.columns import Section, sections
 from paceline.report.run.sweeps import all_tables, cold_start_table, stage_table, sweep_tables
@@ -172,20 +172,20 @@ def test_more_cases_than_colours_are_drawn_in_parts() -> None:
 
 def test_batches_of_one_alone_are_not_drawn() -> None:
     rows = rows_of(run_of([served(0, "torch", 20.0, **ENGINES["torch"], most=1)]))
-    assert serving_bars.batches(rows) is None
-    assert serving_bars.stages(rows) is not None
+    assert serving_charts.batches(rows) is None
+    assert serving_charts.stages(rows) is not None
 
 
 def test_batches_of_one_size_in_each_case_are_not_drawn() -> None:
     records = [served(index, "torch", 20.0, **ENGINES["torch"]) for index in range(2)]
-    assert serving_bars.batches(rows_of(run_of(records))) is not None
+    assert serving_charts.batches(rows_of(run_of(records))) is not None
     alike = [
         one.model_copy(
             update={"measurements": [found for found in one.measurements if found.at.get("batch", size) == size]}
         )
         for one, size in zip(records, (1, 2), strict=True)
     ]
-    assert serving_bars.batches(rows_of(run_of(alike))) is None
+    assert serving_charts.batches(rows_of(run_of(alike))) is None
 
 
 def test_one_case_alone_has_no_curve_but_cards_that_matter() -> None:

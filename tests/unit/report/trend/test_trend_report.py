@@ -16,7 +16,7 @@ from paceline.report.document import Document
 from paceline.report.render import html as render_html
 from paceline.report.render import terminal
 from paceline.report.trend import document as trend
-from paceline.report.trend.charts import chart_of
+from paceline.report.trend.document import chart_of
 from paceline.report.trend.words import PLAIN_BARS, answer, sparkline
 from support.records import HOSTILE
 from support.trend_records import four_series, levels, runs_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline.service.engines.base import Assignment, Report
-from paceline.service.engines.slurm_attempt import LEASE_SECONDS, SlurmAttempt, Todo, script_of, share_of
+from paceline.service.engines.slurm import LEASE_SECONDS, SlurmAttempt, Todo, script_of, share_of
 from paceline.service.engines.slurm_commands import SlurmJob, SlurmNode
 from paceline.service.follower.spool import Spool
 from paceline.service.jobs import FailureKind, JobFailure

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from paceline.core.case import Case
-from paceline.service.scheduler.predict import Basis, History, together
+from paceline.service.scheduler.duration_predictor import Basis, History, together
 
 
 def case(benchmark: str = "gemm", timeout: float = 600.0, **parameters: Any) -> Case:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from paceline.analysis.simulation import Traced, advice, traced
 from paceline.analysis.summary import RunSummary
-from paceline.analysis.traces import Traced, advice, traced
 from paceline.core.quantity import show_count, show_size
-from paceline.core.time_spent import IDLE, ORDER, TOP, KernelTime, TimeSpent
+from paceline.core.trace_breakdown import IDLE, ORDER, TOP, KernelTime, TimeSpent
 from paceline.report.charts import (
     ACCENT,
     LINES,

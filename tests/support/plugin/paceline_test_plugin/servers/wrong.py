@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from paceline.servers._embedded.configuration import Configuration
-from paceline.servers.artifact import Artifact
+from paceline.servers._embedded.app import Configuration
+from paceline.servers.base import Artifact
 from paceline.servers.embedded import Embedded
 
 

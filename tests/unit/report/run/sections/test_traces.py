@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from paceline.analysis.simulation import traced
 from paceline.analysis.summary import summarize_run
-from paceline.analysis.traces import traced
 from paceline.core.record import Record
-from paceline.core.time_spent import TimeSpent, time_spent
+from paceline.core.trace_breakdown import TimeSpent, time_spent
 from paceline.report import charts
 from paceline.report.run import html, markdown
 from paceline.report.run import terminal as console

@@ -89,7 +89,7 @@ class WarmServer:
         if self._control is None:
             ours, theirs = Channel.pair()
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "paceline.runner.warm", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "paceline.runner.fork_server", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env=os.environ | fork_environment(),

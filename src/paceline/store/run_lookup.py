@@ -10,18 +10,79 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlencode
 
-from paceline.core.errors import unknown
+from pydantic import BaseModel, ConfigDict
+
+from paceline.core.errors import InputError, unknown
 from paceline.core.record import Record
-from paceline.core.run import RunRecords
-from paceline.store import finding, loading, spool
+from paceline.core.run import RunRecords, RunStatus
+from paceline.store import codec, loading, spool
 from paceline.store.loading import Ask
-from paceline.store.location import Location
-from paceline.store.versions import SCHEMA_VERSION, VERSION_TABLE
+from paceline.store.location import SCHEMA_VERSION, VERSION_TABLE, Location
+
+
+class RunRow(BaseModel):
+    """A run as a list shows it; the counts are of the last attempt at each case."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    name: str
+    status: RunStatus  # interrupted also when the runner's process is gone
+    started_at: datetime
+    ended_at: datetime | None
+    cases: int
+    ok: int
+    not_ok: int
+    tags: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> int:
+        """Cases without a record."""
+        return self.cases - self.ok - self.not_ok
+
+
+LAST = "last"
+SHOWN_CANDIDATES = 10
+_NEWEST_FIRST = "ORDER BY started_at DESC, id DESC"
+
+
+def find_run(ask: Ask, text: str, location: Location) -> str:
+    """The id of the run that is meant by `last`, an id, or the unambiguous beginning of one."""
+    if text == LAST:
+        newest = ask(f"SELECT id FROM runs {_NEWEST_FIRST} LIMIT 1", {}).fetchone()
+        if newest is None:
+            message = f"no last run: the store {location.shown} is empty; `paceline run` fills it"
+            raise InputError("empty-store", message, value=location.shown)
+        return str(newest[0])
+    # Not LIKE, which in SQLite takes a for A and in both takes _ for anything.
+    begins = f"SELECT id FROM runs WHERE substr(id, 1, :length) = :text {_NEWEST_FIRST}"
+    found = [run_id for (run_id,) in ask(begins, {"length": len(text), "text": text}).fetchall()] if text else []
+    if text in found or len(found) == 1:
+        return text if text in found else str(found[0])
+    if not found:
+        raise unknown("run", text, all_ids(ask))
+    shown = ", ".join(found[:SHOWN_CANDIDATES])
+    more = f" and {len(found) - SHOWN_CANDIDATES} more" if len(found) > SHOWN_CANDIDATES else ""
+    message = f"'{text}' is the beginning of {len(found)} runs: {shown}{more}; type more of yours"
+    raise InputError("ambiguous-run", message, value=text)
+
+
+def find_tagged(ask: Ask, tag: str) -> list[str]:
+    """The ids of the runs that carry this tag, the oldest first."""
+    tagged = ask("SELECT id, CAST(tags AS TEXT) FROM runs ORDER BY started_at, id", {}).fetchall()
+    return [run_id for run_id, tags in tagged if tag in codec.loads(tags)]
+
+
+def all_ids(ask: Ask) -> list[str]:
+    """Every run, the newest first."""
+    return [run_id for (run_id,) in ask(f"SELECT id FROM runs {_NEWEST_FIRST}", {}).fetchall()]
+
 
 BUSY_SECONDS = 30
 
@@ -51,7 +112,7 @@ class Reader(ABC):
         with self.asking(f"load run '{run_id}'") as ask:
             found = loading.load_run(ask, run_id, samples=samples)
             if found is None:
-                raise unknown("run", run_id, finding.all_ids(ask))
+                raise unknown("run", run_id, all_ids(ask))
             return found
 
     def attempts(self, run_id: str, case_index: int) -> list[Record]:
@@ -62,12 +123,12 @@ class Reader(ABC):
     def find_run(self, text: str) -> str:
         """The id of the run that a person means by `last`, an id, or the unambiguous beginning of one."""
         with self.asking("find a run") as ask:
-            return finding.find_run(ask, text, self.location)
+            return find_run(ask, text, self.location)
 
     def find_runs(self, text: str) -> list[str]:
         """The ids of the runs that a person means: all that carry this tag, the oldest first, or the one run."""
         with self.asking("find runs") as ask:
-            return finding.find_tagged(ask, text) or [finding.find_run(ask, text, self.location)]
+            return find_tagged(ask, text) or [find_run(ask, text, self.location)]
 
 
 class FileReader(Reader):

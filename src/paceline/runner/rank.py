@@ -24,8 +24,7 @@ from paceline.core.errors import (
     Unsupported,
 )
 from paceline.core.record import Cause, CauseKind, Outcome
-from paceline.measure.exhaustion import exhausted
-from paceline.measure.host_limit import host_limit
+from paceline.measure.memory import exhausted, host_limit
 from paceline.runner import stacks
 from paceline.runner.channel import Channel
 

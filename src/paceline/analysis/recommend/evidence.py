@@ -10,9 +10,9 @@ import numpy as np
 
 from paceline.analysis.configuration import Configuration, configuration_of
 from paceline.analysis.cost import Derived, HourlyPrice, Prices, energy_of
-from paceline.analysis.reading import Reading
+from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.question import ERRORS, PERCENTILES
-from paceline.core.category import Category
+from paceline.core.case import Category
 from paceline.core.record import At, Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords
 from paceline.core.stats import resolves

@@ -76,7 +76,6 @@ def _obey(order: dict[str, Any], descriptors: list[int], control: Channel, child
 def _prepare() -> None:
     """Import what every case needs, so that none of them does it again; its benchmark comes with an order."""
     from paceline import models
-    from paceline.runner import child  # noqa: F401
 
     models.registry()
 
@@ -116,7 +115,7 @@ def _become_case(order: dict[str, Any], descriptor: int) -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        from paceline.runner.child import run_rank
+        from paceline.runner.rank import run_rank
 
         run_rank(order, Channel.of_descriptor(descriptor))
         status = 0
