@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.benchmarks import registry
-from paceline.benchmarks.micro.formats import random_operand
+from paceline.benchmarks._micro.formats import random_operand
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.record import Outcome, Result

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.benchmarks.model.traffic import count_kept, count_results
+from paceline.benchmarks._model.traffic import count_kept, count_results
 
 torch = pytest.importorskip("torch", reason="install it with: pip install 'paceline[torch]'")
 FLOAT = 4

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.benchmarks.model.measuring import _peak_doubts
-from paceline.benchmarks.model.metrics import StepWork, step_measurements
+from paceline.benchmarks._model.measuring import _peak_doubts
+from paceline.benchmarks._model.metrics import StepWork, step_measurements
 from paceline.measure.memory import Peak
 
 PEAK = Peak(1e12, "measured by paceline machine --measure on 2026-03-14, run k7qd")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.benchmarks.model.traffic import ACTIVATIONS
+from paceline.benchmarks._model.traffic import ACTIVATIONS
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement
 from support.insight_records import inference, mesh, product, training

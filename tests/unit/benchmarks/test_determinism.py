@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from paceline.benchmarks.model.determinism import Determinism
+from paceline.benchmarks._model.determinism import Determinism
 from paceline.core.errors import CaseError, SilentCorruption
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paceline.benchmarks import ranks
-from paceline.benchmarks.model import session
+from paceline.benchmarks._model import session
 from paceline.core.errors import Unsupported
 from paceline.devices import cpu, kind_named
 from paceline.devices.cuda import CudaDevice

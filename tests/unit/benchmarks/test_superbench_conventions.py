@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from paceline.benchmarks._micro.parameters import BANDWIDTH, TIME
 from paceline.benchmarks.memory.stream import KERNELS
-from paceline.benchmarks.micro.parameters import BANDWIDTH, TIME
 from paceline.core.record import Measurement
 from paceline.core.subject import SUPERBENCH
 from support.records import case, record

@@ -17,10 +17,10 @@ import yaml
 from click.testing import CliRunner
 
 from paceline.benchmarks import registry
+from paceline.benchmarks._micro import session
 from paceline.benchmarks.compute._function_lists import MOST_TRACED, read_list
 from paceline.benchmarks.compute.blas_functions import GemmFunction
 from paceline.benchmarks.compute.dnn_functions import ConvolutionFunction
-from paceline.benchmarks.micro import session
 from paceline.cli import run
 from paceline.cli.main import Verbs, paceline
 from paceline.core.case import is_micro

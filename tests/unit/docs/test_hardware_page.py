@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from paceline.benchmarks.model.metrics import PHASES
+from paceline.benchmarks._model.metrics import PHASES
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
 from paceline.core.run import RunRecords

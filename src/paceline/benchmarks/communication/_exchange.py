@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from paceline.benchmarks._micro.formats import dtype_of
 from paceline.benchmarks.communication._operations import ROOT, Operation
 from paceline.benchmarks.communication._payload import Payload, Table
-from paceline.benchmarks.micro.formats import dtype_of
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.errors import SilentCorruption, Unsupported
 from paceline.devices import Device

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from paceline.benchmarks._micro.tools import ToolError, find_tool, garbled, run_tool
 from paceline.benchmarks.communication._sockets import free_port
-from paceline.benchmarks.micro.tools import ToolError, find_tool, garbled, run_tool
 from paceline.devices.timeline import monotonic
 
 DEFAULT_PORT = 5201

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from paceline.benchmarks.micro.parameters import TIME
-from paceline.benchmarks.micro.session import show_at
-from paceline.benchmarks.micro.tools import ToolError, find_tool, follow_tool, garbled, last_words, run_tool
+from paceline.benchmarks._micro.parameters import TIME
+from paceline.benchmarks._micro.session import show_at
+from paceline.benchmarks._micro.tools import ToolError, find_tool, follow_tool, garbled, last_words, run_tool
 from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import InputError, MissingDependency, OutOfMemory, SilentCorruption, Unsupported
 from paceline.core.record import Doubt

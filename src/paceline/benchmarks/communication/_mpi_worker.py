@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from paceline.benchmarks._micro.parameters import TIME
+from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.communication._mpi import Begin, Corruption, End, Failed, Line, PointLine
 from paceline.benchmarks.communication._operations import OPERATIONS, ROOT, Operation
 from paceline.benchmarks.communication._payload import Payload
 from paceline.benchmarks.communication.collective import CollectiveParameters, sizes_of
-from paceline.benchmarks.micro.parameters import TIME
-from paceline.benchmarks.micro.session import MicroSession
 from paceline.benchmarks.ranks import Ranks, own_process, siblings_among
 from paceline.core.benchmark import Context
 from paceline.core.case import Case

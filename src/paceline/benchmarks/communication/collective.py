@@ -8,12 +8,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
+from paceline.benchmarks._micro.parameters import TIME, MicroParameters, Sizes, show_sizes
+from paceline.benchmarks._micro.session import MicroSession, Point, headline
 from paceline.benchmarks.communication import _mpi
 from paceline.benchmarks.communication._exchange import TorchExchange
 from paceline.benchmarks.communication._operations import OPERATIONS, Operation, OperationName
 from paceline.benchmarks.communication._payload import ELEMENT_BYTES
-from paceline.benchmarks.micro.parameters import TIME, MicroParameters, Sizes, show_sizes
-from paceline.benchmarks.micro.session import MicroSession, Point, headline
 from paceline.benchmarks.ranks import join
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case

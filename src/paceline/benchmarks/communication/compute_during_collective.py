@@ -10,11 +10,11 @@ from typing import Any, Literal, Protocol
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
+from paceline.benchmarks._micro import formats
+from paceline.benchmarks._micro.parameters import MicroParameters
+from paceline.benchmarks._micro.session import MicroSession, headline
 from paceline.benchmarks.communication._exchange import TorchExchange
 from paceline.benchmarks.communication._operations import OPERATIONS, OperationName
-from paceline.benchmarks.micro import formats
-from paceline.benchmarks.micro.parameters import MicroParameters
-from paceline.benchmarks.micro.session import MicroSession, headline
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.environment import Environment

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks.micro.parameters import BANDWIDTH, TIME, MicroParameters
-from paceline.benchmarks.micro.session import MicroSession
+from paceline.benchmarks._micro.parameters import BANDWIDTH, TIME, MicroParameters
+from paceline.benchmarks._micro.session import MicroSession
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.environment import Environment
 from paceline.core.errors import SilentCorruption, Unsupported

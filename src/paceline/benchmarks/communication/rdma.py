@@ -24,10 +24,10 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
+from paceline.benchmarks._micro.parameters import TIME, MicroParameters, OneOrMore
+from paceline.benchmarks._micro.session import MicroSession, Point, headline
+from paceline.benchmarks._micro.tools import ToolError, find_tool, garbled, last_words, run_tool
 from paceline.benchmarks.communication._sockets import free_port
-from paceline.benchmarks.micro.parameters import TIME, MicroParameters, OneOrMore
-from paceline.benchmarks.micro.session import MicroSession, Point, headline
-from paceline.benchmarks.micro.tools import ToolError, find_tool, garbled, last_words, run_tool
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment

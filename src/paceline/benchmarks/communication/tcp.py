@@ -18,6 +18,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from paceline.benchmarks import _superbench
+from paceline.benchmarks._micro.parameters import BANDWIDTH, TIME, MicroParameters, OneOrMore
+from paceline.benchmarks._micro.session import MicroSession, headline
 from paceline.benchmarks.communication import _iperf3, _tcp_peer
 from paceline.benchmarks.communication._sockets import (
     Address,
@@ -28,8 +30,6 @@ from paceline.benchmarks.communication._sockets import (
     local_peer,
     swallowing,
 )
-from paceline.benchmarks.micro.parameters import BANDWIDTH, TIME, MicroParameters, OneOrMore
-from paceline.benchmarks.micro.session import MicroSession, headline
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment

@@ -17,9 +17,9 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from paceline.benchmarks.micro import formats
-from paceline.benchmarks.micro.parameters import COMPUTE_RATE, PEAK_SHARE, TIME, MicroParameters, OneOrMore
-from paceline.benchmarks.micro.session import MicroSession
+from paceline.benchmarks._micro import formats
+from paceline.benchmarks._micro.parameters import COMPUTE_RATE, PEAK_SHARE, TIME, MicroParameters, OneOrMore
+from paceline.benchmarks._micro.session import MicroSession
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 from pydantic import BeforeValidator, Field
 
 from paceline.benchmarks import _superbench
+from paceline.benchmarks._micro import formats
 from paceline.benchmarks.compute._function_lists import (
     Function,
     FunctionListBenchmark,
@@ -17,7 +18,6 @@ from paceline.benchmarks.compute._function_lists import (
     Task,
 )
 from paceline.benchmarks.compute.gemm import wipe
-from paceline.benchmarks.micro import formats
 from paceline.core.errors import SilentCorruption
 from paceline.core.record import Record
 from paceline.core.subject import Alias, key_word

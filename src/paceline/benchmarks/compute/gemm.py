@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks.micro import formats
-from paceline.benchmarks.micro.formats import FormatName
-from paceline.benchmarks.micro.parameters import COMPUTE_RATE, PEAK_SHARE, TIME, MicroParameters
-from paceline.benchmarks.micro.session import MicroSession
+from paceline.benchmarks._micro import formats
+from paceline.benchmarks._micro.formats import FormatName
+from paceline.benchmarks._micro.parameters import COMPUTE_RATE, PEAK_SHARE, TIME, MicroParameters
+from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.ranks import emulated
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case

@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks.micro.parameters import MicroParameters
-from paceline.benchmarks.micro.session import MicroSession
+from paceline.benchmarks._micro.parameters import MicroParameters
+from paceline.benchmarks._micro.session import MicroSession
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.environment import Environment
 from paceline.core.errors import CaseError, Unsupported

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
+from paceline.benchmarks._micro import formats
+from paceline.benchmarks._micro.parameters import COMPUTE_RATE, PEAK_SHARE, TIME, MicroParameters
+from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.compute.gemm import CHECKED_ROWS, GemmParameters, Product, product_work
-from paceline.benchmarks.micro import formats
-from paceline.benchmarks.micro.parameters import COMPUTE_RATE, PEAK_SHARE, TIME, MicroParameters
-from paceline.benchmarks.micro.session import MicroSession
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.environment import Environment
 from paceline.core.metric import Better, Merge, Metric

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.benchmarks import _superbench
+from paceline.benchmarks._micro import formats
+from paceline.benchmarks._micro.parameters import COMPUTE_RATE, TIME
+from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.compute.gemm import CHECKED_ROWS, GemmParameters, Product
 from paceline.benchmarks.compute.matmul import MatmulParameters, Shape
-from paceline.benchmarks.micro import formats
-from paceline.benchmarks.micro.parameters import COMPUTE_RATE, TIME
-from paceline.benchmarks.micro.session import MicroSession
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from paceline.benchmarks.model.batch_size import choose_batch_size
-from paceline.benchmarks.model.benchmark import ModelBenchmark, ModelParameters
-from paceline.benchmarks.model.determinism import Determinism
-from paceline.benchmarks.model.measuring import add_trace, measure_steps, time_once
-from paceline.benchmarks.model.metrics import COMMON, StepWork
-from paceline.benchmarks.model.session import Session, compile_step, open_session
-from paceline.benchmarks.model.traffic import count_results, counted, inference_work
-from paceline.benchmarks.model.uncompiled import compare_outputs
+from paceline.benchmarks._model.batch_size import choose_batch_size
+from paceline.benchmarks._model.benchmark import ModelBenchmark, ModelParameters
+from paceline.benchmarks._model.determinism import Determinism
+from paceline.benchmarks._model.measuring import add_trace, measure_steps, time_once
+from paceline.benchmarks._model.metrics import COMMON, StepWork
+from paceline.benchmarks._model.session import Session, compile_step, open_session
+from paceline.benchmarks._model.traffic import count_results, counted, inference_work
+from paceline.benchmarks._model.uncompiled import compare_outputs
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
 from paceline.core.environment import Environment

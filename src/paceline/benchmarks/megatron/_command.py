@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from paceline.benchmarks._micro.parameters import OneOrMore
 from paceline.benchmarks.megatron._log import SCRIPT
-from paceline.benchmarks.micro.parameters import OneOrMore
 from paceline.core.device import HOST, split_target
 from paceline.core.errors import InputError
 from paceline.core.network import MACHINE_FILES, PROGRAM, FromNetwork

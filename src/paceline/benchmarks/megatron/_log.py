@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline.benchmarks.micro.tools import Said, ToolError, garbled, last_words
+from paceline.benchmarks._micro.tools import Said, ToolError, garbled, last_words
 from paceline.core.errors import MissingDependency, OutOfMemory, Unsupported
 from paceline.measure.memory import exhausted
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from paceline.benchmarks import _superbench
+from paceline.benchmarks._micro.tools import ToolError, follow_tool
+from paceline.benchmarks._model.metrics import DEVICE_MEMORY, STEP_TIME, THROUGHPUT, TOKEN_THROUGHPUT
 from paceline.benchmarks.megatron import _command, _log
 from paceline.benchmarks.megatron._command import MegatronParameters
 from paceline.benchmarks.megatron._log import Iteration, Log, explained
-from paceline.benchmarks.micro.tools import ToolError, follow_tool
-from paceline.benchmarks.model.metrics import DEVICE_MEMORY, STEP_TIME, THROUGHPUT, TOKEN_THROUGHPUT
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.device import ALL, split_target

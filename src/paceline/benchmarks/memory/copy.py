@@ -12,10 +12,10 @@ import numpy as np
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
+from paceline.benchmarks._micro.parameters import BANDWIDTH, PEAK_SHARE, TIME, MicroParameters, show_sizes
+from paceline.benchmarks._micro.session import MicroSession, Point, headline
 from paceline.benchmarks.memory import host, levels
 from paceline.benchmarks.memory.host import HostMemory, Sizes
-from paceline.benchmarks.micro.parameters import BANDWIDTH, PEAK_SHARE, TIME, MicroParameters, show_sizes
-from paceline.benchmarks.micro.session import MicroSession, Point, headline
 from paceline.benchmarks.ranks import join
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case

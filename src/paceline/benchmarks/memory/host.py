@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from paceline.benchmarks.micro.parameters import OneOrMore, Upwards
+from paceline.benchmarks._micro.parameters import OneOrMore, Upwards
 from paceline.core.errors import OutOfMemory, Unsupported
 from paceline.core.probe import ROOT, parse_size, read_int, read_text
 from paceline.core.quantity import Size, show_size

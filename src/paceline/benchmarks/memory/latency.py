@@ -9,10 +9,10 @@ from pathlib import Path
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
+from paceline.benchmarks._micro.parameters import MicroParameters, show_sizes
+from paceline.benchmarks._micro.session import MicroSession, headline
 from paceline.benchmarks.memory import host, levels
 from paceline.benchmarks.memory.host import HostMemory, Sizes
-from paceline.benchmarks.micro.parameters import MicroParameters, show_sizes
-from paceline.benchmarks.micro.session import MicroSession, headline
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.environment import Environment
 from paceline.core.errors import SilentCorruption, Unsupported

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from paceline.benchmarks.model.benchmark import Switch
-from paceline.benchmarks.model.session import Fp8Recipe
+from paceline.benchmarks._model.benchmark import Switch
+from paceline.benchmarks._model.session import Fp8Recipe
 from paceline.core.errors import InputError
 from paceline.core.layout import EXAMPLE, Layout, LayoutPrecision, ModelFamily
 from paceline.core.network import FromNetwork

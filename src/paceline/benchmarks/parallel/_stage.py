@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from paceline.benchmarks.model.session import DISTINCT_ROWS
+from paceline.benchmarks._model.session import DISTINCT_ROWS
 from paceline.benchmarks.parallel._mesh import Mesh
 from paceline.benchmarks.parallel._parameters import ParallelParameters
 from paceline.models.base import Batch, Workload

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from paceline.benchmarks.model import session as formats
-from paceline.benchmarks.model.uncompiled import Gradients
+from paceline.benchmarks._model import session as formats
+from paceline.benchmarks._model.uncompiled import Gradients
 from paceline.benchmarks.parallel._mesh import Mesh
 from paceline.benchmarks.parallel._optimizer import LossScale, Masters, MeshOptimizer
 from paceline.benchmarks.parallel._parameters import (
@@ -244,7 +244,6 @@ class ParallelTrainer:
                 emulate=not self.device.kind.is_accelerator,
             )
         if layout.tensor > 1:
-
             split_stage(stage, self.mesh.along("tensor"), sequence=parameters.sequence_parallel)
         if layout.checkpointing:
             stage.recompute_layers(whole=layout.tensor == 1)

@@ -9,8 +9,8 @@ from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from paceline.benchmarks.model import session as formats
-from paceline.benchmarks.model.session import whether_to_compile
+from paceline.benchmarks._model import session as formats
+from paceline.benchmarks._model.session import whether_to_compile
 from paceline.benchmarks.parallel._parameters import ParallelParameters
 from paceline.benchmarks.parallel.parallel import Parallel, Trainer, Training
 from paceline.benchmarks.ranks import emulated

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from paceline.benchmarks.model import session as formats
-from paceline.benchmarks.model.determinism import loss_doubts, scale_doubts
-from paceline.benchmarks.model.measuring import add_trace, measure_steps, time_once
-from paceline.benchmarks.model.metrics import (
+from paceline.benchmarks._model import session as formats
+from paceline.benchmarks._model.determinism import loss_doubts, scale_doubts
+from paceline.benchmarks._model.measuring import add_trace, measure_steps, time_once
+from paceline.benchmarks._model.metrics import (
     AUDIO_THROUGHPUT,
     COMMON,
     DEVICE_MEMORY,
@@ -18,8 +18,8 @@ from paceline.benchmarks.model.metrics import (
     STEP_TIME,
     StepWork,
 )
-from paceline.benchmarks.model.session import peak_of, whether_to_compile
-from paceline.benchmarks.model.traffic import counted, mesh_work
+from paceline.benchmarks._model.session import peak_of, whether_to_compile
+from paceline.benchmarks._model.traffic import counted, mesh_work
 from paceline.benchmarks.parallel._parameters import IN_THE_WORD, LEARNING_RATE, ParallelParameters, step_flops
 from paceline.benchmarks.ranks import Ranks, emulated, join
 from paceline.core.benchmark import Benchmark, Context, Progress
@@ -278,7 +278,7 @@ class Parallel(Benchmark[ParallelParameters]):
 
     def compare(self, training: Training, trainer: Trainer) -> None:
         """Compiled with uncompiled, for the record to tell."""
-        from paceline.benchmarks.model.uncompiled import compare_gradients
+        from paceline.benchmarks._model.uncompiled import compare_gradients
         from paceline.benchmarks.parallel._trainer import ParallelTrainer
 
         if isinstance(trainer, ParallelTrainer):

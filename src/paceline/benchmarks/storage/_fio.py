@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from paceline.benchmarks.micro.tools import garbled
+from paceline.benchmarks._micro.tools import garbled
 from paceline.core.stats import Interval, Summary, summarize
 
 RW = {

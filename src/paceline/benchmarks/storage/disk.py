@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks.micro.parameters import BANDWIDTH, TIME, MicroParameters
-from paceline.benchmarks.micro.session import MicroSession, Point
-from paceline.benchmarks.micro.tools import ToolError, find_tool, run_tool
+from paceline.benchmarks._micro.parameters import BANDWIDTH, TIME, MicroParameters
+from paceline.benchmarks._micro.session import MicroSession, Point
+from paceline.benchmarks._micro.tools import ToolError, find_tool, run_tool
 from paceline.benchmarks.storage._fio import RW, WITHOUT_QUEUE, Job, Ran, Side, Window, parse, pooled_latency
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case

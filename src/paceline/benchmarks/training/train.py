@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.benchmarks.model import session as formats
-from paceline.benchmarks.model.batch_size import choose_batch_size
-from paceline.benchmarks.model.benchmark import ModelBenchmark, ModelParameters
-from paceline.benchmarks.model.determinism import Determinism, loss_doubts, scale_doubts
-from paceline.benchmarks.model.measuring import add_trace, measure_steps, time_once
-from paceline.benchmarks.model.metrics import COMMON, LOSS, PHASES, StepWork
-from paceline.benchmarks.model.session import Session, compile_step, open_session
-from paceline.benchmarks.model.traffic import count_kept, counted, training_work
-from paceline.benchmarks.model.uncompiled import Gradients, compare_gradients
+from paceline.benchmarks._model import session as formats
+from paceline.benchmarks._model.batch_size import choose_batch_size
+from paceline.benchmarks._model.benchmark import ModelBenchmark, ModelParameters
+from paceline.benchmarks._model.determinism import Determinism, loss_doubts, scale_doubts
+from paceline.benchmarks._model.measuring import add_trace, measure_steps, time_once
+from paceline.benchmarks._model.metrics import COMMON, LOSS, PHASES, StepWork
+from paceline.benchmarks._model.session import Session, compile_step, open_session
+from paceline.benchmarks._model.traffic import count_kept, counted, training_work
+from paceline.benchmarks._model.uncompiled import Gradients, compare_gradients
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
 from paceline.core.environment import Environment

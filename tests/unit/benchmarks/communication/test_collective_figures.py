@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from paceline.benchmarks._micro.parameters import TIME
 from paceline.benchmarks.communication._operations import OPERATIONS
 from paceline.benchmarks.communication.collective import (
     CPU_SIZES,
@@ -14,7 +15,6 @@ from paceline.benchmarks.communication.collective import (
     sizes_of,
 )
 from paceline.benchmarks.communication.p2p import BANDWIDTH, P2p, P2pParameters, over_pairs
-from paceline.benchmarks.micro.parameters import TIME
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.errors import Unsupported

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.benchmarks._micro.tools import ToolError
 from paceline.benchmarks.communication import _iperf3
 from paceline.benchmarks.communication._iperf3 import parse
-from paceline.benchmarks.micro.tools import ToolError
 from support.recordings import anything, places, recorded, replaced
 
 ONE = recorded("iperf3/one-stream-3.12.json")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from paceline.benchmarks._micro.tools import ToolError
 from paceline.benchmarks.communication import _mpi
-from paceline.benchmarks.micro.tools import ToolError
 from paceline.core.benchmark import Context, Progress
 from paceline.core.case import Case
 from paceline.core.errors import MissingDependency, OutOfMemory

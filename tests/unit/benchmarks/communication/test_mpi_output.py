@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from paceline.benchmarks._micro.tools import ToolError
 from paceline.benchmarks.communication._mpi import MARK, Corruption, PointLine, read
-from paceline.benchmarks.micro.tools import ToolError
 from paceline.core.errors import SilentCorruption
 
 RECORDED = (Path(__file__).parent / "recorded" / "open-mpi-4.1.4-all-gather.txt").read_text()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.benchmarks._micro.tools import ToolError
 from paceline.benchmarks.communication.rdma import Bandwidth, parse_bandwidth, parse_latency
-from paceline.benchmarks.micro.tools import ToolError
 from support.recordings import recorded
 
 ALL = recorded("perftest/write-bw-all-gbits.txt")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from paceline.benchmarks._micro.tools import ToolError
 from paceline.benchmarks.communication import rdma
 from paceline.benchmarks.communication.rdma import Rdma, RdmaParameters
-from paceline.benchmarks.micro.tools import ToolError
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.errors import MissingDependency, Unsupported

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.communication import _tcp_peer
 from paceline.benchmarks.communication._sockets import Address
 from paceline.benchmarks.communication.tcp import TcpParameters, _amount, _bandwidth
-from paceline.benchmarks.micro.session import MicroSession
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.devices.cpu import CpuDevice

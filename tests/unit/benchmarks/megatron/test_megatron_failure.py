@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.benchmarks._micro.tools import Said, ToolError
 from paceline.benchmarks.megatron._log import explained
-from paceline.benchmarks.micro.tools import Said, ToolError
 from paceline.core.errors import MissingDependency, OutOfMemory, Unsupported
 from support.recordings import recorded
 

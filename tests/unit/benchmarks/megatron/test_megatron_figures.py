@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from paceline.benchmarks._micro.tools import ToolError
 from paceline.benchmarks.megatron._command import MegatronParameters
 from paceline.benchmarks.megatron._log import parse
 from paceline.benchmarks.megatron.megatron_gpt import MegatronGpt, _result
-from paceline.benchmarks.micro.tools import ToolError
 from paceline.core.case import Case
 from paceline.core.record import Measurement, Outcome, Result
 from paceline.report.export import superbench

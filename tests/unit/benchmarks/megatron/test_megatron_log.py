@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.benchmarks._micro.tools import ToolError
 from paceline.benchmarks.megatron._log import Log, parse, read_iterations
-from paceline.benchmarks.micro.tools import ToolError
 from support.recordings import recorded
 
 MIB = 2**20

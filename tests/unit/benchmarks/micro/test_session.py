@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from paceline.benchmarks.micro import session as micro
-from paceline.benchmarks.micro.parameters import TIME, MicroParameters
-from paceline.benchmarks.micro.session import MicroSession
+from paceline.benchmarks._micro import session as micro
+from paceline.benchmarks._micro.parameters import TIME, MicroParameters
+from paceline.benchmarks._micro.session import MicroSession
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.devices import kind_named

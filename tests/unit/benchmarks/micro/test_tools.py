@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.benchmarks.micro.tools import ToolError, follow_tool, run_tool
+from paceline.benchmarks._micro.tools import ToolError, follow_tool, run_tool
 
 
 @pytest.mark.parametrize("run", [lambda words: run_tool(words, timeout=60), lambda words: follow_tool(words, print)])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.benchmarks.micro.tools import ToolError
+from paceline.benchmarks._micro.tools import ToolError
 from paceline.benchmarks.storage._fio import Job, Side, Window, parse, pooled_latency
 from support.recordings import anything, places, recorded, replaced
 

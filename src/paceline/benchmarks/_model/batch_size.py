@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable
 from contextlib import nullcontext
 
-from paceline.benchmarks.model.benchmark import ModelParameters
+from paceline.benchmarks._model.benchmark import ModelParameters
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import OutOfMemory

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
-from paceline.benchmarks.micro.parameters import MicroParameters
+from paceline.benchmarks._micro.parameters import MicroParameters
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context, Progress
 from paceline.core.metric import Metric

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paceline.benchmarks.model.metrics import FLOP_RATE
+from paceline.benchmarks._model.metrics import FLOP_RATE
 from paceline.core.layout import Layout
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.subject import BYTES, Work, number_format
@@ -16,7 +16,7 @@ from paceline.core.subject import BYTES, Work, number_format
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from paceline.benchmarks.model.session import Session
+    from paceline.benchmarks._model.session import Session
 
 
 Result = TypeVar("Result")

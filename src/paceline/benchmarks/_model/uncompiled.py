@@ -19,7 +19,7 @@ from paceline.measure.memory import exhausted
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from paceline.benchmarks.model.measuring import Stepped
+    from paceline.benchmarks._model.measuring import Stepped
 
 MOST_OF_A_GRADIENT = 0.9  # by which the norms of a parameter's gradient may differ, as a part of the larger
 NEGLIGIBLE = 0.01  # of the largest norm: gradients below are rounding, some are zero in theory

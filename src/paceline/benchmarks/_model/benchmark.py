@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
+from paceline.benchmarks._model.metrics import FLOP_RATE
 from paceline.benchmarks._superbench import Values
-from paceline.benchmarks.model.metrics import FLOP_RATE
 from paceline.core.benchmark import Benchmark
 from paceline.core.case import Case
 from paceline.core.environment import Environment

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.benchmarks.model.benchmark import ModelParameters
-from paceline.benchmarks.model.metrics import StepWork
+from paceline.benchmarks._model.benchmark import ModelParameters
+from paceline.benchmarks._model.metrics import StepWork
 from paceline.benchmarks.ranks import emulated
 from paceline.core.errors import MissingDependency, Unsupported
 from paceline.core.record import Doubt

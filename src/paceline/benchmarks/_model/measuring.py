@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from paceline.benchmarks.model.metrics import (
+from paceline.benchmarks._model.metrics import (
     COMPILE_TIME,
     DEVICE_MEMORY,
     DEVICE_RESERVED,
