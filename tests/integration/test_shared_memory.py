@@ -17,12 +17,12 @@ import pytest
 from paceline.benchmarks.serving.answers import decode
 from paceline.core.errors import CaseError, Unsupported
 from paceline.core.record import Outcome
-from paceline.load import tensors
+from paceline.load import shared_memory
 from paceline.load.generator import drive
 from paceline.load.kserve import encode_shared_request
 from paceline.load.parameters import LoadParameters
 from paceline.load.request import Endpoint, Prepared
-from paceline.load.tensors import shared_requests
+from paceline.load.shared_memory import shared_requests
 from paceline.servers.base import Need
 from paceline.servers.embedded import Embedded, EmbeddedSettings
 from support.cli import Sandbox
@@ -215,7 +215,7 @@ def test_too_little_room_is_told(server: Embedded, monkeypatch: pytest.MonkeyPat
 def test_where_there_is_no_shared_memory_another_wire_is_named(
     server: Embedded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensors, "FOLDER", tmp_path / "none")
+    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path / "none")
     with pytest.raises(Unsupported, match=r"none cannot be written to \(No such file or directory\): use wire kserve-"):
         shared_requests([{"x": X}], server.endpoint("kserve-shm"))
 

@@ -140,7 +140,7 @@ class MegatronParameters(Parameters):
                 raise InputError("reserved-argument", message, key="extra", value=word, suggestion=OWNED[name] or None)
 
 
-LEASH = Path(__file__).with_name("_leash.py")
+DIE_WITH_PARENT = Path(__file__).with_name("_die_with_parent.py")
 LOSS_SCALE_POWER = 16  # Megatron's own 2^32 would skip the first twenty steps or so
 CLIP = 1.0
 # What SuperBench trains with.
@@ -187,7 +187,7 @@ OWNED = {
 def launch(python: str, processes: int, script: Path, arguments: Sequence[str]) -> list[str]:
     """torchrun on the loopback interface, at a port that the kernel chooses."""
     launcher = ["torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node"]
-    return [python, "-m", *launcher, str(processes), str(LEASH), str(script), *arguments]
+    return [python, "-m", *launcher, str(processes), str(DIE_WITH_PARENT), str(script), *arguments]
 
 
 def arguments(parameters: MegatronParameters, processes: int, checkout: Path, config: Path | None) -> list[str]:

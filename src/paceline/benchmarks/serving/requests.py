@@ -20,7 +20,8 @@ from paceline.load import kserve, kserve_grpc
 from paceline.load.kserve import ProtocolError
 from paceline.load.parameters import Distribution, RequestParameters
 from paceline.load.request import Endpoint, Prepared, Wire
-from paceline.load.tensors import Tensors, TensorSpec, byte_strings, shared_requests
+from paceline.load.shared_memory import shared_requests
+from paceline.load.tensors import Tensors, TensorSpec, byte_strings
 from paceline.servers.base import Artifact, Server
 from paceline.servers.processing import Processing
 

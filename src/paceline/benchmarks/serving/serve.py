@@ -56,7 +56,7 @@ class Serve(Benchmark[ServeParameters]):
     summary = "a model behind a server under load: latency percentiles, goodput under an slo, stages, batches, cost"
     category = "serving"
     Parameters = ServeParameters
-    trace_metrics = trace_metrics.METRICS
+    metrics = trace_metrics.METRICS
     primary = "capacity"
 
     @classmethod

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from paceline.core.parameters import OnOff
-from paceline.load import tensors
+from paceline.load import shared_memory
 from paceline.load.kserve import (
     BINARY_TYPE,
     JSON_LENGTH,
@@ -29,7 +29,7 @@ from paceline.load.kserve import (
     encode_response,
 )
 from paceline.load.server_timing import HEADER, Stages
-from paceline.load.tensors import FOLDER, PREFIX
+from paceline.load.shared_memory import FOLDER, PREFIX
 from paceline.servers._embedded.batcher import Waiting
 from paceline.servers._embedded.http import Connection, Head
 from paceline.servers._embedded.service import Overloaded, Service, now
@@ -220,7 +220,7 @@ class App:
         received = now()
         if head.path == self._infer and head.method == "POST":
             self._answer_inference(connection, head, body, received)
-        elif self.regions is not None and head.path.startswith(tensors.PATH):
+        elif self.regions is not None and head.path.startswith(shared_memory.PATH):
             self._answer_about_memory(connection, head, body, self.regions)
         elif head.method == "GET":
             self._answer_question(connection, head.path)
@@ -267,7 +267,7 @@ class App:
 
     def _answer_about_memory(self, connection: Connection, head: Head, body: Buffer, regions: Regions) -> None:
         """Register a region, forget one or all, or tell of them."""
-        words = head.path.removeprefix(tensors.PATH).split("/")
+        words = head.path.removeprefix(shared_memory.PATH).split("/")
         match head.method, *words:
             case "GET", "status":
                 found = regions.describe()

@@ -133,14 +133,14 @@ def test_torchrun_stays_on_this_machine() -> None:
     assert words[:3] == ["python3", "-m", "torch.distributed.run"]
     assert words[words.index("--local-addr") + 1] == "127.0.0.1"
     assert words[words.index("--nproc-per-node") + 1] == "4"
-    assert words[-3:] == [str(_command.LEASH), "/co/pretrain_gpt.py", "--a"]
+    assert words[-3:] == [str(_command.DIE_WITH_PARENT), "/co/pretrain_gpt.py", "--a"]
 
 
 def test_the_leash_becomes_the_script_with_its_own_folder_on_the_path(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("WORD = 'found'\n", encoding="utf-8")
     script = tmp_path / "script.py"
     script.write_text("import beside, sys\nprint(beside.WORD, __name__, *sys.argv[1:])\n", encoding="utf-8")
-    command = [sys.executable, str(_command.LEASH), str(script), "--a", "b c"]
+    command = [sys.executable, str(_command.DIE_WITH_PARENT), str(script), "--a", "b c"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "found __main__ --a b c\n"
 
