@@ -27,13 +27,13 @@ import numpy as np
 
 from paceline.analysis.simulation import BASELINE, OURS, measure
 from paceline.benchmarks import registry
-from paceline.service.engines.base import Assignment, Attempt, FollowerGone, FollowerState, Report
+from paceline.service.engines.base import Assignment, AttemptKey, AttemptReport, FollowerGone, FollowerState
 from paceline.service.follower.worker import Worker
 from paceline.service.job_store import UNFINISHED, list_jobs
 from paceline.service.jobs import Job, JobState, MachineNeeds
 from paceline.service.leader import Leader
 from paceline.service.scheduler.state import Needs
-from paceline.service.simulate import KIND, POLICIES, Fleet, Workload, load_of
+from paceline.service.simulate import KIND, POLICIES, Fleet, SimulatedWorkload, load_of
 from paceline.store import open_store
 from paceline.store.store import Store
 
@@ -64,7 +64,7 @@ class Followers:
         """Start a process that measures."""
         self._of(follower).begin(assignment)
 
-    def poll(self, follower: str, acknowledged: dict[Attempt, int]) -> Sequence[Report]:
+    def poll(self, follower: str, acknowledged: dict[AttemptKey, int]) -> Sequence[AttemptReport]:
         """What there is to tell."""
         return self._of(follower).poll(acknowledged)
 
@@ -223,12 +223,14 @@ def _done(store: Store, predicted: dict[str, float]) -> list[Done]:
     return [Done(job.submitted - first, job.predicted, job.started - first, job.ended - first) for job in found]
 
 
-def trace_of(jobs: Sequence[Done]) -> Workload:
+def trace_of(jobs: Sequence[Done]) -> SimulatedWorkload:
     """What the simulator is told: when jobs came, how long they had a follower, and what was predicted."""
     seconds = np.array([job.ended - job.started for job in jobs])
     predicted = np.array([job.predicted for job in jobs])
     error = float(np.std(np.log(seconds / predicted)))
-    return Workload("live", np.array([job.submitted for job in jobs]), seconds, predicted, error, (Needs(kind=KIND),))
+    return SimulatedWorkload(
+        "live", np.array([job.submitted for job in jobs]), seconds, predicted, error, (Needs(kind=KIND),)
+    )
 
 
 def _mean(jobs: Sequence[Done]) -> float:

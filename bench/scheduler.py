@@ -14,7 +14,7 @@ import numpy as np
 from bench.ratio import Ratio
 from paceline.service.scheduler import events
 from paceline.service.scheduler.cluster import ClusterState
-from paceline.service.scheduler.state import Demand, Device, Follower, Needs
+from paceline.service.scheduler.state import Demand, Follower, Needs, SchedulerDevice
 from paceline.service.simulate import Fleet, generate, two_tier
 
 LIVE = ((100, 1_000), (1_000, 10_000), (10_000, 100_000))  # followers, jobs that wait
@@ -37,7 +37,7 @@ def _live(followers: int, waiting: int) -> Ratio:
     cluster, names = ClusterState(), count()
     for place in range(followers):
         kind = KINDS[place % len(KINDS)]
-        devices = (Device(kind, memory_gib=80),) * (1 if kind == "cpu" else 8)
+        devices = (SchedulerDevice(kind, memory_gib=80),) * (1 if kind == "cpu" else 8)
         events.joined(cluster, Follower(f"f{place}", devices, cpu_slots=2), 0.0)
     queued = 0
     while queued < waiting:

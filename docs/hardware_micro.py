@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from hardware_marks import marks
 
 from paceline.analysis.figures import figure_of
-from paceline.analysis.summary import Row, summarize_run
+from paceline.analysis.summary import CaseRow, summarize_run
 from paceline.benchmarks import registry
 from paceline.core import case as categories
 from paceline.core.metric import Metric
@@ -57,7 +57,7 @@ def is_micro(record: Record) -> bool:
     return categories.is_micro(record.case.category)
 
 
-def _rows(runs: Sequence[RunRecords]) -> list[Row]:
+def _rows(runs: Sequence[RunRecords]) -> list[CaseRow]:
     """The successful cases of all runs, named so that no two are called the same."""
     found = [record for run in runs for record in run.records if is_micro(record)]
     if not found:
@@ -71,7 +71,7 @@ def _rows(runs: Sequence[RunRecords]) -> list[Row]:
     return list(summarize_run(RunRecords(run=run, records=numbered)).measured)
 
 
-def _benchmark(benchmark: str, rows: Sequence[Row]) -> list[str]:
+def _benchmark(benchmark: str, rows: Sequence[CaseRow]) -> list[str]:
     known = registry().entries.get(benchmark)
     parts = [f"### {benchmark}"]
     said = [f"{heading(known.summary)}." if known else "", HINTS.get(benchmark, "")]
@@ -83,7 +83,7 @@ def _benchmark(benchmark: str, rows: Sequence[Row]) -> list[str]:
     return parts
 
 
-def _one_case(row: Row, name: str) -> list[str]:
+def _one_case(row: CaseRow, name: str) -> list[str]:
     """A single case: a line for each thing that was measured."""
     lines = [
         [
@@ -98,7 +98,7 @@ def _one_case(row: Row, name: str) -> list[str]:
     return [f"{name}{point}{doubts}:", _table(["", "result", "meaning"], lines, numeric=(1,))]
 
 
-def _cases(rows: Sequence[Row], names: Sequence[str]) -> str:
+def _cases(rows: Sequence[CaseRow], names: Sequence[str]) -> str:
     """Several cases: a line for each, a column for each thing that was measured."""
     told = [_told(row, [m for m in row.record.measurements if not m.scope and not m.at]) for row in rows]
     metrics = list(dict.fromkeys(m.metric.name for measured in told for m in measured if m.metric.name != PEAK_SHARE))
@@ -119,11 +119,11 @@ def _cases(rows: Sequence[Row], names: Sequence[str]) -> str:
     return _table([*headers, "doubts"], lines, numeric=range(1, len(headers)))
 
 
-def _axes(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+def _axes(rows: Sequence[CaseRow]) -> list[tuple[str, ...]]:
     return list(dict.fromkeys(sweep.axes for row in rows for sweep in row.sweeps))
 
 
-def _sweep(rows: Sequence[Row], names: Sequence[str], axes: tuple[str, ...]) -> list[str]:
+def _sweep(rows: Sequence[CaseRow], names: Sequence[str], axes: tuple[str, ...]) -> list[str]:
     """A line for each point; a column for each case, or of a single case for each thing that was measured."""
     columns: list[tuple[str, dict[Place, Measurement]]] = []
     for row, short in zip(rows, _shortened(names), strict=True):
@@ -149,7 +149,7 @@ def _sweep(rows: Sequence[Row], names: Sequence[str], axes: tuple[str, ...]) -> 
     return [what, _table(headers, lines, numeric=range(len(axes), len(headers)))]
 
 
-def _swept(row: Row, axes: tuple[str, ...], *, alone: bool) -> list[Metric]:
+def _swept(row: CaseRow, axes: tuple[str, ...], *, alone: bool) -> list[Metric]:
     sweep = next((sweep for sweep in row.sweeps if sweep.axes == axes), None)
     if sweep is None:
         return []
@@ -160,7 +160,7 @@ def _swept(row: Row, axes: tuple[str, ...], *, alone: bool) -> list[Metric]:
     return [leading] if leading else []
 
 
-def _leading_name(rows: Sequence[Row], axes: tuple[str, ...]) -> str:
+def _leading_name(rows: Sequence[CaseRow], axes: tuple[str, ...]) -> str:
     found = (_swept(row, axes, alone=len(rows) == 1) for row in rows)
     return next((metrics[0].name for metrics in found if metrics), "result")
 
@@ -172,7 +172,7 @@ def _ordered(places: Iterable[Place]) -> list[Place]:
     return sorted(listed) if are_numbers else listed
 
 
-def _told(row: Row, measurements: Sequence[Measurement]) -> list[Measurement]:
+def _told(row: CaseRow, measurements: Sequence[Measurement]) -> list[Measurement]:
     """Without times that say no more than the rates that were computed from them."""
     sources = {m.derived_from for m in measurements}
     primary = row.headline.name if row.headline else ""
@@ -190,7 +190,7 @@ def _cell(measurement: Measurement | None) -> str:
     return f"{shown} *single*" if figure.count == 1 else f"{shown} ± unknown"
 
 
-def _peak(row: Row) -> str:
+def _peak(row: CaseRow) -> str:
     """The share of the peak, and what the peak is."""
     share, peak = row.figure(PEAK_SHARE), row.record.facts.get("peak")
     if share is None:
@@ -200,7 +200,7 @@ def _peak(row: Row) -> str:
     return show_value(share.value, share.unit) + of
 
 
-def _notes(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+def _notes(rows: Sequence[CaseRow], names: Sequence[str]) -> list[str]:
     """What one must know to read the figures, each thing once."""
     lines = []
     for key in NOTED:
@@ -215,7 +215,7 @@ def _notes(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     return ["\n".join(lines)] if lines else []
 
 
-def _names(rows: Sequence[Row]) -> list[str]:
+def _names(rows: Sequence[CaseRow]) -> list[str]:
     """What tells the cases of one benchmark apart; sizes only where nothing else does, for the tables have them."""
     benchmark = rows[0].case.benchmark
     titles = [row.label.removeprefix(benchmark).strip() or benchmark for row in rows]

@@ -15,10 +15,10 @@ import pytest
 
 from paceline.core.record import Outcome
 from paceline.load.clients import AGENT, ClientHosts, ClientLost
-from paceline.load.generator import Plan, drive
+from paceline.load.generator import LoadPlan, drive
 from paceline.load.null_server import Behaviour, running
 from paceline.load.parameters import LoadParameters
-from paceline.load.processes import Place
+from paceline.load.processes import CpuPlacement
 from paceline.load.request import Prepared
 from paceline.load.trace import BROKEN, UNSENT
 from paceline.remote.hosts import HostTrouble, RemoteShell
@@ -38,7 +38,7 @@ MODEL = ["--model", "generated/fc:layers=1,width=16", "--scale", "tiny", "--no-c
 
 @pytest.fixture
 def pair() -> Iterator[ClientHosts]:
-    with ClientHosts.reached(["one", "two"], PRETENDED, Place.of_machine()) as clients:
+    with ClientHosts.reached(["one", "two"], PRETENDED, CpuPlacement.of_machine()) as clients:
         yield clients
     assert not agents()
 
@@ -60,7 +60,7 @@ def test_hosts_send_the_schedule_of_one_and_what_they_saw_is_one_trace(pair: Cli
             )
             for _ in range(2)
         )
-    plan = Plan.of(POISSON, KINDS, 11)
+    plan = LoadPlan.of(POISSON, KINDS, 11)
     for found in (trace, again):
         assert np.allclose(found.intended, plan.schedule.intended, atol=1e-6)
         assert np.array_equal(found.kind, plan.kinds)
@@ -109,7 +109,7 @@ def test_a_host_that_dies_is_named_and_the_others_keep_what_they_saw(pair: Clien
     kill_soon = once_after(1.0, lambda: agents()["two"].kill())
     with running() as endpoint:
         trace = drive(endpoint, KINDS, load, hosts=pair, go_on=kill_soon)
-    assert len(trace) == len(Plan.of(load, KINDS, 1234).schedule)
+    assert len(trace) == len(LoadPlan.of(load, KINDS, 1234).schedule)
     assert list(pair.lost) == ["two"]
     assert trace.of_host(0).ok.any()
     assert set(trace.of_host(1).status.tolist()) <= {BROKEN, UNSENT}
@@ -137,7 +137,7 @@ def test_a_host_that_cannot_be_entered_or_does_not_reach_the_server_is_named(pai
     closed = RemoteShell('sh -c \'test {host} = one || exit 7; exec "$0" "$@"\'', sys.executable)
     with (
         refused("unusable-host", value="two"),
-        ClientHosts.reached(["one", "two"], closed, Place.of_machine()),
+        ClientHosts.reached(["one", "two"], closed, CpuPlacement.of_machine()),
     ):
         pass
     with running() as endpoint:

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from paceline.load.calibrate import Kind, measure
+from paceline.load.calibrate import RequestKind, measure
 from paceline.load.generator import drive
 from paceline.load.null_server import Behaviour, running
 from paceline.load.parameters import LoadParameters
@@ -157,7 +157,7 @@ drive(endpoint, [Prepared(b"")], LoadParameters(arrival="constant", rate=10, dur
 @pytest.mark.long
 def test_a_calibration_measures_the_generator_itself_with_what_it_is_to_send() -> None:
     found = {}
-    for kind in (Kind(), Kind(4_000_000), Kind(grpc=True)):
+    for kind in (RequestKind(), RequestKind(4_000_000), RequestKind(grpc=True)):
         with running(Behaviour(grpc=kind.grpc)) as endpoint:
             ceiling = found[kind] = measure(endpoint, kind=kind)
         rates = [probe.rate for probe in ceiling.probes]

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.load.generator import Plan, drive
+from paceline.load.generator import LoadPlan, drive
 from paceline.load.grpc_client import INFER
 from paceline.load.null_server import BODY, Behaviour, running
 from paceline.load.parameters import LoadParameters
@@ -39,7 +39,7 @@ def test_an_open_loop_sends_what_was_drawn_and_counts_latency_from_intended_time
     load = LoadParameters(arrival="poisson", rate=200, duration="1s")
     with running() as endpoint:
         trace = drive(endpoint, kinds, load, seed=11, workers=2)
-    plan = Plan.of(load, kinds, 11)
+    plan = LoadPlan.of(load, kinds, 11)
     assert np.allclose(trace.intended, plan.schedule.intended, atol=1e-6)
     assert np.array_equal(trace.kind, plan.kinds)
     assert set(trace.worker) == {0, 1}

@@ -16,7 +16,7 @@ import pytest
 
 from paceline.core.record import CauseKind, Outcome, Record
 from paceline.load import calibrate
-from paceline.load.processes import Place
+from paceline.load.processes import CpuPlacement
 from support.cli import Sandbox, events, sandbox_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]  # requests must be sent in time
@@ -26,7 +26,7 @@ LONG = 600.0  # seconds; a busy machine starts a server slowly
 COMMON = {"benchmark": "serve", "model": MODEL, "scale": "tiny", "warm_up": "300ms"}
 LIGHT = {"engine": "onnxruntime"}  # starts without torch, for what is not about the engine
 SHORT = ("closed", "single-stream", "offline", "wrong", "port", "late", "dataset")  # the others take a minute
-CEILING = calibrate.Ceiling(5000.0, 10_000.0, (calibrate.Probe(500.0, 1.0, 1e-4, 1e-3),))
+CEILING = calibrate.GeneratorCeiling(5000.0, 10_000.0, (calibrate.Probe(500.0, 1.0, 1e-4, 1e-3),))
 OWN_MODEL = """
 import torch
 from paceline.models import Batch, Workload
@@ -104,7 +104,7 @@ def suite(place: Sandbox, poisson: Record, with_long: bool) -> dict[str, Record]
 
 def remember_the_ceiling(place: Sandbox) -> None:
     """A calibration that others disturbed is not remembered, so that each case would begin with another."""
-    cores = Place.of_machine()
+    cores = CpuPlacement.of_machine()
     key = calibrate._key((cores.load[0], cores.server[0]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", place.environment()["XDG_DATA_HOME"])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.servers._embedded.batcher import Batch, Batcher, Policy, Waiting
+from paceline.servers._embedded.batcher import Batcher, Policy, RequestBatch, WaitingRequest
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Replay:
 
     policy: Policy
     speeds: list[int]
-    shed: list[Waiting[int]] = field(default_factory=list)
-    cancelled: list[Waiting[int]] = field(default_factory=list)
-    batches: list[tuple[int, Batch[int]]] = field(default_factory=list)
+    shed: list[WaitingRequest[int]] = field(default_factory=list)
+    cancelled: list[WaitingRequest[int]] = field(default_factory=list)
+    batches: list[tuple[int, RequestBatch[int]]] = field(default_factory=list)
     busy: set[int] = field(default_factory=set)
-    requests: list[Waiting[int]] = field(default_factory=list)
+    requests: list[WaitingRequest[int]] = field(default_factory=list)
 
     def run(self, arrivals: list[Arrival]) -> None:
         batcher: Batcher[int] = Batcher(self.policy, len(self.speeds))
@@ -58,7 +58,7 @@ class Replay:
         script: list[tuple[int, int, str, object]] = []
         for number, arrival in enumerate(arrivals):
             now += arrival.gap
-            request = Waiting(number, min(arrival.size, self.policy.max_batch), arrival.group, now)
+            request = WaitingRequest(number, min(arrival.size, self.policy.max_batch), arrival.group, now)
             self.requests.append(request)
             script.append((now, number, "arrive", request))
             if arrival.cancelled_after is not None:
@@ -74,12 +74,12 @@ class Replay:
             else:
                 now, _, what, value = heapq.heappop(script)
                 if what == "arrive":
-                    assert isinstance(value, Waiting)
+                    assert isinstance(value, WaitingRequest)
                     if not batcher.add(value):
                         self.shed.append(value)
                         assert len(batcher) == self.policy.max_queue
                 elif what == "cancel":
-                    assert isinstance(value, Waiting)
+                    assert isinstance(value, WaitingRequest)
                     if batcher.cancel(value):
                         self.cancelled.append(value)
                 else:

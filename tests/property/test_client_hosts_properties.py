@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from paceline.load.clients import Offset
-from paceline.load.generator import Plan, dealt, workers_of_hosts
+from paceline.load.generator import LoadPlan, dealt, workers_of_hosts
 from paceline.load.parameters import LoadParameters
-from paceline.load.processes import Seen, packed, unpacked
+from paceline.load.processes import WorkerResults, packed, unpacked
 from paceline.load.request import Prepared
 from paceline.load.trace import Trace
-from paceline.load.worker import Task
+from paceline.load.worker import WorkerTask
 
 hosts = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 seeds = st.integers(0, 2**32)
@@ -42,7 +42,7 @@ def test_every_host_has_a_worker_and_no_more_than_cores(cores: list[int], needed
 def test_hosts_together_send_what_one_would_send(count: int, workers: list[int], seed: int) -> None:
     load = LoadParameters(arrival="poisson", rate=100, requests=count, network="wifi")
     kinds = [Prepared(b"a"), Prepared(b"bb")]
-    plan, again = (Plan.of(load, kinds, seed) for _ in range(2))
+    plan, again = (LoadPlan.of(load, kinds, seed) for _ in range(2))
     tasks = plan.divided(TASK, sum(workers))
     shares = [[tasks[number] for number in own] for own in dealt(len(tasks), workers)]
     sent = [request for share in shares for task in share for request in _requests(task)]
@@ -64,7 +64,7 @@ def test_parts_of_hosts_merge_to_the_whole_and_can_be_told_apart(seed: int, numb
 def test_what_was_seen_travels_unchanged(seed: int, number: int, answers: list[tuple[int, bytes]]) -> None:
     random = np.random.default_rng(seed)
     whole = _trace(random, number, None)
-    found = unpacked(packed(Seen(whole, answers, ["worker 3 was löst"])))
+    found = unpacked(packed(WorkerResults(whole, answers, ["worker 3 was löst"])))
     _assert_same(found.trace, whole)
     assert (found.answers, found.losses) == (answers, ["worker 3 was löst"])
 
@@ -83,12 +83,12 @@ def test_the_true_offset_of_a_clock_is_within_its_uncertainty(offset: int, ways:
     assert found.uncertainty * 2e9 <= min(there + back for there, back in ways) * (1 + 1e-9)
 
 
-TASK = Task(
+TASK = WorkerTask(
     parent=1, transport="http", host="h", port=1, path="/", tls=False, payloads=[b"a", b"bb"], metadata=[(), ()]
 )
 
 
-def _requests(task: Task) -> list[tuple[float, int, float, float]]:
+def _requests(task: WorkerTask) -> list[tuple[float, int, float, float]]:
     assert task.up is not None
     assert task.down is not None
     return list(zip(*(one.tolist() for one in (task.intended, task.kinds, task.up, task.down)), strict=True))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.analysis.compare import Part, ratio_of_pairs, ratios, significant
+from paceline.analysis.compare import RepeatSamples, ratio_of_pairs, ratios, significant
 from paceline.core.record import Measurement
 from support.records import STEP_TIME
 
@@ -14,9 +14,9 @@ seconds = st.floats(1e-6, 1e3)
 series = st.lists(seconds, min_size=1, max_size=12)
 
 
-def parts(values: list[float], scale: float = 1.0) -> list[Part]:
+def parts(values: list[float], scale: float = 1.0) -> list[RepeatSamples]:
     times = Measurement.of_samples(STEP_TIME, [scale * value for value in values])
-    return [Part(times, times.samples)]
+    return [RepeatSamples(times, times.samples)]
 
 
 @given(series, series)

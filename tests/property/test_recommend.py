@@ -12,9 +12,9 @@ from paceline.analysis.configuration import Configuration
 from paceline.analysis.cost import Budget, Derived, HourlyPrice
 from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.changes import changes
-from paceline.analysis.recommend.choose import Option, Ranking, Standing, rank
-from paceline.analysis.recommend.evidence import Point
-from paceline.analysis.recommend.question import Bound, Question
+from paceline.analysis.recommend.choose import Option, OptionStanding, Ranking, rank
+from paceline.analysis.recommend.evidence import MeasuredLoad
+from paceline.analysis.recommend.question import Question, SloLimit
 
 BY = ("goodput", "cost", "energy", "latency")
 
@@ -32,9 +32,9 @@ class Cell:
     joules: float | None
 
     @property
-    def point(self) -> Point:
+    def point(self) -> MeasuredLoad:
         low, high = 0.95 * self.rate, 1.05 * self.rate
-        return Point(
+        return MeasuredLoad(
             configuration=Configuration("work", {"engine": self.name, "machine": "m", "target": "cpu"}),
             throughput=Reading(self.rate, low, high),
             readings={"p99": Reading(self.p99, 0.9 * self.p99, self.highest)},
@@ -74,35 +74,35 @@ def scored(cell: Cell, question: Question) -> float | None:
     return math.ceil(question.rate / cell.rate - 1e-9) * cell.price
 
 
-def standing(cell: Cell, table: list[Cell], question: Question) -> Standing:
+def standing(cell: Cell, table: list[Cell], question: Question) -> OptionStanding:
     limit = question.bounds[0].limit
     lighter = [other for other in table if other.name == cell.name and other.load < cell.load]
     if cell.p99 > limit:
-        return Standing.BROKEN
+        return OptionStanding.BROKEN
     is_sure = cell.highest is not None and cell.highest <= limit and all(other.p99 <= limit for other in lighter)
     if question.budget is not None:
         if cell.price is None:
-            return Standing.BROKEN
+            return OptionStanding.BROKEN
         counts = [math.ceil((question.rate or 0) / rate - 1e-9) for rate in (cell.rate, 0.95 * cell.rate)]
         now, most = (max(1, count) * cell.price if question.rate else cell.price for count in counts)
         if now > question.budget.usd * (1 + 1e-9):
-            return Standing.BROKEN
+            return OptionStanding.BROKEN
         is_sure = is_sure and most <= question.budget.usd * (1 + 1e-9)
-    return Standing.SURE if is_sure else Standing.UNCERTAIN
+    return OptionStanding.SURE if is_sure else OptionStanding.UNCERTAIN
 
 
-def brute_force(table: list[Cell], question: Question) -> list[tuple[Standing, float]]:
+def brute_force(table: list[Cell], question: Question) -> list[tuple[OptionStanding, float]]:
     """Standing and score of every configuration that may be recommended, best first."""
-    best: dict[str, tuple[Standing, float]] = {}
+    best: dict[str, tuple[OptionStanding, float]] = {}
     for cell in table:
         found, value = standing(cell, table, question), scored(cell, question)
-        if value is None or found is Standing.BROKEN or (question.strict and found is not Standing.SURE):
+        if value is None or found is OptionStanding.BROKEN or (question.strict and found is not OptionStanding.SURE):
             continue
-        best[cell.name] = min(best.get(cell.name, (Standing.BROKEN, math.inf)), (found, value))
+        best[cell.name] = min(best.get(cell.name, (OptionStanding.BROKEN, math.inf)), (found, value))
     return sorted(best.values())
 
 
-def told(ranking: Ranking, question: Question) -> list[tuple[Standing, float]]:
+def told(ranking: Ranking, question: Question) -> list[tuple[OptionStanding, float]]:
     return [(option.standing, _less(option, question)) for option in ranking.options]
 
 
@@ -112,7 +112,7 @@ def _less(option: Option, question: Question) -> float:
 
 
 def asked(limit: float, by: str, rate: float | None, budget: float | None, strict: bool) -> Question:
-    bounds = (Bound("p99", limit),)
+    bounds = (SloLimit("p99", limit),)
     return Question(bounds, by, rate, Budget(budget, "hour") if budget else None, strict)  # type: ignore[arg-type]
 
 
@@ -133,8 +133,8 @@ def test_it_never_breaks_the_promise(table: list[Cell], question: Question) -> N
     for option in rank([cell.point for cell in table], question).options:
         reading = option.point.readings["p99"]
         assert reading.value <= limit
-        assert option.standing is not Standing.SURE or (reading.high is not None and reading.high <= limit)
-        assert not question.strict or option.standing is Standing.SURE
+        assert option.standing is not OptionStanding.SURE or (reading.high is not None and reading.high <= limit)
+        assert not question.strict or option.standing is OptionStanding.SURE
         if question.budget is not None:
             assert option.per_hour is not None and option.per_hour.value <= question.budget.usd * (1 + 1e-9)
 

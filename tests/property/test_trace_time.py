@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.trace_breakdown import IDLE, ORDER, time_spent
-from paceline.core.trace_events import STEP_MARK, Event, Span, length, overlap, own_time, union
+from paceline.core.trace_events import STEP_MARK, Span, TraceEvent, length, overlap, own_time, union
 
 spans = st.lists(
     st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda ends: (min(ends), max(ends))), max_size=12
@@ -33,15 +33,15 @@ def test_unions_and_overlaps_are_those_of_sets(first: list[Span], second: list[S
 
 @given(spans)
 def test_own_times_fill_the_same_time_once(seen: list[Span]) -> None:
-    found = [span for _, span in own_time(Event("a", *span, lane=1, on_device=False) for span in seen)]
+    found = [span for _, span in own_time(TraceEvent("a", *span, lane=1, on_device=False) for span in seen)]
     assert ticks(found) == ticks(seen)
     assert length(found) == len(ticks(seen))
 
 
 @given(events, st.booleans())
 def test_shares_add_up_to_the_step(seen: list[tuple[str, int, int, int]], on_device: bool) -> None:
-    work = [Event(name, start, start + wide, lane, on_device) for name, start, wide, lane in seen]
-    marks = [Event(f"{STEP_MARK}{n}", 40 * n, 40 * n + 40, 0, False, "user_annotation") for n in range(3)]
+    work = [TraceEvent(name, start, start + wide, lane, on_device) for name, start, wide, lane in seen]
+    marks = [TraceEvent(f"{STEP_MARK}{n}", 40 * n, 40 * n + 40, 0, False, "user_annotation") for n in range(3)]
     spent = time_spent([*work, *marks], on_device=on_device, steps_queue=False)
     if spent is None:
         return

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.analysis.compare import Part, Ratio, ratios
+from paceline.analysis.compare import Ratio, RepeatSamples, ratios
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement
 from support.records import STEP_TIME
@@ -47,17 +47,19 @@ def pairs(noise: str, count: int, samples: int, *, change: float = 0.0, seed: in
     sides = [0.1 * (1 + 0.01 * NOISES[noise](rng, (count, samples))) for _ in range(2)]
     sides[1] *= 1 + change
     times = [[part(row) for row in side] for side in sides]
-    rates = [[Part(Measurement.of_rate(RATE, 32, one.measurement), one.samples) for one in side] for side in times]
+    rates = [
+        [RepeatSamples(Measurement.of_rate(RATE, 32, one.measurement), one.samples) for one in side] for side in times
+    ]
     return {
         "time": ratios(*([[one] for one in side] for side in times)),
         "rate": ratios(*([[one] for one in side] for side in rates)),
     }
 
 
-def part(samples: Sequence[float] | NDArray[np.float64]) -> Part:
+def part(samples: Sequence[float] | NDArray[np.float64]) -> RepeatSamples:
     """One repetition's step times."""
     times = Measurement.of_samples(STEP_TIME, samples)
-    return Part(times, times.samples)
+    return RepeatSamples(times, times.samples)
 
 
 def called(found: Sequence[Ratio], false_alarms: float = 0.05) -> float:

@@ -18,7 +18,7 @@ from paceline.load.kserve import JSON_LENGTH, Response, decode_response, encode_
 from paceline.load.tensors import Array, TensorSpec
 from paceline.servers._embedded.app import App
 from paceline.servers._embedded.batcher import Policy
-from paceline.servers._embedded.engines import Arrays, Engine, Session
+from paceline.servers._embedded.engines import Arrays, InferenceEngine, InferenceSession
 from paceline.servers._embedded.http import listen
 from paceline.servers._embedded.service import Service
 from paceline.servers.base import Artifact
@@ -51,7 +51,7 @@ def product(path: Path) -> Path:
 
 
 @dataclass
-class Doubling(Engine):
+class Doubling(InferenceEngine):
     """y = 2 x, after a while; remembers what it was given."""
 
     artifact: Artifact = field(default_factory=artifact_of)
@@ -60,7 +60,7 @@ class Doubling(Engine):
     wait: Callable[[], object] = lambda: None
     seen: list[Array] = field(default_factory=list)
 
-    def session(self, threads: int) -> Session:
+    def session(self, threads: int) -> InferenceSession:
         def run(inputs: Arrays) -> Arrays:
             self.wait()
             self.seen.append(inputs["x"])
@@ -107,7 +107,7 @@ class Running:
 
 @contextmanager
 def running(
-    engine: Engine,
+    engine: InferenceEngine,
     *,
     max_batch: int = 4,
     max_delay: float = 0.002,

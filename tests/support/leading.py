@@ -18,7 +18,7 @@ from paceline.service.api import tokens
 from paceline.service.api.app import Pages, create_app
 from paceline.service.api.guard import Door, Limits
 from paceline.service.api.server import bind, make_server
-from paceline.service.engines.base import Assignment, FollowerState, Item, Report
+from paceline.service.engines.base import Assignment, AttemptReport, FollowerState, Item
 from paceline.service.jobs import JobFailure
 from paceline.service.leader import Leader
 from paceline.store import open_store
@@ -45,9 +45,9 @@ class Puppet:
         if assignment not in self.begun:
             self.begun.append(assignment)
 
-    def poll(self, follower: str, acknowledged: dict[tuple[str, int], int]) -> Sequence[Report]:
+    def poll(self, follower: str, acknowledged: dict[tuple[str, int], int]) -> Sequence[AttemptReport]:
         return [
-            Report(
+            AttemptReport(
                 job_id=key[0],
                 attempt=key[1],
                 items=tuple(item for item in items if item.number > acknowledged.get(key, 0)),

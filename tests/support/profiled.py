@@ -9,13 +9,13 @@ from typing import Any
 
 from paceline.core.run import RunRecords
 from paceline.core.trace_breakdown import TimeSpent, time_spent
-from paceline.core.trace_events import Event, read_events
+from paceline.core.trace_events import TraceEvent, read_events
 from support.records import literal_run
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 
 
-def events_of(name: str) -> list[Event]:
+def events_of(name: str) -> list[TraceEvent]:
     """The events of a stored trace."""
     path = TRACES / name
     content = path.read_bytes()

@@ -9,9 +9,9 @@ from itertools import combinations
 
 from paceline.service.scheduler import events
 from paceline.service.scheduler.cluster import STRETCH, ClusterState
-from paceline.service.scheduler.state import Demand, Device, Follower, JobPlacement, Needs
+from paceline.service.scheduler.state import Demand, Follower, JobPlacement, Needs, SchedulerDevice
 
-GPU = Device("gpu", memory_gib=80)
+GPU = SchedulerDevice("gpu", memory_gib=80)
 
 
 def node(name: str, gpus: int = 1, *, pace: float = 1.0, cpu_slots: int = 1) -> Follower:

@@ -10,7 +10,15 @@ from typing import Any
 from paceline.core.case import Case
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
-from paceline.service.engines.base import Assignment, CaseSamples, FollowerGone, FollowerState, Item, Meeting, Report
+from paceline.service.engines.base import (
+    Assignment,
+    AttemptReport,
+    CaseSamples,
+    FollowerGone,
+    FollowerState,
+    Item,
+    Meeting,
+)
 from paceline.service.jobs import STOPPED, FailureKind, Job, JobFailure, MachineNeeds
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -145,7 +153,7 @@ class ScriptedEngine:
         held = self.attempts.setdefault(follower, {})
         held.setdefault((assignment.job_id, assignment.attempt), Measured(assignment))
 
-    def poll(self, follower: str, acknowledged: dict[tuple[str, int], int]) -> Sequence[Report]:
+    def poll(self, follower: str, acknowledged: dict[tuple[str, int], int]) -> Sequence[AttemptReport]:
         self._reach(follower)
         self.asked.append(dict(acknowledged))
         reports = []
@@ -157,7 +165,9 @@ class ScriptedEngine:
                 del held[job_id, number]
                 continue
             place, meeting = measured.assignment.place, measured.meeting
-            reports.append(Report(job_id=job_id, attempt=number, items=tuple(items), place=place, meeting=meeting))
+            reports.append(
+                AttemptReport(job_id=job_id, attempt=number, items=tuple(items), place=place, meeting=meeting)
+            )
         return reports
 
     def cancel(self, follower: str, job_id: str, attempt: int) -> None:

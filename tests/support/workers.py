@@ -7,7 +7,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.service.engines.base import Assignment, Attempt, FollowerGone, FollowerState, Report
+from paceline.service.engines.base import Assignment, AttemptKey, AttemptReport, FollowerGone, FollowerState
 from paceline.service.follower.spool import Spool
 from paceline.service.follower.worker import Worker
 
@@ -22,7 +22,7 @@ class Workers:
         self._folder = folder
         self._workers = {name: Worker(folder / name, name, address="127.0.0.1") for name in names}
         self.absent: set[str] = set()
-        self.begun: list[tuple[str, Attempt]] = []
+        self.begun: list[tuple[str, AttemptKey]] = []
 
     def followers(self) -> Sequence[FollowerState]:
         return [worker.describe() for name, worker in self._workers.items() if name not in self.absent]
@@ -33,7 +33,7 @@ class Workers:
         if told not in self.begun:
             self.begun.append(told)
 
-    def poll(self, follower: str, acknowledged: dict[Attempt, int]) -> Sequence[Report]:
+    def poll(self, follower: str, acknowledged: dict[AttemptKey, int]) -> Sequence[AttemptReport]:
         return self._reach(follower).poll(acknowledged)
 
     def cancel(self, follower: str, job_id: str, attempt: int) -> None:

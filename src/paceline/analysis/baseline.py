@@ -24,7 +24,7 @@ from paceline.core.parameters import refusal
 from paceline.core.stats import Interval, median_interval
 
 if TYPE_CHECKING:
-    from paceline.analysis.diagnose.table import Column, Table
+    from paceline.analysis.diagnose.table import MetricColumn, NodeTable
 
 SCALE = 1.4826  # of the median absolute deviation, so that it equals the deviation of normal noise
 FORMAT = 1
@@ -54,7 +54,7 @@ class Baseline(BaseModel):
     sources: list[str] = Field(default_factory=list)
     metrics: dict[str, Reference]
 
-    def reference(self, column: Column) -> Reference | None:
+    def reference(self, column: MetricColumn) -> Reference | None:
         """The reference of a metric: by its name, without its rank, or, as SuperBench does, by its benchmark alone."""
         benchmark = column.name.partition("/")[0]
         names = (column.name, column.unranked, benchmark)
@@ -112,7 +112,7 @@ def medians_of_others(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return result
 
 
-def make_baseline(table: Table, sources: Sequence[str] = (), *, names: str = "paceline") -> Baseline:
+def make_baseline(table: NodeTable, sources: Sequence[str] = (), *, names: str = "paceline") -> Baseline:
     """The references of a table; a metric of several ranks also has one for all of them, by its name without a rank."""
     found = robust(table.values)
     metrics: dict[str, Reference] = {}
@@ -132,7 +132,7 @@ def make_baseline(table: Table, sources: Sequence[str] = (), *, names: str = "pa
     return Baseline(names=names, nodes=len(table.nodes), sources=list(sources), metrics=dict(sorted(metrics.items())))
 
 
-def _reference(column: Column, values: NDArray[np.float64], nodes: int | None = None) -> Reference:
+def _reference(column: MetricColumn, values: NDArray[np.float64], nodes: int | None = None) -> Reference:
     known = values[~np.isnan(values)]
     middle = float(np.median(known))
     return Reference(

@@ -154,7 +154,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """What a case measured at one point of its sweep."""
 
     at: At
@@ -170,7 +170,7 @@ class Sweep:
     """The points of one case that differ in the same ways: sizes of a message, pairs of devices."""
 
     axes: tuple[str, ...]
-    points: tuple[Point, ...]  # in the order they were measured
+    points: tuple[SweepPoint, ...]  # in the order they were measured
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -212,6 +212,6 @@ def sweeps_of(record: Record) -> tuple[Sweep, ...]:
             place = tuple(measurement.at.values())
             found.setdefault(tuple(measurement.at), {}).setdefault(place, []).append(measurement)
     return tuple(
-        Sweep(axes, tuple(Point(told[0].at, tuple(figure_of(m) for m in told)) for told in points.values()))
+        Sweep(axes, tuple(SweepPoint(told[0].at, tuple(figure_of(m) for m in told)) for told in points.values()))
         for axes, points in found.items()
     )

@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Any
 
 from paceline.analysis.figures import Figure
-from paceline.analysis.summary import Row
+from paceline.analysis.summary import CaseRow
 from paceline.core.case import Case
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Outcome
@@ -33,13 +33,13 @@ _Flat = Mapping[str, Hashable]
 
 
 @dataclass(frozen=True)
-class Cell:
+class HeatmapCell:
     """One place of a map."""
 
     x: Coordinate
     y: Coordinate
     figure: Figure | None = None
-    row: Row | None = None
+    row: CaseRow | None = None
     missing: str = ""  # why there is no figure: the outcome, "not run", or "no case"
     cause: str = ""  # in full
 
@@ -55,24 +55,24 @@ class HeatMap:
     ys: tuple[Coordinate, ...]
     metric: Metric
     same: tuple[tuple[str, str], ...]  # what tells this map from its neighbours
-    cells: tuple[Cell, ...]  # by y, then by x; every place has one
+    cells: tuple[HeatmapCell, ...]  # by y, then by x; every place has one
 
     @property
-    def measured(self) -> list[Cell]:
+    def measured(self) -> list[HeatmapCell]:
         """The cells that have a figure, the best first."""
         lower = self.metric.better is Better.LOWER
         told = [cell for cell in self.cells if cell.figure is not None]
         return sorted(told, key=lambda cell: cell.figure.value if cell.figure else 0.0, reverse=not lower)
 
     @property
-    def missing(self) -> list[Cell]:
+    def missing(self) -> list[HeatmapCell]:
         """Those that have none."""
         return [cell for cell in self.cells if cell.figure is None]
 
 
-def heat_maps(rows: Sequence[Row], not_run: Iterable[Case] = ()) -> list[HeatMap]:
+def heat_maps(rows: Sequence[CaseRow], not_run: Iterable[Case] = ()) -> list[HeatMap]:
     """The maps of a run, each over the two parameters that leave the fewest maps."""
-    groups: dict[tuple[str, str, int], list[tuple[Case, Row | None]]] = {}
+    groups: dict[tuple[str, str, int], list[tuple[Case, CaseRow | None]]] = {}
     for row in rows:
         groups.setdefault((row.case.benchmark, row.case.target, row.case.ranks), []).append((row.case, row))
     for case in not_run:
@@ -80,7 +80,7 @@ def heat_maps(rows: Sequence[Row], not_run: Iterable[Case] = ()) -> list[HeatMap
     return [made for members in groups.values() if len(members) >= LEAST_CELLS for made in _maps(members)]
 
 
-def _maps(members: list[tuple[Case, Row | None]]) -> list[HeatMap]:
+def _maps(members: list[tuple[Case, CaseRow | None]]) -> list[HeatMap]:
     flat = [_flat(case.parameters) for case, _ in members]
     kinds: dict[str, set[Hashable]] = {}
     for parameters in flat:
@@ -150,7 +150,7 @@ def _size(slices: Sequence[_Slice]) -> tuple[float, bool]:
     return cells, not any(isinstance(value, str) for one in slices for value in (*one.xs, *one.ys))
 
 
-def _map(one: _Slice, members: Sequence[tuple[Case, Row | None]]) -> HeatMap | None:
+def _map(one: _Slice, members: Sequence[tuple[Case, CaseRow | None]]) -> HeatMap | None:
     rows = [row for at in one.places.values() for place in at if (row := members[place][1])]
     heads = [row.headline for row in rows if row.ok and row.headline and math.isfinite(row.headline.value)]
     if len(heads) < LEAST_VALUES:
@@ -168,21 +168,21 @@ def _map(one: _Slice, members: Sequence[tuple[Case, Row | None]]) -> HeatMap | N
     return HeatMap(benchmark, one.x, one.y, one.xs, one.ys, metric, one.same, cells)
 
 
-def _cell(x: Coordinate, y: Coordinate, cases: list[tuple[Case, Row | None]], name: str, unit: str) -> Cell:
+def _cell(x: Coordinate, y: Coordinate, cases: list[tuple[Case, CaseRow | None]], name: str, unit: str) -> HeatmapCell:
     if not cases:
-        return Cell(x, y, missing=NO_CASE)
+        return HeatmapCell(x, y, missing=NO_CASE)
     rows = [row for _, row in cases if row is not None]
     good = [(figure.value, row.case.index, figure, row) for row in rows if (figure := _figure(row, name, unit))]
     if good:  # of repetitions the middle one
         _, _, figure, row = sorted(good, key=lambda one: one[:2])[len(good) // 2]
-        return Cell(x, y, figure, row)
+        return HeatmapCell(x, y, figure, row)
     bad = next((row for row in rows if row.outcome is not Outcome.OK), None)
     if bad is not None:
-        return Cell(x, y, row=bad, missing=bad.outcome.value, cause=bad.cause.message if bad.cause else "")
-    return Cell(x, y, row=rows[0], missing=f"no {name}") if rows else Cell(x, y, missing=NOT_RUN)
+        return HeatmapCell(x, y, row=bad, missing=bad.outcome.value, cause=bad.cause.message if bad.cause else "")
+    return HeatmapCell(x, y, row=rows[0], missing=f"no {name}") if rows else HeatmapCell(x, y, missing=NOT_RUN)
 
 
-def _figure(row: Row, name: str, unit: str) -> Figure | None:
+def _figure(row: CaseRow, name: str, unit: str) -> Figure | None:
     head = row.headline
     is_it = row.ok and head is not None and (head.name, head.unit) == (name, unit) and math.isfinite(head.value)
     return head if is_it else None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from paceline.analysis.summary import Row
+from paceline.analysis.summary import CaseRow
 from paceline.core.case import Category
 from paceline.core.environment import Environment
 from paceline.core.profile import Absent, Ceiling
@@ -122,7 +122,7 @@ class Roof:
 class Placed:
     """A case under its roof."""
 
-    row: Row
+    row: CaseRow
     work: Work
     compute: Roof
     memory: Roof
@@ -165,13 +165,13 @@ class Rooflines:
 
     found: tuple[Roofline, ...]
     unknown: tuple[str, ...] = ()  # devices whose ceilings are not known, though cases could be placed
-    uncounted: tuple[Row, ...] = ()  # cases that compute, but whose records do not tell what they move
+    uncounted: tuple[CaseRow, ...] = ()  # cases that compute, but whose records do not tell what they move
 
 
-def rooflines(source: RunRecords, rows: Iterable[Row], known: KnownCeilings | None = None) -> Rooflines:
+def rooflines(source: RunRecords, rows: Iterable[CaseRow], known: KnownCeilings | None = None) -> Rooflines:
     """Every case that tells its operations and bytes, under the ceilings of its device."""
     roofs = _roofs(source, known or KnownCeilings())
-    works: dict[str, list[tuple[Row, Work]]] = {}
+    works: dict[str, list[tuple[CaseRow, Work]]] = {}
     uncounted = []
     for row in rows:
         if not row.ok:
@@ -205,7 +205,7 @@ def device_of(record: Record) -> str:
     return "cpu" if record.case.target == "cpu" else record.subject.device or record.case.target
 
 
-def _placed(row: Row, work: Work, compute: Roof, memory: Roof) -> Placed:
+def _placed(row: CaseRow, work: Work, compute: Roof, memory: Roof) -> Placed:
     of_compute, of_memory = work.rate / compute.value, work.traffic / memory.value
     is_memory = of_compute <= of_memory <= BEYOND
     share, nearest = (of_memory, memory) if is_memory else (of_compute, compute)

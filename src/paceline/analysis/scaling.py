@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline.analysis.figures import Figure
-from paceline.analysis.summary import Row
+from paceline.analysis.summary import CaseRow
 from paceline.core.errors import InputError
 from paceline.core.layout import Layout
 
@@ -37,7 +37,7 @@ class Loss:
 class Scaled:
     """One case of a series."""
 
-    row: Row
+    row: CaseRow
     ranks: int
     mesh: str  # data x tensor x pipeline, where there is one
     devices: float  # that its ranks have together: GPUs, or cores
@@ -55,7 +55,7 @@ class Scaled:
 
 
 @dataclass(frozen=True)
-class Series:
+class ScalingSeries:
     """Cases that differ in their ranks alone, fewest first."""
 
     rule: Rule
@@ -85,12 +85,12 @@ class Series:
         return tuple(found.values())
 
 
-def scaling(rows: Iterable[Row]) -> list[Series]:
+def scaling(rows: Iterable[CaseRow]) -> list[ScalingSeries]:
     """Every series of a run that has at least two numbers of ranks."""
     told = list(rows)
     if len({row.case.ranks for row in told}) < 2:
         return []
-    groups: dict[tuple[object, ...], list[Row]] = {}
+    groups: dict[tuple[object, ...], list[CaseRow]] = {}
     for row in told:
         for key in _keys(row):
             groups.setdefault(key, []).append(row)
@@ -98,7 +98,7 @@ def scaling(rows: Iterable[Row]) -> list[Series]:
     return [series for series in found if series is not None]
 
 
-def _keys(row: Row) -> list[tuple[object, ...]]:
+def _keys(row: CaseRow) -> list[tuple[object, ...]]:
     """The series that a case may belong to: of one batch for each rank, and of one batch for all."""
     case, head = row.case, row.headline
     if not row.ok or head is None or not math.isfinite(head.value) or head.value <= 0:
@@ -118,7 +118,7 @@ def _keys(row: Row) -> list[tuple[object, ...]]:
     return [("weak", batch / case.ranks, *work), ("strong", float(batch), *work)]
 
 
-def layout_of(row: Row) -> Layout | None:
+def layout_of(row: CaseRow) -> Layout | None:
     """How the ranks of a case are laid out, where its record tells."""
     word = row.record.subject.layout
     try:
@@ -127,11 +127,11 @@ def layout_of(row: Row) -> Layout | None:
         return None
 
 
-def _series(rule: Rule, batch: float | None, rows: list[Row]) -> Series | None:
+def _series(rule: Rule, batch: float | None, rows: list[CaseRow]) -> ScalingSeries | None:
     if len({row.case.ranks for row in rows}) < 2:
         return None
     layouts = {row.case.index: layout_of(row) for row in rows}
-    repeated: dict[tuple[int, str], list[Row]] = {}
+    repeated: dict[tuple[int, str], list[CaseRow]] = {}
     for row in rows:
         layout = layouts[row.case.index]
         repeated.setdefault((row.case.ranks, layout.mesh if layout else ""), []).append(row)
@@ -140,10 +140,10 @@ def _series(rule: Rule, batch: float | None, rows: list[Row]) -> Series | None:
     base = chosen[places[0]]
     points = tuple(_scaled(chosen[place], base, rule, mesh=place[1]) for place in places)
     shares = base.case.target == "cpu" and all(point.devices <= points[0].devices for point in points)
-    return Series(rule, batch, points, shares and rule != "bandwidth")
+    return ScalingSeries(rule, batch, points, shares and rule != "bandwidth")
 
 
-def _scaled(row: Row, base: Row, rule: Rule, *, mesh: str) -> Scaled:
+def _scaled(row: CaseRow, base: CaseRow, rule: Rule, *, mesh: str) -> Scaled:
     devices = _devices(row) if rule != "bandwidth" else 1.0
     ideal = _value(base) / (_devices(base) if rule != "bandwidth" else 1.0)
     efficiency = _value(row) / devices / ideal
@@ -154,7 +154,7 @@ def _scaled(row: Row, base: Row, rule: Rule, *, mesh: str) -> Scaled:
     return Scaled(row, row.case.ranks, mesh, devices, _value(row), efficiency, low, high, seconds, losses)
 
 
-def _devices(row: Row) -> float:
+def _devices(row: CaseRow) -> float:
     """GPUs, one for each rank; of a CPU the cores, which ranks share."""
     threads = row.record.subject.threads
     if row.case.target == "cpu" and isinstance(threads, int) and threads > 0:
@@ -162,13 +162,13 @@ def _devices(row: Row) -> float:
     return float(row.case.ranks)
 
 
-def _ends(row: Row, base: Row, efficiency: float) -> tuple[float, float]:
+def _ends(row: CaseRow, base: CaseRow, efficiency: float) -> tuple[float, float]:
     """The interval of the ratio: the parts by which both sides may be wrong, as independent errors add."""
     spread = math.hypot(_relative(row.headline), _relative(base.headline))
     return efficiency * max(0.0, 1 - spread), efficiency * (1 + spread)
 
 
-def _losses(row: Row, base: Row, seconds: float, efficiency: float) -> tuple[Loss, ...]:
+def _losses(row: CaseRow, base: CaseRow, seconds: float, efficiency: float) -> tuple[Loss, ...]:
     """What is known of the lost time, in parts that add up to it; none where nothing was lost."""
     lost = seconds * (1 - efficiency)
     if lost <= 0 or row is base:
@@ -189,7 +189,7 @@ def _losses(row: Row, base: Row, seconds: float, efficiency: float) -> tuple[Los
     return (*found, Loss(REST, left)) if left > 1e-9 * seconds else tuple(found)
 
 
-def _waits(row: Row, seconds: float) -> dict[str, float]:
+def _waits(row: CaseRow, seconds: float) -> dict[str, float]:
     """Seconds of a step in which a rank computes nothing, by what it waits for.
 
     The rank that waits least for the others' data is the slowest one, so that its time is the travelling alone, and
@@ -211,7 +211,7 @@ def _waits(row: Row, seconds: float) -> dict[str, float]:
     return found | ({SLOWER: slower} if slower else {})
 
 
-def _of_ranks(row: Row) -> Mapping[str, list[float]]:
+def _of_ranks(row: CaseRow) -> Mapping[str, list[float]]:
     found: dict[str, list[float]] = {}
     for figure in row.secondary:
         if figure.scope.startswith("rank ") and figure.name in ("step_time", "exposed_communication"):
@@ -219,12 +219,12 @@ def _of_ranks(row: Row) -> Mapping[str, list[float]]:
     return found
 
 
-def _longer_backward(row: Row, base: Row, ideal_part: float) -> float | None:
+def _longer_backward(row: CaseRow, base: CaseRow, ideal_part: float) -> float | None:
     own, before = row.figure("backward_time"), base.figure("backward_time")
     return own.summary.mean - ideal_part * before.summary.mean if own and before else None
 
 
-def _value(row: Row) -> float:
+def _value(row: CaseRow) -> float:
     return row.headline.value if row.headline else 0.0
 
 

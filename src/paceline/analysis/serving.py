@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.analysis.figures import Figure, Point
-from paceline.analysis.summary import TAILS, Row
+from paceline.analysis.figures import Figure, SweepPoint
+from paceline.analysis.summary import TAILS, CaseRow
 from paceline.core.subject import REQUEST_STAGES
 
 DRAWN = 400  # points of a distribution at most
@@ -25,7 +25,7 @@ class Load:
     offered: float
     throughput: float
     percentiles: Mapping[str, float]  # p99 -> seconds; only those that the requests were enough for
-    row: Row
+    row: CaseRow
     is_trial: bool  # of a search
 
 
@@ -33,7 +33,7 @@ class Load:
 class Curve:
     """One server with one model, under several loads of the same kind, the lightest first."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[CaseRow, ...]
     loads: tuple[Load, ...]
 
     @property
@@ -46,7 +46,7 @@ class Curve:
 class Offer:
     """What one setting offers its users, and at which cost."""
 
-    row: Row
+    row: CaseRow
     latency: float
     throughput: float
     cost: float
@@ -61,9 +61,9 @@ class Distribution:
     parts: tuple[float, ...]
 
 
-def by_model(rows: Sequence[Row]) -> list[list[Row]]:
+def by_model(rows: Sequence[CaseRow]) -> list[list[CaseRow]]:
     """Served cases that may share a chart: those of one model."""
-    found: dict[tuple[str, ...], list[Row]] = {}
+    found: dict[tuple[str, ...], list[CaseRow]] = {}
     for row in rows:
         if row.ok and row.record.load is not None:
             subject = row.record.subject
@@ -72,22 +72,22 @@ def by_model(rows: Sequence[Row]) -> list[list[Row]]:
     return list(found.values())
 
 
-def promises(row: Row) -> dict[str, float]:
+def promises(row: CaseRow) -> dict[str, float]:
     """The bounds on latency that were promised, in seconds: {"p99": 0.1}."""
     return row.record.load.slo if row.record.load is not None else {}
 
 
-def kept(row: Row) -> bool | None:
+def kept(row: CaseRow) -> bool | None:
     """Whether the promise was kept; None if there was none."""
     return row.record.load.slo_met if row.record.load is not None else None
 
 
-def percentile(row: Row, name: str) -> Figure | None:
+def percentile(row: CaseRow, name: str) -> Figure | None:
     """A percentile of the latency of all requests."""
     return row.figure(f"latency_{name}")
 
 
-def distribution(row: Row) -> Distribution | None:
+def distribution(row: CaseRow) -> Distribution | None:
     """How latencies are distributed, thinned for drawing; the part of all requests, answered or not."""
     told = row.record.measurement("latency")
     samples = np.sort(np.asarray(told.samples if told else [], dtype=np.float64))
@@ -103,27 +103,27 @@ def distribution(row: Row) -> Distribution | None:
     return Distribution(tuple(samples[places].tolist()), tuple(((places + 1) / requests).tolist()))
 
 
-def stages(row: Row) -> dict[str, Figure]:
+def stages(row: CaseRow) -> dict[str, Figure]:
     """The mean time of each part of a request, in the order that a request meets them; unknown ones follow."""
     found = {str(point.at["stage"]): figure for point, figure in _at(row, "stage", "stage_time")}
     order = {name: place for place, name in enumerate(REQUEST_STAGES)}
     return dict(sorted(found.items(), key=lambda item: order.get(item[0], len(order))))
 
 
-def batches(row: Row) -> dict[int, float]:
+def batches(row: CaseRow) -> dict[int, float]:
     """The part of the batches that had each size, in percent."""
     found = {int(point.at["batch"]): figure.value for point, figure in _at(row, "batch", "batch_share")}
     return dict(sorted(found.items()))
 
 
-def cold_start(row: Row) -> dict[str, Figure]:
+def cold_start(row: CaseRow) -> dict[str, Figure]:
     """The time of each part of the start, in its order."""
     return {str(point.at["part"]): figure for point, figure in _at(row, "part", "cold_start")}
 
 
-def curves(rows: Sequence[Row]) -> list[Curve]:
+def curves(rows: Sequence[CaseRow]) -> list[Curve]:
     """Servers that were seen under two loads or more: in several cases, or in the trials of a search."""
-    found: dict[str, list[Row]] = {}
+    found: dict[str, list[CaseRow]] = {}
     for row in rows:
         load = row.record.load
         if row.ok and load is not None and load.loop != BURST:
@@ -140,7 +140,7 @@ def shared_tail(loads: Sequence[Load], wanted: Sequence[str] = ()) -> str:
     return TAILS[-1]
 
 
-def offers(rows: Sequence[Row]) -> tuple[str, list[Offer]]:
+def offers(rows: Sequence[CaseRow]) -> tuple[str, list[Offer]]:
     """Settings of one model by latency, throughput and cost, and the percentile that their latency is."""
     priced = [row for row in rows if _is_finite(row, "cost_per_thousand") and _is_finite(row, "throughput")]
     name = next((name for name in TAILS if priced and all(percentile(row, name) for row in priced)), "")
@@ -176,7 +176,7 @@ def pareto(points: Sequence[Sequence[float]], margins: Sequence[Sequence[float]]
     return front if any(front) or margins is None else pareto(points)
 
 
-def _requests(row: Row, answered: int) -> float:
+def _requests(row: CaseRow, answered: int) -> float:
     """How many requests there were: any percentile counts them, and where most failed there is none."""
     middle = percentile(row, "p50")
     if middle is not None and middle.count:
@@ -185,7 +185,7 @@ def _requests(row: Row, answered: int) -> float:
     return answered / (1.0 - lost / 100.0) if lost < 100.0 else answered
 
 
-def _loads(rows: Sequence[Row]) -> tuple[Load, ...]:
+def _loads(rows: Sequence[CaseRow]) -> tuple[Load, ...]:
     found = []
     for row in rows:
         whole = {figure.name: figure for figure in row.figures if not figure.scope and not figure.at}
@@ -199,7 +199,7 @@ def _loads(rows: Sequence[Row]) -> tuple[Load, ...]:
     return tuple(sorted((load for load in found if load is not None), key=lambda load: load.offered))
 
 
-def _load(figures: Mapping[str, Figure], row: Row, *, is_trial: bool) -> Load | None:
+def _load(figures: Mapping[str, Figure], row: CaseRow, *, is_trial: bool) -> Load | None:
     throughput = figures.get("throughput")
     told = {name: figure.value for name in TAILS if (figure := figures.get(f"latency_{name}"))}
     if throughput is None or not told:
@@ -208,11 +208,11 @@ def _load(figures: Mapping[str, Figure], row: Row, *, is_trial: bool) -> Load | 
     return Load(offered.value, throughput.value, told, row, is_trial)
 
 
-def _at(row: Row, axis: str, name: str) -> list[tuple[Point, Figure]]:
+def _at(row: CaseRow, axis: str, name: str) -> list[tuple[SweepPoint, Figure]]:
     points = [point for sweep in row.sweeps if sweep.axes == (axis,) for point in sweep.points]
     return [(point, figure) for point in points if (figure := point.figure(name)) is not None]
 
 
-def _is_finite(row: Row, name: str) -> bool:
+def _is_finite(row: CaseRow, name: str) -> bool:
     figure = row.figure(name)
     return figure is not None and math.isfinite(figure.value)

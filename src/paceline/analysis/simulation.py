@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.analysis.summary import Row
+from paceline.analysis.summary import CaseRow
 from paceline.core.stats import CONFIDENCE, Interval, student_quantile, summarize
 from paceline.core.subject import StepTrace
 from paceline.core.trace_breakdown import IDLE, TimeSpent
@@ -24,7 +24,7 @@ SLOWED = 1.1  # from this ratio on, tracing itself is to be seen in the shares
 class Traced:
     """One case that was to be traced."""
 
-    row: Row
+    row: CaseRow
     spent: TimeSpent | None  # None if there is no trace, or one that tells nothing
     missing: str  # why not
     file: str  # where the trace is kept; empty if it is not
@@ -38,12 +38,12 @@ class Traced:
         return self.slowdown is not None and self.slowdown > SLOWED
 
 
-def traced(rows: Iterable[Row]) -> list[Traced]:
+def traced(rows: Iterable[CaseRow]) -> list[Traced]:
     """The cases that were to be traced."""
     return [_read(row, row.record.trace) for row in rows if row.record.trace is not None]
 
 
-def _read(row: Row, trace: StepTrace) -> Traced:
+def _read(row: CaseRow, trace: StepTrace) -> Traced:
     return Traced(
         row=row,
         spent=trace.spent,
@@ -93,7 +93,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulatedOutcome:
     """One schedule in figures."""
 
     mean: float  # completion time, from submission to end
@@ -124,7 +124,7 @@ class Line:
     """One policy on one workload at one load."""
 
     policy: str
-    outcomes: tuple[Outcome, ...]  # one for each seed
+    outcomes: tuple[SimulatedOutcome, ...]  # one for each seed
 
     def estimate(self, name: str) -> Estimate:
         """The mean over the seeds; of extremes the most extreme."""
@@ -136,7 +136,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Cell:
+class StudyCell:
     """One workload at one load under several policies, on the same tasks."""
 
     workload: str
@@ -157,12 +157,12 @@ class Cell:
 class Study:
     """Everything that one call of the simulator found, with how it was asked."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[StudyCell, ...]
     settings: dict[str, Any]
     seconds: float  # that it took
 
 
-def measure(schedule: Schedule) -> Outcome:
+def measure(schedule: Schedule) -> SimulatedOutcome:
     """All figures of a schedule."""
     durations = schedule.ended - schedule.started
     times = schedule.ended - schedule.submitted
@@ -170,7 +170,7 @@ def measure(schedule: Schedule) -> Outcome:
     slowdowns = np.maximum(1.0, times / np.maximum(durations, SHORT * mean))
     p50, p95, p99 = (float(value) for value in np.percentile(times, (50, 95, 99)))
     span = float(schedule.ended.max() - schedule.submitted.min())
-    return Outcome(
+    return SimulatedOutcome(
         mean=float(times.mean()),
         p50=p50,
         p95=p95,

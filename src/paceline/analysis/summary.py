@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from paceline.analysis.figures import Figure, Point, Sweep, figure_of, sweeps_of, unique_labels
+from paceline.analysis.figures import Figure, Sweep, SweepPoint, figure_of, sweeps_of, unique_labels
 from paceline.core.case import Case, Category, is_micro, section_order
 from paceline.core.errors import InputError
 from paceline.core.layout import Layout
@@ -42,7 +42,7 @@ _RATES = ("FLOP/s", "B/s")  # units of which more is the news of a micro benchma
 
 
 @dataclass(frozen=True)
-class Row:
+class CaseRow:
     """What one case came to."""
 
     record: Record
@@ -110,7 +110,7 @@ class Row:
         return next((figure for figure in whole if figure.name == name), None)
 
     @property
-    def point(self) -> Point | None:
+    def point(self) -> SweepPoint | None:
         """The point of a sweep at which its headline was measured."""
         points = [point for sweep in self.sweeps for point in sweep.points]
         own = [point for point in points if any(_same(self.headline, figure) for figure in point.figures)]
@@ -123,10 +123,10 @@ class Group:
 
     metric: Metric
     benchmark: str
-    rows: tuple[Row, ...]
+    rows: tuple[CaseRow, ...]
 
     @property
-    def best(self) -> Row:
+    def best(self) -> CaseRow:
         """The leader."""
         return self.rows[0]
 
@@ -136,7 +136,7 @@ class Highlight:
     """The fastest case of a category, of those that measure a rate."""
 
     category: str
-    row: Row
+    row: CaseRow
     of: int  # how many cases it led, itself included
 
 
@@ -155,7 +155,7 @@ class RunSummary:
     """A whole run, ready to be shown."""
 
     source: RunRecords
-    rows: tuple[Row, ...]
+    rows: tuple[CaseRow, ...]
     not_run: tuple[Case, ...]  # no attempt at all
     groups: tuple[Group, ...]
     doubts: tuple[DoubtKind, ...]
@@ -167,22 +167,22 @@ class RunSummary:
         return len(self.rows) + len(self.not_run)
 
     @cached_property
-    def measured(self) -> tuple[Row, ...]:
+    def measured(self) -> tuple[CaseRow, ...]:
         """The cases that succeeded."""
         return tuple(row for row in self.rows if row.ok)
 
     @cached_property
-    def failed(self) -> tuple[Row, ...]:
+    def failed(self) -> tuple[CaseRow, ...]:
         """The cases that did not succeed."""
         return tuple(row for row in self.rows if row.failed)
 
     @cached_property
-    def impossible(self) -> tuple[Row, ...]:
+    def impossible(self) -> tuple[CaseRow, ...]:
         """The cases that cannot be measured on this machine, and that nobody requires."""
         return tuple(row for row in self.rows if not row.ok and not row.failed)
 
     @cached_property
-    def doubtful(self) -> tuple[Row, ...]:
+    def doubtful(self) -> tuple[CaseRow, ...]:
         """The cases that succeeded, but are to be trusted less."""
         return tuple(row for row in self.measured if row.doubts)
 
@@ -211,7 +211,7 @@ class RunSummary:
                 found.append(Highlight(name, max(rows, key=_headline_value), len(rows)))
         return tuple(found)
 
-    def telling(self, limit: int) -> tuple[Row, ...]:
+    def telling(self, limit: int) -> tuple[CaseRow, ...]:
         """All cases, or of very many those that a reader would look at first: not ok, doubtful, leading."""
         if len(self.rows) <= limit:
             return self.rows
@@ -219,7 +219,7 @@ class RunSummary:
         ordered = sorted(self.rows, key=lambda row: (row.ok, not row.doubts, row.case.index not in leaders))
         return tuple(sorted(ordered[:limit], key=lambda row: row.case.index))
 
-    def marks(self, row: Row) -> str:
+    def marks(self, row: CaseRow) -> str:
         """The marks of one row's doubts."""
         kinds = {doubt.kind for doubt in row.doubts}
         return "".join(kind.mark for kind in self.doubts if kind.kind in kinds)
@@ -230,7 +230,7 @@ def summarize_run(records: RunRecords, ceilings: KnownCeilings | None = None) ->
     ordered = sorted(records.records, key=lambda record: record.case.index)
     seen = {record.case.index for record in ordered}
     labels = unique_labels([record.case for record in ordered])
-    rows = tuple(Row(record, label, headline_of(record)) for record, label in zip(ordered, labels, strict=True))
+    rows = tuple(CaseRow(record, label, headline_of(record)) for record, label in zip(ordered, labels, strict=True))
     return RunSummary(
         source=records,
         rows=rows,
@@ -268,16 +268,16 @@ def _same(one: Figure | Measurement | None, other: Figure | Measurement) -> bool
     return one is not None and (one.metric, one.summary) == (other.metric, other.summary)
 
 
-def _is_rate(row: Row) -> bool:
+def _is_rate(row: CaseRow) -> bool:
     return row.headline is not None and row.headline.unit in _RATES and math.isfinite(row.headline.value)
 
 
-def _headline_value(row: Row) -> float:
+def _headline_value(row: CaseRow) -> float:
     return row.headline.value if row.headline else -math.inf
 
 
-def _groups(rows: Iterable[Row]) -> tuple[Group, ...]:
-    found: dict[tuple[str, ...], list[Row]] = {}
+def _groups(rows: Iterable[CaseRow]) -> tuple[Group, ...]:
+    found: dict[tuple[str, ...], list[CaseRow]] = {}
     for row in rows:
         if row.ok and row.lead is not None and math.isfinite(row.lead.value):
             work = _work(row.record)
@@ -302,7 +302,7 @@ def _work(record: Record) -> list[str]:
     return [str(given[key]) if key in given else "" for key in _WORK]
 
 
-def _doubt_kinds(rows: Iterable[Row]) -> tuple[DoubtKind, ...]:
+def _doubt_kinds(rows: Iterable[CaseRow]) -> tuple[DoubtKind, ...]:
     remedies: dict[str, list[str]] = {}
     labels: dict[str, list[str]] = {}
     for row in rows:

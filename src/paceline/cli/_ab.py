@@ -25,7 +25,7 @@ Overrides = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Turns:
+class PairedRuns:
     """What the two sides set, and how often each is measured."""
 
     sides: tuple[Overrides, Overrides]
@@ -62,7 +62,7 @@ class Turns:
         return case.model_copy(update={"title": f"{case.title}{mark}", "parameters": parameters})
 
 
-def read_turns(texts: Sequence[str], rounds: int | None, overrides: Overrides) -> Turns | None:
+def read_turns(texts: Sequence[str], rounds: int | None, overrides: Overrides) -> PairedRuns | None:
     """What --ab and --rounds ask for, if they do."""
     if not texts:
         if rounds is not None:
@@ -78,7 +78,7 @@ def read_turns(texts: Sequence[str], rounds: int | None, overrides: Overrides) -
     if rounds < FEWEST:
         message = f"--rounds {rounds}: at least {FEWEST} are needed to tell a change from chance"
         raise InputError("too-few-rounds", message, key="--rounds", value=rounds)
-    return Turns((_read_side(texts[0]), _read_side(texts[1])), rounds)
+    return PairedRuns((_read_side(texts[0]), _read_side(texts[1])), rounds)
 
 
 def show_turns(records: RunRecords, *, as_json: bool) -> None:

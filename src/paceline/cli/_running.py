@@ -32,7 +32,7 @@ from paceline.runner.launcher_ranks import JoinedRanks, World
 from paceline.runner.run import Listener, SuiteRun, execute_here
 
 if TYPE_CHECKING:
-    from paceline.cli._ab import Turns
+    from paceline.cli._ab import PairedRuns
     from paceline.store import Store
 
 
@@ -225,7 +225,7 @@ def expand_here(
     overrides: dict[str, Any],
     world: Others,
     peer: str | None = None,
-    turns: Turns | None = None,
+    turns: PairedRuns | None = None,
     wanted: Sequence[str] = (),  # what the name of a case must have in it
 ) -> list[Case]:
     """The suite's cases on this machine, or where its ranks will be; each also under the peer, or in turns."""
@@ -250,7 +250,7 @@ def start(
     peer: str | None = None,
     tags: Sequence[str] = (),
     traces: Path | None = None,  # where those of its models go
-    turns: Turns | None = None,
+    turns: PairedRuns | None = None,
     wanted: Sequence[str] = (),
 ) -> int:
     """Measure a suite from the beginning; returns the exit code."""

@@ -18,7 +18,7 @@ from paceline.devices import accelerators
 from paceline.machine.profile import identity_of, load_profile
 
 if TYPE_CHECKING:
-    from paceline.analysis.diagnose.table import NodeResults, Table
+    from paceline.analysis.diagnose.table import NodeResults, NodeTable
     from paceline.core.run import RunRecords
     from paceline.store.run_lookup import Reader
 
@@ -58,7 +58,7 @@ def _promised(device_name: str) -> Iterator[Ceiling]:
         yield Ceiling(**at, kind="memory", name=DEVICE_MEMORY, value=sheet.memory_bandwidth, unit="B/s")
 
 
-def read_table(texts: Sequence[str], store: str | None, *, superbench: bool = False) -> tuple[Table, bool]:
+def read_table(texts: Sequence[str], store: str | None, *, superbench: bool = False) -> tuple[NodeTable, bool]:
     """The table, and whether its metrics have SuperBench's names, as rules or a baseline may ask for."""
     from paceline.analysis.diagnose.superbench import read_nodes
     from paceline.analysis.diagnose.table import assemble, results_of, run_names

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from paceline.machine.fitness import Finding
+    from paceline.machine.fitness import FitnessFinding
 
 MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗", "red")}
 
@@ -29,7 +29,7 @@ def command(context: click.Context, as_json: bool) -> None:
     context.exit(1 if worst(findings) == "problem" else 0)
 
 
-def _print(findings: list[Finding]) -> None:
+def _print(findings: list[FitnessFinding]) -> None:
     from rich.console import Console
     from rich.text import Text
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from paceline.analysis.plan.search import Candidate, Plan
+    from paceline.analysis.plan.search import Candidate, LayoutPlan
     from paceline.analysis.plan.transformer import Transformer
     from paceline.core.environment import Gpu
     from paceline.core.profile import Profile
@@ -364,7 +364,7 @@ def _size(flag: str, text: str | None) -> int | None:
     return size
 
 
-def _document(found: Plan, shown: Sequence[Candidate], known: Known) -> dict[str, Any]:
+def _document(found: LayoutPlan, shown: Sequence[Candidate], known: Known) -> dict[str, Any]:
     from paceline.analysis.plan.search import reasons
 
     return {
@@ -394,7 +394,7 @@ def _entry(one: Candidate) -> dict[str, Any]:
     }
 
 
-def _show(found: Plan, shown: Sequence[Candidate], known: Known) -> None:
+def _show(found: LayoutPlan, shown: Sequence[Candidate], known: Known) -> None:
     from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
@@ -494,7 +494,7 @@ def _refuse_elsewhere(device: str | None, gpus: int) -> None:
         raise InputError("too-few-gpus", message, key="--gpus", value=gpus)
 
 
-def _verify(found: Plan, shown: Sequence[Candidate], store: str | None, *, as_json: bool) -> int:
+def _verify(found: LayoutPlan, shown: Sequence[Candidate], store: str | None, *, as_json: bool) -> int:
     """Measure the layouts like any suite, and show what was predicted beside it; returns the exit code."""
     from paceline.cli import _running
     from paceline.core.suite import Suite

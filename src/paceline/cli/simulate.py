@@ -12,7 +12,7 @@ from paceline.cli._answers import give
 
 if TYPE_CHECKING:
     from paceline.analysis.simulation import Study
-    from paceline.service.simulate import Question
+    from paceline.service.simulate import SimulationRequest
 
 FORMATS = {
     "html": "a self-contained page",
@@ -101,9 +101,9 @@ def _question(
     error: float,
     policy: str | None,
     seeds: range,
-) -> Question:
+) -> SimulationRequest:
     from paceline.core.errors import InputError, unknown
-    from paceline.service.simulate import POLICIES, WORKLOADS, Fleet, Question
+    from paceline.service.simulate import POLICIES, WORKLOADS, Fleet, SimulationRequest
 
     names = _words(workload)
     is_trace = len(names) == 1 and names[0] not in WORKLOADS and ("." in workload or "/" in workload)
@@ -116,7 +116,7 @@ def _question(
     ]:
         if name not in known:
             raise unknown(what, name, known, key=f"--{what}")
-    return Question(
+    return SimulationRequest(
         workloads=names,
         loads=_loads(load or "0.5,0.7,0.9"),
         fleet=Fleet(followers, devices),
@@ -150,7 +150,7 @@ def _loads(text: str) -> list[float]:
     return loads
 
 
-def _answered(question: Question) -> Study:
+def _answered(question: SimulationRequest) -> Study:
     """The study, with a line of progress on a terminal."""
     from paceline.service.simulate import study
 

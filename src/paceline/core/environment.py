@@ -8,13 +8,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 
-class Part(BaseModel):
+class EnvironmentPart(BaseModel):
     """Base of everything that describes a machine; fields of another version are kept, not refused."""
 
     model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
 
 
-class Cache(Part):
+class Cache(EnvironmentPart):
     """One cache as the first usable core sees it."""
 
     level: int
@@ -23,7 +23,7 @@ class Cache(Part):
     shared_by: int | None = None  # logical cores
 
 
-class NumaNode(Part):
+class NumaNode(EnvironmentPart):
     """One node of memory and the cores beside it."""
 
     index: int
@@ -31,7 +31,7 @@ class NumaNode(Part):
     memory: int | None = None  # bytes
 
 
-class Cpu(Part):
+class Cpu(EnvironmentPart):
     """The processor and how much of it this process may use."""
 
     model: str | None = None
@@ -55,7 +55,7 @@ class Cpu(Part):
     numa_nodes: list[NumaNode] = Field(default_factory=list)
 
 
-class Memory(Part):
+class Memory(EnvironmentPart):
     """Host memory, in bytes."""
 
     total: int | None = None
@@ -68,7 +68,7 @@ class Memory(Part):
     """How much of the limit is taken and cannot be reclaimed at once"""
 
 
-class GpuProcess(Part):
+class GpuProcess(EnvironmentPart):
     """A process that computes on a GPU."""
 
     pid: int
@@ -76,7 +76,7 @@ class GpuProcess(Part):
     memory: int | None = None  # bytes
 
 
-class Ecc(Part):
+class Ecc(EnvironmentPart):
     """Error correction of GPU memory; volatile counts since the driver was loaded, aggregate for the card's life."""
 
     enabled: bool | None = None
@@ -88,7 +88,7 @@ class Ecc(Part):
     remap_failed: bool | None = None
 
 
-class Gpu(Part):
+class Gpu(EnvironmentPart):
     """One GPU as its driver describes it."""
 
     kind: str = "cuda"
@@ -127,7 +127,7 @@ class Gpu(Part):
     processes: list[GpuProcess] | None = None
 
 
-class Driver(Part):
+class Driver(EnvironmentPart):
     """The driver of the GPUs."""
 
     version: str | None = None
@@ -136,7 +136,7 @@ class Driver(Part):
     rocm: str | None = None
 
 
-class Software(Part):
+class Software(EnvironmentPart):
     """What the numbers were computed with."""
 
     python: str | None = None
@@ -148,14 +148,14 @@ class Software(Part):
     torch_hip: str | None = None
 
 
-class Git(Part):
+class Git(EnvironmentPart):
     """The repository that the run was started in."""
 
     commit: str | None = None
     dirty: bool | None = None
 
 
-class Environment(Part):
+class Environment(EnvironmentPart):
     """Everything one needs to believe or repeat a number."""
 
     host: str | None = None

@@ -13,20 +13,20 @@ from paceline.core.record import Doubt
 CeilingKind = Literal["compute", "memory", "link", "storage", "launch", "latency"]
 
 
-class Part(BaseModel):
+class ProfilePart(BaseModel):
     """Base of everything in a profile; a later version's extra fields are kept out, not refused."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-class GpuIdentity(Part):
+class GpuIdentity(ProfilePart):
     """Which GPU it is."""
 
     name: str
     uuid: str
 
 
-class Identity(Part):
+class Identity(ProfilePart):
     """What makes a machine this machine, as far as its ceilings are concerned."""
 
     host: str | None = None  # where no GPU tells one machine from another like it
@@ -41,7 +41,7 @@ class Identity(Part):
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
 
-class Ceiling(Part):
+class Ceiling(ProfilePart):
     """The most that one device was measured to do of one thing."""
 
     device: str  # the target: cpu, cuda:0, cuda:*
@@ -61,7 +61,7 @@ class Ceiling(Part):
         return 100.0 * self.value / self.datasheet if self.datasheet else None
 
 
-class Absent(Part):
+class Absent(ProfilePart):
     """What could not be measured, and why."""
 
     what: str
@@ -69,7 +69,7 @@ class Absent(Part):
     reason: str
 
 
-class Profile(Part):
+class Profile(ProfilePart):
     """What one machine can do at most, and when that was measured."""
 
     format: Literal[1] = 1

@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from paceline.core.trace_events import Event, Span, length, overlap, own_time, union
+from paceline.core.trace_events import Span, TraceEvent, length, overlap, own_time, union
 
 Kind = Literal["compute", "memory", "communication", "other"]
 
@@ -141,7 +141,7 @@ class TimeSpent(_Part):
     kernel_names: int  # how many different ones there were
 
 
-def time_spent(events: Sequence[Event], *, on_device: bool, steps_queue: bool) -> TimeSpent | None:
+def time_spent(events: Sequence[TraceEvent], *, on_device: bool, steps_queue: bool) -> TimeSpent | None:
     """What a trace tells; None if nothing of what should tell is in it.
 
     The steps lie between their marks, the first of which is left out. If steps queue on a device, its work tells where
@@ -210,11 +210,11 @@ def _kernel(
     )
 
 
-def _workers(events: Iterable[Event], *, on_device: bool) -> list[Event]:
+def _workers(events: Iterable[TraceEvent], *, on_device: bool) -> list[TraceEvent]:
     return [event for event in events if (event.on_device if on_device else event.is_operator)]
 
 
-def _parts(events: Iterable[Event], *, on_device: bool) -> list[tuple[Event, Span]]:
+def _parts(events: Iterable[TraceEvent], *, on_device: bool) -> list[tuple[TraceEvent, Span]]:
     """What ran when: kernels as they are, operators without those that lie within them."""
     workers = [event for event in _workers(events, on_device=on_device) if event.end > event.start]
     if on_device:
@@ -222,11 +222,11 @@ def _parts(events: Iterable[Event], *, on_device: bool) -> list[tuple[Event, Spa
     return [(event, span) for event, span in own_time(workers) if not event.name.startswith(_WAITING)]
 
 
-def _marks(events: Iterable[Event]) -> list[tuple[int, Span]]:
+def _marks(events: Iterable[TraceEvent]) -> list[tuple[int, Span]]:
     return sorted((event.step, (event.start, event.end)) for event in events if event.step is not None)
 
 
-def _completions(events: Sequence[Event]) -> list[Span]:
+def _completions(events: Sequence[TraceEvent]) -> list[Span]:
     """From the end of each step's last work on the device to that of the next step."""
     marks = _marks(events)
     launched = {event.correlation: _step_at(marks, event.start) for event in events if event.is_launch}
@@ -243,5 +243,5 @@ def _step_at(marks: Sequence[tuple[int, Span]], moment: int) -> int | None:
     return next((step for step, (start, end) in marks if start <= moment < end), None)
 
 
-def _starts_in(event: Event, inside: Sequence[Span]) -> bool:
+def _starts_in(event: TraceEvent, inside: Sequence[Span]) -> bool:
     return any(start <= event.start < end for start, end in inside)

@@ -17,7 +17,7 @@ _TALKING = ("gloo:", "nccl", "rccl")
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TraceEvent:
     """One thing in a trace."""
 
     name: str
@@ -53,7 +53,7 @@ class Event:
         return self.category == "user_annotation"
 
 
-def read_events(trace: Mapping[str, Any]) -> list[Event]:
+def read_events(trace: Mapping[str, Any]) -> list[TraceEvent]:
     """The events of a trace in Chrome's format that tell where time went."""
     found = []
     for one in trace["traceEvents"]:
@@ -63,7 +63,7 @@ def read_events(trace: Mapping[str, Any]) -> list[Event]:
             continue
         start = round(one["ts"] * 1000)
         found.append(
-            Event(
+            TraceEvent(
                 name=one["name"],
                 start=start,
                 end=start + round(one.get("dur", 0) * 1000),
@@ -76,9 +76,9 @@ def read_events(trace: Mapping[str, Any]) -> list[Event]:
     return found
 
 
-def own_time(events: Iterable[Event]) -> Iterator[tuple[Event, Span]]:
+def own_time(events: Iterable[TraceEvent]) -> Iterator[tuple[TraceEvent, Span]]:
     """Of events that lie within one another in their lanes, when each was the innermost; communication is one whole."""
-    lanes: dict[int | str, list[Event]] = {}
+    lanes: dict[int | str, list[TraceEvent]] = {}
     for event in events:
         lanes.setdefault(event.lane, []).append(event)
     for lane in lanes.values():
@@ -86,11 +86,11 @@ def own_time(events: Iterable[Event]) -> Iterator[tuple[Event, Span]]:
         yield from _innermost_parts(lane)
 
 
-def _innermost_parts(lane: Sequence[Event]) -> Iterator[tuple[Event, Span]]:
-    around: list[Event] = []
+def _innermost_parts(lane: Sequence[TraceEvent]) -> Iterator[tuple[TraceEvent, Span]]:
+    around: list[TraceEvent] = []
     now = 0  # until when time is given away
 
-    def until(moment: int) -> Iterator[tuple[Event, Span]]:
+    def until(moment: int) -> Iterator[tuple[TraceEvent, Span]]:
         nonlocal now
         while around and now < moment:
             end = min(around[-1].end, moment)
@@ -111,9 +111,9 @@ def _innermost_parts(lane: Sequence[Event]) -> Iterator[tuple[Event, Span]]:
     yield from until(max((event.end for event in lane), default=0))
 
 
-def innermost(events: Iterable[Event]) -> list[Event]:
+def innermost(events: Iterable[TraceEvent]) -> list[TraceEvent]:
     """Those within which no other of their lane lies."""
-    lanes: dict[int | str, list[Event]] = {}
+    lanes: dict[int | str, list[TraceEvent]] = {}
     for event in events:
         lanes.setdefault(event.lane, []).append(event)
     found = []

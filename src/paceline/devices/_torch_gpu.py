@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from paceline.core.errors import Unsupported
 from paceline.devices.base import Device, DeviceKind, Step
-from paceline.devices.timeline import Event
+from paceline.devices.timeline import TimelineEvent
 
 if TYPE_CHECKING:
     import torch
@@ -87,10 +87,10 @@ class TorchGpu(Device):
 
         torch.cuda.synchronize(self._device)
 
-    def event(self) -> Event:
+    def event(self) -> TimelineEvent:
         import torch
 
-        return cast(Event, torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+        return cast(TimelineEvent, torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
 
     def stream(self) -> Any:
         import torch

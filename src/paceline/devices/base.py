@@ -16,7 +16,7 @@ from paceline.core.environment import Driver, Gpu, GpuProcess
 from paceline.core.errors import Unsupported
 from paceline.core.registry import Kind
 from paceline.devices.datasheet import Datasheet
-from paceline.devices.timeline import Event, EventTimeline, HostTimeline, Timeline, monotonic
+from paceline.devices.timeline import EventTimeline, HostTimeline, Timeline, TimelineEvent, monotonic
 
 if TYPE_CHECKING:
     import torch
@@ -202,7 +202,7 @@ class Device(ABC):
             return HostTimeline(self.clock, self.synchronize)
         return EventTimeline(self.event, in_flight, self.clock)
 
-    def event(self) -> Event:
+    def event(self) -> TimelineEvent:
         """A new mark for the device's stream, with its time."""
         raise self._lacks("events")
 

@@ -122,7 +122,7 @@ class ReportedTimeline:
         return []
 
 
-class Event(Protocol):
+class TimelineEvent(Protocol):
     """A mark on a device's stream."""
 
     def record(self) -> None:
@@ -131,7 +131,7 @@ class Event(Protocol):
     def synchronize(self) -> None:
         """Wait until the device has passed the mark."""
 
-    def elapsed_time(self, end: Event, /) -> float:
+    def elapsed_time(self, end: TimelineEvent, /) -> float:
         """Milliseconds from this mark to that."""
 
 
@@ -146,7 +146,7 @@ class EventTimeline:
     some millionths, which in seconds is as much as a short step's lag.
     """
 
-    def __init__(self, new_event: Callable[[], Event], in_flight: int, clock: Clock = monotonic) -> None:
+    def __init__(self, new_event: Callable[[], TimelineEvent], in_flight: int, clock: Clock = monotonic) -> None:
         self.lead_in = in_flight
         self.starved = 0
         self.description = f"device events, from completion to completion, {in_flight} steps in flight"
@@ -154,10 +154,10 @@ class EventTimeline:
         self._in_flight = in_flight
         self._clock = clock
         self.phases: list[Phases] = []
-        self._marks: list[tuple[str, Event]] = []
+        self._marks: list[tuple[str, TimelineEvent]] = []
         self._pending: deque[_InFlight] = deque()
-        self._spare: list[Event] = []
-        self._previous: Event | None = None
+        self._spare: list[TimelineEvent] = []
+        self._previous: TimelineEvent | None = None
         self._anchor = new_event()
         self._anchor.record()
         self._anchor.synchronize()
@@ -215,7 +215,7 @@ class EventTimeline:
         lags = ((self._device_zero + rate * step.at - step.issued, step.seconds) for step in self._ended)
         return sum(lag < max(STARVED_SECONDS, STARVED_SHARE * seconds) for lag, seconds in lags)
 
-    def _recorded(self) -> Event:
+    def _recorded(self) -> TimelineEvent:
         event = self._spare.pop() if self._spare else self._new_event()
         event.record()
         return event
@@ -225,8 +225,8 @@ class EventTimeline:
 class _InFlight:
     """A step that was issued."""
 
-    end: Event
-    marks: list[tuple[str, Event]]
+    end: TimelineEvent
+    marks: list[tuple[str, TimelineEvent]]
     issued: float  # when the host had issued all of it
 
 

@@ -45,14 +45,14 @@ _STEPS = 8  # sizes that are told apart between one and its double
 
 
 @dataclass(frozen=True)
-class Kind:
+class RequestKind:
     """What a worker sends, as far as its pace depends on it."""
 
     size: int = 0  # bytes of a request; 0 for small ones
     grpc: bool = False
 
     @classmethod
-    def of(cls, endpoint: Endpoint, requests: Sequence[Prepared]) -> Kind:
+    def of(cls, endpoint: Endpoint, requests: Sequence[Prepared]) -> RequestKind:
         """The kind of these requests, a little larger than they are on average rather than smaller."""
         size = sum(len(one.body) for one in requests) // max(1, len(requests))
         step = max(1, 2 ** (size.bit_length() - 1) // _STEPS)
@@ -77,7 +77,7 @@ class Kind:
         return f"requests/s{f' of {show_size(self.size)}' if self.size else ''}{' by gRPC' if self.grpc else ''}"
 
 
-SMALL = Kind()
+SMALL = RequestKind()
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Ceiling:
+class GeneratorCeiling:
     """How far one worker of the load generator can be trusted."""
 
     rate: float  # the highest of the probed rates that was delivered; 0 if none was
@@ -106,15 +106,15 @@ class Ceiling:
         return bool(self.probes) and self.probes[0].lateness_p99 < bound and self.rate > 0
 
     @classmethod
-    def of_words(cls, words: Mapping[str, Any]) -> Ceiling:
+    def of_words(cls, words: Mapping[str, Any]) -> GeneratorCeiling:
         """As it was written to a file or said by another host."""
         probes = tuple(Probe(**probe) for probe in words["probes"])
         return cls(float(words["rate"]), float(words["requests_per_cpu_second"]), probes)
 
 
 def calibrate(
-    cpus: Sequence[int] | None = None, kind: Kind = SMALL, *, is_fresh: bool = False, needed: float = math.inf
-) -> Ceiling:
+    cpus: Sequence[int] | None = None, kind: RequestKind = SMALL, *, is_fresh: bool = False, needed: float = math.inf
+) -> GeneratorCeiling:
     """The ceiling of one worker on the first of these cores, with the null server on the last; known until reboot.
 
     One that was measured while others had the core is known for a while, for loads far below it: `needed` per second.
@@ -150,7 +150,7 @@ def waiting_for_cpu(process: int) -> float:
         return 0.0
 
 
-def measure(endpoint: Endpoint, cpu: int | None = None, kind: Kind = SMALL) -> Ceiling:
+def measure(endpoint: Endpoint, cpu: int | None = None, kind: RequestKind = SMALL) -> GeneratorCeiling:
     """The ceiling of one worker against this server."""
     pinned = None if cpu is None else [cpu]
     length = {"requests": kind.number} if kind.number else {"duration": _SECONDS}
@@ -158,7 +158,7 @@ def measure(endpoint: Endpoint, cpu: int | None = None, kind: Kind = SMALL) -> C
     trace = drive(endpoint, [kind.request], closed, workers=1, cpus=pinned)
     done = trace.done[trace.ok]
     if not len(done):
-        return Ceiling(0.0, 0.0, ())
+        return GeneratorCeiling(0.0, 0.0, ())
     per_cpu_second = len(done) / max(trace.cpu_seconds, 1e-9)
     # The null server needs more time for a call of gRPC than the worker does, so that the worker can do more than this.
     rate = per_cpu_second if kind.grpc else len(done) / float(done.max())
@@ -166,10 +166,10 @@ def measure(endpoint: Endpoint, cpu: int | None = None, kind: Kind = SMALL) -> C
     slow = [one for one in PROBE_RATES if one < fast[0]]
     late = max(_LATE, _BUSY_BEFORE / per_cpu_second)
     probes = tuple(_probe(endpoint, one, pinned, kind, late) for one in (*slow, *fast))
-    return Ceiling(max((probe.rate for probe in probes if probe.is_kept), default=0.0), per_cpu_second, probes)
+    return GeneratorCeiling(max((probe.rate for probe in probes if probe.is_kept), default=0.0), per_cpu_second, probes)
 
 
-def _probe(endpoint: Endpoint, rate: float, cpus: list[int] | None, kind: Kind, late: float) -> Probe:
+def _probe(endpoint: Endpoint, rate: float, cpus: list[int] | None, kind: RequestKind, late: float) -> Probe:
     seconds = max(_SECONDS, min(_LONG, (kind.number or 0) / rate), _FEWEST / rate)
     load = LoadParameters(arrival="poisson", rate=rate, duration=seconds)
     trace = drive(endpoint, [kind.request], load, workers=1, cpus=cpus)
@@ -187,7 +187,7 @@ def boot() -> str:
         return ""
 
 
-def _key(cores: Sequence[int], kind: Kind = SMALL) -> str:
+def _key(cores: Sequence[int], kind: RequestKind = SMALL) -> str:
     """Everything that a remembered ceiling depends on."""
     try:
         uvloop = metadata.version("uvloop")
@@ -204,20 +204,20 @@ def _at_least(key: str) -> str:
     return f"{key} at least"
 
 
-def _remembered(key: str, needed: float = math.inf) -> Ceiling | None:
+def _remembered(key: str, needed: float = math.inf) -> GeneratorCeiling | None:
     try:
         known = json.loads(_file().read_text())
         if key in known:
-            return Ceiling.of_words(known[key])
+            return GeneratorCeiling.of_words(known[key])
         words = known[_at_least(key)]
         is_enough = needed * _FAR <= float(words["rate"])
         is_recent = 0.0 <= time.monotonic() - float(words["at"]) < _A_WHILE
-        return Ceiling.of_words(words) if is_enough and is_recent else None
+        return GeneratorCeiling.of_words(words) if is_enough and is_recent else None
     except (OSError, ValueError, LookupError, TypeError):
         return None  # never measured, or written by another version
 
 
-def _remember(key: str, ceiling: Ceiling, **more: float) -> None:
+def _remember(key: str, ceiling: GeneratorCeiling, **more: float) -> None:
     """Beside others of this boot; two who write at once cost one of them a measurement, some time later."""
     try:
         known = json.loads(_file().read_text())

@@ -18,10 +18,10 @@ import numpy as np
 
 from paceline.core.errors import InputError
 from paceline.load import processes
-from paceline.load.calibrate import Kind, boot, calibrate
+from paceline.load.calibrate import RequestKind, boot, calibrate
 from paceline.load.generator import socket_limit
 from paceline.load.processes import packed
-from paceline.load.worker import Task
+from paceline.load.worker import WorkerTask
 from paceline.remote.agent import Orders
 from paceline.version import VERSION
 
@@ -59,7 +59,7 @@ class ClientAgent:
         return {"hello": {"version": VERSION, "cores": len(self._cores), "boot": boot()}}
 
     def _calibrate(self, order: Words) -> Words:
-        kind = Kind(order["size"], order["grpc"])
+        kind = RequestKind(order["size"], order["grpc"])
         return {"ceiling": asdict(calibrate((self._cores[0], self._other), kind))}
 
     def _reach(self, order: Words) -> Words:
@@ -75,7 +75,7 @@ class ClientAgent:
         return {}
 
     def _send(self, order: Words) -> Words:
-        tasks: list[Task] = pickle.loads(base64.b64decode(order["tasks"]))
+        tasks: list[WorkerTask] = pickle.loads(base64.b64decode(order["tasks"]))
         limit = socket_limit(len(tasks))
         own = [
             replace(task, **self._payloads, parent=os.getpid(), cpu=self._cores[i % len(self._cores)], limit=limit)

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from paceline.core.errors import CaseError, InputError
 from paceline.load import processes, quality
-from paceline.load.calibrate import Ceiling, Kind, boot
+from paceline.load.calibrate import GeneratorCeiling, RequestKind, boot
 from paceline.load.generator import dealt
-from paceline.load.processes import Place, Seen, unpacked
+from paceline.load.processes import CpuPlacement, WorkerResults, unpacked
 from paceline.load.request import Endpoint
 from paceline.load.trace import Trace
-from paceline.load.worker import Task
+from paceline.load.worker import WorkerTask
 from paceline.remote.hosts import LOCAL, Agents, RemoteAgent, RemoteShell
 
 AGENT = "paceline.load.client_agent"
@@ -64,7 +64,7 @@ class ClientHost:
     agent: RemoteAgent
     cores: int = 1
     boot: str = ""  # the same for hosts that are one machine
-    ceiling: Ceiling | None = None
+    ceiling: GeneratorCeiling | None = None
     offset: Offset = field(default_factory=Offset)
     workers: int = 0  # of the last load
     knows: str = ""  # the digest of the payloads that it has
@@ -73,7 +73,7 @@ class ClientHost:
 class ClientHosts:
     """Hosts that a user named, as one load generator."""
 
-    def __init__(self, names: Sequence[str], shell: RemoteShell, place: Place) -> None:
+    def __init__(self, names: Sequence[str], shell: RemoteShell, place: CpuPlacement) -> None:
         self._agents = Agents(shell, AGENT)
         self.hosts: list[ClientHost] = []
         self.lost: dict[str, str] = {}  # why, by name
@@ -90,7 +90,7 @@ class ClientHosts:
 
     @classmethod
     @contextmanager
-    def reached(cls, names: Sequence[str], shell: RemoteShell, place: Place) -> Iterator[ClientHosts]:
+    def reached(cls, names: Sequence[str], shell: RemoteShell, place: CpuPlacement) -> Iterator[ClientHosts]:
         """The hosts, all of them fit to send; nothing that was started there outlives this."""
         clients = cls(names, shell, place)
         try:
@@ -98,14 +98,14 @@ class ClientHosts:
         finally:
             clients._agents.close()
 
-    def calibrate(self, kind: Kind) -> None:
+    def calibrate(self, kind: RequestKind) -> None:
         """Find each host's ceiling of such requests; hosts that are one machine would disturb each other at once."""
         left, order = list(self.hosts), {"do": "calibrate"} | asdict(kind)
         while left:
             group = {host.boot or host.name: host for host in left}.values()
             found = self._agents.ask([host.agent for host in group], order, CALIBRATION_SECONDS)
             for host in group:
-                host.ceiling = Ceiling.of_words(found[host.agent]["ceiling"])
+                host.ceiling = GeneratorCeiling.of_words(found[host.agent]["ceiling"])
             left = [host for host in left if host.ceiling is None]
 
     def require_reach(self, endpoint: Endpoint) -> None:
@@ -124,7 +124,7 @@ class ClientHosts:
         return [host.cores for host in self.hosts]
 
     @property
-    def weakest(self) -> Ceiling:
+    def weakest(self) -> GeneratorCeiling:
         """The lowest ceiling of a worker."""
         return min((host.ceiling for host in self.hosts if host.ceiling), key=lambda ceiling: ceiling.rate)
 
@@ -135,12 +135,12 @@ class ClientHosts:
 
     def run(
         self,
-        tasks: Sequence[Task],
+        tasks: Sequence[WorkerTask],
         workers: Sequence[int],
         samples: NDArray[np.int32],
         longest: float,
         go_on: Callable[[], bool] = lambda: True,
-    ) -> Seen:
+    ) -> WorkerResults:
         """Do all tasks at the same time, so many on each host; a host that is lost ends the load on all of them."""
         shares = {
             host.agent: _Share(number, host, own)
@@ -172,7 +172,7 @@ class ClientHosts:
         """What each host did for a load, and how well its clock is known."""
         return {host.name: _facts(host, trace.of_host(number)) for number, host in enumerate(self.hosts)}
 
-    def _tell_payloads(self, shares: Mapping[RemoteAgent, _Share], task: Task) -> None:
+    def _tell_payloads(self, shares: Mapping[RemoteAgent, _Share], task: WorkerTask) -> None:
         """Once: they are large, and the same in every load."""
         data = _text({"payloads": task.payloads, "metadata": task.metadata})
         digest = hashlib.sha256(data.encode()).hexdigest()
@@ -242,7 +242,7 @@ class _Share:
     number: int  # of the host
     host: ClientHost
     numbers: list[int]  # of its tasks
-    seen: Seen | None = None
+    seen: WorkerResults | None = None
     died: float = math.inf  # seconds after the start
 
 
@@ -278,7 +278,7 @@ def _read(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def _merged(shares: Iterable[_Share], tasks: Sequence[Task], samples: NDArray[np.int32]) -> Seen:
+def _merged(shares: Iterable[_Share], tasks: Sequence[WorkerTask], samples: NDArray[np.int32]) -> WorkerResults:
     """One trace, in which workers are numbered as their tasks are."""
     parts: list[Trace] = []
     answers: list[tuple[int, bytes]] = []
@@ -292,7 +292,7 @@ def _merged(shares: Iterable[_Share], tasks: Sequence[Task], samples: NDArray[np
             answers += share.seen.answers
             losses += [f"{share.host.name}: {loss}" for loss in share.seen.losses]
         parts.append(replace(part, host=np.full(len(part), share.number, np.int32)))
-    return Seen(Trace.merged(parts), answers, losses)
+    return WorkerResults(Trace.merged(parts), answers, losses)
 
 
 def _facts(host: ClientHost, trace: Trace) -> Words:

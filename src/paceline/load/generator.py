@@ -21,7 +21,7 @@ from paceline.load.network import Link, link_of
 from paceline.load.parameters import LoadParameters, Loop
 from paceline.load.request import Endpoint, Prepared, grpc_metadata, http_bytes
 from paceline.load.trace import CLIENT_POST, CLIENT_PRE, Times, Trace
-from paceline.load.worker import Task
+from paceline.load.worker import WorkerTask
 
 if TYPE_CHECKING:
     from paceline.load.clients import ClientHosts
@@ -40,7 +40,7 @@ MOST_COPIED = 4 * 2**30  # bytes of requests that workers have altogether, where
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoadPlan:
     """One load, drawn from one seed."""
 
     loop: Loop
@@ -61,7 +61,7 @@ class Plan:
         requests: Sequence[Prepared],
         seed: int,
         weights: Sequence[float] | None = None,
-    ) -> Plan:
+    ) -> LoadPlan:
         """Draw arrivals, kinds and delays; each from a stream of its own, so that none changes the others."""
         streams = np.random.SeedSequence(seed).spawn(3)
         for_arrivals, for_kinds, for_network = (np.random.default_rng(stream) for stream in streams)
@@ -84,13 +84,13 @@ class Plan:
             plan = plan.over(link_of(load.network), requests, for_network)
         return plan.with_work(requests)
 
-    def over(self, link: Link, requests: Sequence[Prepared], random: np.random.Generator) -> Plan:
+    def over(self, link: Link, requests: Sequence[Prepared], random: np.random.Generator) -> LoadPlan:
         """The same load over an emulated network."""
         sizes = np.array([len(one.body) for one in requests], np.float64)[self.kinds]
         up, down = link.way_up(sizes, random), link.way_down(len(sizes), random)
         return replace(self, up=up, down=down, down_bandwidth=link.down)
 
-    def with_work(self, requests: Sequence[Prepared]) -> Plan:
+    def with_work(self, requests: Sequence[Prepared]) -> LoadPlan:
         """With what users' own machines do before they send and after they have their answer, each on its own."""
         before, after = (
             np.array(times)[self.kinds] for times in zip(*((r.before, r.after) for r in requests), strict=True)
@@ -119,7 +119,7 @@ class Plan:
         turns = math.ceil(self.requests / self.users)
         return turns * (timeout + network + self.think_time) + GRACE_SECONDS
 
-    def divided(self, task: Task, number: int) -> list[Task]:
+    def divided(self, task: WorkerTask, number: int) -> list[WorkerTask]:
         """The task of each of so many workers: every request, and every user, belongs to one of them."""
         if self.loop != "open":
             number = min(number, self.users, self.requests or self.users)
@@ -230,11 +230,11 @@ def drive(
     if is_grpc:
         require_grpc()
     cost = cost_of(requests, is_grpc=is_grpc)
-    plan = Plan.of(load, requests, seed, weights)
+    plan = LoadPlan.of(load, requests, seed, weights)
     most = max(1, MOST_COPIED // max(1, sum(len(one.body) for one in requests)))  # each worker has all requests
     shared = workers_of_hosts(hosts.cores, plan.workers(sum(hosts.cores), cost), workers) if hosts is not None else []
     number = sum(shared) or workers or plan.workers(min(most, len(cpus or os.sched_getaffinity(0))), cost)
-    common = Task(
+    common = WorkerTask(
         parent=os.getpid(),
         transport="grpc" if is_grpc else "http",
         host=endpoint.host,

@@ -153,7 +153,7 @@ MULTI_STREAM_SAMPLES = 8
 
 
 @dataclass(frozen=True)
-class Kind:
+class ArrivalKind:
     """What one way to arrive asks for and allows, beside what all of them allow."""
 
     needs: tuple[str, ...] = ()
@@ -164,20 +164,20 @@ class Kind:
 _EITHER = ("duration", "requests")
 
 
-KINDS: dict[str, Kind] = {
-    "constant": Kind(("rate",), _EITHER),
-    "poisson": Kind(("rate",), _EITHER),
-    "gamma": Kind(("rate", "burstiness"), _EITHER),
-    "ramp": Kind(("rate", "to_rate"), ("duration",)),
-    "spike": Kind(("rate", "spike_rate", "spike_at", "spike_length"), ("duration",)),
-    "diurnal": Kind(("rate", "amplitude", "period"), ("duration",)),
-    "on-off": Kind(("rate", "busy", "pause"), ("pause_rate", "duration")),
-    "trace": Kind(("file",), ("rate", *_EITHER)),
-    "closed": Kind(("users",), ("think_time", *_EITHER), "closed"),
-    "single-stream": Kind((), _EITHER, "closed"),
-    "multi-stream": Kind((), ("samples", *_EITHER), "closed"),
-    "server": Kind(("rate",), _EITHER),
-    "offline": Kind(("requests",), ("users",), "burst"),
+KINDS: dict[str, ArrivalKind] = {
+    "constant": ArrivalKind(("rate",), _EITHER),
+    "poisson": ArrivalKind(("rate",), _EITHER),
+    "gamma": ArrivalKind(("rate", "burstiness"), _EITHER),
+    "ramp": ArrivalKind(("rate", "to_rate"), ("duration",)),
+    "spike": ArrivalKind(("rate", "spike_rate", "spike_at", "spike_length"), ("duration",)),
+    "diurnal": ArrivalKind(("rate", "amplitude", "period"), ("duration",)),
+    "on-off": ArrivalKind(("rate", "busy", "pause"), ("pause_rate", "duration")),
+    "trace": ArrivalKind(("file",), ("rate", *_EITHER)),
+    "closed": ArrivalKind(("users",), ("think_time", *_EITHER), "closed"),
+    "single-stream": ArrivalKind((), _EITHER, "closed"),
+    "multi-stream": ArrivalKind((), ("samples", *_EITHER), "closed"),
+    "server": ArrivalKind(("rate",), _EITHER),
+    "offline": ArrivalKind(("requests",), ("users",), "burst"),
 }
 
 

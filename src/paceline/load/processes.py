@@ -21,21 +21,21 @@ from numpy.typing import NDArray
 
 from paceline.core.errors import CaseError
 from paceline.load.trace import BROKEN, UNSENT, Trace
-from paceline.load.worker import READY, RESULT, TASK, Task
+from paceline.load.worker import READY, RESULT, TASK, WorkerTask
 
 CORES_FOR_EACH = 8  # one of so many sends
 MOST_SENDING = 8
 
 
 @dataclass(frozen=True)
-class Place:
+class CpuPlacement:
     """Who runs where; a machine with one core has both on it."""
 
     server: tuple[int, ...]
     load: tuple[int, ...]
 
     @classmethod
-    def of_machine(cls, workers: int | None = None) -> Place:
+    def of_machine(cls, workers: int | None = None) -> CpuPlacement:
         """The last cores for sending, all others for serving; the same for every load, which keeps them comparable."""
         cores = sorted(os.sched_getaffinity(0))
         if len(cores) == 1:
@@ -45,7 +45,7 @@ class Place:
         return cls(tuple(cores[:-taken]), tuple(cores[-taken:]))
 
     @classmethod
-    def without_load(cls) -> Place:
+    def without_load(cls) -> CpuPlacement:
         """All cores for serving: the load comes from other machines."""
         return cls(tuple(sorted(os.sched_getaffinity(0))), ())
 
@@ -89,7 +89,7 @@ class LoadFailed(CaseError):
 
 
 @dataclass(frozen=True)
-class Seen:
+class WorkerResults:
     """What all workers saw together."""
 
     trace: Trace
@@ -100,7 +100,7 @@ class Seen:
 @dataclass
 class _Worker:
     number: int
-    task: Task
+    task: WorkerTask
     folder: Path
     process: subprocess.Popen[str]
     ended_at: float | None = None  # on the monotonic clock
@@ -117,12 +117,12 @@ def soon() -> int:
 
 
 def run(
-    tasks: Sequence[Task],
+    tasks: Sequence[WorkerTask],
     samples: NDArray[np.int32],
     longest: float,
     go_on: Callable[[], bool] = lambda: True,
     begin: Callable[[], int] = soon,
-) -> Seen:
+) -> WorkerResults:
     """Do all tasks at the same time; after `longest` seconds nobody is waited for any more.
 
     When all are ready, `begin` says when to start. When `go_on` says no, all end at once, with what they have seen by
@@ -156,11 +156,11 @@ def run(
                 part = lost(worker.task, worker.number, (worker.ended_at or 0.0) - start / 1e9, samples)
                 losses.append(f"worker {worker.number} of the load generator was lost: {worker.last_words}")
             parts.append(part)
-        return Seen(Trace.merged(parts), answers, losses)
+        return WorkerResults(Trace.merged(parts), answers, losses)
 
 
 @contextmanager
-def _started(number: int, task: Task, folder: Path) -> Iterator[_Worker]:
+def _started(number: int, task: WorkerTask, folder: Path) -> Iterator[_Worker]:
     (folder / TASK).write_bytes(pickle.dumps(task))
     with (folder / _STDERR).open("wb") as errors:
         process = subprocess.Popen(
@@ -229,7 +229,7 @@ def _result(worker: _Worker, path: Path, samples: NDArray[np.int32]) -> tuple[Tr
     return trace, [(kind, body.tobytes()) for kind, body in zip(kinds, bodies, strict=True)]
 
 
-def lost(task: Task, number: int, died: float, samples: NDArray[np.int32]) -> Trace:
+def lost(task: WorkerTask, number: int, died: float, samples: NDArray[np.int32]) -> Trace:
     """What can be said of the requests of a worker that took its knowledge with it."""
     intended = task.intended
     kinds = task.kinds[: len(intended)]
@@ -252,7 +252,7 @@ def split(values: NDArray[Any], lengths: NDArray[np.int64]) -> list[NDArray[Any]
     return np.split(values, np.cumsum(lengths)[:-1]) if len(lengths) else []
 
 
-def packed(seen: Seen) -> bytes:
+def packed(seen: WorkerResults) -> bytes:
     """Everything that was seen."""
     trace = seen.trace
     columns: dict[str, NDArray[Any]] = {name: getattr(trace, name) for name in _COLUMNS}
@@ -271,7 +271,7 @@ def packed(seen: Seen) -> bytes:
     return file.getvalue()
 
 
-def unpacked(data: bytes) -> Seen:
+def unpacked(data: bytes) -> WorkerResults:
     """The same again."""
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
         found = {name: file[name] for name in file.files}
@@ -284,4 +284,4 @@ def unpacked(data: bytes) -> Seen:
     )
     bodies = split(found["answer_bytes"], found["answer_lengths"])
     answers = [(kind, body.tobytes()) for kind, body in zip(found["answer_kinds"].tolist(), bodies, strict=True)]
-    return Seen(trace, answers, found["losses"].tolist())
+    return WorkerResults(trace, answers, found["losses"].tolist())

@@ -13,7 +13,7 @@ from paceline.load.parameters import Loop
 from paceline.load.trace import BROKEN, OUT_OF_SOCKETS, REFUSED, UNSENT, Times, Trace
 
 if TYPE_CHECKING:
-    from paceline.load.calibrate import Ceiling
+    from paceline.load.calibrate import GeneratorCeiling
 
 LEAST_DELIVERED = 0.99
 SATURATED = 0.9  # of its core's time: a worker this busy is late for what comes next
@@ -62,7 +62,7 @@ def require_delivered(trace: Trace, loop: Loop = "open", least: float = LEAST_DE
     raise LoadNotDelivered(f"only {100 * part:.1f} % of the {len(trace)} requests were sent in time: {why}; {remedy}")
 
 
-def doubts(trace: Trace, loop: Loop = "open", ceiling: Ceiling | None = None) -> list[Doubt]:
+def doubts(trace: Trace, loop: Loop = "open", ceiling: GeneratorCeiling | None = None) -> list[Doubt]:
     """What makes these latencies less trustworthy."""
     found = [*_lost(trace)]
     if loop == "open":
@@ -78,7 +78,7 @@ def doubts(trace: Trace, loop: Loop = "open", ceiling: Ceiling | None = None) ->
     return found
 
 
-def _late(trace: Trace, ceiling: Ceiling | None) -> list[Doubt]:
+def _late(trace: Trace, ceiling: GeneratorCeiling | None) -> list[Doubt]:
     late, latency = own_lateness(trace), trace.latency
     late, latency = late[np.isfinite(late)], latency[np.isfinite(latency)]
     if not len(late):
@@ -94,13 +94,13 @@ def _late(trace: Trace, ceiling: Ceiling | None) -> list[Doubt]:
     return []
 
 
-def _usual(ceiling: Ceiling, percent: int) -> str:
+def _usual(ceiling: GeneratorCeiling, percent: int) -> str:
     probe = ceiling.probes[0]
     value = probe.lateness_p50 if percent == 50 else probe.lateness_p99
     return f"{show_duration(value)} at {probe.rate:g}/s"
 
 
-def _near_the_ceiling(trace: Trace, ceiling: Ceiling | None) -> list[Doubt]:
+def _near_the_ceiling(trace: Trace, ceiling: GeneratorCeiling | None) -> list[Doubt]:
     seconds = float(trace.intended[-1]) if len(trace) else 0.0
     if ceiling is None or seconds <= 0:
         return []

@@ -135,7 +135,7 @@ _AFTER_FAILURE = 0.01  # s; a user who found nobody would else ask again at once
 
 
 @dataclass(frozen=True)
-class Task:
+class WorkerTask:
     """What a worker has to do; made by a parent that it trusts."""
 
     parent: int  # process id; this worker ends with it
@@ -174,7 +174,7 @@ class Client(Protocol):
 def main(folder: Path) -> None:
     """Read the task, say that all is ready, wait for the word when to start, and leave the result in the folder."""
     with (folder / TASK).open("rb") as file:
-        task: Task = pickle.load(file)
+        task: WorkerTask = pickle.load(file)
     _end_with(task.parent)
     if task.cpu is not None:
         os.sched_setaffinity(0, {task.cpu})
@@ -186,7 +186,7 @@ def main(folder: Path) -> None:
         loop.close()
 
 
-async def _work(task: Task) -> dict[str, NDArray[np.generic]]:
+async def _work(task: WorkerTask) -> dict[str, NDArray[np.generic]]:
     run = _Run(task)
     sys.stdout.write(f"{READY}\n")
     sys.stdout.flush()
@@ -206,7 +206,7 @@ async def _work(task: Task) -> dict[str, NDArray[np.generic]]:
 class _Run:
     """The requests of one task on their way."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: WorkerTask) -> None:
         self._task = task
         finished = self._count if task.loop == "open" else self._next_of_user
         self._log = Log(task.kinds.tolist(), task.keep, finished)
@@ -349,7 +349,7 @@ class _Run:
         }
 
 
-def _client(task: Task, log: Log) -> Client:
+def _client(task: WorkerTask, log: Log) -> Client:
     if task.transport == "grpc":
         return GrpcClient(
             log,

@@ -125,7 +125,7 @@ OPTIONAL_PROGRAMS = {
 _COMPILERS = ("cc", "gcc", "clang")
 
 
-class Finding(BaseModel):
+class FitnessFinding(BaseModel):
     """One thing that was looked at, and what to do about it if it is not well."""
 
     model_config = ConfigDict(frozen=True)
@@ -136,7 +136,7 @@ class Finding(BaseModel):
     remedy: str = ""
 
 
-def check(store: Path | None = None, jitter_seconds: float = 0.3) -> list[Finding]:
+def check(store: Path | None = None, jitter_seconds: float = 0.3) -> list[FitnessFinding]:
     """Look at the machine for about a third of a second; `store` is the folder that results are kept in."""
     before = conditions.observe("cpu")
     variation = attempt(lambda: jitter(jitter_seconds))
@@ -162,42 +162,42 @@ def check(store: Path | None = None, jitter_seconds: float = 0.3) -> list[Findin
     return [finding for finding in found if finding is not None]
 
 
-def worst(findings: Sequence[Finding]) -> Level:
+def worst(findings: Sequence[FitnessFinding]) -> Level:
     """The most serious level among them."""
     order: tuple[Level, ...] = ("problem", "warning", "ok")
     return next((level for level in order if any(finding.level == level for finding in findings)), "ok")
 
 
-def judge_load(before: Conditions, after: Conditions) -> Finding | None:
+def judge_load(before: Conditions, after: Conditions) -> FitnessFinding | None:
     """Other processes, from two looks with only our own work between them."""
     share = conditions.others_share(before, after)
     if share is None:
         return None
     message = f"other processes use {share:.0%} of the CPU"
     if share <= conditions.OTHERS_SHARE:
-        return Finding(level="ok", subject="load", message=message)
+        return FitnessFinding(level="ok", subject="load", message=message)
     remedy = "stop what else runs here (see top), or give a run cores of its own with taskset"
-    return Finding(level="problem" if share > 0.5 else "warning", subject="load", message=message, remedy=remedy)
+    return FitnessFinding(level="problem" if share > 0.5 else "warning", subject="load", message=message, remedy=remedy)
 
 
-def judge_governor(processor: Cpu) -> Finding | None:
+def judge_governor(processor: Cpu) -> FitnessFinding | None:
     """Whether the kernel holds the clocks back; a virtual machine has no governor to ask."""
     if processor.governor is None:
         return None
     message = f"the CPU frequency governor is '{processor.governor}'"
     if processor.governor == "performance":
-        return Finding(level="ok", subject="governor", message=message)
+        return FitnessFinding(level="ok", subject="governor", message=message)
     remedy = "sudo cpupower frequency-set -g performance"
-    return Finding(level="warning", subject="governor", message=message, remedy=remedy)
+    return FitnessFinding(level="warning", subject="governor", message=message, remedy=remedy)
 
 
-def judge_boost(processor: Cpu) -> Finding | None:
+def judge_boost(processor: Cpu) -> FitnessFinding | None:
     """Boost is what users run with; without it numbers are steadier but lower."""
     if processor.boost is None:
         return None
     if processor.boost:
-        return Finding(level="ok", subject="boost", message="the CPU may boost above its base clock")
-    return Finding(
+        return FitnessFinding(level="ok", subject="boost", message="the CPU may boost above its base clock")
+    return FitnessFinding(
         level="warning",
         subject="boost",
         message="CPU boost is switched off, so numbers will be lower than this machine can reach",
@@ -205,13 +205,15 @@ def judge_boost(processor: Cpu) -> Finding | None:
     )
 
 
-def judge_quota(processor: Cpu) -> Finding | None:
+def judge_quota(processor: Cpu) -> FitnessFinding | None:
     """Threads that outnumber the quota are stopped for part of every period."""
     if processor.affinity is None:
         return None
     if processor.quota is None or processor.quota >= processor.affinity:
-        return Finding(level="ok", subject="cores", message=f"{processor.affinity} cores may be used, without a quota")
-    return Finding(
+        return FitnessFinding(
+            level="ok", subject="cores", message=f"{processor.affinity} cores may be used, without a quota"
+        )
+    return FitnessFinding(
         level="warning",
         subject="cores",
         message=f"{processor.affinity} cores are visible, but a quota grants {processor.quota:g} cores' worth of time",
@@ -219,7 +221,7 @@ def judge_quota(processor: Cpu) -> Finding | None:
     )
 
 
-def judge_memory(memory: Memory) -> Finding | None:
+def judge_memory(memory: Memory) -> FitnessFinding | None:
     """What is left of host memory, or of the control group's share of it."""
     total, available = memory.total, memory.available
     if memory.limit is not None:
@@ -234,16 +236,16 @@ def judge_memory(memory: Memory) -> Finding | None:
     if available < 0.1 * total or available < 2 * GIB:
         level = "problem" if available < GIB else "warning"
     remedy = "" if level == "ok" else "end what holds memory, or raise the container's memory limit"
-    return Finding(level=level, subject="memory", message=message, remedy=remedy)
+    return FitnessFinding(level=level, subject="memory", message=message, remedy=remedy)
 
 
-def judge_swap(memory: Memory) -> Finding | None:
+def judge_swap(memory: Memory) -> FitnessFinding | None:
     """Pages out on disk come back in the middle of a measurement."""
     if memory.swap_used is None:
         return None
     if memory.swap_used < 64 * 1024**2:
-        return Finding(level="ok", subject="swap", message="no swap is in use")
-    return Finding(
+        return FitnessFinding(level="ok", subject="swap", message="no swap is in use")
+    return FitnessFinding(
         level="warning",
         subject="swap",
         message=f"{show_size(memory.swap_used)} are swapped out",
@@ -251,7 +253,7 @@ def judge_swap(memory: Memory) -> Finding | None:
     )
 
 
-def judge_disks(free: Mapping[str, int | None]) -> list[Finding]:
+def judge_disks(free: Mapping[str, int | None]) -> list[FitnessFinding]:
     """Free space by what it is for."""
     found = []
     for name, count in free.items():
@@ -260,11 +262,11 @@ def judge_disks(free: Mapping[str, int | None]) -> list[Finding]:
         level: Level = "ok" if count >= 10 * GIB else "warning" if count >= GIB else "problem"
         remedy = "" if level == "ok" else f"make room on the disk of the {name}"
         message = f"{show_size(count)} are free for {name}"
-        found.append(Finding(level=level, subject="disk", message=message, remedy=remedy))
+        found.append(FitnessFinding(level=level, subject="disk", message=message, remedy=remedy))
     return found
 
 
-def judge_timer(resolution: float | None, source: str | None) -> Finding | None:
+def judge_timer(resolution: float | None, source: str | None) -> FitnessFinding | None:
     """Whether short times can be told apart."""
     if resolution is None:
         return None
@@ -272,56 +274,58 @@ def judge_timer(resolution: float | None, source: str | None) -> Finding | None:
         f" (clock source {source})" if source else ""
     )
     if resolution <= 1e-6 and source not in _COARSE_CLOCKS:
-        return Finding(level="ok", subject="timer", message=message)
+        return FitnessFinding(level="ok", subject="timer", message=message)
     remedy = "use the processor's own counter as clock source: boot with clocksource=tsc where it is stable"
     level: Level = "problem" if resolution > 1e-4 else "warning"
-    return Finding(level=level, subject="timer", message=message, remedy=remedy)
+    return FitnessFinding(level=level, subject="timer", message=message, remedy=remedy)
 
 
-def judge_jitter(variation: float | None) -> Finding | None:
+def judge_jitter(variation: float | None) -> FitnessFinding | None:
     """How much the same work varies when nothing but the machine can be the reason."""
     if variation is None:
         return None
     message = f"the same work varies by {variation:.1%} (coefficient of variation)"
     if variation <= 0.05:
-        return Finding(level="ok", subject="jitter", message=message)
+        return FitnessFinding(level="ok", subject="jitter", message=message)
     remedy = "quiet the machine, pin the run to cores of its own, and expect wider intervals until then"
-    return Finding(level="problem" if variation > 0.5 else "warning", subject="jitter", message=message, remedy=remedy)
+    return FitnessFinding(
+        level="problem" if variation > 0.5 else "warning", subject="jitter", message=message, remedy=remedy
+    )
 
 
-def judge_clock(state: ClockState | None) -> Finding | None:
+def judge_clock(state: ClockState | None) -> FitnessFinding | None:
     """Runs of several machines are put in order by their system clocks; durations do not depend on them."""
     if state is None:
         return None
     if abs(state.offset) <= 0.1 and (state.synchronised or state.largest_error <= 1.0):
         message = f"the system clock is off by at most {show_duration(state.largest_error)}"
-        return Finding(level="ok", subject="clock", message=message)
+        return FitnessFinding(level="ok", subject="clock", message=message)
     message = "no time service keeps the system clock"
     if abs(state.offset) > 0.1:
         message = f"the system clock is off by {show_duration(abs(state.offset))}"
     remedy = "run chronyd or systemd-timesyncd, on the host where this is a container"
-    return Finding(level="warning", subject="clock", message=message, remedy=remedy)
+    return FitnessFinding(level="warning", subject="clock", message=message, remedy=remedy)
 
 
-def judge_gpus(gpus: Sequence[Gpu], own_pid: int) -> list[Finding]:
+def judge_gpus(gpus: Sequence[Gpu], own_pid: int) -> list[FitnessFinding]:
     """Every GPU; one that is well gets one line."""
     if not gpus:
-        return [Finding(level="ok", subject="gpu", message="no NVIDIA GPU is here; cases run on the CPU")]
+        return [FitnessFinding(level="ok", subject="gpu", message="no NVIDIA GPU is here; cases run on the CPU")]
     found = []
     for one in gpus:
         wrong = _judge_gpu(one, own_pid)
         at = f", {one.temperature_celsius} °C" if one.temperature_celsius is not None else ""
         found += wrong or [
-            Finding(level="ok", subject=f"gpu {one.index}", message=f"{one.name or 'NVIDIA GPU'} is fit{at}")
+            FitnessFinding(level="ok", subject=f"gpu {one.index}", message=f"{one.name or 'NVIDIA GPU'} is fit{at}")
         ]
     return found
 
 
-def _judge_gpu(one: Gpu, own_pid: int) -> list[Finding]:
-    found: list[Finding] = []
+def _judge_gpu(one: Gpu, own_pid: int) -> list[FitnessFinding]:
+    found: list[FitnessFinding] = []
 
     def add(level: Level, message: str, remedy: str) -> None:
-        found.append(Finding(level=level, subject=f"gpu {one.index}", message=message, remedy=remedy))
+        found.append(FitnessFinding(level=level, subject=f"gpu {one.index}", message=message, remedy=remedy))
 
     kind = kind_named(one.kind)
     slow = [reason for reason in one.throttle_reasons or () if reason in kind.slowdowns]
@@ -365,15 +369,15 @@ def _judge_gpu(one: Gpu, own_pid: int) -> list[Finding]:
     return found
 
 
-def judge_programs(there: Collection[str]) -> Finding:
+def judge_programs(there: Collection[str]) -> FitnessFinding:
     """Optional programs, each with what it is for; a case that needs an absent one says so, which is no failure."""
     absent = {name: told for name, told in OPTIONAL_PROGRAMS.items() if name not in there}
     if not absent:
-        return Finding(level="ok", subject="programs", message=f"{', '.join(OPTIONAL_PROGRAMS)} are installed")
+        return FitnessFinding(level="ok", subject="programs", message=f"{', '.join(OPTIONAL_PROGRAMS)} are installed")
     uses = ", ".join(f"{name} ({purpose})" for name, (purpose, _) in absent.items())
     packages = " ".join(package for _, package in absent.values())
     message = f"not installed: {uses}; add what you need: sudo apt install {packages}"
-    return Finding(level="ok", subject="programs", message=message)
+    return FitnessFinding(level="ok", subject="programs", message=message)
 
 
 def _is_there(program: str) -> bool:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 Scale = Literal["full", "tiny"]
-Task = Literal[
+ModelTask = Literal[
     "image classification",
     "object detection",
     "language modelling",
@@ -80,7 +80,7 @@ class ModelSpec:
 
     name: str
     family: str
-    task: Task
+    task: ModelTask
     summary: str
     build: Callable[[Scale], Workload]  # imports torch; random weights from torch's global seed
     parameters: int | None = None  # of the full scale, as documented; checked against the built module

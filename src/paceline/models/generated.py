@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from paceline.core.errors import InputError, nearest
-from paceline.models.base import Batch, ModelSpec, Scale, Task, Workload
+from paceline.models.base import Batch, ModelSpec, ModelTask, Scale, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +37,7 @@ class Shape(ABC):
     """The knobs of one generated model, in the order in which its name has them."""
 
     family: ClassVar[str]
-    task: ClassVar[Task]
+    task: ClassVar[ModelTask]
     sample: ClassVar[str]
     linear: ClassVar[bool] = False  # whether its layers are linear ones, which fp8 asks for
     convolutional: ClassVar[bool] = False

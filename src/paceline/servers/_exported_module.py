@@ -168,7 +168,7 @@ def samples(workload: Workload, count: int, seed: int) -> list[dict[str, Array]]
 
 
 @dataclass(frozen=True)
-class Job:
+class ExportJob:
     """What is to be written: the module, inputs to trace it with, and what these and the outputs are called."""
 
     served: Served
@@ -192,7 +192,7 @@ class Exporter:
     """One format: its main file, what it needs, and the two ways."""
 
     file: str
-    write: Callable[[Job, Path], None]
+    write: Callable[[ExportJob, Path], None]
     open: Callable[[Path, torch.device], Run]
     precisions: tuple[str, ...]
     packages: tuple[str, ...] = ()  # whose versions decide what is written
@@ -219,7 +219,7 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def _write_torchscript(job: Job, path: Path) -> None:
+def _write_torchscript(job: ExportJob, path: Path) -> None:
     traced = torch.jit.trace(job.served, job.traced, check_trace=False)  # type: ignore[no-untyped-call]
     torch.jit.save(torch.jit.freeze(traced), path)
 
@@ -229,11 +229,11 @@ def _open_torchscript(path: Path, device: torch.device) -> Run:
     return lambda inputs: flat(module(*inputs))
 
 
-def _write_torch_export(job: Job, path: Path) -> None:
+def _write_torch_export(job: ExportJob, path: Path) -> None:
     torch.export.save(_exported(job), path)
 
 
-def _exported(job: Job) -> torch.export.ExportedProgram:
+def _exported(job: ExportJob) -> torch.export.ExportedProgram:
     return torch.export.export(job.served, job.traced, dynamic_shapes=job.dynamic_shapes, strict=False)
 
 
@@ -242,7 +242,7 @@ def _open_torch_export(path: Path, device: torch.device) -> Run:
     return lambda inputs: flat(module(*inputs))
 
 
-def _write_onnx(job: Job, path: Path) -> None:
+def _write_onnx(job: ExportJob, path: Path) -> None:
     """By torch's newer exporter, or else by its older one, which knows some operators that the newer does not."""
     weights = sum(one.numel() * one.element_size() for one in job.served.state_dict().values())
     names: dict[str, Any] = {"input_names": list(job.input_names), "output_names": list(job.output_names)}
@@ -275,7 +275,7 @@ def _open_onnx(path: Path, device: torch.device) -> Run:
     return run
 
 
-def _write_openvino(job: Job, path: Path) -> None:
+def _write_openvino(job: ExportJob, path: Path) -> None:
     import openvino
 
     source = path.with_name("source.onnx")

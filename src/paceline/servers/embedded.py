@@ -17,7 +17,7 @@ from paceline.core.network import FromNetwork
 from paceline.core.quantity import Duration
 from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
 from paceline.load.request import Endpoint, Wire
-from paceline.servers._embedded.app import Configuration, EngineName, GraphChoice
+from paceline.servers._embedded.app import EngineName, GraphChoice, ServerConfiguration
 from paceline.servers._program import ServedProcess, answers
 from paceline.servers.base import Artifact, Format, Need, Server, ServerFailed, ServerSettings, Started
 from paceline.servers.processing import Processing
@@ -211,9 +211,9 @@ class Embedded(Server):
         self._port = int(path.read_text())
         return answers(self.settings.host, self._port, "/v2/health/ready")
 
-    def _configuration(self, artifact: Artifact) -> Configuration:
+    def _configuration(self, artifact: Artifact) -> ServerConfiguration:
         settings = self.settings
-        return Configuration(
+        return ServerConfiguration(
             name=MODEL,
             artifact=artifact,
             engine=settings.engine,

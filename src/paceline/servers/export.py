@@ -134,7 +134,7 @@ def sample_inputs(artifact: Artifact, count: int, *, seed: int, allow_import: bo
 def _make(spec: ModelSpec, wanted: Artifact, exporter: Exporter, folder: Path) -> Artifact:
     import torch
 
-    from paceline.servers._exported_module import Job, build, describe, first_line, quiet
+    from paceline.servers._exported_module import ExportJob, build, describe, first_line, quiet
 
     inputs, outputs = describe(spec, _scale(wanted))
     device = torch.device(wanted.device)
@@ -142,7 +142,7 @@ def _make(spec: ModelSpec, wanted: Artifact, exporter: Exporter, folder: Path) -
     path = folder / exporter.file
     with quiet():
         try:
-            job = Job(served, rows, tuple(one.name for one in inputs), tuple(one.name for one in outputs))
+            job = ExportJob(served, rows, tuple(one.name for one in inputs), tuple(one.name for one in outputs))
             exporter.write(job, path)
             run = exporter.open(path, device)
         except (MemoryError, torch.OutOfMemoryError, OSError):

@@ -15,13 +15,13 @@ from datetime import datetime, timedelta
 from paceline.core.errors import InputError
 from paceline.service.engines.base import (
     Assignment,
-    Attempt,
+    AttemptKey,
+    AttemptReport,
     Engine,
     FollowerGone,
     FollowerState,
     Item,
     Meeting,
-    Report,
 )
 from paceline.service.job_store import JobStore
 from paceline.service.jobs import (
@@ -37,7 +37,7 @@ from paceline.service.jobs import (
 )
 from paceline.service.placement import gpu_indices
 
-Holder = tuple[str, Attempt]  # a follower and an attempt that it has, or had
+Holder = tuple[str, AttemptKey]  # a follower and an attempt that it has, or had
 
 _CALLS_AT_ONCE = 16
 _RETRIED = (FailureKind.LOST, FailureKind.BROKEN)  # another attempt may do better
@@ -53,7 +53,7 @@ class Order:
     """What a follower is told of an attempt: to begin it, or to stop."""
 
     follower: str
-    attempt: Attempt
+    attempt: AttemptKey
     assignment: Assignment | None  # None to stop
 
 
@@ -64,7 +64,7 @@ class FollowerCalls:
         self._engine = engine
         self._threads = ThreadPoolExecutor(_CALLS_AT_ONCE, thread_name_prefix="follower")
 
-    def poll(self, acknowledged: Mapping[str, dict[Attempt, int]]) -> dict[str, list[Report]]:
+    def poll(self, acknowledged: Mapping[str, dict[AttemptKey, int]]) -> dict[str, list[AttemptReport]]:
         """What each has to report beyond what is acknowledged; those that do not answer are missing."""
         answers = self._threads.map(lambda one: self._poll(*one), acknowledged.items())
         reports = dict(zip(acknowledged, answers, strict=True))
@@ -79,7 +79,7 @@ class FollowerCalls:
         """Call nobody any more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _poll(self, follower: str, acknowledged: dict[Attempt, int]) -> list[Report] | None:
+    def _poll(self, follower: str, acknowledged: dict[AttemptKey, int]) -> list[AttemptReport] | None:
         try:
             return list(self._engine.poll(follower, acknowledged))
         except (FollowerGone, OSError) as error:
@@ -193,14 +193,14 @@ class Attempts:
         self._strays: set[Holder] = set()  # who measures an attempt that was given up
         self._others: dict[Holder, int] = {}  # those of a gang other than the first, and what they are acknowledged
         self._members: dict[Holder, GangMember] = {}  # of gangs whose attempt is the current one
-        self._trouble: dict[Attempt, GangTrouble] = {}  # what went wrong first
+        self._trouble: dict[AttemptKey, GangTrouble] = {}  # what went wrong first
         self._stops: dict[Holder, int] = {}  # how often followers of such gangs were told to stop
         self.refused_orders: dict[Holder, str] = {}  # why those did not take an order who were given one last
         self._strangers: set[str] = set()  # jobs that followers report on and this store does not have
 
     # What followers are asked and report
 
-    def expected(self, follower: str) -> dict[Attempt, int]:
+    def expected(self, follower: str) -> dict[AttemptKey, int]:
         """What a follower may have to report on, and up to where it is acknowledged."""
         for job in self._jobs.active():
             if follower in job.followers:
@@ -210,12 +210,12 @@ class Attempts:
                     self._others.setdefault(holder, 0)
         return {attempt: self._acknowledged(follower, attempt) for attempt in self._held_by(follower)}
 
-    def expected_without_store(self, follower: str) -> dict[Attempt, int]:
+    def expected_without_store(self, follower: str) -> dict[AttemptKey, int]:
         """The same, as far as it is known without the store."""
         here = self._jobs.acknowledged_here
         return {attempt: self._others.get((follower, attempt), here(attempt)) for attempt in self._held_by(follower)}
 
-    def take(self, follower: str, report: Report) -> tuple[Job, list[Item]] | None:
+    def take(self, follower: str, report: AttemptReport) -> tuple[Job, list[Item]] | None:
         """The job that a report decides about, with what is new; late reports are stored, and decide nothing."""
         job = self._job_of(follower, report)
         if job is None:
@@ -250,7 +250,7 @@ class Attempts:
                 events.append(Ended(at=now, failure=item.failure))
         return events
 
-    def forget(self, follower: str, asked: Iterable[Attempt], reports: Iterable[Report]) -> None:
+    def forget(self, follower: str, asked: Iterable[AttemptKey], reports: Iterable[AttemptReport]) -> None:
         """What is over and is no longer reported on will never be reported on again."""
         reported = {(report.job_id, report.attempt) for report in reports}
         for attempt in set(asked) - reported:
@@ -300,7 +300,7 @@ class Attempts:
         trouble = self._trouble.get((job.id, job.attempt))
         return trouble.cause if trouble is not None else FailureKind.LOST
 
-    def blame(self, attempt: Attempt, reason: str, cause: FailureKind = FailureKind.LOST) -> None:
+    def blame(self, attempt: AttemptKey, reason: str, cause: FailureKind = FailureKind.LOST) -> None:
         """Something went wrong with a gang; what one says of another counts less than what it says of itself."""
         is_hearsay = cause is FailureKind.BROKEN
         earlier = self._trouble.get(attempt)
@@ -312,14 +312,14 @@ class Attempts:
         holder = (follower, (job.id, job.attempt))
         self._stops[holder] = self._stops.get(holder, 0) + 1
 
-    def _note(self, holder: Holder, report: Report, last: Item | None) -> None:
+    def _note(self, holder: Holder, report: AttemptReport, last: Item | None) -> None:
         failure = last.failure if last is not None else None
         self._members[holder] = GangMember(report.meeting, has_ended=last is not None)
         is_own_end = self._stops.get(holder, 0) <= _LOOKS  # and not that of one that did not stop when it was told to
         if failure is not None and failure.message != STOPPED and is_own_end:
             self.blame(holder[1], f"follower {holder[0]}: {failure.message}", failure.kind)
 
-    def _take_late(self, job: Job, holder: Holder, report: Report, last: Item | None) -> None:
+    def _take_late(self, job: Job, holder: Holder, report: AttemptReport, last: Item | None) -> None:
         if report.place > 0:
             self._take_from_other(job, holder, report)
             if last is not None:
@@ -331,7 +331,7 @@ class Attempts:
         else:
             self._strays.add(holder)
 
-    def _take_from_other(self, job: Job, holder: Holder, report: Report) -> None:
+    def _take_from_other(self, job: Job, holder: Holder, report: AttemptReport) -> None:
         """Store the log of one other than the first; its end is reported again while the attempt is under way."""
         acknowledged, member = self._others.get(holder, 0), self._members.get(holder)
         new = [item for item in report.items if item.number > acknowledged]
@@ -339,14 +339,14 @@ class Attempts:
             self._jobs.take_lines(job, report.attempt, holder[0], new)
         self._others[holder] = max([acknowledged, *(item.number for item in new if item.kind != "ended")])
 
-    def _new_items(self, report: Report) -> list[Item]:
+    def _new_items(self, report: AttemptReport) -> list[Item]:
         acknowledged = self._jobs.acknowledged((report.job_id, report.attempt))
         return [item for item in report.items if item.number > acknowledged]
 
-    def _held_by(self, follower: str) -> list[Attempt]:
+    def _held_by(self, follower: str) -> list[AttemptKey]:
         return [attempt for holder, attempt in self._holders if holder == follower]
 
-    def _acknowledged(self, follower: str, attempt: Attempt) -> int:
+    def _acknowledged(self, follower: str, attempt: AttemptKey) -> int:
         number = self._others.get((follower, attempt))
         return self._jobs.acknowledged(attempt) if number is None else number
 
@@ -356,7 +356,7 @@ class Attempts:
         if self._others.pop(holder, None) is None:
             self._jobs.forget_attempt(holder[1])
 
-    def _job_of(self, follower: str, report: Report) -> Job | None:
+    def _job_of(self, follower: str, report: AttemptReport) -> Job | None:
         try:
             job = self._jobs.find(report.job_id)
             if 1 <= report.attempt <= len(job.run_ids):

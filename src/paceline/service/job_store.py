@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from paceline.core.errors import InputError
-from paceline.service.engines.base import Attempt, Item
+from paceline.service.engines.base import AttemptKey, Item
 from paceline.service.jobs import FailureKind, Job, JobEvent, JobFailure, JobState, Lost, Renewed, change
 from paceline.store.queue import Conflict, EventRow, ReportedLines, Writing
 from paceline.store.store import Store
@@ -36,7 +36,7 @@ class JobStore:
         self._now = now
         self._lease = lease
         self.unfinished: dict[str, Job] = {}  # the first submitted first
-        self._acknowledged: dict[Attempt, int] = {}
+        self._acknowledged: dict[AttemptKey, int] = {}
 
     def load(self) -> None:
         """Remember only what the store says, and renew the leases of all that is under way."""
@@ -64,7 +64,7 @@ class JobStore:
         """Those that a follower has."""
         return [job for job in self.unfinished.values() if job.state.is_active]
 
-    def is_current(self, attempt: Attempt) -> bool:
+    def is_current(self, attempt: AttemptKey) -> bool:
         """Whether an attempt is the one that decides about its job."""
         job = self.unfinished.get(attempt[0])
         return job is not None and job.state.is_active and job.attempt == attempt[1]
@@ -127,17 +127,17 @@ class JobStore:
                 for item in lines:
                     _store_item(writing, job, attempt, follower, item)
 
-    def acknowledged(self, attempt: Attempt) -> int:
+    def acknowledged(self, attempt: AttemptKey) -> int:
         """Up to which number an attempt's items are in the store."""
         if attempt not in self._acknowledged:
             self._acknowledged[attempt] = self._store.queue.acknowledged(*attempt)
         return self._acknowledged[attempt]
 
-    def acknowledged_here(self, attempt: Attempt) -> int:
+    def acknowledged_here(self, attempt: AttemptKey) -> int:
         """The same, as far as it is known without the store."""
         return self._acknowledged.get(attempt, 0)
 
-    def forget_attempt(self, attempt: Attempt) -> None:
+    def forget_attempt(self, attempt: AttemptKey) -> None:
         """Nobody will report on this attempt again."""
         self._acknowledged.pop(attempt, None)
 

@@ -16,7 +16,7 @@ from heapq import nsmallest
 
 from paceline.core.errors import InputError, StoreError
 from paceline.core.quantity import show_duration
-from paceline.service.engines.base import Engine, FollowerState, Item, Progress, Report
+from paceline.service.engines.base import AttemptProgress, AttemptReport, Engine, FollowerState, Item
 from paceline.service.follower_calls import Attempts, FollowerCalls, Order, Presence, next_step
 from paceline.service.job_store import JobStore
 from paceline.service.jobs import (
@@ -106,10 +106,10 @@ class Leader:
         with self._lock:
             return self._jobs.find(job_id)
 
-    def progress(self, job_id: str) -> Progress:
+    def progress(self, job_id: str) -> AttemptProgress:
         """What a running job is doing."""
         with self._lock:
-            return self._progress.get(job_id, Progress())
+            return self._progress.get(job_id, AttemptProgress())
 
     def followers(self) -> list[FollowerState]:
         """Who is there now."""
@@ -235,7 +235,7 @@ class Leader:
         self._jobs.load()
         self._is_fresh = True
         self._attempts = Attempts(self._jobs, self._lease)
-        self._progress: dict[str, Progress] = {}
+        self._progress: dict[str, AttemptProgress] = {}
         self._presence.start_over(FollowerState.model_validate(row.document) for row in self._store.queue.followers())
         self._unmet: dict[Needs, str] = {}  # why jobs of such needs wait, while the followers are the same
         self._cluster = ClusterState()  # of followers that answer
@@ -306,7 +306,7 @@ class Leader:
 
     # Reports of followers
 
-    def _take(self, follower: str, report: Report) -> None:
+    def _take(self, follower: str, report: AttemptReport) -> None:
         """Store a report, and do what follows from it."""
         news = self._attempts.take(follower, report)
         if news is None:
@@ -325,7 +325,7 @@ class Leader:
         if job.state is JobState.QUEUED:
             self._enqueue(job)
 
-    def _predict(self, job: Job, follower: str, items: Iterable[Item], progress: Progress) -> None:
+    def _predict(self, job: Job, follower: str, items: Iterable[Item], progress: AttemptProgress) -> None:
         """Learn from the cases that have ended, and correct when the job is expected to end."""
         machine = self._presence.seen.get(follower)
         gpus = machine.gpus if machine is not None else ()

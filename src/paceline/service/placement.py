@@ -17,7 +17,7 @@ from paceline.core.suite import Suite, expand
 from paceline.service.engines.base import FollowerState, Item
 from paceline.service.jobs import Job, MachineNeeds
 from paceline.service.scheduler.duration_predictor import History, together
-from paceline.service.scheduler.state import Demand, Device, Follower, Needs
+from paceline.service.scheduler.state import Demand, Follower, Needs, SchedulerDevice
 from paceline.store.dashboard_queries import latest
 from paceline.store.store import Store
 
@@ -96,9 +96,11 @@ def scheduler_follower(state: FollowerState) -> Follower:
     """A machine: its processor is a device as well, which a job without GPUs measures."""
     labels = frozenset(word.casefold() for word in state.labels)
     labels |= {_REACHABLE} if state.address else frozenset()
-    devices = [Device(CPU, labels=labels)]  # its memory does not count: of two that are alike, one may show less
+    devices = [
+        SchedulerDevice(CPU, labels=labels)
+    ]  # its memory does not count: of two that are alike, one may show less
     for name, memory in zip(state.gpus, state.gpu_memory_gib, strict=True):
-        devices.append(Device(GPU, memory, labels | _words(name)))
+        devices.append(SchedulerDevice(GPU, memory, labels | _words(name)))
     return Follower(state.id, tuple(devices))
 
 

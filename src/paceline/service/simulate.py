@@ -18,11 +18,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.analysis.simulation import BASELINE, CLAIRVOYANT, OURS, Cell, Line, Outcome, Schedule, Study, measure
+from paceline.analysis.simulation import (
+    BASELINE,
+    CLAIRVOYANT,
+    OURS,
+    Line,
+    Schedule,
+    SimulatedOutcome,
+    Study,
+    StudyCell,
+    measure,
+)
 from paceline.core.errors import InputError, unknown
 from paceline.service.scheduler import events
 from paceline.service.scheduler.cluster import STRETCH, ClusterState
-from paceline.service.scheduler.state import Demand, Device, Follower, Needs
+from paceline.service.scheduler.state import Demand, Follower, Needs, SchedulerDevice
 
 Numbers = NDArray[np.float64]
 
@@ -34,7 +44,7 @@ _MOST = 1e12  # seconds
 
 
 @dataclass(frozen=True)
-class Workload:
+class SimulatedWorkload:
     """Jobs in the order in which they come: when, how long each really takes, and how long it was predicted to."""
 
     name: str
@@ -72,7 +82,7 @@ class Fleet:
         return self.followers * self.devices
 
     def members(self) -> list[Follower]:
-        devices = (Device(KIND),) * self.devices
+        devices = (SchedulerDevice(KIND),) * self.devices
         return [Follower(f"follower-{place}", devices) for place in range(self.followers)]
 
 
@@ -95,7 +105,7 @@ WORKLOADS: dict[str, Callable[[np.random.Generator, int], Numbers]] = {
 }
 
 
-def generate(name: str, *, load: float, fleet: Fleet, jobs: int, error: float, seed: int) -> Workload:
+def generate(name: str, *, load: float, fleet: Fleet, jobs: int, error: float, seed: int) -> SimulatedWorkload:
     """Jobs of one device each; `load` is all their work over what the fleet can do until the last one comes."""
     if name not in WORKLOADS:
         raise unknown("workload", name, WORKLOADS, key="--workload")
@@ -106,10 +116,10 @@ def generate(name: str, *, load: float, fleet: Fleet, jobs: int, error: float, s
     # Gaps in proportion to exponential ones are those of a Poisson process with so many arrivals in so long a time.
     span = float(seconds.sum()) / (load * fleet.capacity)
     submitted = np.cumsum(gaps) * (span / float(gaps.sum()))
-    return Workload(name, submitted, seconds, predicted, error, (Needs(kind=KIND),))
+    return SimulatedWorkload(name, submitted, seconds, predicted, error, (Needs(kind=KIND),))
 
 
-def read_trace(path: Path, *, fleet: Fleet, error: float, seed: int) -> Workload:
+def read_trace(path: Path, *, fleet: Fleet, error: float, seed: int) -> SimulatedWorkload:
     """A workload out of a CSV file: `submitted` and `seconds` of each job, and what else is known of it."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -132,7 +142,7 @@ def read_trace(path: Path, *, fleet: Fleet, error: float, seed: int) -> Workload
     submitted, seconds, predicted, priorities, needs = zip(*rows, strict=True)
     guessed = np.array(seconds) * np.exp(np.random.default_rng(seed).normal(0.0, error, len(rows)))
     given = np.array([math.nan if value is None else value for value in predicted])
-    return Workload(
+    return SimulatedWorkload(
         name=path.stem,
         submitted=np.array(submitted) - submitted[0],
         seconds=np.array(seconds),
@@ -143,7 +153,7 @@ def read_trace(path: Path, *, fleet: Fleet, error: float, seed: int) -> Workload
     )
 
 
-def load_of(workload: Workload, fleet: Fleet) -> float:
+def load_of(workload: SimulatedWorkload, fleet: Fleet) -> float:
     """The work that comes over what the fleet can do while it comes."""
     span = float(workload.submitted[-1] - workload.submitted[0])
     work = float((workload.seconds * workload.device_counts(fleet.devices)).sum())
@@ -195,22 +205,22 @@ def _row(path: Path, line: int, row: dict[str, str | None], fleet: Fleet) -> _Ro
 # Policies: those of the scheduler
 
 
-def two_tier(workload: Workload, fleet: Fleet) -> Schedule:
+def two_tier(workload: SimulatedWorkload, fleet: Fleet) -> Schedule:
     """The scheduler as the leader runs it, with the durations that were predicted."""
     return _scheduled(workload, fleet, stretch=STRETCH, exact=False)
 
 
-def shortest_first(workload: Workload, fleet: Fleet) -> Schedule:
+def shortest_first(workload: SimulatedWorkload, fleet: Fleet) -> Schedule:
     """One shared queue, the shortest predicted first, without ageing."""
     return _scheduled(workload, fleet, stretch=math.inf, exact=False)
 
 
-def clairvoyant(workload: Workload, fleet: Fleet) -> Schedule:
+def clairvoyant(workload: SimulatedWorkload, fleet: Fleet) -> Schedule:
     """One shared queue, the shortest first, by the durations that jobs really take."""
     return _scheduled(workload, fleet, stretch=math.inf, exact=True)
 
 
-def _scheduled(workload: Workload, fleet: Fleet, *, stretch: float, exact: bool) -> Schedule:
+def _scheduled(workload: SimulatedWorkload, fleet: Fleet, *, stretch: float, exact: bool) -> Schedule:
     cluster = ClusterState(stretch=stretch)
     for follower in fleet.members():
         events.joined(cluster, follower, 0.0)
@@ -243,7 +253,7 @@ def _scheduled(workload: Workload, fleet: Fleet, *, stretch: float, exact: bool)
 # Policies to compare with: a job is bound when it comes, and each follower serves in the order of coming
 
 
-def round_robin(workload: Workload, fleet: Fleet) -> Schedule:
+def round_robin(workload: SimulatedWorkload, fleet: Fleet) -> Schedule:
     """One follower after the other, whatever it has to do already."""
     place = 0
 
@@ -256,7 +266,7 @@ def round_robin(workload: Workload, fleet: Fleet) -> Schedule:
     return _served(workload, fleet, choose, lambda follower, work, now: None)
 
 
-def least_loaded(workload: Workload, fleet: Fleet) -> Schedule:
+def least_loaded(workload: SimulatedWorkload, fleet: Fleet) -> Schedule:
     """The follower that is predicted to have done first what it has."""
     loads = _Loads(fleet)
     return _served(workload, fleet, loads.choose, loads.correct)
@@ -294,7 +304,7 @@ class _Loads:
 
 
 def _served(
-    workload: Workload,
+    workload: SimulatedWorkload,
     fleet: Fleet,
     choose: Callable[[int, float, float], list[int]],
     ended_on: Callable[[int, float, float], None],
@@ -355,7 +365,7 @@ def _served(
 # A mean completion time that no schedule can go below
 
 
-def lowest_mean(workload: Workload, fleet: Fleet) -> float:
+def lowest_mean(workload: SimulatedWorkload, fleet: Fleet) -> float:
     """The larger of two bounds that hold even for schedulers that know the future, interrupt and move jobs.
 
     No job is completed faster than it runs. And one device as fast as all together could do whatever they do; on
@@ -364,7 +374,7 @@ def lowest_mean(workload: Workload, fleet: Fleet) -> float:
     return max(float(workload.seconds.mean()), _least_left_first(workload, fleet))
 
 
-def _least_left_first(workload: Workload, fleet: Fleet) -> float:
+def _least_left_first(workload: SimulatedWorkload, fleet: Fleet) -> float:
     sizes = workload.seconds * workload.device_counts(fleet.devices) / fleet.capacity
     waiting: list[tuple[float, int]] = []  # what is left of each job
     clock = total = 0.0
@@ -390,7 +400,7 @@ def _least_left_first(workload: Workload, fleet: Fleet) -> float:
 # The study
 
 
-POLICIES: dict[str, Callable[[Workload, Fleet], Schedule]] = {
+POLICIES: dict[str, Callable[[SimulatedWorkload, Fleet], Schedule]] = {
     BASELINE: round_robin,
     "least-loaded": least_loaded,
     "sjf": shortest_first,
@@ -400,7 +410,7 @@ POLICIES: dict[str, Callable[[Workload, Fleet], Schedule]] = {
 
 
 @dataclass(frozen=True)
-class Question:
+class SimulationRequest:
     """What is to be simulated."""
 
     workloads: Sequence[str]
@@ -413,7 +423,7 @@ class Question:
     trace: Path | None = None  # instead of workloads and loads
 
 
-def study(question: Question, progress: Callable[[str], None] = lambda text: None) -> Study:
+def study(question: SimulationRequest, progress: Callable[[str], None] = lambda text: None) -> Study:
     """Every cell; `progress` is told what is being done."""
     begun = time.monotonic()
     if question.trace is not None:
@@ -437,17 +447,21 @@ def study(question: Question, progress: Callable[[str], None] = lambda text: Non
     return Study(tuple(cells), _settings(question), time.monotonic() - begun)
 
 
-def _generator(question: Question, name: str, load: float) -> Callable[[int], Workload]:
-    def make(seed: int) -> Workload:
+def _generator(question: SimulationRequest, name: str, load: float) -> Callable[[int], SimulatedWorkload]:
+    def make(seed: int) -> SimulatedWorkload:
         return generate(name, load=load, fleet=question.fleet, jobs=question.jobs, error=question.error, seed=seed)
 
     return make
 
 
 def _cell(
-    question: Question, name: str, load: float, make: Callable[[int], Workload], progress: Callable[[str], None]
-) -> Cell:
-    outcomes: dict[str, list[Outcome]] = {policy: [] for policy in question.policies}
+    question: SimulationRequest,
+    name: str,
+    load: float,
+    make: Callable[[int], SimulatedWorkload],
+    progress: Callable[[str], None],
+) -> StudyCell:
+    outcomes: dict[str, list[SimulatedOutcome]] = {policy: [] for policy in question.policies}
     bounds: list[float] = []
     for seed in question.seeds:
         workload = make(seed)
@@ -456,10 +470,10 @@ def _cell(
             progress(f"{name} at load {load:.3g}, seed {seed}: {policy}")
             outcomes[policy].append(measure(POLICIES[policy](workload, question.fleet)))
     lines = tuple(Line(policy, tuple(outcomes[policy])) for policy in question.policies)
-    return Cell(name, load, lines, sum(bounds) / len(bounds))
+    return StudyCell(name, load, lines, sum(bounds) / len(bounds))
 
 
-def _settings(question: Question) -> dict[str, object]:
+def _settings(question: SimulationRequest) -> dict[str, object]:
     fleet = question.fleet
     return {
         "followers": fleet.followers,

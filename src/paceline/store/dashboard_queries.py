@@ -23,7 +23,7 @@ _RUNS_AT_ONCE = 500  # whose machines are asked for in one query
 
 
 @dataclass(frozen=True)
-class Duration:
+class CaseDuration:
     """One case that has ended."""
 
     case: Case
@@ -31,7 +31,7 @@ class Duration:
     seconds: float
 
 
-def latest(store: Store, limit: int) -> list[Duration]:
+def latest(store: Store, limit: int) -> list[CaseDuration]:
     """The latest, the oldest of them first."""
     wanted = (records.c.run_id, cast(records.c.case, Text).label("case_text"), records.c.seconds)
     newest = select(*wanted).order_by(records.c.id.desc()).limit(limit)
@@ -45,7 +45,7 @@ def latest(store: Store, limit: int) -> list[Duration]:
     for row in rows:
         if row.case_text not in known:
             known[row.case_text] = Case(**codec.loads(row.case_text))
-    return [Duration(known[row.case_text], machines.get(row.run_id, ()), row.seconds) for row in rows]
+    return [CaseDuration(known[row.case_text], machines.get(row.run_id, ()), row.seconds) for row in rows]
 
 
 def _parts(ids: list[str]) -> Iterator[list[str]]:
@@ -108,7 +108,7 @@ _PLACEMENTS = 5_000  # the latest, among which those of a follower are looked fo
 
 
 @dataclass(frozen=True)
-class Placement:
+class PastPlacement:
     """One time that a follower was given a job."""
 
     job_id: str
@@ -155,12 +155,12 @@ def last_lines(store: Store, job_id: str, limit: int) -> list[LogRow]:
     return [log_row(row) for row in reversed(found)]
 
 
-def placements(store: Store, follower: str, limit: int) -> list[Placement]:
+def placements(store: Store, follower: str, limit: int) -> list[PastPlacement]:
     """What a follower was given lately, the latest first."""
     wanted = select(job_events).where(job_events.c.kind == "placed").order_by(job_events.c.id.desc()).limit(_PLACEMENTS)
     with store.reading(f"find what '{follower}' ran") as connection:
         found = [row for row in connection.execute(wanted) if follower in row.document.get("followers", ())]
-    return [Placement(row.job_id, row.at, row.document["run_id"]) for row in found[:limit]]
+    return [PastPlacement(row.job_id, row.at, row.document["run_id"]) for row in found[:limit]]
 
 
 def run_count(store: Store) -> int:

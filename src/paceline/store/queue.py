@@ -203,7 +203,7 @@ class Writing:
         self._connection.execute(insert(job_events), values)
 
 
-class Queue:
+class JobQueue:
     """The jobs of a leader; `Store.queue` gives it."""
 
     def __init__(self, store: Store) -> None:

@@ -23,7 +23,7 @@ from paceline.store import codec, history, location, spool
 from paceline.store.failures import reason, remedy, store_error
 from paceline.store.loading import Ask, Rows
 from paceline.store.location import Location, status_of
-from paceline.store.queue import Queue
+from paceline.store.queue import JobQueue
 from paceline.store.run_lookup import Reader, RunRow
 from paceline.store.schema import cases, is_last, measurements, partials, records, runs
 
@@ -41,9 +41,9 @@ class Store(Reader):
         self._writes.dispose()
 
     @property
-    def queue(self) -> Queue:
+    def queue(self) -> JobQueue:
         """The jobs of a leader."""
-        return Queue(self)
+        return JobQueue(self)
 
     def begin(self, run: Run) -> None:
         """Keep a new run with its planned cases; this process is its runner."""

@@ -38,7 +38,7 @@ _TITLES = {400: "That cannot be shown", 403: "Not allowed", 404: "Not found", 50
 
 
 @dataclass(frozen=True)
-class Place:
+class NavigationItem:
     """An entry of the navigation."""
 
     path: str
@@ -52,7 +52,7 @@ class Site:
     leader: Leader
     store: Store
     report: Callable[[RunRecords], str]
-    places: list[Place] = field(default_factory=list)
+    places: list[NavigationItem] = field(default_factory=list)
     _secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))
 
     def answer(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from paceline.analysis import serving
-from paceline.analysis.summary import Row, headline_of, summarize_run
+from paceline.analysis.summary import CaseRow, headline_of, summarize_run
 from paceline.core.record import Measurement
 from paceline.core.subject import REQUEST_STAGES
 from support.records import run_of
@@ -16,17 +16,17 @@ from support.serving_records import ENGINES, PROMISE, capacity_run, rates_run, s
 
 
 @pytest.fixture(scope="module")
-def rates() -> tuple[Row, ...]:
+def rates() -> tuple[CaseRow, ...]:
     return summarize_run(rates_run()).rows
 
 
 @pytest.fixture(scope="module")
-def capacities() -> tuple[Row, ...]:
+def capacities() -> tuple[CaseRow, ...]:
     return summarize_run(capacity_run()).rows
 
 
 def test_the_tail_leads_where_the_rate_was_chosen_and_capacity_where_it_was_searched(
-    capacities: tuple[Row, ...],
+    capacities: tuple[CaseRow, ...],
 ) -> None:
     assert [row.headline.name for row in capacities if row.headline] == ["capacity", "capacity", "latency_p99"]
 
@@ -49,7 +49,7 @@ def test_only_equal_loads_are_compared() -> None:
     ] * 3
 
 
-def test_the_promise_and_whether_it_was_kept(rates: tuple[Row, ...]) -> None:
+def test_the_promise_and_whether_it_was_kept(rates: tuple[CaseRow, ...]) -> None:
     assert serving.promises(rates[0]) == PROMISE
     assert [serving.kept(row) for row in rates] == [True, True, False, True, True, True]
     load = rates[0].record.load
@@ -59,7 +59,7 @@ def test_the_promise_and_whether_it_was_kept(rates: tuple[Row, ...]) -> None:
         assert serving.kept(dataclasses.replace(rates[0], record=bare)) is None
 
 
-def test_a_curve_joins_the_loads_of_one_server_by_what_was_offered(rates: tuple[Row, ...]) -> None:
+def test_a_curve_joins_the_loads_of_one_server_by_what_was_offered(rates: tuple[CaseRow, ...]) -> None:
     curves = serving.curves(rates)
     assert [len(curve.loads) for curve in curves] == [3, 3]
     for curve in curves:
@@ -68,7 +68,7 @@ def test_a_curve_joins_the_loads_of_one_server_by_what_was_offered(rates: tuple[
         assert tails == sorted(tails) and curve.capacity is None
 
 
-def test_a_search_has_a_point_for_each_trial_and_one_for_the_last_load(capacities: tuple[Row, ...]) -> None:
+def test_a_search_has_a_point_for_each_trial_and_one_for_the_last_load(capacities: tuple[CaseRow, ...]) -> None:
     torch, onnx = serving.curves(capacities)  # a single load of a third server makes no curve
     assert [sum(load.is_trial for load in curve.loads) for curve in (torch, onnx)] == [10, 10]
     assert len(torch.loads) == 11
@@ -89,7 +89,7 @@ def test_a_load_that_comes_at_once_is_on_no_curve() -> None:
     assert serving.curves(summarize_run(run_of(burst)).rows) == []
 
 
-def test_the_percentile_to_look_at_is_the_promised_one_if_most_loads_tell_it(rates: tuple[Row, ...]) -> None:
+def test_the_percentile_to_look_at_is_the_promised_one_if_most_loads_tell_it(rates: tuple[CaseRow, ...]) -> None:
     loads = [load for curve in serving.curves(rates) for load in curve.loads]
     assert serving.shared_tail(loads) == "p99"
     assert serving.shared_tail(loads, ["p95"]) == "p95"
@@ -97,7 +97,7 @@ def test_the_percentile_to_look_at_is_the_promised_one_if_most_loads_tell_it(rat
     assert serving.shared_tail(few, ["p95"]) == "p90"
 
 
-def test_a_distribution_is_thinned_and_keeps_both_ends(rates: tuple[Row, ...]) -> None:
+def test_a_distribution_is_thinned_and_keeps_both_ends(rates: tuple[CaseRow, ...]) -> None:
     found = serving.distribution(rates[2])
     latency = rates[2].record.measurement("latency")
     assert found is not None and latency is not None
@@ -116,30 +116,30 @@ def test_requests_without_an_answer_keep_a_distribution_below_the_whole(shed: fl
     assert found.parts[-1] == pytest.approx(len(latency.samples) / 1500)
 
 
-def test_stages_come_in_the_order_of_a_request_and_add_up_to_its_latency(rates: tuple[Row, ...]) -> None:
+def test_stages_come_in_the_order_of_a_request_and_add_up_to_its_latency(rates: tuple[CaseRow, ...]) -> None:
     for row in rates:
         parts, latency = serving.stages(row), row.record.measurement("latency")
         assert tuple(parts) == tuple(one for one in REQUEST_STAGES if one in parts) and latency is not None
         assert sum(part.value for part in parts.values()) == pytest.approx(latency.summary.mean, rel=1e-6)
 
 
-def test_batches_grow_with_the_load(rates: tuple[Row, ...]) -> None:
+def test_batches_grow_with_the_load(rates: tuple[CaseRow, ...]) -> None:
     assert sum(serving.batches(rates[2]).values()) == pytest.approx(100.0)
     assert serving.batches(rates[2])[1] < serving.batches(rates[0])[1]
 
 
-def test_the_cold_start_is_in_its_order(rates: tuple[Row, ...]) -> None:
+def test_the_cold_start_is_in_its_order(rates: tuple[CaseRow, ...]) -> None:
     assert list(serving.cold_start(rates[0])) == ["process to ready", "ready to first answer", "first answer to steady"]
 
 
-def test_offers_on_the_front_are_not_beaten(rates: tuple[Row, ...]) -> None:
+def test_offers_on_the_front_are_not_beaten(rates: tuple[CaseRow, ...]) -> None:
     name, offers = serving.offers(rates)
     assert name == "p99" and len(offers) == 6
     best = {offer.row.case.parameters["server"]["engine"] for offer in offers if offer.on_front}
     assert best == {"onnxruntime"}
 
 
-def test_two_settings_or_none_with_a_price_have_no_front(rates: tuple[Row, ...]) -> None:
+def test_two_settings_or_none_with_a_price_have_no_front(rates: tuple[CaseRow, ...]) -> None:
     assert serving.offers(rates[:2])[1] == []
     assert serving.offers([])[1] == []
     twice = [rates[0], rates[0], rates[1]]
@@ -158,7 +158,7 @@ def test_a_ring_of_near_equals_has_a_front_all_the_same() -> None:
     assert any(serving.pareto(ring, [(1.0, 1.0, 1.0)] * 3))
 
 
-def test_cases_of_other_kinds_are_no_business_of_serving(rates: tuple[Row, ...]) -> None:
+def test_cases_of_other_kinds_are_no_business_of_serving(rates: tuple[CaseRow, ...]) -> None:
     trained = rates[0].case.model_copy(update={"category": "training"})
     other = rates[0].record.model_copy(update={"case": trained, "load": None, "primary": ""})
     row = dataclasses.replace(rates[0], record=other)

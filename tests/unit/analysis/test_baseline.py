@@ -11,12 +11,12 @@ import pytest
 from paceline.analysis import baseline as baselines
 from paceline.analysis.baseline import Baseline, Reference
 from paceline.analysis.diagnose.superbench import nodes_results
-from paceline.analysis.diagnose.table import Column, Table, assemble
+from paceline.analysis.diagnose.table import MetricColumn, NodeTable, assemble
 from paceline.core.metric import Better
 from support.refused import refused
 
 
-def table_of(values: list[float], name: str = "mem-bw/h2d_bw") -> Table:
+def table_of(values: list[float], name: str = "mem-bw/h2d_bw") -> NodeTable:
     return assemble([nodes_results(f"n{index}", {name: value}) for index, value in enumerate(values)])
 
 
@@ -45,7 +45,7 @@ def test_ranks_have_a_reference_each_and_one_together() -> None:
 )
 def test_a_reference_is_found_by_name_without_rank_or_by_benchmark(asked: str, found: float | None) -> None:
     references = {"a/x": Reference(value=1.0), "a/y:0": Reference(value=2.0), "b": Reference(value=3.0)}
-    reference = Baseline(metrics=references).reference(Column(asked))
+    reference = Baseline(metrics=references).reference(MetricColumn(asked))
     assert (reference.value if reference else None) == found
 
 

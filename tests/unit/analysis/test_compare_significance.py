@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from paceline.analysis.compare import Part, ratio_of_pairs, ratios, significant
+from paceline.analysis.compare import RepeatSamples, ratio_of_pairs, ratios, significant
 from paceline.analysis.compare.significance import student_tails
 from paceline.core.record import Measurement
 from paceline.core.stats import student_quantile
@@ -54,8 +54,8 @@ def test_what_differs_between_runs_is_in_the_interval() -> None:
 
 
 def test_repetitions_of_single_values_have_an_interval() -> None:
-    def once(*values: float) -> list[Part]:
-        return [Part(Measurement.of_value(STEP_TIME, value)) for value in values]
+    def once(*values: float) -> list[RepeatSamples]:
+        return [RepeatSamples(Measurement.of_value(STEP_TIME, value)) for value in values]
 
     several, single = ratios([once(1.0, 1.01, 0.99), once(1.0)], [once(2.0, 2.02, 1.98), once(2.0)])
     assert several.interval is not None
@@ -67,7 +67,9 @@ def test_repetitions_of_single_values_have_an_interval() -> None:
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
 def test_what_has_no_ratio_has_none(value: float) -> None:
-    (ratio,) = ratios([[Part(Measurement.of_value(LOSS, 1.0))]], [[Part(Measurement.of_value(LOSS, value))]])
+    (ratio,) = ratios(
+        [[RepeatSamples(Measurement.of_value(LOSS, 1.0))]], [[RepeatSamples(Measurement.of_value(LOSS, value))]]
+    )
     assert ratio.value is None
     assert ratio.interval is None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paceline.analysis.compare import Side, Verdict, compare, compare_turns, is_in_turns
+from paceline.analysis.compare import ComparisonVerdict, Side, compare, compare_turns, is_in_turns
 from paceline.core.record import Outcome
 from paceline.core.run import RunRecords
 from support.compare_records import noisy, trained
@@ -46,12 +46,12 @@ def test_the_paired_ratio_is_right_where_one_after_the_other_is_wrong() -> None:
         ]
     )
     (sequential,) = compare([Side("a", (first,)), Side("b", (then,))]).rows
-    assert sequential.verdict is Verdict.WORSE  # the drift, taken for a change
+    assert sequential.verdict is ComparisonVerdict.WORSE  # the drift, taken for a change
 
 
 def test_without_drift_a_small_change_is_called() -> None:
     (row,) = compare_turns(in_turns(drift=0.0)).rows
-    assert row.verdict is Verdict.BETTER
+    assert row.verdict is ComparisonVerdict.BETTER
     assert row.label == "train resnet50"
     assert row.parts == (6, 6)
 

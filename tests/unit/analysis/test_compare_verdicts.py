@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.analysis.compare import Comparison, Limit, Side, Verdict, compare, violations
+from paceline.analysis.compare import Comparison, ComparisonVerdict, Limit, Side, compare, violations
 from paceline.core.errors import InputError
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
@@ -26,11 +26,11 @@ def test_planted_changes_are_called_and_the_others_not(planted: Comparison) -> N
     (pairing,) = planted.pairings
     verdicts = {row.label: row.verdict for row in pairing.rows}
     assert verdicts == {
-        "train resnet50 bf16": Verdict.SAME,
-        "train bert-large bf16": Verdict.WORSE,
-        "train gpt2-small bf16": Verdict.SAME,
-        "train vit-base bf16": Verdict.BETTER,
-        "train lstm bf16": Verdict.SAME,
+        "train resnet50 bf16": ComparisonVerdict.SAME,
+        "train bert-large bf16": ComparisonVerdict.WORSE,
+        "train gpt2-small bf16": ComparisonVerdict.SAME,
+        "train vit-base bf16": ComparisonVerdict.BETTER,
+        "train lstm bf16": ComparisonVerdict.SAME,
     }
 
 
@@ -39,7 +39,7 @@ def test_the_ratio_is_new_over_reference_and_the_gain_points_up(planted: Compari
     slower = compared(before, after, metrics=["step_time"]).pairings[0].rows[1]
     assert slower.ratio.value == pytest.approx(1 / 0.95, abs=0.005)
     assert slower.gain == pytest.approx(0.95, abs=0.005)
-    assert slower.verdict is Verdict.WORSE
+    assert slower.verdict is ComparisonVerdict.WORSE
     rate = planted.pairings[0].rows[1]
     assert rate.ratio.value == rate.gain
 
@@ -99,7 +99,7 @@ def test_one_value_is_never_significant() -> None:
         return run_of([record(case(0, "train", "x", model="x"), [Measurement.of_value(rate, value)])])
 
     (row,) = compared(published(1.0), published(100.0)).rows
-    assert row.verdict is Verdict.SINGLE
+    assert row.verdict is ComparisonVerdict.SINGLE
     assert row.ratio.interval is None
     (mean,) = compared(literal_run(), literal_run()).pairings[0].means
     assert mean.interval is not None
@@ -190,7 +190,7 @@ def test_published_figures_stand_beside_a_run() -> None:
     (pairing,) = compare([Side("published:libai", (published_records("libai"),)), Side("ours", (run,))]).pairings
     (row,) = pairing.rows
     assert row.ratio.reference == pytest.approx(17.52, abs=0.01)
-    assert row.verdict is Verdict.SINGLE
+    assert row.verdict is ComparisonVerdict.SINGLE
     assert pairing.environment == ()
     assert len(pairing.matched.only_reference) == 41
     assert len(published_records("megatron").records) == 42

@@ -8,7 +8,7 @@ from paceline.analysis import baseline as baselines
 from paceline.analysis.diagnose.judge import Diagnosis, State, diagnose
 from paceline.analysis.diagnose.rules import default_rules, rules_from_text
 from paceline.analysis.diagnose.superbench import nodes_results
-from paceline.analysis.diagnose.table import Table, assemble, results_of
+from paceline.analysis.diagnose.table import NodeTable, assemble, results_of
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome
 from paceline.core.run import RunRecords
@@ -180,7 +180,7 @@ def test_cases_with_the_same_title_stay_apart() -> None:
         one = record(case(0, "gemm", "gemm", size=1), [Measurement.of_value(RATE, 1.0)])
         two = record(case(1, "gemm", "gemm", size=2), [Measurement.of_value(RATE, 100.0)])
         runs.append(run_of([one, two] if place else [two, one], environment={"host": f"n{place}"}))
-    table: Table = assemble(results_of(runs))
+    table: NodeTable = assemble(results_of(runs))
     assert len(table.columns) == 2
     assert (table.values == table.values[0]).all()
 

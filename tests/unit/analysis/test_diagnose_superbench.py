@@ -11,7 +11,7 @@ import pytest
 
 from paceline.analysis import baseline as baselines
 from paceline.analysis.baseline import Baseline, Reference
-from paceline.analysis.diagnose.judge import Diagnosis, State, Verdict, diagnose
+from paceline.analysis.diagnose.judge import Diagnosis, NodeVerdict, State, diagnose
 from paceline.analysis.diagnose.rules import read_rules, rules_from_text
 from paceline.analysis.diagnose.superbench import nodes_results, read_nodes
 from paceline.analysis.diagnose.table import assemble
@@ -21,7 +21,9 @@ DATA = Path(__file__).parents[2] / "data" / "superbench"
 NAN = None  # how a metric that a node lacks is written below
 
 
-def judged(nodes: dict[str, dict[str, Any]], rules: dict[str, Any], baseline: dict[str, float]) -> dict[str, Verdict]:
+def judged(
+    nodes: dict[str, dict[str, Any]], rules: dict[str, Any], baseline: dict[str, float]
+) -> dict[str, NodeVerdict]:
     """SuperBench's verdict on literal results, by node."""
     return {verdict.node: verdict for verdict in diagnosis(nodes, rules, baseline).verdicts}
 
@@ -33,7 +35,7 @@ def diagnosis(nodes: dict[str, dict[str, Any]], rules: dict[str, Any], baseline:
     return diagnose(table, found, Baseline(names="superbench", metrics=references))
 
 
-def details(verdict: Verdict) -> set[tuple[str, str]]:
+def details(verdict: NodeVerdict) -> set[tuple[str, str]]:
     return {(finding.metric, finding.kind) for finding in verdict.findings}
 
 

@@ -11,19 +11,19 @@ from paceline.analysis.configuration import Configuration
 from paceline.analysis.cost import Budget, Derived, HourlyPrice, Prices
 from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.answer import Recommendation, recommend, with_users
-from paceline.analysis.recommend.choose import Standing, rank
-from paceline.analysis.recommend.evidence import Evidence, Point, evidence
+from paceline.analysis.recommend.choose import OptionStanding, rank
+from paceline.analysis.recommend.evidence import Evidence, MeasuredLoad, evidence
 from paceline.analysis.recommend.question import Question, bounds_of, read_bounds
 from support.records import literal_run, sample_run
 from support.refused import refused
 from support.serving_records import capacity_run, rates_run
 
 
-def point(name: str, load: float, rate: float, p99: float, high: float | None = None, **more: Any) -> Point:
+def point(name: str, load: float, rate: float, p99: float, high: float | None = None, **more: Any) -> MeasuredLoad:
     """A load of a configuration; p99 in milliseconds."""
     price = more.pop("price", None)
     errors = more.pop("errors", 0.0)
-    return Point(
+    return MeasuredLoad(
         configuration=Configuration("serve m", {"machine": name, "target": "cpu"}),
         throughput=Reading(rate, 0.98 * rate, 1.02 * rate),
         readings={
@@ -37,7 +37,7 @@ def point(name: str, load: float, rate: float, p99: float, high: float | None = 
     )
 
 
-def answered(points: list[Point], *slo: str, **more: Any) -> Recommendation:
+def answered(points: list[MeasuredLoad], *slo: str, **more: Any) -> Recommendation:
     question = Question(bounds=read_bounds(slo or ("p99=50ms",)), **more)
     return recommend(Evidence("serve m", True, points=points), question)
 
@@ -56,7 +56,7 @@ def test_what_may_break_the_promise_comes_after_what_surely_keeps_it() -> None:
     points = [point("quick", 300, 300, 45, high=60), point("slow", 100, 100, 20)]
     found = answered(points)
     assert names(found) == ["slow", "quick"]
-    assert [option.standing for option in found.ranking.options] == [Standing.SURE, Standing.UNCERTAIN]
+    assert [option.standing for option in found.ranking.options] == [OptionStanding.SURE, OptionStanding.UNCERTAIN]
     assert found.changes.unsure is not None and found.changes.unsure.label == "quick"
     assert names(answered(points, strict=True)) == ["slow"]
 
@@ -64,7 +64,7 @@ def test_what_may_break_the_promise_comes_after_what_surely_keeps_it() -> None:
 def test_a_lighter_load_that_broke_the_promise_makes_a_heavier_one_unsure() -> None:
     found = answered([point("a", 100, 100, 80), point("a", 200, 200, 20)])
     (option,) = found.ranking.options
-    assert option.standing is Standing.UNCERTAIN
+    assert option.standing is OptionStanding.UNCERTAIN
     assert option.misses[0].lighter == 100
 
 
@@ -73,7 +73,7 @@ def test_too_many_failures_break_the_promise() -> None:
     assert names(answered(points)) == ["b"]
     assert names(answered(points, "p99=50ms", "error_rate=10%")) == ["a", "b"]
     strict = answered(points, "p99=50ms", "error_rate=0.1%")
-    assert [option.standing for option in strict.ranking.options] == [Standing.UNCERTAIN]
+    assert [option.standing for option in strict.ranking.options] == [OptionStanding.UNCERTAIN]
 
 
 def test_where_nothing_qualifies_the_nearest_is_named() -> None:
@@ -167,7 +167,7 @@ def test_another_bound_may_flip_the_choice() -> None:
     found = answered([point("a", 200, 200, 40, high=42), point("b", 100, 100, 20), point("c", 400, 400, 80, high=85)])
     (tighter,), (looser,) = found.changes.tighter, found.changes.looser
     assert (tighter.label, tighter.limit) == ("b", pytest.approx(0.042))
-    assert (looser.label, looser.limit, looser.standing) == ("c", pytest.approx(0.085), Standing.SURE)
+    assert (looser.label, looser.limit, looser.standing) == ("c", pytest.approx(0.085), OptionStanding.SURE)
 
 
 def test_a_searched_rate_keeps_its_own_promise_and_no_tighter_one() -> None:

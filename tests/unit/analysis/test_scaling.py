@@ -11,7 +11,7 @@ from paceline.analysis.scaling import (
     REST,
     SLOWER,
     Scaled,
-    Series,
+    ScalingSeries,
     scaling,
 )
 from paceline.analysis.summary import summarize_run
@@ -21,7 +21,7 @@ from support.insight_records import BACKWARD, EXPOSED, data_parallel, mesh, of_r
 from support.records import STEP_TIME, case, record, run_of, throughput
 
 
-def series_of(*records: Record) -> list[Series]:
+def series_of(*records: Record) -> list[ScalingSeries]:
     return scaling(summarize_run(run_of(list(records))).rows)
 
 

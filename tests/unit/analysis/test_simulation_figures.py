@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paceline.analysis.simulation import Cell, Line, Schedule, measure
+from paceline.analysis.simulation import Line, Schedule, StudyCell, measure
 
 TWO = Schedule(np.array([0.0, 0.0]), np.array([0.0, 10.0]), np.array([10.0, 40.0]), device_seconds=40.0, devices=2)
 
@@ -32,12 +32,12 @@ def test_a_gain_is_a_ratio_of_sums_with_an_interval_over_seeds() -> None:
         Line("round-robin", tuple(replace(fast, mean=mean) for mean in (50.0, 75.0, 100.0))),
         Line("two-tier", tuple(replace(fast, mean=mean) for mean in (25.0, 25.0, 50.0))),
     )
-    cell = Cell("w", 0.5, lines, 20.0)
+    cell = StudyCell("w", 0.5, lines, 20.0)
     gain = cell.gain("two-tier")
     assert gain is not None and gain.interval is not None
     assert gain.value == 2.25 and gain.interval.low < 2.25 < gain.interval.high
     assert cell.gain("clairvoyant") is None
     assert lines[0].estimate("longest").interval is None
-    single = Cell("w", 0.5, tuple(replace(line, outcomes=line.outcomes[:1]) for line in lines), 20.0)
+    single = StudyCell("w", 0.5, tuple(replace(line, outcomes=line.outcomes[:1]) for line in lines), 20.0)
     once = single.gain("two-tier")
     assert once is not None and once.interval is None and once.relative is None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.analysis.simulation import Traced, advice, traced
-from paceline.analysis.summary import Row, summarize_run
+from paceline.analysis.summary import CaseRow, summarize_run
 from paceline.core.trace_breakdown import TimeSpent
 from support.profiled import gpu_spent, trace_facts
 from support.records import case, record, run_of, sample_run
 
 
-def rows(facts: dict[str, Any], **parameters: Any) -> tuple[Row, ...]:
+def rows(facts: dict[str, Any], **parameters: Any) -> tuple[CaseRow, ...]:
     known = {"model": "resnet50", "precision": "bf16", "compile": "auto", "graph": False} | parameters
     return summarize_run(run_of([record(case(0, "train", "resnet50 bf16", **known), facts=facts)])).rows
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.analysis.trend import Series, history
+from paceline.analysis.trend import TrendSeries, history
 from paceline.analysis.trend.steps import commit, differences, fingerprint, machine, settings
 from paceline.core.environment import Environment
 from paceline.core.metric import Better, Metric
@@ -16,7 +16,7 @@ from support.trend_records import four_series, levels, runs_of
 SLOWER = {"resnet50": levels(40, (30, 1.06), seed=1)}
 
 
-def only(runs: list[RunRecords], metric: str = "step_time") -> Series:
+def only(runs: list[RunRecords], metric: str = "step_time") -> TrendSeries:
     (series,) = history(runs, metric).series
     return series
 

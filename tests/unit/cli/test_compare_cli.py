@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paceline.benchmarks import find
-from paceline.cli._ab import Turns, read_turns
+from paceline.cli._ab import PairedRuns, read_turns
 from paceline.cli.compare import command
 from paceline.core.case import Case
 from paceline.core.errors import InputError
@@ -146,7 +146,7 @@ def test_turns_are_balanced_and_share_the_budget() -> None:
 
 def test_a_side_may_set_several_things() -> None:
     turns = read_turns(["size=256,budget=2s", "size=512"], 4, {})
-    assert turns == Turns(({"size": "256", "budget": "2s"}, {"size": "512"}), 4)
+    assert turns == PairedRuns(({"size": "256", "budget": "2s"}, {"size": "512"}), 4)
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,13 @@ def test_turns_that_cannot_be_are_refused(
 
 
 def test_the_same_on_both_sides_is_refused() -> None:
-    turns = Turns(({"size": 256}, {"size": 256}), 2)
+    turns = PairedRuns(({"size": 256}, {"size": 256}), 2)
     with refused("same-sides", key="--ab"):
         turns.cases(expanded)
 
 
 def test_what_a_side_sets_wrongly_is_refused_as_part_of_ab() -> None:
-    turns = Turns(({"sise": 256}, {"size": 512}), 2)
+    turns = PairedRuns(({"sise": 256}, {"size": 512}), 2)
     with refused("unknown-key", key="sise", suggestion="size", where="--ab sise"):
         turns.cases(lambda side: expand(Suite.of_benchmark("gemm"), find, Here(), side))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from paceline.core.trace_events import Event, innermost, own_time, read_events, union
+from paceline.core.trace_events import TraceEvent, innermost, own_time, read_events, union
 from support.profiled import events_of
 
 
-def event(name: str, start: int, end: int, lane: int = 1) -> Event:
-    return Event(name, start, end, lane, on_device=False)
+def event(name: str, start: int, end: int, lane: int = 1) -> TraceEvent:
+    return TraceEvent(name, start, end, lane, on_device=False)
 
 
 def test_the_innermost_of_each_thread() -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from paceline.load import calibrate, null_server
-from paceline.load.calibrate import Ceiling, Kind, Probe
+from paceline.load.calibrate import GeneratorCeiling, Probe, RequestKind
 from paceline.load.request import Endpoint, Prepared
 
-QUIET = Ceiling(4000.0, 10_000.0, (Probe(500.0, 1.0, 1e-4, 1e-3),))
-LATE = Ceiling(500.0, 10_000.0, (Probe(500.0, 1.0, 1e-4, 1e-2),))
-NOTHING = Ceiling(0.0, 10_000.0, (Probe(500.0, 0.5, 0.1, 0.3),))
+QUIET = GeneratorCeiling(4000.0, 10_000.0, (Probe(500.0, 1.0, 1e-4, 1e-3),))
+LATE = GeneratorCeiling(500.0, 10_000.0, (Probe(500.0, 1.0, 1e-4, 1e-2),))
+NOTHING = GeneratorCeiling(0.0, 10_000.0, (Probe(500.0, 0.5, 0.1, 0.3),))
 
 
 @contextmanager
@@ -36,7 +36,11 @@ def _nobody(behaviour: object, cpu: int | None = None) -> Iterator[tuple[Endpoin
     ],
 )
 def test_a_disturbed_calibration_is_made_again(
-    seen: list[Ceiling], taken: Ceiling, is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seen: list[GeneratorCeiling],
+    taken: GeneratorCeiling,
+    is_kept: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(null_server, "started", _nobody)
@@ -55,9 +59,9 @@ def test_what_a_disturbed_worker_did_is_enough_for_a_load_far_below(
     now = 1000.0
     ticks = itertools.count()
     monkeypatch.setattr(calibrate.time, "monotonic", lambda: now + 1e-6 * next(ticks))
-    measured: list[Ceiling] = []
+    measured: list[GeneratorCeiling] = []
 
-    def measure(*_: object) -> Ceiling:
+    def measure(*_: object) -> GeneratorCeiling:
         measured.append(LATE)
         return LATE
 
@@ -84,13 +88,13 @@ def test_what_a_disturbed_worker_did_is_enough_for_a_load_far_below(
 @pytest.mark.parametrize("size", [0, 1, 4096, 4097, 5000, 602_217, 4_816_896, 77_070_336])
 def test_requests_are_calibrated_for_at_a_size_that_is_hardly_larger(size: int) -> None:
     endpoint = Endpoint("kserve-binary", "127.0.0.1", 1, "/", "x")
-    kind = Kind.of(endpoint, [Prepared(b"x" * size), Prepared(b"x" * size)])
+    kind = RequestKind.of(endpoint, [Prepared(b"x" * size), Prepared(b"x" * size)])
     if size <= 4096:
-        assert kind == Kind()
+        assert kind == RequestKind()
     else:
         assert size <= kind.size <= size * 9 / 8
         assert len(kind.request.body) == kind.size
-    assert Kind.of(replace(endpoint, wire="kserve-grpc"), [Prepared(b"x" * size)]) == replace(kind, grpc=True)
+    assert RequestKind.of(replace(endpoint, wire="kserve-grpc"), [Prepared(b"x" * size)]) == replace(kind, grpc=True)
 
 
 def test_ceilings_of_several_kinds_are_remembered_beside_each_other(
@@ -99,16 +103,16 @@ def test_ceilings_of_several_kinds_are_remembered_beside_each_other(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(null_server, "started", _nobody)
     monkeypatch.setattr(calibrate, "measure", lambda _endpoint, _cpu, kind: replace(QUIET, rate=1.0 + kind.size))
-    large = Kind(2**20)
-    assert [calibrate.calibrate((0, 0), kind).rate for kind in (Kind(), large)] == [1.0, 1.0 + 2**20]
+    large = RequestKind(2**20)
+    assert [calibrate.calibrate((0, 0), kind).rate for kind in (RequestKind(), large)] == [1.0, 1.0 + 2**20]
     monkeypatch.setattr(calibrate, "measure", lambda *_: pytest.fail("it was known"))
-    assert [calibrate.calibrate((0, 0), kind).rate for kind in (Kind(), large)] == [1.0, 1.0 + 2**20]
+    assert [calibrate.calibrate((0, 0), kind).rate for kind in (RequestKind(), large)] == [1.0, 1.0 + 2**20]
 
 
 def test_a_large_request_may_be_late_by_the_time_of_those_before_it() -> None:
     late = Probe(10.0, 1.0, 1e-3, 2e-2)
-    assert Ceiling(10.0, 100.0, (late,)).is_undisturbed
-    assert not Ceiling(10.0, 10_000.0, (late,)).is_undisturbed
+    assert GeneratorCeiling(10.0, 100.0, (late,)).is_undisturbed
+    assert not GeneratorCeiling(10.0, 10_000.0, (late,)).is_undisturbed
 
 
 def test_a_ceiling_of_a_null_server_that_had_to_wait_is_not_remembered(
@@ -130,7 +134,7 @@ def test_how_long_a_process_waits_is_read() -> None:
 
 @pytest.mark.parametrize(("size", "users", "number"), [(0, 16, None), (600_000, 16, 3579), (2**28, 1, 20)])
 def test_large_requests_are_sent_by_few_and_counted(size: int, users: int, number: int | None) -> None:
-    assert (Kind(size).users, Kind(size).number) == (users, number)
+    assert (RequestKind(size).users, RequestKind(size).number) == (users, number)
 
 
 @pytest.mark.parametrize(("kept", "is_remembered"), [((True, True, False), True), ((True, False, False), False)])
@@ -138,7 +142,7 @@ def test_a_ceiling_far_below_what_it_should_be_is_not_remembered(
     kept: tuple[bool, ...], is_remembered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probes = tuple(Probe(500.0 * 4**i, 1.0, 1e-4, 1e-3, one) for i, one in enumerate(kept))
-    found = Ceiling(500.0, 10_000.0, probes)
+    found = GeneratorCeiling(500.0, 10_000.0, probes)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(null_server, "started", _nobody)
     monkeypatch.setattr(calibrate, "measure", lambda *_: found)

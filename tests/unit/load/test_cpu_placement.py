@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from paceline.load.processes import Place, on_cores
+from paceline.load.processes import CpuPlacement, on_cores
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
@@ -20,13 +20,13 @@ def test_some_cores_send_and_all_others_serve(
     monkeypatch: pytest.MonkeyPatch, cores: int, workers: int | None, sending: int
 ) -> None:
     machine(monkeypatch, cores)
-    place = Place.of_machine(workers)
+    place = CpuPlacement.of_machine(workers)
     assert len(place.load) == sending
     assert sorted((*place.server, *place.load)) == list(range(cores))
 
 
 def test_a_server_that_may_run_where_the_load_comes_from_shares_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place(server=(0,), load=(1,))
+    place = CpuPlacement(server=(0,), load=(1,))
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {10: {0}, 11: {0, 1}}[pid])
     assert not place.is_shared([10])
     assert place.is_shared([10, 11])

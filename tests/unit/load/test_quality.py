@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paceline.load.calibrate import Ceiling, Probe
+from paceline.load.calibrate import GeneratorCeiling, Probe
 from paceline.load.quality import LoadNotDelivered, busy, delivered, doubts, own_lateness, require_delivered
 from paceline.load.trace import BROKEN, OUT_OF_SOCKETS, REFUSED, UNSENT, Trace
 
@@ -88,7 +88,7 @@ def test_lateness_counts_against_the_latency_that_was_seen() -> None:
 
 
 def test_the_ceiling_is_named_beside_what_was_seen() -> None:
-    ceiling = Ceiling(120.0, 1e4, (Probe(500.0, 1.0, 5e-5, 1e-3),))
+    ceiling = GeneratorCeiling(120.0, 1e4, (Probe(500.0, 1.0, 5e-5, 1e-3),))
     found = {doubt.kind: doubt.message for doubt in doubts(trace(late=3e-3), ceiling=ceiling)}
     assert "alone it manages 50 µs at 500/s" in found["late"]
     assert "100 requests/s" in found["near-ceiling"] and "120/s" in found["near-ceiling"]

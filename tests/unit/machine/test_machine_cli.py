@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from paceline.cli.doctor import command as doctor
 from paceline.cli.machine import command as machine
 from paceline.core.environment import Environment
-from paceline.machine.fitness import Finding, Level
+from paceline.machine.fitness import FitnessFinding, Level
 
 
 def test_machine_in_words(fake_nvml: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +35,7 @@ def test_machine_for_programs() -> None:
 @pytest.mark.parametrize(("level", "code", "mark"), [("ok", 0, "✓"), ("warning", 0, "!"), ("problem", 1, "✗")])
 def test_doctor(level: Level, code: int, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     remedy = "" if level == "ok" else "do [this]"
-    finding = Finding(level=level, subject="memory", message="is so", remedy=remedy)
+    finding = FitnessFinding(level=level, subject="memory", message="is so", remedy=remedy)
     monkeypatch.setattr("paceline.machine.fitness.check", lambda store: [finding])
     done = CliRunner().invoke(doctor, [])
     assert done.exit_code == code

@@ -9,12 +9,12 @@ import pytest
 from paceline.core.environment import Cpu, Ecc, Gpu, GpuProcess, Memory
 from paceline.machine import fitness
 from paceline.machine.conditions import Conditions
-from paceline.machine.fitness import GIB, ClockState, Finding, clock_state, jitter, timer_resolution
+from paceline.machine.fitness import GIB, ClockState, FitnessFinding, clock_state, jitter, timer_resolution
 
 BEFORE = Conditions(target="cpu", clock=0.0, cpus=4, cpu_seconds=0.0, busy_seconds=0.0, own_seconds=0.0)
 
 
-def level(finding: Finding | None) -> str | None:
+def level(finding: FitnessFinding | None) -> str | None:
     if finding is not None:
         assert finding.message
         assert bool(finding.remedy) == (finding.level != "ok"), "whatever is not well has a remedy"
@@ -150,8 +150,8 @@ def test_a_compiler_by_any_name_is_a_compiler(tmp_path: Path, monkeypatch: pytes
 
 
 def test_worst() -> None:
-    def one(value: fitness.Level) -> Finding:
-        return Finding(level=value, subject="x", message="x")
+    def one(value: fitness.Level) -> FitnessFinding:
+        return FitnessFinding(level=value, subject="x", message="x")
 
     assert fitness.worst([]) == "ok"
     assert fitness.worst([one("ok"), one("warning")]) == "warning"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.models import Batch
-from paceline.models._modules.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, Cluster, tail_positions
+from paceline.models._modules.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, WordCluster, tail_positions
 
 HIDDEN, CUTOFFS, DIVISOR = 32, (8, 20, 50), 4
 
@@ -35,7 +35,7 @@ def word_by_word(module: AdaptiveEmbedding, words: Tensor) -> Tensor:
     for word in words.flatten().tolist():
         number = sum(word >= cutoff for cutoff in CUTOFFS)
         cluster = module.clusters[number]
-        assert isinstance(cluster, Cluster)
+        assert isinstance(cluster, WordCluster)
         vectors.append(projections[number] @ cluster.weight[word - (0, *CUTOFFS)[number]])
     return torch.stack(vectors).view(*words.shape, HIDDEN)
 

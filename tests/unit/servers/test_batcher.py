@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.servers._embedded.batcher import Batch, Batcher, Policy, Waiting
+from paceline.servers._embedded.batcher import Batcher, Policy, RequestBatch, WaitingRequest
 
 
 def batcher(instances: int = 1, **policy: object) -> Batcher[str]:
@@ -12,13 +12,13 @@ def batcher(instances: int = 1, **policy: object) -> Batcher[str]:
     return Batcher(Policy(**options), instances)  # type: ignore[arg-type]
 
 
-def add(queue: Batcher[str], name: str, at: int = 0, size: int = 1, group: str = "g") -> Waiting[str]:
-    request = Waiting(name, size, group, at)
+def add(queue: Batcher[str], name: str, at: int = 0, size: int = 1, group: str = "g") -> WaitingRequest[str]:
+    request = WaitingRequest(name, size, group, at)
     assert queue.add(request)
     return request
 
 
-def names(batches: list[Batch[str]]) -> list[list[str]]:
+def names(batches: list[RequestBatch[str]]) -> list[list[str]]:
     return [[request.payload for request in batch.requests] for batch in batches]
 
 
@@ -99,7 +99,7 @@ def test_beyond_its_bound_the_queue_takes_nobody() -> None:
     queue = batcher(max_queue=2)
     add(queue, "a")
     second = add(queue, "b")
-    assert not queue.add(Waiting("c", 1, "g", 0))
+    assert not queue.add(WaitingRequest("c", 1, "g", 0))
     assert queue.cancel(second)
     add(queue, "d")
     assert names(queue.take(10)) == [["a", "d"]]
@@ -118,4 +118,4 @@ def test_who_left_is_not_computed_and_cannot_leave_twice() -> None:
 
 def test_what_can_never_fit_is_an_error_of_the_caller() -> None:
     with pytest.raises(ValueError, match="5 samples do not fit in a batch of 4"):
-        batcher().add(Waiting("a", 5, "g", 0))
+        batcher().add(WaitingRequest("a", 5, "g", 0))

@@ -15,7 +15,7 @@ from support.embedded import artifact_of
 torch = pytest.importorskip("torch", reason="needs it: pip install 'paceline[torch]'")
 
 from paceline.servers._embedded import cuda_sessions  # noqa: E402
-from paceline.servers._embedded.cuda_sessions import Recorded, Replaying, Work  # noqa: E402
+from paceline.servers._embedded.cuda_sessions import Recorded, RecordedWork, Replaying  # noqa: E402
 
 CPU = torch.device("cpu")
 TWO = Artifact(
@@ -36,7 +36,7 @@ def two(a: Any, b: Any) -> Any:
 
 
 def replaying(otherwise: Any, *sizes: int) -> Replaying:
-    works = {size: Work(two, TWO, size, CPU) for size in sizes}
+    works = {size: RecordedWork(two, TWO, size, CPU) for size in sizes}
     return Replaying({size: Recorded(work, work.run) for size, work in works.items()}, otherwise)
 
 
@@ -79,7 +79,7 @@ def test_a_module_with_one_output_and_memory_in_another_order() -> None:
     def turned(x: Any) -> Any:
         return (x * 2).t().contiguous().t()
 
-    work = Work(turned, artifact_of(), 2, CPU)
+    work = RecordedWork(turned, artifact_of(), 2, CPU)
     work.inputs["x"][:] = [[1, 2, 3], [4, 5, 6]]
     work.run()
     assert work.outputs["y"].tolist() == [[2, 4, 6], [8, 10, 12]]
@@ -114,7 +114,7 @@ def test_sizes_of_samples_that_vary_and_a_user_who_wants_none_have_no_graph(monk
 
 def test_instances_with_graphs_say_for_which_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     def recorded(_: Any, artifact: Artifact, sizes: list[int], device: str) -> dict[int, Recorded]:
-        works = {size: Work(lambda x: x, artifact, size, CPU) for size in sizes}
+        works = {size: RecordedWork(lambda x: x, artifact, size, CPU) for size in sizes}
         return {size: Recorded(work, work.run) for size, work in works.items()}
 
     monkeypatch.setattr(cuda_sessions, "record", recorded)

@@ -16,7 +16,7 @@ import pytest
 from paceline.load.kserve import ProtocolError, Response, decode_error, encode_request
 from paceline.load.server_timing import Stages
 from paceline.load.tensors import Array, TensorSpec, byte_strings
-from paceline.servers._embedded.engines import Arrays, Buffered, Session
+from paceline.servers._embedded.engines import Arrays, Buffered, InferenceSession
 from paceline.servers.processing import INDICES, VALUES, Processing
 from support.embedded import PATH, Doubling, Running, artifact_of, running
 
@@ -32,7 +32,7 @@ class InPlace(Doubling):
         super().__init__(pads=pads)
         self.room = {size: {"x": np.zeros((size, 3), np.float32)} for size in (1, 4)}
 
-    def session(self, threads: int) -> Session:
+    def session(self, threads: int) -> InferenceSession:
         run, room = super().session(threads), self.room
 
         class InRoom(Buffered):

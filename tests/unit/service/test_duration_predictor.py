@@ -8,7 +8,7 @@ from typing import Any
 from paceline.core.case import Case
 from paceline.core.record import Measurement, Metric, Outcome, Record
 from paceline.core.run import Run
-from paceline.service.engines.base import Progress, Report
+from paceline.service.engines.base import AttemptProgress, AttemptReport
 from paceline.service.jobs import FailureKind, JobState, MachineNeeds
 from paceline.service.leader import Leader
 from paceline.service.placement import DurationPredictor, cases_of
@@ -67,9 +67,13 @@ def test_the_expected_end_is_corrected_as_cases_end(store: Store, clock: Clock) 
     attempt.begin(cases=4)
     done = 0
 
-    def poll(follower: str, acknowledged: dict[tuple[str, int], int]) -> list[Report]:
+    def poll(follower: str, acknowledged: dict[tuple[str, int], int]) -> list[AttemptReport]:
         items = [item for item in attempt.items if item.number > acknowledged.get(("job", 1), 0)]
-        return [Report(job_id="job", attempt=1, items=tuple(items), progress=Progress(cases=4, cases_done=done))]
+        return [
+            AttemptReport(
+                job_id="job", attempt=1, items=tuple(items), progress=AttemptProgress(cases=4, cases_done=done)
+            )
+        ]
 
     engine.poll = poll  # type: ignore[method-assign]
     leader.step()

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from paceline.core.errors import StoreError
-from paceline.service.engines.base import Report
+from paceline.service.engines.base import AttemptReport
 from paceline.service.jobs import FailureKind, JobFailure, JobState
 from paceline.service.leader import Leader
 from paceline.store.store import Store
@@ -178,8 +178,8 @@ def test_a_report_on_a_job_that_nobody_knows_is_left_where_it_is(
     engine = ScriptedEngine()
     leader = Leader(store, engine, clock)
     leader.submit(a_job())
-    stranger = Report(job_id="stranger", attempt=1)
-    not_yet = Report(job_id="job", attempt=7)
+    stranger = AttemptReport(job_id="stranger", attempt=1)
+    not_yet = AttemptReport(job_id="job", attempt=7)
     engine.poll = lambda follower, acknowledged: [stranger, not_yet]  # type: ignore[method-assign]
     for _ in range(3):
         leader.step()

@@ -13,8 +13,8 @@ from paceline.service.simulate import (
     POLICIES,
     WORKLOADS,
     Fleet,
-    Question,
-    Workload,
+    SimulatedWorkload,
+    SimulationRequest,
     clairvoyant,
     generate,
     load_of,
@@ -30,7 +30,7 @@ FOUR = Fleet(4)
 MARKS = {0.5: 1.3, 0.7: 1.7, 0.9: 2.4}
 
 
-def make(name: str = "exponential", load: float = 0.9, fleet: Fleet = FOUR, jobs: int = 2000) -> Workload:
+def make(name: str = "exponential", load: float = 0.9, fleet: Fleet = FOUR, jobs: int = 2000) -> SimulatedWorkload:
     return generate(name, load=load, fleet=fleet, jobs=jobs, error=0.3, seed=5)
 
 
@@ -98,7 +98,7 @@ def test_the_load_is_the_one_that_was_asked_for() -> None:
 
 
 def test_seeds_repeat_and_differ() -> None:
-    question = Question(["bimodal"], [0.8], Fleet(4), 200, 0.3, [OURS], [1, 2])
+    question = SimulationRequest(["bimodal"], [0.8], Fleet(4), 200, 0.3, [OURS], [1, 2])
     once, again = study(question), study(question)
     assert once.cells == again.cells
     first, second = once.cells[0].lines[0].outcomes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from paceline.store import Store
-from paceline.store.dashboard_queries import Placement, glance, last_lines, metrics, placements, run_count
+from paceline.store.dashboard_queries import PastPlacement, glance, last_lines, metrics, placements, run_count
 from paceline.store.queue import EventRow, ReportedLines
 from support.store_samples import a_failed_record, a_record, a_run
 
@@ -38,6 +38,6 @@ def test_the_last_lines_and_what_a_follower_was_given(store: Store) -> None:
         for attempt, number in ((1, 1), (1, 2), (2, 1)):
             writing.log("job-1", ReportedLines(attempt, number, AT, f"{attempt}.{number}"))
     assert [row.text for row in last_lines(store, "job-1", 2)] == ["1.2", "2.1"]
-    given = [Placement("job-3", AT, "run-of-job-3"), Placement("job-1", AT, "run-of-job-1")]
+    given = [PastPlacement("job-3", AT, "run-of-job-3"), PastPlacement("job-1", AT, "run-of-job-1")]
     assert placements(store, "one", 10) == given
     assert placements(store, "one", 1) == given[:1]

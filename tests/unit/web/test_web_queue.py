@@ -10,7 +10,7 @@ import pytest
 from paceline.service.engines.base import Meeting
 from paceline.service.jobs import FailureKind, JobFailure, MachineNeeds
 from paceline.service.leader import Leader
-from paceline.web.pages.queue import FRESH, Turns
+from paceline.web.pages.queue import FRESH, QueueOrder
 from support.scripted_followers import a_job
 
 GEMM = {"name": "small", "cases": [{"benchmark": "gemm", "size": 64}]}
@@ -72,7 +72,7 @@ def test_many_who_look_at_a_long_queue_share_one_look() -> None:
             asked.append(limit)
             return list(range(limit))
 
-    turns = Turns(cast(Leader, Counted()), clock=lambda: now)
+    turns = QueueOrder(cast(Leader, Counted()), clock=lambda: now)
     assert [len(turns.first(50, of=5000)) for _ in range(3)] == [50] * 3
     assert len(turns.first(100, of=5000)) == 100
     now = FRESH

@@ -5,15 +5,22 @@ from __future__ import annotations
 from paceline.analysis.compare.environments import EnvironmentDifference
 from paceline.analysis.compare.matching import Difference, Match, Matched, Side, match
 from paceline.analysis.compare.paired import compare_turns, is_in_turns
-from paceline.analysis.compare.significance import FALSE_ALARMS, Part, Ratio, ratio_of_pairs, ratios, significant
+from paceline.analysis.compare.significance import (
+    FALSE_ALARMS,
+    Ratio,
+    RepeatSamples,
+    ratio_of_pairs,
+    ratios,
+    significant,
+)
 from paceline.analysis.compare.verdicts import (
     Broken,
     Comparison,
+    ComparisonRow,
+    ComparisonVerdict,
     Limit,
     Mean,
     Pairing,
-    Row,
-    Verdict,
     Violation,
     compare,
     violations,
@@ -23,6 +30,8 @@ __all__ = [
     "FALSE_ALARMS",
     "Broken",
     "Comparison",
+    "ComparisonRow",
+    "ComparisonVerdict",
     "Difference",
     "EnvironmentDifference",
     "Limit",
@@ -30,11 +39,9 @@ __all__ = [
     "Matched",
     "Mean",
     "Pairing",
-    "Part",
     "Ratio",
-    "Row",
+    "RepeatSamples",
     "Side",
-    "Verdict",
     "Violation",
     "compare",
     "compare_turns",

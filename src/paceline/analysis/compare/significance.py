@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 
-class Part(NamedTuple):
+class RepeatSamples(NamedTuple):
     """A metric of one repetition in one run, and the samples that stand behind it."""
 
     measurement: Measurement
@@ -49,7 +49,9 @@ class Ratio(NamedTuple):
 
 
 def ratios(
-    references: Sequence[Sequence[Part]], news: Sequence[Sequence[Part]], confidence: float = CONFIDENCE
+    references: Sequence[Sequence[RepeatSamples]],
+    news: Sequence[Sequence[RepeatSamples]],
+    confidence: float = CONFIDENCE,
 ) -> list[Ratio]:
     """The ratio of each case; a case is the parts of the reference and those of the new side, at least one each."""
     before, after = _side(references), _side(news)
@@ -144,7 +146,7 @@ class _Tested:
     known: NDArray[np.bool_]
 
 
-def _side(cases: Sequence[Sequence[Part]]) -> _Side:
+def _side(cases: Sequence[Sequence[RepeatSamples]]) -> _Side:
     rows = np.repeat(np.arange(len(cases)), [len(parts) for parts in cases])
     every = [part for parts in cases for part in parts]
     counts = independent([part.samples for part in every])

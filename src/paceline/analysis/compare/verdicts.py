@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from paceline.analysis.compare.environments import EnvironmentDifference, environment_differences
 from paceline.analysis.compare.matching import Match, Matched, Pool, Side, match
-from paceline.analysis.compare.significance import FALSE_ALARMS, MOST_FREEDOM, Part, Ratio, ratios, significant
+from paceline.analysis.compare.significance import FALSE_ALARMS, MOST_FREEDOM, Ratio, RepeatSamples, ratios, significant
 from paceline.analysis.summary import headline_of
 from paceline.core.device import is_accelerator
 from paceline.core.errors import InputError, unknown
@@ -72,7 +72,7 @@ Primary = Mapping[str, str]
 Figures = Mapping[Key, Measurement]
 
 
-class Verdict(StrEnum):
+class ComparisonVerdict(StrEnum):
     """What a ratio comes to."""
 
     BETTER = "better"
@@ -83,7 +83,7 @@ class Verdict(StrEnum):
     NONE = "no ratio"  # a value is zero, negative or no number
 
 
-class Row(NamedTuple):
+class ComparisonRow(NamedTuple):
     """One metric of one case on both sides."""
 
     label: str
@@ -95,12 +95,12 @@ class Row(NamedTuple):
     parts: tuple[int, int]  # repetitions on each side
     samples: tuple[int, int]
     doubts: tuple[tuple[str, ...], tuple[str, ...]]  # kinds, of each side
-    verdict: Verdict
+    verdict: ComparisonVerdict
 
     @property
     def is_change(self) -> bool:
         """Whether it is called a change."""
-        return self.verdict in (Verdict.BETTER, Verdict.WORSE, Verdict.CHANGED)
+        return self.verdict in (ComparisonVerdict.BETTER, ComparisonVerdict.WORSE, ComparisonVerdict.CHANGED)
 
     @property
     def gain(self) -> float | None:
@@ -143,7 +143,7 @@ class Pairing:
     broken: tuple[Broken, ...]
     uncompared: tuple[str, ...]  # why some matched cases have no row
     environment: tuple[EnvironmentDifference, ...]
-    rows: tuple[Row, ...] = ()
+    rows: tuple[ComparisonRow, ...] = ()
     means: tuple[Mean, ...] = ()  # of all, then of each category where there are several
 
     @property
@@ -151,7 +151,7 @@ class Pairing:
         """Whether intervals rest on the samples within one run of each side alone."""
         return bool(self.rows) and all(row.parts == (1, 1) for row in self.rows if row.ratio.interval)
 
-    def count(self, verdict: Verdict) -> int:
+    def count(self, verdict: ComparisonVerdict) -> int:
         """How many rows came to this."""
         return sum(row.verdict is verdict for row in self.rows)
 
@@ -164,7 +164,7 @@ class Comparison:
     is_paired: bool = False  # measured in turns, and compared turn by turn
 
     @property
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[ComparisonRow]:
         """Those of all pairings."""
         return (row for pairing in self.pairings for row in pairing.rows)
 
@@ -186,7 +186,7 @@ class Violation:
     limit: Limit
     pairing: Pairing
     label: str
-    row: Row | None
+    row: ComparisonRow | None
     reason: str
 
 
@@ -214,13 +214,13 @@ def compare(
     return Comparison(tuple(with_rows(pairing, [next(rows) for _ in mine]) for pairing, mine in found))
 
 
-def judged(drafts: Sequence[Draft], found: Sequence[Ratio]) -> list[Row]:
+def judged(drafts: Sequence[Draft], found: Sequence[Ratio]) -> list[ComparisonRow]:
     """Rows with verdicts: which of all ratios are changes is told of all together."""
     called = significant([ratio.chance for ratio in found], FALSE_ALARMS)
     return [_row(draft, ratio, change) for draft, ratio, change in zip(drafts, found, called, strict=True)]
 
 
-def with_rows(pairing: Pairing, rows: Sequence[Row]) -> Pairing:
+def with_rows(pairing: Pairing, rows: Sequence[ComparisonRow]) -> Pairing:
     """The pairing with its rows and their means."""
     return replace(pairing, rows=tuple(rows), means=tuple(_means(rows)))
 
@@ -277,8 +277,8 @@ class Draft(NamedTuple):
 
     pair: Match
     measured: Measurement
-    before: list[Part]
-    after: list[Part]
+    before: list[RepeatSamples]
+    after: list[RepeatSamples]
 
 
 def _pairing(reference: Side, new: Side, wanted: Wanted) -> tuple[Pairing, list[Draft]]:
@@ -325,9 +325,9 @@ def _drafts(pair: Match, wanted: Wanted) -> tuple[list[Draft], str]:
     return made, "" if made or wanted.names else "no metric that both sides have"
 
 
-def _row(draft: Draft, ratio: Ratio, called: bool) -> Row:
+def _row(draft: Draft, ratio: Ratio, called: bool) -> ComparisonRow:
     pair, measured, before, after = draft
-    return Row(
+    return ComparisonRow(
         label=pair.label,
         category=pair.reference.case.category,
         metric=measured.metric,
@@ -341,7 +341,7 @@ def _row(draft: Draft, ratio: Ratio, called: bool) -> Row:
     )
 
 
-def _count(parts: Iterable[Part]) -> int:
+def _count(parts: Iterable[RepeatSamples]) -> int:
     return sum([part.measurement.summary.count for part in parts])
 
 
@@ -367,11 +367,11 @@ def _named(name: str, known: Figures) -> list[Key]:
     return [whole] if whole in known else [key for key in known if key[0] == name]
 
 
-def part_of(index: Figures, key: Key) -> Part:
+def part_of(index: Figures, key: Key) -> RepeatSamples:
     """The metric with the samples behind it."""
     measured = index[key]
     source = index.get((measured.derived_from, *key[1:])) if measured.derived_from else measured
-    return Part(measured, source.sample_array() if source is not None else ())
+    return RepeatSamples(measured, source.sample_array() if source is not None else ())
 
 
 def _doubts(pool: Pool) -> tuple[str, ...]:
@@ -391,17 +391,17 @@ def _broken(pair: Match, reference: Side, new: Side) -> list[Broken]:
     return found
 
 
-def _verdict(metric: Metric, ratio: Ratio, called: bool) -> Verdict:
+def _verdict(metric: Metric, ratio: Ratio, called: bool) -> ComparisonVerdict:
     if ratio.value is None:
-        return Verdict.NONE
+        return ComparisonVerdict.NONE
     if ratio.interval is None:
-        return Verdict.SINGLE
+        return ComparisonVerdict.SINGLE
     if not called:
-        return Verdict.SAME
+        return ComparisonVerdict.SAME
     gain = _gain(metric, ratio)
     if gain is None:
-        return Verdict.CHANGED
-    return Verdict.BETTER if gain > 1 else Verdict.WORSE
+        return ComparisonVerdict.CHANGED
+    return ComparisonVerdict.BETTER if gain > 1 else ComparisonVerdict.WORSE
 
 
 def _gain(metric: Metric, ratio: Ratio) -> float | None:
@@ -410,9 +410,9 @@ def _gain(metric: Metric, ratio: Ratio) -> float | None:
     return ratio.value if metric.better is Better.HIGHER else 1.0 / ratio.value
 
 
-def _means(rows: Sequence[Row]) -> Iterator[Mean]:
+def _means(rows: Sequence[ComparisonRow]) -> Iterator[Mean]:
     """One metric of each case counts: several that tell the same would weigh it twice."""
-    first: dict[str, Row] = {}
+    first: dict[str, ComparisonRow] = {}
     for row in rows:
         if row.gain is not None and not row.at and not row.scope:
             first.setdefault(row.label, row)
@@ -426,7 +426,7 @@ def _means(rows: Sequence[Row]) -> Iterator[Mean]:
             yield _mean(category, [row for row in chosen if row.category == category])
 
 
-def _mean(category: str, rows: Sequence[Row]) -> Mean:
+def _mean(category: str, rows: Sequence[ComparisonRow]) -> Mean:
     """Of these cases and no others: what differs between cases is no error."""
     centre = math.fsum(math.log(row.gain) for row in rows if row.gain) / len(rows)
     errors = [row.ratio.error for row in rows]

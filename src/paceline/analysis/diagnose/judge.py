@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from paceline.analysis.baseline import SCALE, Baseline, column_medians, medians_of_others
 from paceline.analysis.diagnose.criteria import Unanswerable
 from paceline.analysis.diagnose.rules import FAILED, Rule, RuleSet
-from paceline.analysis.diagnose.table import Column, Table
+from paceline.analysis.diagnose.table import MetricColumn, NodeTable
 from paceline.core.errors import InputError
 from paceline.core.metric import Better
 
@@ -36,7 +36,7 @@ class Caveat:
 class Judged:
     """A metric that a rule compared with the baseline: how far every node is from it."""
 
-    column: Column
+    column: MetricColumn
     baseline: float  # of all nodes
     spread: float  # scaled median absolute deviation, as a part of the baseline
     changes: NDArray[np.float64]  # by node, not a number where it was not measured
@@ -54,7 +54,7 @@ class Seen:
 
 
 def find_caveats(
-    table: Table, rules: RuleSet, baseline: Baseline | None, seen: Seen, judged: Sequence[Judged]
+    table: NodeTable, rules: RuleSet, baseline: Baseline | None, seen: Seen, judged: Sequence[Judged]
 ) -> list[Caveat]:
     """All caveats of a diagnosis."""
     found = _nodes(table, rules, baseline)
@@ -77,7 +77,7 @@ def find_caveats(
     return found
 
 
-def _nodes(table: Table, rules: RuleSet, baseline: Baseline | None) -> list[Caveat]:
+def _nodes(table: NodeTable, rules: RuleSet, baseline: Baseline | None) -> list[Caveat]:
     found = []
     count = len(table.nodes)
     compares = any(rule.check == "variance" for rule in rules.rules)
@@ -104,7 +104,7 @@ def _wide(judged: Sequence[Judged]) -> list[Caveat]:
     return [Caveat("wide spread", message, "measure longer, repeat it, or widen 'worse_by' for these metrics")]
 
 
-def _not_measured(table: Table, baseline: Baseline | None) -> list[str]:
+def _not_measured(table: NodeTable, baseline: Baseline | None) -> list[str]:
     if baseline is None:
         return []
     known = {name for column in table.columns for name in (column.name, column.unranked)}
@@ -130,7 +130,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class NodeFinding:
     """One reason."""
 
     rule: str
@@ -146,12 +146,12 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class NodeVerdict:
     """A node and why."""
 
     node: str
     state: State
-    findings: tuple[Finding, ...]
+    findings: tuple[NodeFinding, ...]
 
     @property
     def categories(self) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ class Verdict:
         return tuple(sorted({finding.category for finding in self.findings if finding.category}))
 
     @property
-    def accusations(self) -> tuple[Finding, ...]:
+    def accusations(self) -> tuple[NodeFinding, ...]:
         """What makes it defective: what failed, then the worst changes, then what is missing."""
         found = [finding for finding in self.findings if finding.accuses]
         return tuple(sorted(found, key=lambda finding: (_ORDER[finding.kind], -abs(finding.change or 0.0))))
@@ -169,20 +169,20 @@ class Verdict:
 class Diagnosis:
     """All verdicts, defective nodes first."""
 
-    table: Table
+    table: NodeTable
     rules: RuleSet
     baseline: Baseline | None  # None: each node was compared with the others
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[NodeVerdict, ...]
     judged: tuple[Judged, ...]
     caveats: tuple[Caveat, ...]
 
     @property
-    def defective(self) -> tuple[Verdict, ...]:
+    def defective(self) -> tuple[NodeVerdict, ...]:
         """The nodes to look after."""
         return tuple(verdict for verdict in self.verdicts if verdict.state is State.DEFECTIVE)
 
 
-def diagnose(table: Table, rules: RuleSet, baseline: Baseline | None = None) -> Diagnosis:
+def diagnose(table: NodeTable, rules: RuleSet, baseline: Baseline | None = None) -> Diagnosis:
     """Judge every node; without a baseline, each by the median of the others."""
     if baseline is None and len(table.nodes) == 1 and any(rule.check == "variance" for rule in rules.rules):
         message = (
@@ -197,13 +197,13 @@ def diagnose(table: Table, rules: RuleSet, baseline: Baseline | None = None) -> 
 class _Row:
     """What is known of one node so far."""
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[NodeFinding] = field(default_factory=list)
     stored: dict[str, float | dict[str, float]] = field(default_factory=dict)
     missing: set[str] = field(default_factory=set)
 
 
 class _Judge:
-    def __init__(self, table: Table, rules: RuleSet, baseline: Baseline | None) -> None:
+    def __init__(self, table: NodeTable, rules: RuleSet, baseline: Baseline | None) -> None:
         self.table = table
         self.rules = rules
         self.given = baseline
@@ -318,7 +318,7 @@ class _Judge:
                 counts[place] += 1
                 is_change = rule.check == "variance"
                 self.rows[place].findings.append(
-                    Finding(
+                    NodeFinding(
                         rule=rule.name,
                         kind="variance" if is_change else "value",
                         category="" if rule.store else rule.category,
@@ -333,7 +333,7 @@ class _Judge:
                 )
         return counts
 
-    def bad(self, rule: Rule, column: Column, arguments: NDArray[np.float64]) -> list[int]:
+    def bad(self, rule: Rule, column: MetricColumn, arguments: NDArray[np.float64]) -> list[int]:
         """The nodes of which a rule holds for one metric."""
         if rule.worse_by is not None:
             worse = -arguments if column.better is Better.HIGHER else arguments
@@ -357,7 +357,7 @@ class _Judge:
             if name not in row.missing:
                 row.missing.add(name)
                 accuses = not rule.is_theirs and not rule.store
-                row.findings.append(Finding(rule.name, "missing", FAILED, name, "it is missing", accuses=accuses))
+                row.findings.append(NodeFinding(rule.name, "missing", FAILED, name, "it is missing", accuses=accuses))
 
     def ask_failures(self, rule: Rule, columns: Sequence[int]) -> None:
         if rule.is_theirs:
@@ -371,7 +371,7 @@ class _Judge:
             ]
             for failure in failed:
                 text = f"{failure.outcome}: {failure.message}" if failure.message else failure.outcome
-                row.findings.append(Finding(rule.name, "failure", rule.category, failure.case, text))
+                row.findings.append(NodeFinding(rule.name, "failure", rule.category, failure.case, text))
         for index in columns:
             self.miss(rule, index)
         self._forget_what_failed()
@@ -405,7 +405,7 @@ class _Judge:
                     finding for finding in row.findings if finding.metric not in names or finding.kind != "missing"
                 ]
                 row.findings += [
-                    Finding(
+                    NodeFinding(
                         rule.name,
                         "missing",
                         rule.category if not own else FAILED,
@@ -430,15 +430,15 @@ class _Judge:
                 row.stored[rule.name] = int(holds)
             if holds:
                 category = "" if rule.store else rule.category
-                found = Finding(rule.name, "multi", category, rule.name, rule.text, accuses=not rule.store)
+                found = NodeFinding(rule.name, "multi", category, rule.name, rule.text, accuses=not rule.store)
                 row.findings.append(found)
 
 
-def _verdict(node: str, row: _Row) -> Verdict:
+def _verdict(node: str, row: _Row) -> NodeVerdict:
     if any(finding.accuses for finding in row.findings):
-        return Verdict(node, State.DEFECTIVE, tuple(row.findings))
+        return NodeVerdict(node, State.DEFECTIVE, tuple(row.findings))
     missing = any(finding.kind == "missing" for finding in row.findings)
-    return Verdict(node, State.INCOMPLETE if missing else State.HEALTHY, tuple(row.findings))
+    return NodeVerdict(node, State.INCOMPLETE if missing else State.HEALTHY, tuple(row.findings))
 
 
 def _changes(values: NDArray[np.float64], base: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -456,5 +456,5 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part[:18]) if part.isdecimal() else -1, part) for part in parts]
 
 
-def _example(columns: Sequence[Column]) -> str:
+def _example(columns: Sequence[MetricColumn]) -> str:
     return columns[0].name if columns else "benchmark/metric"

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from paceline.analysis.diagnose.table import Column, Failure, NodeResults
+from paceline.analysis.diagnose.table import Failure, MetricColumn, NodeResults
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError
@@ -103,14 +103,14 @@ def nodes_results(node: str, values: Mapping[str, object]) -> NodeResults:
 
 
 @lru_cache(maxsize=100_000)
-def column_of(key: str) -> Column:
+def column_of(key: str) -> MetricColumn:
     """Unit and direction of a key, as the table of names has them."""
     group, metric, _ = split(key)
     benchmark = group.partition("/")[0].partition(":")[0]
     for of_benchmark, of_metric, unit, better in _COMPILED:
         if of_benchmark.fullmatch(benchmark) and of_metric.fullmatch(metric):
-            return Column(key, unit, better, leads=better is not Better.NEITHER)
-    return Column(key, leads=False)
+            return MetricColumn(key, unit, better, leads=better is not Better.NEITHER)
+    return MetricColumn(key, leads=False)
 
 
 @lru_cache(maxsize=100_000)

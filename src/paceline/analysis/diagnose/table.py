@@ -26,7 +26,7 @@ _FACTS = ("kernel", "driver.version", "driver.cuda", "cpu.model", "gpus.name", "
 
 
 @dataclass(frozen=True)
-class Column:
+class MetricColumn:
     """What a metric is."""
 
     name: str
@@ -55,18 +55,18 @@ class NodeResults:
 
     node: str
     values: dict[str, float]
-    columns: Mapping[str, Column]  # of these values, and perhaps of others
+    columns: Mapping[str, MetricColumn]  # of these values, and perhaps of others
     failures: list[Failure] = field(default_factory=list)
     run: str = ""  # a name for the run, where one node has several
     environment: Environment = field(default_factory=Environment)
 
 
 @dataclass(frozen=True)
-class Table:
+class NodeTable:
     """Nodes and metrics; what was not measured is not a number."""
 
     nodes: tuple[str, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[MetricColumn, ...]
     values: NDArray[np.float64]  # a row for each node
     failures: Mapping[str, tuple[Failure, ...]]  # by node
     environments: Mapping[str, Environment]
@@ -115,7 +115,7 @@ def run_names(runs: Sequence[RunRecords]) -> list[str]:
     return [tags[0] if tags else run.run.id for tags, run in zip(own, runs, strict=True)]
 
 
-def assemble(parts: Sequence[NodeResults]) -> Table:
+def assemble(parts: Sequence[NodeResults]) -> NodeTable:
     """One row for each host; where there is only one host, one for each of its runs."""
     if not parts:
         raise InputError("no-results", "there are no results to judge")
@@ -126,11 +126,11 @@ def assemble(parts: Sequence[NodeResults]) -> Table:
     rows: dict[str, list[NodeResults]] = {}
     for part in parts:
         rows.setdefault(part.node, []).append(part)
-    columns: dict[str, Column] = {}
+    columns: dict[str, MetricColumn] = {}
     for part in parts:
         for name in part.values:
             if name not in columns:
-                columns[name] = part.columns.get(name) or Column(name)
+                columns[name] = part.columns.get(name) or MetricColumn(name)
     ordered = sorted(columns)
     place = {name: index for index, name in enumerate(ordered)}
     values = np.full((len(rows), len(ordered)), np.nan)
@@ -146,7 +146,7 @@ def assemble(parts: Sequence[NodeResults]) -> Table:
         for name, several in of_metric.items():
             known = [value for value in several if not math.isnan(value)]
             values[row, place[name]] = float(np.median(known)) if known else np.nan
-    return Table(
+    return NodeTable(
         nodes=tuple(rows),
         columns=tuple(columns[name] for name in ordered),
         values=values,
@@ -171,7 +171,7 @@ def _named_by_run(parts: Sequence[NodeResults]) -> list[NodeResults]:
 
 def _of_run(run: RunRecords, name: str, labels: Mapping[str, str]) -> NodeResults:
     values: dict[str, list[float]] = {}
-    columns: dict[str, Column] = {}
+    columns: dict[str, MetricColumn] = {}
     failures = []
     for record in run.records:
         start = _start(record, labels)
@@ -185,7 +185,7 @@ def _of_run(run: RunRecords, name: str, labels: Mapping[str, str]) -> NodeResult
         for measured in record.measurements:
             metric = _name(start, measured)
             leads = measured is leader or (is_original(record) and measured.metric.better is not Better.NEITHER)
-            columns.setdefault(metric, Column(metric, measured.metric.unit, measured.metric.better, leads))
+            columns.setdefault(metric, MetricColumn(metric, measured.metric.unit, measured.metric.better, leads))
             values.setdefault(metric, []).append(measured.value)
     # Repetitions of a case are one figure of the node.
     return NodeResults(

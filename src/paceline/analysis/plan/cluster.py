@@ -30,7 +30,7 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Placement:
+class RankPlacement:
     """Where the ranks of one axis of the mesh lie: every `stride`-th rank, `size` of them."""
 
     size: int
@@ -54,7 +54,7 @@ class Placement:
         return -(-self.size // self.members)
 
 
-def all_reduce_time(cluster: Cluster, volume: float, where: Placement) -> float:
+def all_reduce_time(cluster: Cluster, volume: float, where: RankPlacement) -> float:
     """Seconds to sum `volume` bytes over a group while all other groups of the axis do the same.
 
     A ring sends 2 (n-1)/n of the volume over each of its links. Between nodes the groups of a node share its network.
@@ -74,7 +74,7 @@ def all_reduce_time(cluster: Cluster, volume: float, where: Placement) -> float:
     return max(inside, sent * groups * lost / cluster.inter_bandwidth) + cluster.inter_latency
 
 
-def send_time(cluster: Cluster, volume: float, where: Placement) -> float:
+def send_time(cluster: Cluster, volume: float, where: RankPlacement) -> float:
     """Seconds to hand `volume` bytes to the next rank of the axis, by its slowest link.
 
     Where neighbours are on different nodes, all ranks of a node that have such a neighbour send at once.

@@ -40,7 +40,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LayoutPlan:
     """The layouts that fit: of each mesh the best, the fastest first."""
 
     model: Transformer
@@ -57,7 +57,7 @@ class Plan:
 
 def plan(
     model: Transformer, cluster: Cluster, *, gpus: int, global_batch: int, precision: LayoutPrecision = "bf16"
-) -> Plan:
+) -> LayoutPlan:
     """Rank every layout that fits; raise `NothingFits` where none does."""
     best: dict[str, Candidate] = {}
     considered = too_large = 0
@@ -83,7 +83,7 @@ def plan(
             f"{show_size(memory.occupied)} and some room; use more GPUs, or GPUs with more memory"
         )
     ranked = tuple(sorted(best.values(), key=_order))
-    return Plan(model=model, cluster=cluster, candidates=ranked, considered=considered, too_large=too_large)
+    return LayoutPlan(model=model, cluster=cluster, candidates=ranked, considered=considered, too_large=too_large)
 
 
 def candidate(model: Transformer, layout: Layout, cluster: Cluster, memory: RankMemory | None = None) -> Candidate:
@@ -171,7 +171,7 @@ PARTS = {
 WORTH_TELLING = 0.02  # of a step
 
 
-def reasons(plan: Plan) -> list[str]:
+def reasons(plan: LayoutPlan) -> list[str]:
     """Sentences: where its time goes, why it checkpoints or not, and what the next one loses by."""
     return [_time(plan.best), _checkpointing(plan), *_next(plan)]
 
@@ -183,7 +183,7 @@ def _time(best: Candidate) -> str:
     return f"{best.layout.mesh} computes for {_percent(best.time.share(best.time.compute))} of a step: {rest}."
 
 
-def _checkpointing(plan: Plan) -> str:
+def _checkpointing(plan: LayoutPlan) -> str:
     best, memory = plan.best, plan.cluster.memory
     held = f"{show_size(best.memory.occupied)} of {show_size(memory)}"
     if not best.layout.checkpointing:
@@ -198,7 +198,7 @@ def _checkpointing(plan: Plan) -> str:
     return f"It needs {held} on the fullest rank."
 
 
-def _next(plan: Plan) -> list[str]:
+def _next(plan: LayoutPlan) -> list[str]:
     if plan.best.layout.world_size == 1:
         return []
     if len(plan.candidates) < 2:

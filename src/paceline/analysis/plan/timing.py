@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.analysis.plan.cluster import Cluster, Placement, all_reduce_time, send_time
+from paceline.analysis.plan.cluster import Cluster, RankPlacement, all_reduce_time, send_time
 from paceline.analysis.plan.memory import stage_parameters
 from paceline.analysis.plan.transformer import TRAINING_FACTOR, Transformer
 from paceline.core.layout import Layout
@@ -91,18 +91,18 @@ def _stage(model: Transformer, layout: Layout, cluster: Cluster, index: int) -> 
     output = samples * model.sequence * model.hidden * activation_bytes(layout)
     sums = layers * (REDUCTIONS + (REDUCTIONS_AGAIN if layout.checkpointing else 0))
     neighbours = (index > 0) + (index < layout.pipeline - 1)
-    stages = Placement(layout.pipeline, layout.tensor * layout.data, layout.gpus)
+    stages = RankPlacement(layout.pipeline, layout.tensor * layout.data, layout.gpus)
     return _Stage(
         compute=in_layers + (in_head if index == layout.pipeline - 1 else 0.0),
         recompute=in_layers / TRAINING_FACTOR if layout.checkpointing else 0.0,
-        tensor=sums * all_reduce_time(cluster, output, Placement(ranks, 1, layout.gpus)),
+        tensor=sums * all_reduce_time(cluster, output, RankPlacement(ranks, 1, layout.gpus)),
         pipeline=neighbours * send_time(cluster, output, stages),
     )
 
 
 def _exposed_reduction(layout: Layout, cluster: Cluster, parameters: int, last_backward: float) -> float:
     """What is left of the reduction of gradients, which starts with the backward pass of the last micro-batch."""
-    where = Placement(layout.data, layout.tensor, layout.gpus)
+    where = RankPlacement(layout.data, layout.tensor, layout.gpus)
     whole = all_reduce_time(cluster, float(parameters * cluster.reduced_bytes), where)
     return whole - min(cluster.overlap * whole, last_backward)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from paceline.analysis.configuration import Configuration, labels, shared_choices
 from paceline.analysis.recommend.changes import Changes, changes
-from paceline.analysis.recommend.choose import Option, Ranking, Standing, rank
-from paceline.analysis.recommend.evidence import Evidence, LeftOut, Point
+from paceline.analysis.recommend.choose import Option, OptionStanding, Ranking, rank
+from paceline.analysis.recommend.evidence import Evidence, LeftOut, MeasuredLoad
 from paceline.analysis.recommend.question import ERRORS, Question, bounds_of
 from paceline.core.errors import InputError
 
@@ -22,7 +22,7 @@ class Recommendation:
     question: Question
     unit: str  # of the throughput
     shared: str  # what all configurations have in common
-    points: tuple[Point, ...]
+    points: tuple[MeasuredLoad, ...]
     ranking: Ranking
     left_out: tuple[LeftOut, ...]
     changes: Changes
@@ -35,12 +35,12 @@ class Recommendation:
     @property
     def sure(self) -> tuple[Option, ...]:
         """Those that surely keep the promise."""
-        return tuple(option for option in self.ranking.options if option.standing is Standing.SURE)
+        return tuple(option for option in self.ranking.options if option.standing is OptionStanding.SURE)
 
     @property
     def uncertain(self) -> tuple[Option, ...]:
         """Those that perhaps do."""
-        return tuple(option for option in self.ranking.options if option.standing is Standing.UNCERTAIN)
+        return tuple(option for option in self.ranking.options if option.standing is OptionStanding.UNCERTAIN)
 
     @property
     def work_unit(self) -> str:

@@ -10,8 +10,8 @@ from typing import Literal
 from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.choose import (
     Option,
+    OptionStanding,
     Ranking,
-    Standing,
     grouped,
     holds_from,
     judge,
@@ -22,7 +22,7 @@ from paceline.analysis.recommend.choose import (
     score,
     surely_from,
 )
-from paceline.analysis.recommend.evidence import Point
+from paceline.analysis.recommend.evidence import MeasuredLoad
 from paceline.analysis.recommend.question import Question
 
 Relation = Literal["apart", "tied", "unknown"]
@@ -35,7 +35,7 @@ class Flip:
     metric: str
     limit: float
     label: str
-    standing: Standing
+    standing: OptionStanding
     is_tied: bool = False  # the two cannot be told apart by what they are ranked by
 
 
@@ -61,7 +61,7 @@ class Changes:
     unsure: Option | None  # what would win if it surely kept the promise
 
 
-def changes(points: Sequence[Point], ranking: Ranking, question: Question) -> Changes:
+def changes(points: Sequence[MeasuredLoad], ranking: Ranking, question: Question) -> Changes:
     """What lies around the choice."""
     names = name_configurations(points)
     asked = [bound.metric for bound in question.bounds if bound.is_asked]
@@ -110,14 +110,16 @@ def _cheap_enough(cost: float, other: Option, question: Question) -> float | Non
     return question.rate / fewer if fewer >= 1 else None
 
 
-def _unsure(points: Sequence[Point], best: Option, question: Question, names: Mapping[str, str]) -> Option | None:
+def _unsure(
+    points: Sequence[MeasuredLoad], best: Option, question: Question, names: Mapping[str, str]
+) -> Option | None:
     """The best of the points that are better at what is asked, but not sure to keep the promise."""
-    if best.standing is not Standing.SURE:
+    if best.standing is not OptionStanding.SURE:
         return None
     better = []
     for group in grouped(points).values():
         found = (option_of(point, group, question, names[point.configuration.key]) for point in group)
-        unsure = (one for one in found if one.standing is Standing.UNCERTAIN and one.score is not None)
+        unsure = (one for one in found if one.standing is OptionStanding.UNCERTAIN and one.score is not None)
         better += [
             one
             for one in unsure
@@ -127,7 +129,7 @@ def _unsure(points: Sequence[Point], best: Option, question: Question, names: Ma
 
 
 def _tighter(
-    points: Sequence[Point], best: Option, question: Question, metric: str, names: Mapping[str, str]
+    points: Sequence[MeasuredLoad], best: Option, question: Question, metric: str, names: Mapping[str, str]
 ) -> Flip | None:
     """The bound below which the choice is another: a tighter one only takes points away, so that this is its own."""
     key = best.configuration.key
@@ -144,12 +146,12 @@ def _tighter(
         now = now.with_limit(metric, math.nextafter(edge, -math.inf))
         kept = rank(points, now, names).best
         if kept is None or kept.configuration.key != key:
-            return Flip(metric, edge, kept.label if kept else "", kept.standing if kept else Standing.BROKEN)
+            return Flip(metric, edge, kept.label if kept else "", kept.standing if kept else OptionStanding.BROKEN)
     return None
 
 
 def _looser(
-    points: Sequence[Point], ranking: Ranking, question: Question, metric: str, names: Mapping[str, str]
+    points: Sequence[MeasuredLoad], ranking: Ranking, question: Question, metric: str, names: Mapping[str, str]
 ) -> Flip | None:
     """The smallest bound beyond the present one at which the choice is another."""
     bound = next(bound for bound in question.bounds if bound.metric == metric)
@@ -164,9 +166,11 @@ def _looser(
             elsewhere, _ = judge(point, group, free)
             surely = max(surely_from(point, group, bound), bound.limit)
             perhaps = max(holds_from(point, metric), bound.limit)
-            for edge, standing in ((perhaps, Standing.UNCERTAIN), (surely, Standing.SURE)):
+            for edge, standing in ((perhaps, OptionStanding.UNCERTAIN), (surely, OptionStanding.SURE)):
                 reached = max(standing, elsewhere)
-                is_allowed = reached is Standing.SURE or (reached is Standing.UNCERTAIN and not question.strict)
+                is_allowed = reached is OptionStanding.SURE or (
+                    reached is OptionStanding.UNCERTAIN and not question.strict
+                )
                 if bound.limit < edge < math.inf and is_allowed:
                     events.append((edge, (int(reached), sign * found.value, names[key]), key, found))
     best = ranking.best
@@ -176,5 +180,5 @@ def _looser(
             leader = place
             if best is None or key != best.configuration.key:
                 is_tied = best is not None and best.score is not None and best.score.overlaps(found) is True
-                return Flip(metric, edge, names[key], Standing(place[0]), is_tied)
+                return Flip(metric, edge, names[key], OptionStanding(place[0]), is_tied)
     return None

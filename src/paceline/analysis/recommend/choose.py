@@ -10,14 +10,14 @@ from enum import IntEnum
 from paceline.analysis.configuration import Configuration, labels
 from paceline.analysis.cost import THOUSAND, thousand
 from paceline.analysis.figures import Reading
-from paceline.analysis.recommend.evidence import Point
-from paceline.analysis.recommend.question import Bound, Question
+from paceline.analysis.recommend.evidence import MeasuredLoad
+from paceline.analysis.recommend.question import Question, SloLimit
 
 COST_HOUR, COST_THOUSAND = "USD per hour", "USD per 1,000"
 WHOLE = 1e-9  # a rate is a whole number of replicas' if it is so but for floating point
 
 
-class Standing(IntEnum):
+class OptionStanding(IntEnum):
     """Whether a point keeps what is promised; less is better."""
 
     SURE = 0
@@ -32,7 +32,7 @@ class Miss:
     metric: str
     limit: float
     reading: Reading | None  # None where it was not measured
-    standing: Standing
+    standing: OptionStanding
     lighter: float | None = None  # a lighter load that broke it although this one did not
     why: str = ""
 
@@ -50,8 +50,8 @@ class Option:
 
     configuration: Configuration
     label: str
-    point: Point
-    standing: Standing
+    point: MeasuredLoad
+    standing: OptionStanding
     misses: tuple[Miss, ...]
     score: Reading | None  # by what it is ranked
     replicas: int | None
@@ -63,7 +63,7 @@ class Option:
     @property
     def qualifies(self) -> bool:
         """Whether it may be recommended at all."""
-        return self.standing is not Standing.BROKEN and self.score is not None
+        return self.standing is not OptionStanding.BROKEN and self.score is not None
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Ranking:
         return self.options[0] if self.options else None
 
 
-def rank(points: Sequence[Point], question: Question, names: Mapping[str, str] | None = None) -> Ranking:
+def rank(points: Sequence[MeasuredLoad], question: Question, names: Mapping[str, str] | None = None) -> Ranking:
     """The best point of each configuration, in order."""
     names = names or name_configurations(points)
     found = [_best([option_of(point, group, question, names[key]) for point in group], question)
@@ -92,15 +92,15 @@ def rank(points: Sequence[Point], question: Question, names: Mapping[str, str] |
     )
 
 
-def grouped(points: Iterable[Point]) -> dict[str, list[Point]]:
+def grouped(points: Iterable[MeasuredLoad]) -> dict[str, list[MeasuredLoad]]:
     """The points of each configuration, by its key."""
-    found: dict[str, list[Point]] = {}
+    found: dict[str, list[MeasuredLoad]] = {}
     for point in points:
         found.setdefault(point.configuration.key, []).append(point)
     return found
 
 
-def name_configurations(points: Iterable[Point]) -> dict[str, str]:
+def name_configurations(points: Iterable[MeasuredLoad]) -> dict[str, str]:
     """A name for each configuration, by its key."""
     found = {point.configuration.key: point.configuration for point in points}
     return dict(zip(found, labels(list(found.values())), strict=True))
@@ -113,7 +113,7 @@ def order(option: Option, question: Question) -> tuple[int, float, str]:
     return (int(option.standing), sign * option.score.value, option.label)
 
 
-def score(point: Point, question: Question) -> Reading | None:
+def score(point: MeasuredLoad, question: Question) -> Reading | None:
     """What a point is ranked by; None where it is not known."""
     if question.by == "goodput":
         return point.throughput
@@ -124,7 +124,7 @@ def score(point: Point, question: Question) -> Reading | None:
     return per_hour(point, question) if question.rate is not None else per_thousand(point, question)
 
 
-def per_hour(point: Point, question: Question) -> Reading | None:
+def per_hour(point: MeasuredLoad, question: Question) -> Reading | None:
     """What an hour costs: of one replica, or of as many as the rate needs."""
     if point.price is None:
         return None
@@ -135,7 +135,7 @@ def per_hour(point: Point, question: Question) -> Reading | None:
     return None if value is None else Reading(value, low, high)
 
 
-def per_thousand(point: Point, question: Question) -> Reading | None:
+def per_thousand(point: MeasuredLoad, question: Question) -> Reading | None:
     """What a thousand cost; where a rate is to be served, idle replicas are paid for as well."""
     if point.price is None:
         return None
@@ -152,20 +152,22 @@ def replicas(rate: float, throughput: float | None) -> int | None:
     return max(1, math.ceil(rate / throughput - WHOLE))
 
 
-def judge(point: Point, group: Sequence[Point], question: Question) -> tuple[Standing, tuple[Miss, ...]]:
+def judge(
+    point: MeasuredLoad, group: Sequence[MeasuredLoad], question: Question
+) -> tuple[OptionStanding, tuple[Miss, ...]]:
     """Whether a point keeps every bound; a lighter load of the same configuration that broke one makes it unsure."""
     found = [_against(bound, point, group) for bound in question.bounds] + [_afforded(point, question)]
     misses = tuple(miss for miss in found if miss is not None)
-    return max((miss.standing for miss in misses), default=Standing.SURE), misses
+    return max((miss.standing for miss in misses), default=OptionStanding.SURE), misses
 
 
-def holds_from(point: Point, metric: str) -> float:
+def holds_from(point: MeasuredLoad, metric: str) -> float:
     """The smallest bound that a point keeps."""
     reading = point.readings.get(metric)
     return reading.value if reading is not None else math.inf
 
 
-def surely_from(point: Point, group: Sequence[Point], bound: Bound) -> float:
+def surely_from(point: MeasuredLoad, group: Sequence[MeasuredLoad], bound: SloLimit) -> float:
     """The smallest bound that a point keeps with its doubt, and that no lighter load broke."""
     reading = point.readings.get(bound.metric)
     if reading is None:
@@ -176,22 +178,22 @@ def surely_from(point: Point, group: Sequence[Point], bound: Bound) -> float:
     return max([high, *(holds_from(other, bound.metric) for other in _lighter(point, group, bound.metric))])
 
 
-def _against(bound: Bound, point: Point, group: Sequence[Point]) -> Miss | None:
+def _against(bound: SloLimit, point: MeasuredLoad, group: Sequence[MeasuredLoad]) -> Miss | None:
     reading = point.readings.get(bound.metric)
     if reading is None:
         if not bound.is_asked:
             return None
-        return Miss(bound.metric, bound.limit, None, Standing.BROKEN, why=_too_few(point))
+        return Miss(bound.metric, bound.limit, None, OptionStanding.BROKEN, why=_too_few(point))
     if reading.value > bound.limit:
-        return Miss(bound.metric, bound.limit, reading, Standing.BROKEN)
+        return Miss(bound.metric, bound.limit, reading, OptionStanding.BROKEN)
     if surely_from(point, group, bound) <= bound.limit:
         return None
     broke = [one.load for one in _lighter(point, group, bound.metric) if holds_from(one, bound.metric) > bound.limit]
     lighter = min((load for load in broke if load is not None), default=None)
-    return Miss(bound.metric, bound.limit, reading, Standing.UNCERTAIN, lighter)
+    return Miss(bound.metric, bound.limit, reading, OptionStanding.UNCERTAIN, lighter)
 
 
-def _lighter(point: Point, group: Sequence[Point], metric: str) -> list[Point]:
+def _lighter(point: MeasuredLoad, group: Sequence[MeasuredLoad], metric: str) -> list[MeasuredLoad]:
     """Lighter loads of the same configuration; a search has weighed its own trials already."""
     if point.load is None or point.is_capacity:
         return []
@@ -202,21 +204,21 @@ def _lighter(point: Point, group: Sequence[Point], metric: str) -> list[Point]:
     ]
 
 
-def _afforded(point: Point, question: Question) -> Miss | None:
+def _afforded(point: MeasuredLoad, question: Question) -> Miss | None:
     budget = question.budget
     if budget is None:
         return None
     name = COST_HOUR if budget.per == "hour" else COST_THOUSAND
     cost = per_hour(point, question) if budget.per == "hour" else per_thousand(point, question)
     if cost is None:
-        return Miss(name, budget.usd, None, Standing.BROKEN, why=point.no_price)
+        return Miss(name, budget.usd, None, OptionStanding.BROKEN, why=point.no_price)
     if cost.value > budget.usd * (1 + WHOLE):
-        return Miss(name, budget.usd, cost, Standing.BROKEN)
+        return Miss(name, budget.usd, cost, OptionStanding.BROKEN)
     is_sure = cost.high is not None and cost.high <= budget.usd * (1 + WHOLE)
-    return None if is_sure else Miss(name, budget.usd, cost, Standing.UNCERTAIN)
+    return None if is_sure else Miss(name, budget.usd, cost, OptionStanding.UNCERTAIN)
 
 
-def option_of(point: Point, group: Sequence[Point], question: Question, label: str) -> Option:
+def option_of(point: MeasuredLoad, group: Sequence[MeasuredLoad], question: Question, label: str) -> Option:
     """A point with all that follows from what is asked."""
     standing, misses = judge(point, group, question)
     rate = question.rate
@@ -244,7 +246,7 @@ def _best(options: Sequence[Option], question: Question) -> Option:
 
 
 def _may(option: Option, question: Question) -> bool:
-    return option.qualifies and not (question.strict and option.standing is not Standing.SURE)
+    return option.qualifies and not (question.strict and option.standing is not OptionStanding.SURE)
 
 
 def _nearness(option: Option) -> tuple[bool, float, str]:
@@ -252,7 +254,7 @@ def _nearness(option: Option) -> tuple[bool, float, str]:
     return (option.score is None, excess, option.label)
 
 
-def _too_few(point: Point) -> str:
+def _too_few(point: MeasuredLoad) -> str:
     return f"{point.requests:,} requests are too few to tell it" if point.requests else "it was not measured"
 
 

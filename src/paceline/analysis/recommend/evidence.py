@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ _OTHER_LOOPS = {
 
 
 @dataclass(frozen=True)
-class Point:
+class MeasuredLoad:
     """One configuration under one load."""
 
     configuration: Configuration
@@ -60,7 +61,7 @@ class Evidence:
     work: str
     is_served: bool
     has_users: bool = True  # who wait for answers; nobody waits for a step of training
-    points: list[Point] = field(default_factory=list)
+    points: list[MeasuredLoad] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
     promises: list[dict[str, float]] = field(default_factory=list)  # of the served cases themselves
 
@@ -89,9 +90,9 @@ def evidence(sources: Iterable[RunRecords], prices: Prices, *, text: str = "") -
     return list(found.values())
 
 
-def pooled(points: Iterable[Point]) -> list[Point]:
+def pooled(points: Iterable[MeasuredLoad]) -> list[MeasuredLoad]:
     """Points of the same configuration under the same load as one, whose interval holds those of all."""
-    together: dict[tuple[object, ...], list[Point]] = {}
+    together: dict[tuple[object, ...], list[MeasuredLoad]] = {}
     for point in points:
         load = None if point.load is None else round(point.load, 6)
         limits = tuple(sorted((name, one.value) for name, one in point.readings.items() if one.is_limit))
@@ -111,13 +112,13 @@ def hull(readings: list[Reading]) -> Reading:
     )
 
 
-def _pool(members: list[Point]) -> Point:
+def _pool(members: list[MeasuredLoad]) -> MeasuredLoad:
     first = members[0]
     if len(members) == 1:
         return first
     names = [name for name in first.readings if all(name in one.readings for one in members)]
     energies = [one.energy for one in members if one.energy is not None]
-    return Point(
+    return MeasuredLoad(
         configuration=first.configuration,
         throughput=hull([one.throughput for one in members]),
         readings={name: hull([one.readings[name] for one in members]) for name in names},
@@ -133,9 +134,9 @@ def _pool(members: list[Point]) -> Point:
     )
 
 
-def _points(record: Record, run: Run, configuration: Configuration, prices: Prices) -> Iterator[Point]:
+def _points(record: Record, run: Run, configuration: Configuration, prices: Prices) -> Iterator[MeasuredLoad]:
     price = prices.of(record, run)
-    shared = {
+    shared: dict[str, Any] = {
         "configuration": configuration,
         "price": price,
         "no_price": "" if price else prices.why_unknown(record, run),
@@ -148,23 +149,37 @@ def _points(record: Record, run: Run, configuration: Configuration, prices: Pric
     energy = energy_of(record)
     if not _is_served(record):
         readings = _steps(record)
-        yield Point(throughput=Reading.of(throughput), readings=readings, unit=throughput.metric.unit, energy=energy,
-                    **shared)  # type: ignore[arg-type]  # fmt: skip
+        yield MeasuredLoad(
+            throughput=Reading.of(throughput), readings=readings, unit=throughput.metric.unit, energy=energy, **shared
+        )
         return
     offered = record.measurement("offered_rate")
     asked = record.load.rate if record.load is not None else None
     readings, requests = _latencies(record, {})
-    yield Point(throughput=Reading.of(throughput), readings=readings, requests=requests, energy=energy,
-                load=float(asked) if asked else offered.value if offered else None, **shared)  # type: ignore[arg-type]  # fmt: skip
+    yield MeasuredLoad(
+        throughput=Reading.of(throughput),
+        readings=readings,
+        requests=requests,
+        energy=energy,
+        load=float(asked) if asked else offered.value if offered else None,
+        **shared,
+    )
     for measurement in record.measurements:
         if measurement.metric.name == "throughput" and set(measurement.at) == {"rate"} and not measurement.scope:
             readings, requests = _latencies(record, measurement.at)
-            yield Point(throughput=Reading.of(measurement), readings=readings, requests=requests,
-                        load=float(measurement.at["rate"]), **shared)  # type: ignore[arg-type]  # fmt: skip
+            yield MeasuredLoad(
+                throughput=Reading.of(measurement),
+                readings=readings,
+                requests=requests,
+                load=float(measurement.at["rate"]),
+                **shared,
+            )
     capacity = record.measurement("capacity")
     if capacity is not None:
         readings = _kept(record)
-        yield Point(throughput=Reading.of(capacity), readings=readings, is_capacity=True, energy=energy, **shared)  # type: ignore[arg-type]
+        yield MeasuredLoad(
+            throughput=Reading.of(capacity), readings=readings, is_capacity=True, energy=energy, **shared
+        )
 
 
 def _latencies(record: Record, at: At) -> tuple[dict[str, Reading], int | None]:

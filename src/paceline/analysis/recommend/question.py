@@ -19,7 +19,7 @@ _SPELLINGS = {"p99_9": "p99.9", "p999": "p99.9", "errors": ERRORS}
 
 
 @dataclass(frozen=True)
-class Bound:
+class SloLimit:
     """The most that a metric may be: seconds, or a part of the requests."""
 
     metric: str
@@ -31,7 +31,7 @@ class Bound:
 class Question:
     """All that is asked."""
 
-    bounds: tuple[Bound, ...] = ()
+    bounds: tuple[SloLimit, ...] = ()
     by: Objective = "goodput"
     rate: float | None = None  # requests/s that all replicas together must answer
     budget: Budget | None = None
@@ -75,7 +75,7 @@ class _Reader:
         self.found[metric] = limit
 
 
-def read_bounds(texts: Iterable[str]) -> tuple[Bound, ...]:
+def read_bounds(texts: Iterable[str]) -> tuple[SloLimit, ...]:
     """Bounds as people write them: `p99=50ms`, `error_rate=0.1%`, several with commas."""
     reader = _Reader()
     for text in texts:
@@ -84,12 +84,12 @@ def read_bounds(texts: Iterable[str]) -> tuple[Bound, ...]:
     return bounds_of(reader.found)
 
 
-def bounds_of(limits: Mapping[str, float]) -> tuple[Bound, ...]:
+def bounds_of(limits: Mapping[str, float]) -> tuple[SloLimit, ...]:
     """Percentiles from the lowest, then the errors; a higher percentile cannot come sooner than a lower one."""
-    ordered = [Bound(name, limits[name]) for name in PERCENTILES if name in limits]
+    ordered = [SloLimit(name, limits[name]) for name in PERCENTILES if name in limits]
     for lower, higher in pairwise(ordered):
         if higher.limit < lower.limit:
             message = f"--slo {higher.metric} is shorter than {lower.metric}: a higher percentile is never sooner"
             raise InputError("conflicting-bounds", message, key="--slo", value=higher.metric)
     errors = limits.get(ERRORS)
-    return (*ordered, Bound(ERRORS, USUAL_ERRORS, is_asked=False) if errors is None else Bound(ERRORS, errors))
+    return (*ordered, SloLimit(ERRORS, USUAL_ERRORS, is_asked=False) if errors is None else SloLimit(ERRORS, errors))

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from paceline.analysis.trend.series import History, Point, Series, Shift, history
-from paceline.analysis.trend.steps import FEWEST, Change, Difference, find_changes, fingerprint
+from paceline.analysis.trend.series import History, Shift, TrendPoint, TrendSeries, history
+from paceline.analysis.trend.steps import FEWEST, Change, EnvironmentChange, find_changes, fingerprint
 
-__all__ = ["FEWEST", "Change", "Difference", "History", "Point", "Series", "Shift", "find_changes", "fingerprint",
-           "history"]  # fmt: skip
+__all__ = [
+           "FEWEST",
+           "Change",
+           "EnvironmentChange",
+           "History",
+           "Shift",
+           "TrendPoint",
+           "TrendSeries",
+           "find_changes",
+           "fingerprint",
+           "history",
+]  # fmt: skip

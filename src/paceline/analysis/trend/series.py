@@ -12,7 +12,7 @@ from paceline.analysis.trend.steps import (
     FEWEST,
     SMALLEST_NOISE,
     Change,
-    Difference,
+    EnvironmentChange,
     Fit,
     commit,
     differences,
@@ -27,11 +27,11 @@ from paceline.core.record import At, Measurement, Outcome
 from paceline.core.run import Run, RunRecords
 from paceline.core.stats import Interval, summarize
 
-Verdict = Literal["regression", "improvement", "change"]
+TrendVerdict = Literal["regression", "improvement", "change"]
 
 
 @dataclass(frozen=True)
-class Point:
+class TrendPoint:
     """What one run came to."""
 
     run_id: str
@@ -51,16 +51,16 @@ class Shift:
     """A change of level, with the runs on either side of it and what else changed there."""
 
     change: Change
-    verdict: Verdict
+    verdict: TrendVerdict
     factor: float | None  # new level over old one; None where values are not all above zero
     interval: Interval | None  # of the factor
-    last_before: Point
-    first: Point
-    changed: tuple[Difference, ...]
+    last_before: TrendPoint
+    first: TrendPoint
+    changed: tuple[EnvironmentChange, ...]
 
 
 @dataclass(frozen=True)
-class Series:
+class TrendSeries:
     """One metric of one case on one kind of machine, in the order of the runs."""
 
     case: Case
@@ -68,7 +68,7 @@ class Series:
     at: At
     metric: Metric
     machine: str
-    points: tuple[Point, ...]
+    points: tuple[TrendPoint, ...]
     levels: tuple[float, ...]
     outliers: tuple[bool, ...]
     noise: float  # of one run, as a part of the value where all are above zero
@@ -95,12 +95,12 @@ class History:
     """All series of a metric, those that got worse first."""
 
     metric: str
-    series: tuple[Series, ...]
+    series: tuple[TrendSeries, ...]
     seen_once: int  # cases on one machine that only one run measured
     runs: int
 
     @property
-    def worse(self) -> tuple[Series, ...]:
+    def worse(self) -> tuple[TrendSeries, ...]:
         """The series whose last level is worse than the one before."""
         return tuple(series for series in self.series if series.is_worse)
 
@@ -158,7 +158,7 @@ class _Points:
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, bool, str, dict[str, str]]] = {}
 
-    def of(self, seen: Sequence[_Seen]) -> Point:
+    def of(self, seen: Sequence[_Seen]) -> TrendPoint:
         """One run's value: of several repetitions their median."""
         run, only = seen[0].run, seen[0].measurement
         if run.id not in self._known:
@@ -168,7 +168,7 @@ class _Points:
         if len(seen) > 1:
             summary = summarize([one.measurement.value for one in seen])
             value, interval = summary.median, summary.median_interval
-        return Point(
+        return TrendPoint(
             run_id=run.id,
             started_at=run.started_at,
             value=value,
@@ -182,7 +182,7 @@ class _Points:
         )
 
 
-def _series(seen: Sequence[_Seen], label: str, where: str, points: _Points) -> Series:
+def _series(seen: Sequence[_Seen], label: str, where: str, points: _Points) -> TrendSeries:
     of_run: dict[str, list[_Seen]] = {}
     for one in seen:
         of_run.setdefault(one.run.id, []).append(one)
@@ -196,7 +196,7 @@ def _series(seen: Sequence[_Seen], label: str, where: str, points: _Points) -> S
         fit = find_changes([point.value for point in made], SMALLEST_NOISE * largest or 1.0)
     last = seen[-1]
     better = last.measurement.metric.better
-    return Series(
+    return TrendSeries(
         case=last.case,
         label=label,
         at=last.measurement.at,
@@ -210,7 +210,7 @@ def _series(seen: Sequence[_Seen], label: str, where: str, points: _Points) -> S
     )
 
 
-def _shifts(fit: Fit, points: Sequence[Point], better: Better, as_ratios: bool) -> tuple[Shift, ...]:
+def _shifts(fit: Fit, points: Sequence[TrendPoint], better: Better, as_ratios: bool) -> tuple[Shift, ...]:
     made = []
     for change in fit.changes:
         before, first = points[change.at - 1], points[change.at]
@@ -231,7 +231,7 @@ def _shifts(fit: Fit, points: Sequence[Point], better: Better, as_ratios: bool) 
     return tuple(made)
 
 
-def _verdict(difference: float, better: Better) -> Verdict:
+def _verdict(difference: float, better: Better) -> TrendVerdict:
     if better is Better.NEITHER:
         return "change"
     return "improvement" if (difference > 0) == (better is Better.HIGHER) else "regression"

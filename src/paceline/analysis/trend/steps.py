@@ -33,7 +33,7 @@ _PASSING = ("host", "commit", "uncommitted changes")  # told where they change, 
 
 
 @dataclass(frozen=True)
-class Difference:
+class EnvironmentChange:
     """Something that one run had and the other had not; empty where it had none."""
 
     name: str
@@ -65,10 +65,10 @@ def fingerprint(environment: Environment) -> str:
     return hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Difference, ...]:
+def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[EnvironmentChange, ...]:
     """What differs between the settings of two runs."""
     names = dict.fromkeys([*before, *after])
-    pairs = [Difference(name, before.get(name, ""), after.get(name, "")) for name in names]
+    pairs = [EnvironmentChange(name, before.get(name, ""), after.get(name, "")) for name in names]
     return tuple(pair for pair in pairs if pair.before != pair.after)
 
 
@@ -119,14 +119,14 @@ _CELLS = 16  # of the grid, in one deviation of the noise
 _RAMP_ENDS = 16  # places that are tried for each end of a drift
 
 Values = NDArray[np.float64]
-Kind = Literal["step", "drift"]
+StepKind = Literal["step", "drift"]
 
 
 @dataclass(frozen=True)
 class Change:
     """From one level to another: at once, or over several values."""
 
-    kind: Kind
+    kind: StepKind
     at: int  # the first value of the new level; of a drift, the first that left the old one
     until: int  # the first value of the new level
     earliest: int  # where it may also have begun, with 95 % confidence
@@ -392,7 +392,7 @@ def _two_levels(values: Values, way: Values, weights: Values) -> tuple[float, fl
     return before, after, math.sqrt((a + c + 2.0 * b) / determinant)
 
 
-def _change(kind: Kind, at: int, until: int, earliest: int, latest: int, difference: float, doubt: float) -> Change:
+def _change(kind: StepKind, at: int, until: int, earliest: int, latest: int, difference: float, doubt: float) -> Change:
     interval = Interval(low=difference - doubt, high=difference + doubt, confidence=CONFIDENCE)
     return Change(kind, at, until, earliest, latest, difference, interval)
 

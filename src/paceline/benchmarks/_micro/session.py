@@ -35,7 +35,7 @@ IN_FLIGHT = 2
 
 
 @dataclass(frozen=True)
-class Point:
+class TimedPoint:
     """What timing one call at one point of a sweep gave."""
 
     metric: Metric
@@ -64,7 +64,7 @@ class MicroSession:
     context: Context
     device: Device
     ranks: Ranks = field(default_factory=lambda: Ranks(0, 1))
-    points: list[Point] = field(default_factory=list)
+    points: list[TimedPoint] = field(default_factory=list)
     _before: conditions.Conditions | None = None
     _after: conditions.Conditions | None = None
     _entered: float = 0.0
@@ -92,7 +92,7 @@ class MicroSession:
         rate_unit: str = "",
         graph: bool = False,
         each: bool = False,
-    ) -> Point:
+    ) -> TimedPoint:
         """Time a call.
 
         `metric` is a time; `work` and `rate_unit` let the live view show a rate. `graph` allows a CUDA graph for calls
@@ -132,7 +132,7 @@ class MicroSession:
         calls: int = 1,
         work: float | None = None,
         rate_unit: str = "",
-    ) -> Point:
+    ) -> TimedPoint:
         """Like `time`, for a step that returns the durations it saw itself (native code, another program).
 
         Each duration is that of `calls` calls; the metric is the time of one.
@@ -182,7 +182,7 @@ class MicroSession:
         work: float | None,
         rate_unit: str,
         is_latency: bool = False,
-    ) -> Point:
+    ) -> TimedPoint:
         agree = self.ranks.agree if self.ranks.world_size > 1 else None
         label = _label(at)
 
@@ -206,7 +206,7 @@ class MicroSession:
         timed = loop.measure(step, timeline, self.parameters, agree=agree, report=report)
         if is_latency:  # issuing a call is part of what its caller waits for
             timed = replace(timed, starved=0)
-        point = Point(
+        point = TimedPoint(
             metric=metric,
             at=at,
             timed=replace(timed, samples=[sample / calls for sample in timed.samples]),
@@ -281,7 +281,7 @@ def _seconds_per_call(block: Call, calls: int, device: Device) -> float:
     return (device.clock() - begun) / calls
 
 
-def _gathered(points: Sequence[Point]) -> list[Doubt]:
+def _gathered(points: Sequence[TimedPoint]) -> list[Doubt]:
     """One doubt of each kind: where there are several points, the first one's words and at how many it was seen."""
     seen: dict[str, list[tuple[str, Doubt]]] = {}
     for point in points:

@@ -87,7 +87,7 @@ DISTINCT_ROWS = 256
 
 
 @dataclass
-class Session:
+class ModelSession:
     """What a step needs, and what the record must say of it."""
 
     spec: ModelSpec
@@ -157,7 +157,7 @@ def peak_of(device: Device, precision: str) -> Peak | None:
     return peak_flops(device.name, precision) or measured_peak_flops(device.name, precision, sharing=sharing)
 
 
-def open_session(spec: ModelSpec, parameters: ModelParameters, device: Device, mode: str) -> Session:
+def open_session(spec: ModelSpec, parameters: ModelParameters, device: Device, mode: str) -> ModelSession:
     """Build the model with the seed's weights on the device; `mode` is train or inference."""
     import torch
 
@@ -196,7 +196,7 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: Device, m
         facts["fp8_layers"] = convert_to_fp8(module, parameters.precision)
     if not_compiled_because:
         facts["not_compiled_because"] = not_compiled_because
-    return Session(
+    return ModelSession(
         spec=spec,
         parameters=parameters,
         device=device,

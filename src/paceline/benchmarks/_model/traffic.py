@@ -16,7 +16,7 @@ from paceline.core.subject import BYTES, Work, number_format
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from paceline.benchmarks._model.session import Session
+    from paceline.benchmarks._model.session import ModelSession
 
 
 Result = TypeVar("Result")
@@ -25,7 +25,7 @@ KEPT_FOR_BACKWARD = "kept for the backward pass"
 RESULTS = "results of all operators"
 
 
-def count_kept(session: Session, step: Callable[[], Result]) -> Result:
+def count_kept(session: ModelSession, step: Callable[[], Result]) -> Result:
     """Take a step of training; the session's facts then tell what it kept for its backward pass."""
     if not _is_countable(session):
         return step()
@@ -45,7 +45,7 @@ def count_kept(session: Session, step: Callable[[], Result]) -> Result:
     return result
 
 
-def count_results(session: Session, step: Callable[[], Result]) -> Result:
+def count_results(session: ModelSession, step: Callable[[], Result]) -> Result:
     """Take a step forward; the session's facts then tell what its operators wrote for each other."""
     if not _is_countable(session):
         return step()
@@ -61,7 +61,7 @@ def count_results(session: Session, step: Callable[[], Result]) -> Result:
     return result
 
 
-def _is_countable(session: Session) -> bool:
+def _is_countable(session: ModelSession) -> bool:
     """Compiled operators are fused, and what is computed in 8 bits is no plain tensor: neither shows what it writes."""
     return not session.compiled and not session.parameters.precision.startswith("fp8")
 
@@ -98,7 +98,7 @@ def _counter() -> Any:
     return Counter()
 
 
-def _weights(session: Session) -> list[Tensor]:
+def _weights(session: ModelSession) -> list[Tensor]:
     modules: list[Any] = [session.workload.module, session.workload.loss]
     found: list[Tensor] = []
     for module in modules:

@@ -32,7 +32,7 @@ RANDOM = "but uncompiled it differs from itself as much"
 Result = TypeVar("Result")
 
 
-class Finding(NamedTuple):
+class CompileFinding(NamedTuple):
     """What the record is to say: a fact, and what is wrong, if anything is."""
 
     fact: str
@@ -78,12 +78,12 @@ def compare_outputs(session: Stepped, forward: Callable[[], object], *, exact: b
     _tell(session, lambda: _of_outputs(forward, exact=exact))
 
 
-def _tell(session: Stepped, compare: Callable[[], Finding]) -> None:
+def _tell(session: Stepped, compare: Callable[[], CompileFinding]) -> None:
     """Where something cannot be compared, the facts say why: what is measured is the compiled step all the same."""
     try:
         found = compare()
     except Exception as error:
-        found = Finding(f"no: {_why(error)}")
+        found = CompileFinding(f"no: {_why(error)}")
     session.device.release_memory()  # uncompiled, a step takes more memory than the one that is measured
     session.facts[FACT] = found.fact
     if found.fault:
@@ -98,40 +98,40 @@ def _why(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _of_gradients(backward: Callable[[], Gradients]) -> Finding:
+def _of_gradients(backward: Callable[[], Gradients]) -> CompileFinding:
     wanted, found = _uncompiled(backward), backward()
     if not (found.is_finite and wanted.is_finite):
-        return Finding("no: a loss or a gradient is not finite")
+        return CompileFinding("no: a loss or a gradient is not finite")
     if not (found.norms or wanted.norms):
-        return Finding("no: no parameter has a gradient")
+        return CompileFinding("no: no parameter has a gradient")
     name, worst = _farthest(found.norms, wanted.norms)
     loss = abs(found.loss - wanted.loss) / max(abs(wanted.loss), 1e-12)
     fact = f"the loss differs by {loss:.2%}, the norm of a parameter's gradient by up to {worst:.2%}"
     if worst <= MOST_OF_A_GRADIENT:
-        return Finding(fact)
+        return CompileFinding(fact)
     uncompiled = [wanted.norms, *(_uncompiled(backward).norms for _ in range(MORE_PASSES))]
     compiled = [found.norms, *(backward().norms for _ in range(MORE_PASSES))]
     most, least = _each(max, uncompiled), _each(min, uncompiled)
     if _farthest(most, least)[1] > MOST_OF_A_GRADIENT:
-        return Finding(f"{fact}, {RANDOM}")
+        return CompileFinding(f"{fact}, {RANDOM}")
     name, worst = _farthest(_each(max, compiled), most)
     if worst <= MOST_OF_A_GRADIENT:
-        return Finding(f"{fact}, but not in {MORE_PASSES} more passes")
+        return CompileFinding(f"{fact}, but not in {MORE_PASSES} more passes")
     here, there = (f"{norms.get(name, 0.0):.3g}" for norms in (found.norms, wanted.norms))
-    return Finding(fact, f"the norm of the gradient of {name} is {here} compiled, {there} uncompiled")
+    return CompileFinding(fact, f"the norm of the gradient of {name} is {here} compiled, {there} uncompiled")
 
 
-def _of_outputs(forward: Callable[[], object], *, exact: bool) -> Finding:
+def _of_outputs(forward: Callable[[], object], *, exact: bool) -> CompileFinding:
     wanted = _uncompiled(forward)
     found = _deviation(forward(), wanted)
     if not math.isfinite(found.apart):
-        return Finding("no: an output is not finite")
+        return CompileFinding("no: an output is not finite")
     fact = f"the output differs by {found.apart:.2%} of its norm"
     if not found.is_too_much(exact=exact):
-        return Finding(fact)
+        return CompileFinding(fact)
     if _deviation(_uncompiled(forward), wanted).is_too_much(exact=exact):
-        return Finding(f"{fact}, {RANDOM}")
-    return Finding(fact, f"compiled, the output is off by {found.apart:.0%} of its norm uncompiled")
+        return CompileFinding(f"{fact}, {RANDOM}")
+    return CompileFinding(fact, f"compiled, the output is off by {found.apart:.0%} of its norm uncompiled")
 
 
 def _uncompiled(compute: Callable[[], Result]) -> Result:

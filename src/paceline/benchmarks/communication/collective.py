@@ -9,7 +9,7 @@ from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.parameters import TIME, MicroParameters, Sizes, show_sizes
-from paceline.benchmarks._micro.session import MicroSession, Point, headline
+from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
 from paceline.benchmarks.communication import _mpi
 from paceline.benchmarks.communication._exchange import TorchExchange
 from paceline.benchmarks.communication._operations import OPERATIONS, Operation, OperationName
@@ -152,7 +152,7 @@ class Collective(Benchmark[CollectiveParameters]):
 
     def _measure_size(
         self, size: int, operation: Operation, in_place: bool, parameters: CollectiveParameters, session: MicroSession
-    ) -> Point:
+    ) -> TimedPoint:
         ranks = session.ranks
         exchange = self.exchange(
             operation,

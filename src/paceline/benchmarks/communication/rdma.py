@@ -25,7 +25,7 @@ from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.parameters import TIME, MicroParameters, OneOrMore
-from paceline.benchmarks._micro.session import MicroSession, Point, headline
+from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
 from paceline.benchmarks._micro.tools import ToolError, find_tool, garbled, last_words, run_tool
 from paceline.benchmarks.communication._sockets import free_port
 from paceline.core.benchmark import Benchmark, Context, Progress
@@ -391,11 +391,11 @@ def _latency(rows: dict[int, list[Latency]], session: MicroSession) -> list[Meas
     return [headline(typical[:1]), *([headline(slow[:1])] if slow else []), *typical, *slow]
 
 
-def _point(session: MicroSession, at: At, times: list[float], messages: int) -> Point:
+def _point(session: MicroSession, at: At, times: list[float], messages: int) -> TimedPoint:
     """A point of the session from the time of one message in every sweep, the first of which warmed up."""
     warm, measured = loop.WarmUp([times[0] * messages], steady=True), times[1:]
     whole = loop.Timed([time * messages for time in measured], loop.Stop.BUDGET, executed=len(measured))
-    point = Point(
+    point = TimedPoint(
         metric=MESSAGE_TIME,
         at=at,
         timed=loop.Timed(measured, loop.Stop.BUDGET, executed=len(measured)),

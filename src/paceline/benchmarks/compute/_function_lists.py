@@ -110,7 +110,7 @@ class Prepared(Protocol):
 
 
 @dataclass(frozen=True)
-class Task:
+class FunctionTask:
     """One point of the sweep."""
 
     at: At
@@ -171,7 +171,7 @@ class FunctionListBenchmark(Benchmark[P]):
         """The function that an operator of torch is called for, if it is of this kind."""
 
     @abstractmethod
-    def tasks(self, parameters: P, device: Device, function: Any, count: int) -> Iterator[Task]:
+    def tasks(self, parameters: P, device: Device, function: Any, count: int) -> Iterator[FunctionTask]:
         """The points that one function makes."""
 
     @abstractmethod

@@ -13,8 +13,8 @@ from paceline.benchmarks.compute._function_lists import (
     Function,
     FunctionListBenchmark,
     FunctionListParameters,
+    FunctionTask,
     Names,
-    Task,
 )
 from paceline.benchmarks.compute.gemm import GemmParameters, Product
 from paceline.core.record import Record
@@ -100,10 +100,10 @@ class BlasFunctions(FunctionListBenchmark[BlasFunctionsParameters]):
 
     def tasks(
         self, parameters: BlasFunctionsParameters, device: Device, function: GemmFunction, count: int
-    ) -> Iterator[Task]:
+    ) -> Iterator[FunctionTask]:
         shape = function.model_dump(exclude={"name"})
         product = GemmParameters(precision=parameters.precision, seed=parameters.seed, **shape)
-        yield Task({"function": function.label}, count, function.work, partial(Product, product, device))
+        yield FunctionTask({"function": function.label}, count, function.work, partial(Product, product, device))
 
     def facts(self) -> dict[str, Any]:
         return {

@@ -14,8 +14,8 @@ from paceline.benchmarks.compute._function_lists import (
     Function,
     FunctionListBenchmark,
     FunctionListParameters,
+    FunctionTask,
     Names,
-    Task,
 )
 from paceline.benchmarks.compute.gemm import wipe
 from paceline.core.errors import SilentCorruption
@@ -141,11 +141,11 @@ class DnnFunctions(FunctionListBenchmark[DnnFunctionsParameters]):
 
     def tasks(
         self, parameters: DnnFunctionsParameters, device: Device, function: ConvolutionFunction, count: int
-    ) -> Iterator[Task]:
+    ) -> Iterator[FunctionTask]:
         for way in get_args(Pass):
             at = {"function": function.label, "pass": way}
             prepare = partial(Convolution, function, way, parameters.precision, parameters.seed, device)
-            yield Task(at, count, function.work, prepare)
+            yield FunctionTask(at, count, function.work, prepare)
 
     def facts(self) -> dict[str, Any]:
         return {

@@ -12,7 +12,7 @@ from paceline.benchmarks._model.benchmark import ModelBenchmark, ModelParameters
 from paceline.benchmarks._model.determinism import Determinism
 from paceline.benchmarks._model.measuring import add_trace, measure_steps, time_once
 from paceline.benchmarks._model.metrics import COMMON, StepWork
-from paceline.benchmarks._model.session import Session, compile_step, open_session
+from paceline.benchmarks._model.session import ModelSession, compile_step, open_session
 from paceline.benchmarks._model.traffic import count_results, counted, inference_work
 from paceline.benchmarks._model.uncompiled import compare_outputs
 from paceline.benchmarks.ranks import Ranks, join
@@ -106,7 +106,7 @@ class Inference(ModelBenchmark[InferenceParameters]):
 class Predictor:
     """A session that runs forward, and its batch."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ModelSession) -> None:
         self.session = session
         module = session.workload.module
         if has_batch_norm(module):

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.parameters import BANDWIDTH, PEAK_SHARE, TIME, MicroParameters, show_sizes
-from paceline.benchmarks._micro.session import MicroSession, Point, headline
+from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
 from paceline.benchmarks.memory import host, levels
 from paceline.benchmarks.memory.host import HostMemory, Sizes
 from paceline.benchmarks.ranks import join
@@ -198,7 +198,7 @@ class Copies(Protocol):
     at_once: int  # copies of one size that go at the same time
     facts: dict[str, Any]
 
-    def time(self, session: MicroSession, size: int) -> Point:
+    def time(self, session: MicroSession, size: int) -> TimedPoint:
         """Time copies of one size, and compare what arrived."""
 
 
@@ -218,7 +218,7 @@ class HostCopies:
         with host.pinned_to(cpu):
             self.source.bytes[:] = self._sent
 
-    def time(self, session: MicroSession, size: int) -> Point:
+    def time(self, session: MicroSession, size: int) -> TimedPoint:
         with host.pinned_to(self._cpu):
             np.bitwise_not(self._sent[:size], out=self.destination.bytes[:size])
             passes = host.repeats_for(host.SAMPLE_SECONDS, MOST_PASSES, lambda passes: self._seconds(size, passes))
@@ -275,7 +275,7 @@ class DeviceCopies:
         self._device = device
         self._side = device.stream() if self.at_once == 2 else None
 
-    def time(self, session: MicroSession, size: int) -> Point:
+    def time(self, session: MicroSession, size: int) -> TimedPoint:
         for pair in self.pairs:
             # Every byte differs before, so that no copy can be missed.
             pair.destination[:size].copy_(pair.source[:size]).bitwise_not_()

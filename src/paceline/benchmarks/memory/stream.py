@@ -15,7 +15,7 @@ from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.parameters import BANDWIDTH, PEAK_SHARE, TIME, MicroParameters, show_sizes
-from paceline.benchmarks._micro.session import MicroSession, Point, headline
+from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
 from paceline.benchmarks.memory import host, levels
 from paceline.benchmarks.memory.host import HostMemory, Sizes
 from paceline.core.benchmark import Benchmark, Context, Progress
@@ -213,7 +213,7 @@ def _names_on_gpu(record: Record) -> dict[str, float]:
 class Arrays(Protocol):
     """Three arrays of one size."""
 
-    def time(self, session: MicroSession, kernel: Kernel, at: At) -> Point:
+    def time(self, session: MicroSession, kernel: Kernel, at: At) -> TimedPoint:
         """Time a kernel; those before it have run."""
 
     def check(self, kernel: Kernel) -> None:
@@ -224,7 +224,7 @@ class Arrays(Protocol):
 
 
 @dataclass(frozen=True)
-class Place:
+class ArrayPlacement:
     """Where the arrays lie and who works on them."""
 
     new_arrays: Callable[[int], Arrays]  # of so many elements
@@ -233,7 +233,7 @@ class Place:
     facts: dict[str, Any]
 
 
-def open_place(parameters: StreamParameters, device: Device) -> Place:
+def open_place(parameters: StreamParameters, device: Device) -> ArrayPlacement:
     """The engine that was asked for, on the device."""
     if device.kind.is_accelerator:
         return _gpu_place(parameters, device)
@@ -246,7 +246,7 @@ def open_place(parameters: StreamParameters, device: Device) -> Place:
         if parameters.engine != "torch":
             library = load_native()
             facts |= {"engine": "native", "memory": "each thread is pinned, and first to touch its part of the arrays"}
-            return Place(lambda elements: NativeArrays(library, elements, cpus), size, cache, facts)
+            return ArrayPlacement(lambda elements: NativeArrays(library, elements, cpus), size, cache, facts)
         why = "it was asked for"
     except Unsupported as error:
         if parameters.engine == "native" or importlib.util.find_spec("torch") is None:
@@ -257,16 +257,16 @@ def open_place(parameters: StreamParameters, device: Device) -> Place:
     os.sched_setaffinity(0, cpus)  # the threads that torch is about to start inherit it
     torch.set_num_threads(len(cpus))
     facts |= {"engine": "torch", "engine_reason": why}
-    return Place(lambda elements: TorchArrays(elements, device), size, cache, facts)
+    return ArrayPlacement(lambda elements: TorchArrays(elements, device), size, cache, facts)
 
 
-def _gpu_place(parameters: StreamParameters, device: Device) -> Place:
+def _gpu_place(parameters: StreamParameters, device: Device) -> ArrayPlacement:
     if parameters.engine == "native":
         raise Unsupported("engine = native is for CPUs: use engine = torch on a GPU, or --target cpu")
     if parameters.threads is not None or parameters.numa_node is not None:
         raise Unsupported("threads and numa_node are for CPUs: leave them out on a GPU, or use --target cpu")
     free, cache = device.free_memory(), device.cache_size()
-    return Place(
+    return ArrayPlacement(
         lambda elements: TorchArrays(elements, device), min(GPU_SIZE, free // FREE_PART), cache, {"engine": "torch"}
     )
 
@@ -282,7 +282,7 @@ class NativeArrays:
         self._cpus = (ctypes.c_int * len(cpus))(*cpus)
         self._call("stream_fill")
 
-    def time(self, session: MicroSession, kernel: Kernel, at: At) -> Point:
+    def time(self, session: MicroSession, kernel: Kernel, at: At) -> TimedPoint:
         passes = 1
         while (took := min(self.run(kernel, passes, 2))) < host.SAMPLE_SECONDS and passes < MOST_PASSES:
             passes *= 2
@@ -335,7 +335,7 @@ class TorchArrays:
         self.b = torch.full_like(self.a, -1.0)
         self.c = torch.full_like(self.a, -2.0)
 
-    def time(self, session: MicroSession, kernel: Kernel, at: At) -> Point:
+    def time(self, session: MicroSession, kernel: Kernel, at: At) -> TimedPoint:
         import torch
 
         a, b, c = self.a, self.b, self.c

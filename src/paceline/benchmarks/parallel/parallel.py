@@ -30,7 +30,7 @@ from paceline.core.metric import Better, Merge, Metric
 from paceline.core.parameters import MeasuringParameters
 from paceline.core.record import Doubt, Measurement, Record, Result
 from paceline.core.subject import Description
-from paceline.core.trace_events import Event, innermost, length, overlap, read_events, union
+from paceline.core.trace_events import TraceEvent, innermost, length, overlap, read_events, union
 from paceline.devices import Device, open_device
 from paceline.measure import trace
 from paceline.models.base import set_fp32_mode
@@ -111,7 +111,7 @@ STEPS = 2
 _WAITING = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "record_param_comms", "##")
 
 
-def exposed(events: Sequence[Event], *, on_device: bool) -> tuple[int, int]:
+def exposed(events: Sequence[TraceEvent], *, on_device: bool) -> tuple[int, int]:
     """Nanoseconds of communication, and of those that no computation hides."""
     working = [event for event in events if (event.on_device if on_device else event.is_operator)]
     mine = [event for event in working if event.end > event.start]

@@ -60,10 +60,10 @@ class Slo(Parameters):
         return self
 
     @property
-    def bounds(self) -> list[Bound]:
+    def bounds(self) -> list[SloBound]:
         """The bounds on the whole latency, the lowest percentile first."""
         given = [(name, getattr(self, name)) for name in _SHARES]
-        return [Bound(name, _SHARES[name], limit) for name, limit in given if limit is not None]
+        return [SloBound(name, _SHARES[name], limit) for name, limit in given if limit is not None]
 
     @property
     def is_about_tokens(self) -> bool:
@@ -86,7 +86,7 @@ class Slo(Parameters):
             good &= _token_gaps(trace) <= self.between_tokens
         return good
 
-    def judge(self, trace: Trace) -> Verdict:
+    def judge(self, trace: Trace) -> SloVerdict:
         """Whether the promise was kept; a request without an answer counts as infinitely late."""
         count = len(trace)
         failed = count - int(trace.ok.sum())
@@ -105,11 +105,11 @@ class Slo(Parameters):
             used.append(_used(missed, self.share, count))
             if missed > _allowed(self.share, count):
                 reasons.append(f"{missed} of {count} requests missed the bounds on tokens")
-        return Verdict(not reasons, reasons[0] if reasons else "", max(used))
+        return SloVerdict(not reasons, reasons[0] if reasons else "", max(used))
 
 
 @dataclass(frozen=True)
-class Bound:
+class SloBound:
     """So many of the requests within a time."""
 
     name: str
@@ -122,7 +122,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SloVerdict:
     """Whether a promise was kept."""
 
     holds: bool

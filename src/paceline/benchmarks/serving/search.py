@@ -38,7 +38,7 @@ MOST_LOG_ODDS = 30.0
 
 
 @dataclass(frozen=True)
-class Trial:
+class RateTrial:
     """What a load at one rate came to."""
 
     rate: float  # that was asked for
@@ -57,11 +57,11 @@ class Found:
     verdict: Literal["found", "never", "client", "unsteady"]
     rate: float | None = None  # the largest that holds
     interval: Interval | None = None
-    trials: list[Trial] = field(default_factory=list)
+    trials: list[RateTrial] = field(default_factory=list)
     reason: str = ""
 
 
-Probe = Callable[[float, int], Trial]  # a rate and how many requests to send
+Probe = Callable[[float, int], RateTrial]  # a rate and how many requests to send
 
 
 def requests_for(share: float) -> int:
@@ -107,7 +107,7 @@ class _Search:
         trial = self._look(first)
         return self._rise(trial, ceiling) if trial.holds and not trial.limited else self._fall(trial)
 
-    def _rise(self, held: Trial, ceiling: float) -> tuple[float, float] | None:
+    def _rise(self, held: RateTrial, ceiling: float) -> tuple[float, float] | None:
         while held.rate < ceiling:
             if not self._go_on():
                 self._end("unsteady", held.rate, f"the time was over at {held.rate:.4g}/s, where it still holds")
@@ -122,7 +122,7 @@ class _Search:
         self._end("client", held.rate, f"it holds at {held.rate:.4g}/s, the most that is sent")
         return None
 
-    def _fall(self, missed: Trial) -> tuple[float, float] | None:
+    def _fall(self, missed: RateTrial) -> tuple[float, float] | None:
         while missed.rate > LOWEST_RATE:
             if not self._go_on():
                 why = missed.limited or missed.reason
@@ -185,7 +185,7 @@ class _Search:
             self._end("unsteady", rate, f"{len(self.found.trials)} trials left the rate {left}")
         return self.found
 
-    def _look(self, rate: float) -> Trial:
+    def _look(self, rate: float) -> RateTrial:
         """A first look at a rate, and longer ones where that is not sure."""
         enough = self._enough_at(rate)
         glance = max(GLANCE, rate * SPANS * self._limit) / enough
@@ -197,7 +197,7 @@ class _Search:
                 break
         return trial
 
-    def _try(self, rate: float, part: float) -> Trial:
+    def _try(self, rate: float, part: float) -> RateTrial:
         requests = min(part * self._enough_at(rate), max(GLANCE, rate * self._longest))
         trial = self._probe(rate, math.ceil(requests))
         self.found.trials.append(trial)
@@ -210,7 +210,7 @@ class _Search:
     def _end(self, verdict: Literal["client", "never", "unsteady"], rate: float | None, reason: str) -> None:
         self.found.verdict, self.found.rate, self.found.reason = verdict, rate, reason
 
-    def _is_sure(self, trial: Trial) -> bool:
+    def _is_sure(self, trial: RateTrial) -> bool:
         """Whether the part that missed is clearly on one side of what is allowed (Wilson's interval)."""
         z = NormalDist().inv_cdf((1.0 + SURE) / 2.0)
         n, p = trial.requests, trial.missed / trial.requests
@@ -218,13 +218,13 @@ class _Search:
         half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
         return middle - half > self._allowed if not trial.holds else middle + half < self._allowed
 
-    def _most_answered(self, trial: Trial) -> float:
+    def _most_answered(self, trial: RateTrial) -> float:
         """No rate above what an overloaded server answers can hold."""
         is_overloaded = 0.0 < trial.throughput < 0.95 * trial.rate and not trial.limited
         return max(LOWEST_RATE, min(trial.rate, trial.throughput)) if is_overloaded else trial.rate
 
 
-def crossing(trials: Sequence[Trial], allowed: float, near: float) -> tuple[float, float] | None:
+def crossing(trials: Sequence[RateTrial], allowed: float, near: float) -> tuple[float, float] | None:
     """Where the part of missed requests crosses what is allowed, and the relative half-width of that; None if unknown.
 
     A logistic regression over the logarithm of the rate. Misses come in clusters, so their spread is estimated from how

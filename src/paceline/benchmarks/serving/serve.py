@@ -12,8 +12,8 @@ import numpy as np
 
 from paceline.benchmarks.serving import trace_metrics
 from paceline.benchmarks.serving.parameters import ClientParameters, ServeParameters, Slo
-from paceline.benchmarks.serving.search import Found, Trial, find_capacity, requests_for
-from paceline.benchmarks.serving.session import Session, Use, describe_status, opened, watched
+from paceline.benchmarks.serving.search import Found, RateTrial, find_capacity, requests_for
+from paceline.benchmarks.serving.session import ServingSession, Use, describe_status, opened, watched
 from paceline.core.benchmark import Benchmark, Context
 from paceline.core.case import Case
 from paceline.core.environment import Environment
@@ -255,7 +255,7 @@ def _check_cable(parameters: ServeParameters, server: type[Server]) -> None:
         raise InputError("conflicting-keys", message, key="load.network_by", value="tc")
 
 
-def _fixed(session: Session, load: LoadParameters) -> Result:
+def _fixed(session: ServingSession, load: LoadParameters) -> Result:
     """One load as it was asked for."""
     with watched(session.server.processes, session.context.target) as use:
         trace = session.send(load, "measuring", is_measured=True)
@@ -277,7 +277,7 @@ def _fixed(session: Session, load: LoadParameters) -> Result:
     return result
 
 
-def _searched(session: Session) -> Result:
+def _searched(session: ServingSession) -> Result:
     """The largest rate that keeps the promise, then a load at that rate."""
     parameters, slo = session.parameters, session.parameters.slo
     assert slo is not None
@@ -317,7 +317,7 @@ def _searched(session: Session) -> Result:
     return result
 
 
-def _search(session: Session, slo: Slo, points: dict[float, list[Measurement]]) -> Found:
+def _search(session: ServingSession, slo: Slo, points: dict[float, list[Measurement]]) -> Found:
     """Try rates; of each that was tried, `points` gets what the longest look at it said."""
     parameters = session.parameters
     if session.most_rate <= 0:
@@ -327,7 +327,7 @@ def _search(session: Session, slo: Slo, points: dict[float, list[Measurement]]) 
         )
     deadline = time.monotonic() + parameters.search_budget
 
-    def probe(rate: float, requests: int) -> Trial:
+    def probe(rate: float, requests: int) -> RateTrial:
         extra = int(SETTLING * requests) + 1
         load = LoadParameters(arrival="poisson", rate=rate, requests=requests + extra)
         trace = session.send(load, f"trying {rate:.4g}/s")
@@ -337,7 +337,7 @@ def _search(session: Session, slo: Slo, points: dict[float, list[Measurement]]) 
         limited = "" if quality.delivered(trace) >= quality.LEAST_DELIVERED else quality.why_late(trace)
         missed = min(1.0, verdict.used * (1.0 - slo.share)) * len(kept)
         answered = int(trace.ok.sum()) / trace_metrics.seconds_of(trace)
-        return Trial(rate, len(kept), missed, answered, verdict.holds, verdict.reason, limited)
+        return RateTrial(rate, len(kept), missed, answered, verdict.holds, verdict.reason, limited)
 
     limit = slo.bounds[-1].limit if slo.bounds else slo.first_token or slo.between_tokens or 1.0
     return find_capacity(
@@ -424,11 +424,11 @@ def _add_use(result: Result, parameters: ServeParameters, use: Use, trace: Trace
     result.facts["conditions"] = use.conditions()
 
 
-def _by_host(session: Session, trace: Trace) -> dict[str, Any]:
+def _by_host(session: ServingSession, trace: Trace) -> dict[str, Any]:
     return {"clients": session.clients.facts(trace)} if session.clients is not None else {}
 
 
-def _own_statistics(session: Session) -> dict[str, Any]:
+def _own_statistics(session: ServingSession) -> dict[str, Any]:
     """What the server counted itself since it was ready, if it does; what was measured does not depend on it."""
     try:
         told: object = session.server.statistics()

@@ -24,12 +24,12 @@ from paceline.core.errors import CaseError, InputError
 from paceline.core.record import Doubt, Measurement
 from paceline.devices import kind_of
 from paceline.devices.base import EnergyMeter
-from paceline.load.calibrate import Ceiling, Kind, calibrate
+from paceline.load.calibrate import GeneratorCeiling, RequestKind, calibrate
 from paceline.load.clients import ClientHosts
 from paceline.load.generator import drive
 from paceline.load.network import Cable, connected, link_of
 from paceline.load.parameters import LoadParameters
-from paceline.load.processes import Place, on_cores
+from paceline.load.processes import CpuPlacement, on_cores
 from paceline.load.request import Endpoint, Prepared
 from paceline.load.trace import Trace
 from paceline.machine import conditions
@@ -159,7 +159,7 @@ KEPT_ANSWERS = 1  # of each kind
 
 
 @dataclass
-class Session:
+class ServingSession:
     """A running server, and all that is needed to ask it."""
 
     parameters: ServeParameters
@@ -168,8 +168,8 @@ class Session:
     endpoint: Endpoint
     requests: list[Prepared]
     streaming: bool
-    place: Place
-    ceiling: Ceiling
+    place: CpuPlacement
+    ceiling: GeneratorCeiling
     answers: Answers | None
     clients: ClientHosts | None = None
     facts: dict[str, Any] = field(default_factory=dict)
@@ -216,9 +216,9 @@ class Session:
 
 
 @contextmanager
-def opened(parameters: ServeParameters, context: Context) -> Iterator[Session]:
+def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSession]:
     """Everything up to the first measured request; the server ends with the block."""
-    place = Place.of_machine(parameters.workers)
+    place = CpuPlacement.of_machine(parameters.workers)
     kind = registry().get(parameters.server.kind)
     need = Need(
         model=parameters.model,
@@ -240,7 +240,7 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[Session]:
         _cable(parameters.load) as cable,
     ):
         if clients is not None and not clients.is_on_this_machine:
-            place = Place.without_load()
+            place = CpuPlacement.without_load()
         settings = parameters.server.settings()
         if cable is not None:
             settings = settings.model_copy(update={"host": cable.address})
@@ -256,9 +256,9 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[Session]:
                 clients.require_reach(endpoint)
             made = made_requests(parameters, server, endpoint, allow_import=need.allow_import)
             say("calibrating the load generator")
-            sent = Kind.of(endpoint, made.prepared)
+            sent = RequestKind.of(endpoint, made.prepared)
             ceiling = _ceiling(clients, place, sent, _needed(parameters))
-            session = Session(
+            session = ServingSession(
                 parameters,
                 context,
                 server,
@@ -282,7 +282,9 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[Session]:
 
 
 @contextmanager
-def _clients(parameters: ServeParameters, place: Place, say: Callable[[str], None]) -> Iterator[ClientHosts | None]:
+def _clients(
+    parameters: ServeParameters, place: CpuPlacement, say: Callable[[str], None]
+) -> Iterator[ClientHosts | None]:
     """The hosts that were named; None where this machine sends."""
     if not parameters.clients.hosts:
         yield None
@@ -310,14 +312,14 @@ def _needed(parameters: ServeParameters) -> float:
     return load.schedule(np.random.default_rng(parameters.seed)).peak_rate  # about that of the load itself
 
 
-def _ceiling(clients: ClientHosts | None, place: Place, sent: Kind, needed: float) -> Ceiling:
+def _ceiling(clients: ClientHosts | None, place: CpuPlacement, sent: RequestKind, needed: float) -> GeneratorCeiling:
     if clients is None:
         return calibrate((place.load[0], place.server[0]), sent, needed=needed)
     clients.calibrate(sent)
     return clients.weakest
 
 
-def _warm_up(session: Session, ready: float) -> None:
+def _warm_up(session: ServingSession, ready: float) -> None:
     """Ask until answers are steady, or the time for it is over; how long that took is the rest of the cold start."""
     first = session.send(LoadParameters(arrival="single-stream", requests=1), "first answer")
     if not first.ok.any():
@@ -351,7 +353,7 @@ def _until_steady(trace: Trace) -> float | None:
     return float(done[settled - 1]) if settled else 0.0
 
 
-def _facts(session: Session, source: str, sent: Kind) -> dict[str, Any]:
+def _facts(session: ServingSession, source: str, sent: RequestKind) -> dict[str, Any]:
     place, ceiling = session.place, session.ceiling
     weakest = " of the weakest host" if session.clients is not None else ""
     least = "" if ceiling.is_undisturbed else "at least "  # others had the core meanwhile

@@ -36,7 +36,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Job:
+class FioJob:
     """What fio is to do, in its own terms; every job has its own part of the file."""
 
     filename: str

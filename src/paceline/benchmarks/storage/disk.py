@@ -17,9 +17,9 @@ from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.parameters import BANDWIDTH, TIME, MicroParameters
-from paceline.benchmarks._micro.session import MicroSession, Point
+from paceline.benchmarks._micro.session import MicroSession, TimedPoint
 from paceline.benchmarks._micro.tools import ToolError, find_tool, run_tool
-from paceline.benchmarks.storage._fio import RW, WITHOUT_QUEUE, Job, Ran, Side, Window, parse, pooled_latency
+from paceline.benchmarks.storage._fio import RW, WITHOUT_QUEUE, FioJob, Ran, Side, Window, parse, pooled_latency
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
@@ -38,7 +38,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
-class Place:
+class DiskTarget:
     """Something that fio can open, and what it is."""
 
     path: str
@@ -48,7 +48,7 @@ class Place:
 
 
 @contextmanager
-def scratch_file(folder: Path, size: int) -> Iterator[Place]:
+def scratch_file(folder: Path, size: int) -> Iterator[DiskTarget]:
     """A file without a name in a folder, full of random bytes; refused in memory and where there is no room."""
     check_folder(folder)
     kind = file_system_of(folder)
@@ -58,7 +58,7 @@ def scratch_file(folder: Path, size: int) -> Iterator[Place]:
     descriptor = _nameless(folder)
     try:
         _fill(descriptor, size, folder)
-        yield Place(f"/proc/{os.getpid()}/fd/{descriptor}", size, f"a file in {folder}", kind)
+        yield DiskTarget(f"/proc/{os.getpid()}/fd/{descriptor}", size, f"a file in {folder}", kind)
     finally:
         os.close(descriptor)
 
@@ -89,7 +89,7 @@ def check_raw_device(name: str) -> None:
 
 
 @contextmanager
-def raw_device(name: str, size: int, *, writes: bool) -> Iterator[Place]:
+def raw_device(name: str, size: int, *, writes: bool) -> Iterator[DiskTarget]:
     """A block device that nothing uses, held so that nothing can mount it meanwhile."""
     check_raw_device(name)
     path = Path(name).resolve()
@@ -104,7 +104,7 @@ def raw_device(name: str, size: int, *, writes: bool) -> Iterator[Place]:
         if whole < size:
             message = f"raw_device '{name}' has {show_size(whole)}, less than --size {show_size(size)}"
             raise InputError("device-too-small", message, key="size", value=size)
-        yield Place(str(path), size, f"the first {show_size(size)} of {path}")
+        yield DiskTarget(str(path), size, f"the first {show_size(size)} of {path}")
     finally:
         os.close(descriptor)
 
@@ -414,14 +414,14 @@ def _block_size(parameters: DiskParameters) -> int:
     return parameters.block_size or (RANDOM_BLOCK if parameters.pattern.startswith("random") else SEQUENTIAL_BLOCK)
 
 
-def _place(parameters: DiskParameters) -> AbstractContextManager[Place]:
+def _place(parameters: DiskParameters) -> AbstractContextManager[DiskTarget]:
     if parameters.raw_device is not None:
         return raw_device(parameters.raw_device, parameters.size, writes=_writes(parameters))
     folder = Path(parameters.folder).expanduser() if parameters.folder else default_folder()
     return scratch_file(folder, parameters.size)
 
 
-def _choose(fio: str, place: Place, parameters: DiskParameters) -> Job:
+def _choose(fio: str, place: DiskTarget, parameters: DiskParameters) -> FioJob:
     """The job with the first engine that works here, past the page cache where that is possible."""
     block = _block_size(parameters)
     share = (parameters.read_share or READ_SHARE) if "mixed" in parameters.pattern else None
@@ -429,7 +429,7 @@ def _choose(fio: str, place: Place, parameters: DiskParameters) -> Job:
     failures: list[str] = []
     for direct in (True, False) if allows_direct(place.path) else (False,):
         for engine in engines:
-            job = Job(
+            job = FioJob(
                 filename=place.path,
                 rw=RW[parameters.pattern],
                 block_size=block,
@@ -449,13 +449,13 @@ def _choose(fio: str, place: Place, parameters: DiskParameters) -> Job:
     raise Unsupported(f"fio can work with none of its engines on {place.what}: {'; '.join(failures)}")
 
 
-def _probe(fio: str, job: Job) -> None:
+def _probe(fio: str, job: FioJob) -> None:
     """Read one block, whatever the job is going to do."""
-    reading = Job(job.filename, "read", job.block_size, job.engine, job.direct, 1, 1, job.region)
+    reading = FioJob(job.filename, "read", job.block_size, job.engine, job.direct, 1, 1, job.region)
     _run(fio, reading, [Window(job.block_size)])
 
 
-def _window_work(fio: str, job: Job) -> int:
+def _window_work(fio: str, job: FioJob) -> int:
     """Bytes of each job in a window, a multiple of the block, so that a window takes as long as it should."""
     least = job.block_size * job.depth
     work = least
@@ -468,12 +468,12 @@ def _window_work(fio: str, job: Job) -> int:
         work = int(work * max(2.0, growth) // job.block_size) * job.block_size
 
 
-def _run(fio: str, job: Job, windows: Sequence[Window]) -> list[Ran]:
+def _run(fio: str, job: FioJob, windows: Sequence[Window]) -> list[Ran]:
     timeout = PATIENCE_SECONDS * len(windows)
     return parse(run_tool(job.command(fio, windows), timeout=timeout).output, len(windows))
 
 
-def _measurements(point: Point, ran: Sequence[Ran]) -> list[Measurement]:
+def _measurements(point: TimedPoint, ran: Sequence[Ran]) -> list[Measurement]:
     """Figures of all operations; where there are reads and writes, of each of them too."""
     directions: dict[str, list[list[Side]]] = {
         "read": [[one.reads] if one.reads else [] for one in ran],
@@ -486,7 +486,7 @@ def _measurements(point: Point, ran: Sequence[Ran]) -> list[Measurement]:
     return [*found, point.time]
 
 
-def _figures(point: Point, windows: Sequence[Sequence[Side]], at: At) -> list[Measurement]:
+def _figures(point: TimedPoint, windows: Sequence[Sequence[Side]], at: At) -> list[Measurement]:
     count = len(windows)
     # All work over all time: the mean work of a window over the mean time of a window.
     work = sum(side.bytes for window in windows for side in window) / count
@@ -498,7 +498,7 @@ def _figures(point: Point, windows: Sequence[Sequence[Side]], at: At) -> list[Me
     ]
 
 
-def _facts(place: Place, job: Job, work: int) -> dict[str, Any]:
+def _facts(place: DiskTarget, job: FioJob, work: int) -> dict[str, Any]:
     return {
         "device": place.what,
         "file_system": place.file_system,
@@ -514,7 +514,7 @@ def _facts(place: Place, job: Job, work: int) -> dict[str, Any]:
     }
 
 
-def _windows(job: Job, work: int) -> str:
+def _windows(job: FioJob, work: int) -> str:
     """Which part of the data a window touches: what comes again may be answered by a cache of the disk itself."""
     passes = work / job.region
     if passes > 1:

@@ -11,7 +11,7 @@ from paceline.benchmarks._model.benchmark import ModelBenchmark, ModelParameters
 from paceline.benchmarks._model.determinism import Determinism, loss_doubts, scale_doubts
 from paceline.benchmarks._model.measuring import add_trace, measure_steps, time_once
 from paceline.benchmarks._model.metrics import COMMON, LOSS, PHASES, StepWork
-from paceline.benchmarks._model.session import Session, compile_step, open_session
+from paceline.benchmarks._model.session import ModelSession, compile_step, open_session
 from paceline.benchmarks._model.traffic import count_kept, counted, training_work
 from paceline.benchmarks._model.uncompiled import Gradients, compare_gradients
 from paceline.benchmarks.ranks import Ranks, join
@@ -111,7 +111,7 @@ class Train(ModelBenchmark[TrainParameters]):
 class Trainer:
     """A session that trains: its optimizer, its loss scale and its batch."""
 
-    def __init__(self, session: Session, ranks: Ranks) -> None:
+    def __init__(self, session: ModelSession, ranks: Ranks) -> None:
         import torch
         from torch.nn.parallel import DistributedDataParallel
 
@@ -208,7 +208,7 @@ def fused_sgd(weights: list[nn.Parameter]) -> SGD:
     return optimizer
 
 
-def _with_loss(session: Session, *, compiled: bool) -> nn.Module:
+def _with_loss(session: ModelSession, *, compiled: bool) -> nn.Module:
     """Model and loss as one module, so that the weights of both are trained and reduced; compiled each by itself."""
     from torch import nn
 

@@ -101,7 +101,7 @@ def sinusoidal_positions(length: int, hidden: int) -> Tensor:
 IGNORED = -100  # a target that takes no part in a cross entropy
 
 
-class Cluster(nn.Embedding):
+class WordCluster(nn.Embedding):
     """The vectors of one cluster's words, and zeros for all others.
 
     Words of other clusters are looked up too, spread over the rows: all of them in a single row would have to add up
@@ -130,7 +130,7 @@ class AdaptiveEmbedding(nn.Module):
         super().__init__()
         widths = cluster_widths(hidden, cutoffs, divisor)
         spans = pairwise((0, *cutoffs))
-        self.clusters = nn.ModuleList(Cluster(*span, width) for span, width in zip(spans, widths, strict=True))
+        self.clusters = nn.ModuleList(WordCluster(*span, width) for span, width in zip(spans, widths, strict=True))
         self.projection = nn.Linear(sum(widths), hidden, bias=False)
         for part in torch.split(self.projection.weight.detach(), widths, dim=1):
             nn.init.xavier_uniform_(part)

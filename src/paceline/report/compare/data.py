@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.analysis.compare import Comparison, Pairing, Row, Violation
+from paceline.analysis.compare import Comparison, ComparisonRow, Pairing, Violation
 from paceline.report.compare.words import answer, violation_words
 from paceline.report.export.csv import harmless
 
@@ -107,7 +107,7 @@ def _pairing(pairing: Pairing, comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _figures(row: Row) -> dict[str, Any]:
+def _figures(row: ComparisonRow) -> dict[str, Any]:
     ratio = row.ratio
     return {
         "case": row.label,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from paceline.analysis.compare import FALSE_ALARMS, Comparison, Pairing, Row, Side, Verdict
+from paceline.analysis.compare import FALSE_ALARMS, Comparison, ComparisonRow, ComparisonVerdict, Pairing, Side
 from paceline.report.charts import ACCENT, CONFIG, DOUBT, GRID, INK, MUTED, Chart, Spec, names_axis, words_beside
 from paceline.report.compare.words import (
     about,
@@ -20,7 +20,7 @@ from paceline.report.numbers import SI_UNITS, between, ratio, show_value
 from paceline.report.text import heading, one_line, when
 
 MOST_DRAWN = 40
-_COLOURS = {Verdict.BETTER: ACCENT, Verdict.WORSE: DOUBT}
+_COLOURS = {ComparisonVerdict.BETTER: ACCENT, ComparisonVerdict.WORSE: DOUBT}
 
 
 def forest(pairing: Pairing) -> Chart | None:
@@ -57,7 +57,7 @@ def forest(pairing: Pairing) -> Chart | None:
     )
 
 
-def _value(row: Row, alone: bool) -> Spec:
+def _value(row: ComparisonRow, alone: bool) -> Spec:
     gain = row.gain or 1.0
     interval = row.ratio.interval
     ends = (interval.low, interval.high) if interval else (row.ratio.value or 1.0,) * 2
@@ -165,7 +165,7 @@ def _table(pairing: Pairing, comparison: Comparison, most: int | None) -> Sectio
     return Section(title, (Table(tuple(columns)), Lines(tuple(_more(pairing.rows, rows)))))
 
 
-def _more(every: Sequence[Row], shown: Sequence[Row]) -> Iterator[str]:
+def _more(every: Sequence[ComparisonRow], shown: Sequence[ComparisonRow]) -> Iterator[str]:
     more = len(every) - len(shown)
     changed = sum(row.is_change for row in every) - sum(row.is_change for row in shown)
     if more:
@@ -173,19 +173,19 @@ def _more(every: Sequence[Row], shown: Sequence[Row]) -> Iterator[str]:
         yield f"{more:,} more rows, {told}: `--all` shows them, `--csv` and `--json` have them."
 
 
-def _common_unit(rows: Sequence[Row]) -> str:
+def _common_unit(rows: Sequence[ComparisonRow]) -> str:
     """The unit that all values have as they are; one that scales with them stays beside each."""
     units = {row.metric.unit for row in rows}
     unit = units.pop() if len(units) == 1 else ""
     return unit if unit and unit not in (*SI_UNITS, "s", "B", "%") else ""
 
 
-def _bare(value: float, row: Row, unit: str) -> str:
+def _bare(value: float, row: ComparisonRow, unit: str) -> str:
     shown = show_value(value, row.metric.unit)
     return shown.removesuffix(f" {unit}") if unit else shown
 
 
-def _marks(row: Row, marks: Mapping[str, str]) -> str:
+def _marks(row: ComparisonRow, marks: Mapping[str, str]) -> str:
     """The letters of both sides' doubts: `D/-` is one of the reference alone."""
     told = ["".join(marks[kind] for kind in kinds) or "-" for kinds in row.doubts]
     return "" if told == ["-", "-"] else "/".join(told)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.analysis.compare import Comparison, Mean, Pairing, Row, Verdict, Violation
+from paceline.analysis.compare import Comparison, ComparisonRow, ComparisonVerdict, Mean, Pairing, Violation
 from paceline.core.metric import Better
 from paceline.report.numbers import between, percent, ratio, show_at, show_value
 from paceline.report.text import humanize, one_line
 
 _TIMES = frozenset({"s", "ms", "µs", "us", "ns"})
-_ORDER = {Verdict.WORSE: 0, Verdict.BETTER: 1, Verdict.CHANGED: 2}
+_ORDER = {ComparisonVerdict.WORSE: 0, ComparisonVerdict.BETTER: 1, ComparisonVerdict.CHANGED: 2}
 
 
-def is_speed(row: Row) -> bool:
+def is_speed(row: ComparisonRow) -> bool:
     """Whether the metric is a time or a rate, so that faster and slower say it."""
     unit = row.metric.unit
     return row.metric.better is not Better.NEITHER and (unit in _TIMES or unit.endswith("/s"))
@@ -27,7 +27,7 @@ def gain_words(gain: float, better: str = "faster", worse: str = "slower") -> st
     return f"{percent(abs(gain - 1))} {word}"
 
 
-def change_words(row: Row) -> str:
+def change_words(row: ComparisonRow) -> str:
     """What the ratio says, whether it is significant or not."""
     gain, value = row.gain, row.ratio.value
     if value is None:
@@ -38,31 +38,31 @@ def change_words(row: Row) -> str:
     return words if gain is None or gain == 1 else f"{words}, {'better' if gain > 1 else 'worse'}"
 
 
-def verdict_words(row: Row) -> str:
+def verdict_words(row: ComparisonRow) -> str:
     """What it comes to."""
-    if row.verdict is Verdict.SAME:
+    if row.verdict is ComparisonVerdict.SAME:
         return "no significant change"
-    if row.verdict is Verdict.SINGLE:
+    if row.verdict is ComparisonVerdict.SINGLE:
         return f"{change_words(row)}; one value, no interval"
     return change_words(row)
 
 
-def metric_words(row: Row) -> str:
+def metric_words(row: ComparisonRow) -> str:
     """The metric's name, and the point of a sweep or the rank that it was measured at."""
     at = f" at {show_at(row.at)}" if row.at else ""
     return one_line(f"{humanize(row.metric.name)}{at} {row.scope}")
 
 
-def ordered(rows: Sequence[Row]) -> list[Row]:
+def ordered(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
     """What got worse first, the most first; then what got better; then the rest as it was measured."""
     return sorted(rows, key=lambda row: (_ORDER.get(row.verdict, 3), _weight(row)))
 
 
-def _weight(row: Row) -> float:
+def _weight(row: ComparisonRow) -> float:
     gain = row.gain
-    if gain is None or row.verdict not in (Verdict.WORSE, Verdict.BETTER):
+    if gain is None or row.verdict not in (ComparisonVerdict.WORSE, ComparisonVerdict.BETTER):
         return 0.0
-    return gain if row.verdict is Verdict.WORSE else -gain
+    return gain if row.verdict is ComparisonVerdict.WORSE else -gain
 
 
 def mean_words(mean: Mean) -> str:
@@ -83,19 +83,23 @@ def answer(pairing: Pairing, *, is_paired: bool = False) -> str:
     parts = []
     of = f" of {len(rows)}"
     first = ordered(rows)
-    for verdict, word in ((Verdict.WORSE, "worse"), (Verdict.BETTER, "better"), (Verdict.CHANGED, "changed")):
+    for verdict, word in (
+        (ComparisonVerdict.WORSE, "worse"),
+        (ComparisonVerdict.BETTER, "better"),
+        (ComparisonVerdict.CHANGED, "changed"),
+    ):
         found = [row for row in first if row.verdict is verdict]
         if found:
             most = f"{one_line(found[0].label)}, {change_words(found[0])}"
             parts.append(f"{len(found)}{of} {word} ({'most of all ' if len(found) > 1 else ''}{most})")
             of = ""
-    if same := pairing.count(Verdict.SAME):
+    if same := pairing.count(ComparisonVerdict.SAME):
         every = same == len(rows)
         parts.append(
             f"no significant change in any of {same} cases" if every else f"{same}{of} not significantly changed"
         )
         of = ""
-    if single := pairing.count(Verdict.SINGLE):
+    if single := pairing.count(ComparisonVerdict.SINGLE):
         counted = f"all {single}" if single == len(rows) else f"{single}{of}"
         parts.append(f"{counted} with one value on a side, so that no change of it can be called significant")
     if pairing.broken:
@@ -108,7 +112,7 @@ def answer(pairing: Pairing, *, is_paired: bool = False) -> str:
     return one_line(sentence[:1].upper() + sentence[1:] + ".")
 
 
-def _answer_of_one(row: Row, pairing: Pairing, *, is_paired: bool) -> str:
+def _answer_of_one(row: ComparisonRow, pairing: Pairing, *, is_paired: bool) -> str:
     who = f"{pairing.new.name} against {pairing.reference.name}: " if is_paired else ""
     sure = f", ratio {ratio(row.ratio.value)} ({between(row.ratio.interval)})" if row.ratio.interval else ""
     values = f"{show_value(row.ratio.reference, row.metric.unit)} to {show_value(row.ratio.new, row.metric.unit)}"

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from paceline.analysis.diagnose.judge import Diagnosis, Finding, State, Verdict
+from paceline.analysis.diagnose.judge import Diagnosis, NodeFinding, NodeVerdict, State
 from paceline.report.numbers import change, show_value
 from paceline.report.render.terminal import open_console
 from paceline.report.text import clean, one_line, plain
@@ -69,16 +69,16 @@ def compared_with(diagnosis: Diagnosis) -> str:
     return f"In {metrics} each node was compared with the baseline" + (f" of {known} nodes." if known else ".")
 
 
-def lines_of(verdict: Verdict, *, limit: int | None = None) -> list[Line]:
+def lines_of(verdict: NodeVerdict, *, limit: int | None = None) -> list[Line]:
     """The findings of a node that make it defective, or all of one that is not; the worst first."""
-    found: Sequence[Finding] = verdict.accusations or verdict.findings
+    found: Sequence[NodeFinding] = verdict.accusations or verdict.findings
     shown = [line_of(verdict.node, finding) for finding in found[:limit]]
     if limit is not None and len(found) > limit:
         shown.append(Line(verdict.node, "", f"and {len(found) - limit} more", "", "", ""))
     return shown
 
 
-def line_of(node: str, finding: Finding) -> Line:
+def line_of(node: str, finding: NodeFinding) -> Line:
     """One finding in words."""
     what = one_line(finding.metric)
     if finding.kind == "value":
@@ -131,7 +131,7 @@ class _Printer:
                 self.item(f"{caveat.kind}: {caveat.message}")
                 self.item(f"To do: {caveat.remedy}", indent=4)
 
-    def table(self, verdicts: Sequence[Verdict]) -> Table:
+    def table(self, verdicts: Sequence[NodeVerdict]) -> Table:
         table = Table(box=box.ASCII2 if self.ascii else box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for header in ("Node", "Category", "What"):
             table.add_column(header, overflow="fold", no_wrap=False)
@@ -151,6 +151,6 @@ class _Printer:
         return table
 
 
-def _categories(verdict: Verdict) -> str:
+def _categories(verdict: NodeVerdict) -> str:
     accused = {finding.category for finding in verdict.findings if finding.category}
     return ", ".join(sorted(one_line(category) for category in accused))

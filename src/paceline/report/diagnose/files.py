@@ -10,7 +10,7 @@ import textwrap
 from dataclasses import replace
 from typing import Any
 
-from paceline.analysis.diagnose.judge import Diagnosis, Finding, State, Verdict
+from paceline.analysis.diagnose.judge import Diagnosis, NodeFinding, NodeVerdict, State
 from paceline.core.errors import InputError, MissingDependency
 from paceline.report.charts import draw_png
 from paceline.report.diagnose.charts import accused_in, limit_of, strips
@@ -47,7 +47,7 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _verdict(verdict: Verdict) -> dict[str, Any]:
+def _verdict(verdict: NodeVerdict) -> dict[str, Any]:
     return {
         "node": verdict.node,
         "verdict": verdict.state.value,
@@ -56,7 +56,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(finding: NodeFinding) -> dict[str, Any]:
     """A change from zero has no number; `from_zero` says so."""
     from_zero = finding.change is not None and math.isinf(finding.change)
     told = vars(finding) | {"change": None if from_zero else finding.change}

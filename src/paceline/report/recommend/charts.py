@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.answer import Recommendation
-from paceline.analysis.recommend.choose import Option, Standing, grouped, name_configurations, option_of
+from paceline.analysis.recommend.choose import Option, OptionStanding, grouped, name_configurations, option_of
 from paceline.core.quantity import show_count
 from paceline.report.charts import (
     ACCENT,
@@ -199,7 +199,7 @@ def _value(option: Option, percentile: str, names: Sequence[str], *, is_chosen: 
         "case": option.label if option.label in names else OTHERS,
         "configuration": option.label,
         "load": point.load,
-        "sure": option.standing is Standing.SURE,
+        "sure": option.standing is OptionStanding.SURE,
         "chosen": is_chosen,
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.answer import Recommendation
-from paceline.analysis.recommend.choose import Option, Standing
+from paceline.analysis.recommend.choose import Option, OptionStanding
 from paceline.analysis.recommend.question import ERRORS, USUAL_ERRORS
 from paceline.core.quantity import show_count
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
@@ -28,7 +28,7 @@ from paceline.report.recommend.words import (
 )
 
 MOST_REJECTED = 12
-_KEEPS = {Standing.SURE: "surely", Standing.UNCERTAIN: "uncertain", Standing.BROKEN: "no"}
+_KEEPS = {OptionStanding.SURE: "surely", OptionStanding.UNCERTAIN: "uncertain", OptionStanding.BROKEN: "no"}
 
 
 def document(found: Sequence[Recommendation], top: int) -> Document:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.answer import Recommendation
 from paceline.analysis.recommend.changes import Flip, Rival
-from paceline.analysis.recommend.choose import COST_HOUR, COST_THOUSAND, Miss, Option, Standing
+from paceline.analysis.recommend.choose import COST_HOUR, COST_THOUSAND, Miss, Option, OptionStanding
 from paceline.analysis.recommend.question import ERRORS, PERCENTILES, Question
 from paceline.core.quantity import show_count
 from paceline.report.numbers import half_width, percent, show_usd, show_value
@@ -21,7 +21,7 @@ def headline(found: Recommendation) -> str:
         return _nothing(found)
     several = f"{best.replicas} replicas of " if best.replicas and best.replicas > 1 else ""
     told = _told(best, found)
-    if best.standing is Standing.UNCERTAIN:
+    if best.standing is OptionStanding.UNCERTAIN:
         return f"Nothing surely keeps {asked}; {several}{best.label} perhaps does: {told}."
     alone = ""
     if found.changes.tied:
@@ -185,14 +185,14 @@ def _tighter(flip: Flip) -> str:
 
 def _looser(flip: Flip, *, is_first: bool) -> str:
     if is_first:
-        word = "perhaps " if flip.standing is Standing.UNCERTAIN else "surely "
+        word = "perhaps " if flip.standing is OptionStanding.UNCERTAIN else "surely "
         return f"With {_bound(flip.metric, flip.limit)} {flip.label} would {word}qualify."
     within = ", though within their doubt" if flip.is_tied else ""
     return f"With {_bound(flip.metric, flip.limit)} {_to(flip)}{within}."
 
 
 def _to(flip: Flip) -> str:
-    only = ", which only perhaps keeps it" if flip.standing is Standing.UNCERTAIN else ""
+    only = ", which only perhaps keeps it" if flip.standing is OptionStanding.UNCERTAIN else ""
     return f"the choice is {flip.label}{only}"
 
 
@@ -214,7 +214,7 @@ def missed(miss: Miss) -> str:
         return miss.why if is_cost else f"{_name(miss.metric)} is not known: {miss.why}"
     allowed = _value(miss.metric, miss.limit)
     seen = _value(miss.metric, miss.reading.value)
-    if miss.standing is Standing.BROKEN:
+    if miss.standing is OptionStanding.BROKEN:
         beyond = f", {percent(miss.excess - 1)} above" if 1 < miss.excess < 100 else ", above"
         return f"{_name(miss.metric)} is {seen}{beyond} {allowed}"
     if miss.lighter is not None:

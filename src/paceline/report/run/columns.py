@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from paceline.analysis import serving
 from paceline.analysis.figures import Figure
-from paceline.analysis.summary import Row, RunSummary
+from paceline.analysis.summary import CaseRow, RunSummary
 from paceline.core.case import Category, is_micro
 from paceline.core.quantity import show_count
 from paceline.report.numbers import half_width, percent, show_at, show_value
 from paceline.report.run.words import short_labels
 from paceline.report.text import heading, humanize, one_line
 
-Filler = Callable[[Row], "Cell"]
+Filler = Callable[[CaseRow], "Cell"]
 
 _WORDS = {"metric", "slo"}  # columns that hold no numbers
 _OBVIOUS = {"throughput", "compute_rate", "bandwidth", "time"}  # names that say no more than the unit
@@ -47,7 +47,7 @@ class Section:
 
     category: str
     title: str  # empty where the report has no other section
-    rows: tuple[Row, ...]
+    rows: tuple[CaseRow, ...]
     columns: tuple[Column, ...]
     shared: str = ""  # words that the names of all its cases have, told once instead
 
@@ -66,7 +66,7 @@ def sections(summary: RunSummary) -> list[Section]:
     return found
 
 
-def _section(summary: RunSummary, category: str, title: str, rows: Sequence[Row]) -> Section:
+def _section(summary: RunSummary, category: str, title: str, rows: Sequence[CaseRow]) -> Section:
     made = _columns(rows, category)
     shared, names = short_labels(rows)
     cases = Column("case", "Case", False, tuple(Cell(name, name) for name in names))
@@ -76,17 +76,17 @@ def _section(summary: RunSummary, category: str, title: str, rows: Sequence[Row]
     return Section(category, title, tuple(rows), tuple(shown), shared)
 
 
-def _columns(rows: Sequence[Row], category: str) -> list[tuple[str, str, Filler]]:
+def _columns(rows: Sequence[CaseRow], category: str) -> list[tuple[str, str, Filler]]:
     if category == Category.SERVING:
         return _SERVING
     return _micro_columns(rows, category) if is_micro(category) else _model_columns(rows)
 
 
-def _filled(rows: Sequence[Row], cell: Filler) -> tuple[Cell, ...]:
+def _filled(rows: Sequence[CaseRow], cell: Filler) -> tuple[Cell, ...]:
     return tuple(cell(row) for row in rows)
 
 
-def _micro_columns(rows: Sequence[Row], category: str) -> list[tuple[str, str, Filler]]:
+def _micro_columns(rows: Sequence[CaseRow], category: str) -> list[tuple[str, str, Filler]]:
     """Of single operations: what was measured, how near the peak it is, and how long one took."""
     names = {row.headline.name for row in rows if row.headline}
     alone = one_line(heading(humanize(next(iter(names))))) if len(names) == 1 else ""
@@ -104,18 +104,18 @@ def _micro_columns(rows: Sequence[Row], category: str) -> list[tuple[str, str, F
     return made
 
 
-def _model_columns(rows: Sequence[Row]) -> list[tuple[str, str, Filler]]:
+def _model_columns(rows: Sequence[CaseRow]) -> list[tuple[str, str, Filler]]:
     names = {row.headline.name for row in rows if row.headline}
     header = one_line(heading(humanize(names.pop()))) if len(names) == 1 else "Result"
     on_device = any(row.figure("peak_device_memory") for row in rows)
 
-    def result(row: Row) -> Cell:
+    def result(row: CaseRow) -> Cell:
         cell = _result(row)
         if row.headline and header == "Result" and row.headline.name != "throughput":
             return Cell(one_line(f"{cell.text} ({humanize(row.headline.name)})"), cell.sort)
         return cell
 
-    def memory(row: Row) -> Cell:
+    def memory(row: CaseRow) -> Cell:
         device, host = row.figure("peak_device_memory"), row.figure("peak_host_memory")
         found = device or host
         if found is None:
@@ -138,7 +138,7 @@ def _value(figure: Figure) -> float:
     return figure.value
 
 
-def _of(row: Row, name: str, pick: Callable[[Figure], float]) -> Cell:
+def _of(row: CaseRow, name: str, pick: Callable[[Figure], float]) -> Cell:
     figure = row.figure(name)
     if figure is None or figure is row.headline:
         return Cell()
@@ -146,18 +146,18 @@ def _of(row: Row, name: str, pick: Callable[[Figure], float]) -> Cell:
     return Cell(show_value(value, figure.unit), _sortable(value))
 
 
-def _result(row: Row) -> Cell:
+def _result(row: CaseRow) -> Cell:
     if row.headline is None:
         return Cell()
     return Cell(one_line(show_value(row.headline.value, row.headline.unit)), _sortable(row.headline.value))
 
 
-def _metric(row: Row) -> Cell:
+def _metric(row: CaseRow) -> Cell:
     name = one_line(humanize(row.headline.name)) if row.headline else ""
     return Cell(name, name)
 
 
-def _headline_place(row: Row) -> Cell:
+def _headline_place(row: CaseRow) -> Cell:
     """The point of the sweep that the headline is from."""
     if row.point is None:
         return Cell()
@@ -165,7 +165,7 @@ def _headline_place(row: Row) -> Cell:
     return Cell(show_at(row.point.at), None if isinstance(first, str) else first)
 
 
-def _time(row: Row) -> Cell:
+def _time(row: CaseRow) -> Cell:
     """The time of one call, at the headline's point where the case as a whole has none."""
     figure = row.figure("time") or (row.point.figure("time") if row.point else None)
     if figure is None or (row.headline is not None and row.headline.name == "time"):
@@ -173,17 +173,17 @@ def _time(row: Row) -> Cell:
     return Cell(show_value(figure.value, figure.unit), _sortable(figure.value))
 
 
-def _rate(row: Row) -> Cell:
+def _rate(row: CaseRow) -> Cell:
     """Work over time, where the headline is the time itself."""
     found = next((cell for name in ("compute_rate", "bandwidth") if (cell := _of(row, name, _value)).text), Cell())
     return found if row.headline is not None and row.headline.unit == "s" else Cell()
 
 
-def _samples(row: Row) -> Cell:
+def _samples(row: CaseRow) -> Cell:
     return Cell(f"{row.headline.count:,}", row.headline.count) if row.headline else Cell()
 
 
-def _interval(row: Row) -> Cell:
+def _interval(row: CaseRow) -> Cell:
     if row.headline is None or row.headline.interval is None or row.headline.relative is None:
         return Cell()
     return Cell(half_width(row.headline.relative).removeprefix("± "), row.headline.relative, _between(row.headline))
@@ -198,24 +198,24 @@ def _between(figure: Figure) -> str:
     return f"{low} to {high}, {interval.confidence:.0%} confidence"
 
 
-def _slowest(row: Row) -> Cell:
+def _slowest(row: CaseRow) -> Cell:
     """The tail of an inference step, where the samples can tell it."""
     figure = row.figure("step_time") if row.case.category == Category.INFERENCE else None
     value = figure.percentile("99") if figure else None
     return Cell(show_value(value, "s"), _sortable(value)) if value is not None else Cell()
 
 
-def _doubts(summary: RunSummary, row: Row) -> Cell:
+def _doubts(summary: RunSummary, row: CaseRow) -> Cell:
     marks = summary.marks(row)
     return Cell(marks, marks, "; ".join(one_line(f"{doubt.kind}: {doubt.message}") for doubt in row.doubts))
 
 
-def _operations(row: Row) -> Cell:
+def _operations(row: CaseRow) -> Cell:
     figure = row.figure("iops")
     return Cell(show_count(figure.value), _sortable(figure.value)) if figure and figure is not row.headline else Cell()
 
 
-def _tail(row: Row) -> Cell:
+def _tail(row: CaseRow) -> Cell:
     figure = row.figure("latency")
     value = figure.percentile("99") if figure else None
     return Cell(show_value(value, "s"), _sortable(value)) if value is not None else Cell()
@@ -232,7 +232,7 @@ _STORAGE: list[tuple[str, str, Filler]] = [
 def _served(name: str, show: Callable[[float], str]) -> Filler:
     """One figure of a served case; its interval stands beside a rate, and is a note to anything else."""
 
-    def cell(row: Row) -> Cell:
+    def cell(row: CaseRow) -> Cell:
         figure = row.figure(name)
         if figure is None:
             return Cell()
@@ -258,7 +258,7 @@ def _percent(value: float) -> str:
     return percent(value / 100)
 
 
-def _failed(row: Row) -> Cell:
+def _failed(row: CaseRow) -> Cell:
     """Requests without a good answer, whether they failed or were declined."""
     errors, shed = row.figure("error_rate"), row.figure("shed_rate")
     if errors is None or shed is None:
@@ -268,7 +268,7 @@ def _failed(row: Row) -> Cell:
     return Cell(_percent(value), value, note)
 
 
-def _promise(row: Row) -> Cell:
+def _promise(row: CaseRow) -> Cell:
     is_kept = serving.kept(row)
     if is_kept is None:
         return Cell()

@@ -12,9 +12,9 @@ from typing import Any
 from paceline.analysis.figures import Figure
 from paceline.analysis.roofline import KnownCeilings
 from paceline.analysis.summary import (
+    CaseRow,
     DoubtKind,
     Highlight,
-    Row,
     RunSummary,
     headline_of,
     sampled,
@@ -97,7 +97,7 @@ class Doubted:
     """One kind of doubt, and what was seen in each case that has it."""
 
     kind: DoubtKind
-    seen: list[tuple[Row, Doubt]]
+    seen: list[tuple[CaseRow, Doubt]]
 
     @property
     def cases(self) -> int:
@@ -146,7 +146,7 @@ def _render(records: RunRecords, ceilings: KnownCeilings | None) -> str:
     )
 
 
-def detailed_rows(summary: RunSummary) -> tuple[Row, ...]:
+def detailed_rows(summary: RunSummary) -> tuple[CaseRow, ...]:
     """The cases that are shown in full."""
     return summary.rows if len(summary.rows) <= _ALL_IN_FULL else summary.telling(_SOME_IN_FULL)
 
@@ -267,12 +267,12 @@ def _highlight(found: Highlight) -> Card:
     return _card(found.row.headline, what, found.row)
 
 
-def _card(figure: Figure, what: str, row: Row) -> Card:
+def _card(figure: Figure, what: str, row: CaseRow) -> Card:
     number, _, unit = show_value(figure.value, figure.unit).partition(" ")
     return Card(number, unit, half_width(figure.relative), what, one_line(row.label), bool(row.doubts))
 
 
-def _samples(row: Row) -> Drawing | None:
+def _samples(row: CaseRow) -> Drawing | None:
     headline = headline_of(row.record)
     source: Measurement | None = sampled(row.record, headline)
     return _draw(distribution(source), f"case-{row.case.index}-samples") if source else None

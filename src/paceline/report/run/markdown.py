@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from paceline.analysis.roofline import KnownCeilings
-from paceline.analysis.summary import Row, RunSummary, summarize_run
+from paceline.analysis.summary import CaseRow, RunSummary, summarize_run
 from paceline.core.run import RunRecords
 from paceline.report.render.markdown import escape, section_parts
 from paceline.report.run.columns import Section, sections
@@ -56,7 +56,7 @@ def _cases(section: Section) -> str:
     return _table([column.header for column in columns], [column.numeric for column in columns], lines)
 
 
-def _sweeps(row: Row) -> list[str]:
+def _sweeps(row: CaseRow) -> list[str]:
     parts = []
     for table in sweep_tables(row):
         parts += [f"**{escape(row.label)}**, {escape(table.title[:1].lower() + table.title[1:])}"]
@@ -82,7 +82,7 @@ def _failures(summary: RunSummary) -> list[str]:
     return lines + [f"- **{escape(case.title or case.benchmark)}**: not run." for case in summary.not_run]
 
 
-def _cause(row: Row) -> str:
+def _cause(row: CaseRow) -> str:
     cause = row.cause.message if row.cause else "no cause was recorded"
     todo = f" To do: {escape(row.remedy)}." if row.remedy else ""
     ended = f" {row.outcome.value}." if row.failed else ""

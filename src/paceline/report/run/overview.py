@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
 from paceline.analysis.figures import Figure
-from paceline.analysis.summary import Row
+from paceline.analysis.summary import CaseRow
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count
 from paceline.report.charts import ACCENT, CONFIG, DOUBT, Chart, Spec, interval_bars, names_axis
@@ -25,9 +25,9 @@ _LINE_HEIGHT = 14
 _NARROW, _NARROW_LETTERS = 7.9, frozenset("abcdefghijklnopqrstuvxyz0123456789_ .,:;/-[]()")
 
 
-def overview(cases: Sequence[Row]) -> Chart | None:
+def overview(cases: Sequence[CaseRow]) -> Chart | None:
     """Every headline with its interval; one panel for each metric and unit, since others cannot be compared."""
-    panels: dict[tuple[str, str, Better], list[Row]] = {}
+    panels: dict[tuple[str, str, Better], list[CaseRow]] = {}
     for row in cases:
         if row.headline and math.isfinite(row.headline.value):
             metric = row.headline.metric
@@ -54,7 +54,7 @@ def overview(cases: Sequence[Row]) -> Chart | None:
     )
 
 
-def _panel(name: str, unit: str, better: Better, rows: Sequence[Row], room: float) -> Spec:
+def _panel(name: str, unit: str, better: Better, rows: Sequence[CaseRow], room: float) -> Spec:
     figures = [row.headline for row in rows if row.headline]
     scale, label = axis_scale(unit, max(abs(figure.value) for figure in figures))
     broken = {label: _lines(label) for label in (one_line(row.label) for row in rows)}
@@ -116,7 +116,7 @@ def _most_width(name: str) -> float:
     return sum(_NARROW if letter in _NARROW_LETTERS else 2 * _NARROW for letter in name)
 
 
-def _bar_text(row: Row, figure: Figure, scale: float) -> str:
+def _bar_text(row: CaseRow, figure: Figure, scale: float) -> str:
     kinds = ", ".join(dict.fromkeys(one_line(doubt.kind) for doubt in row.doubts))
     parts = [show_count(figure.value / scale), half_width(figure.relative), f"· {kinds}" if kinds else ""]
     return " ".join(part for part in parts if part)

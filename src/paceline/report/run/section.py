@@ -34,7 +34,7 @@ REPORT_SECTIONS: Kind[ReportSection] = Kind(
 
 
 @dataclass(frozen=True)
-class Part:
+class SectionAnswer:
     """One answer with what stands behind it."""
 
     sentence: str
@@ -69,7 +69,7 @@ class Part:
         return (*self.lines[:ON_A_TERMINAL], *more)
 
 
-def section_of(key: str, title: str, parts: Sequence[Part]) -> Section | None:
+def section_of(key: str, title: str, parts: Sequence[SectionAnswer]) -> Section | None:
     """All answers of one kind, if there are any."""
     return Section(title, tuple(item for part in parts for item in part.items), key=key) if parts else None
 

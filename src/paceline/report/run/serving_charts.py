@@ -7,7 +7,7 @@ from textwrap import wrap
 
 from paceline.analysis import serving
 from paceline.analysis.serving import Curve, Load
-from paceline.analysis.summary import Row
+from paceline.analysis.summary import CaseRow
 from paceline.core.quantity import show_count
 from paceline.core.subject import REQUEST_STAGES
 from paceline.report.charts import (
@@ -43,7 +43,7 @@ _STAGE_COLOURS = dict(
 )
 
 
-def stages(rows: Sequence[Row]) -> Chart | None:
+def stages(rows: Sequence[CaseRow]) -> Chart | None:
     """The mean time of a request, cut into its parts."""
     told = [(row, found) for row in rows if (found := serving.stages(row))]
     if not told:
@@ -89,7 +89,7 @@ def stages(rows: Sequence[Row]) -> Chart | None:
     )  # fmt: skip
 
 
-def batches(rows: Sequence[Row]) -> Chart | None:
+def batches(rows: Sequence[CaseRow]) -> Chart | None:
     """The sizes of the batches that formed, a panel for each case; where each has one size, there is nothing to see."""
     told = [(row, found) for row in rows if (found := serving.batches(row))]
     if not any(len(found) > 1 for _, found in told):
@@ -152,7 +152,7 @@ def _panel(name: str, found: Mapping[int, float], largest: int, highest: float, 
     }
 
 
-def _named(rows: Sequence[Row]) -> tuple[str, list[str]]:
+def _named(rows: Sequence[CaseRow]) -> tuple[str, list[str]]:
     """What stands beside bars: the own words of each case, or nothing where there is only one."""
     shared, names = told_apart([one_line(row.label) for row in rows])
     return (shared, [""]) if len(names) == 1 else (shared, names)
@@ -167,12 +167,12 @@ OTHERS = "others"
 _STROKES: Spec = {"symbolType": "stroke", "symbolStrokeWidth": 3, "symbolSize": 160}
 
 
-def glance(rows: Sequence[Row]) -> list[Chart]:
+def glance(rows: Sequence[CaseRow]) -> list[Chart]:
     """What to see first: how latency grows with the load."""
     return [chart for group in serving.by_model(rows) if (chart := over_load(group))]
 
 
-def details(rows: Sequence[Row]) -> list[Chart]:
+def details(rows: Sequence[CaseRow]) -> list[Chart]:
     """All other charts, those of one model after those of another."""
     found: list[Chart | None] = []
     for group in serving.by_model(rows):
@@ -182,7 +182,7 @@ def details(rows: Sequence[Row]) -> list[Chart]:
     return [chart for chart in found if chart is not None]
 
 
-def over_load(rows: Sequence[Row]) -> Chart | None:
+def over_load(rows: Sequence[CaseRow]) -> Chart | None:
     """Median and tail of the latency over throughput, a colour for each server, with the promise and the capacity."""
     curves = serving.curves(rows)[: len(LINES)]
     if not curves:
@@ -246,7 +246,7 @@ def over_load(rows: Sequence[Row]) -> Chart | None:
     )  # fmt: skip
 
 
-def distributions(rows: Sequence[Row], part: str = "") -> Chart | None:
+def distributions(rows: Sequence[CaseRow], part: str = "") -> Chart | None:
     """Which part of the requests was answered within which time."""
     told = [(row, found) for row in rows if (found := serving.distribution(row))]
     if not told:
@@ -291,7 +291,7 @@ def distributions(rows: Sequence[Row], part: str = "") -> Chart | None:
     )  # fmt: skip
 
 
-def cost(rows: Sequence[Row]) -> Chart | None:
+def cost(rows: Sequence[CaseRow]) -> Chart | None:
     """What a thousand requests cost over their latency; settings that no other one beats have a colour."""
     percentile, offers = serving.offers(rows)
     if not offers:

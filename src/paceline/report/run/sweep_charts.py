@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline.analysis.figures import Sweep
-from paceline.analysis.summary import Row
+from paceline.analysis.summary import CaseRow
 from paceline.core.case import Category
 from paceline.core.metric import Better, Metric
 from paceline.core.quantity import show_count
@@ -37,10 +37,10 @@ _SIZE_LABEL = (
     "datum.value >= 1024 ? format(datum.value / 1024, '~g') + ' KiB' : format(datum.value, '~g') + ' B'"
 )
 
-_Series = tuple[Row, Sweep, Metric]
+_Series = tuple[CaseRow, Sweep, Metric]
 
 
-def sweep_charts(rows: Sequence[Row]) -> list[Chart]:
+def sweep_charts(rows: Sequence[CaseRow]) -> list[Chart]:
     """Cases that may be read together share a chart: one operation's kind, one backend, one number of ranks."""
     together: dict[tuple[object, ...], list[_Series]] = {}
     maps: list[Chart] = []
@@ -168,7 +168,7 @@ def _tops(values: Sequence[Spec]) -> dict[str, float]:
     return found
 
 
-def _map(row: Row, sweep: Sweep, metric: Metric) -> Chart:
+def _map(row: CaseRow, sweep: Sweep, metric: Metric) -> Chart:
     values: list[Spec] = []
     for point in sweep.points:
         figure = point.figure(metric.name)

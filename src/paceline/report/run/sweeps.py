@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.analysis import serving
-from paceline.analysis.figures import Figure, Point, Sweep
-from paceline.analysis.summary import Row
+from paceline.analysis.figures import Figure, Sweep, SweepPoint
+from paceline.analysis.summary import CaseRow
 from paceline.core.case import Category
 from paceline.core.metric import Better, Metric
 from paceline.report.document import Medium, Table
@@ -30,7 +30,7 @@ class SweepTable:
         return Table.of_lines(self.headers, self.lines, self.named, title, is_folded=is_folded, medium=Medium.FILES)
 
 
-def sweep_tables(row: Row) -> list[SweepTable]:
+def sweep_tables(row: CaseRow) -> list[SweepTable]:
     """The tables of one case: one for each of its sweeps, of pairs only what leads; served cases share theirs."""
     found = []
     for sweep in row.sweeps if row.case.category != Category.SERVING else ():
@@ -42,7 +42,7 @@ def sweep_tables(row: Row) -> list[SweepTable]:
     return found
 
 
-def all_tables(row: Row) -> list[SweepTable]:
+def all_tables(row: CaseRow) -> list[SweepTable]:
     """Everything that was measured at points: of pairs, a matrix for each metric."""
     return [
         table
@@ -55,12 +55,12 @@ def all_tables(row: Row) -> list[SweepTable]:
     ]
 
 
-def stage_table(rows: Sequence[Row]) -> SweepTable | None:
+def stage_table(rows: Sequence[CaseRow]) -> SweepTable | None:
     """Where the time of a request went: a line for each served case."""
     return _side_by_side("Where the time of a request goes, on average", rows, serving.stages, lambda _: True)
 
 
-def cold_start_table(rows: Sequence[Row]) -> SweepTable | None:
+def cold_start_table(rows: Sequence[CaseRow]) -> SweepTable | None:
     """How long each server took to start: a line for each served case."""
     most = max((len(serving.cold_start(row)) for row in rows), default=0)  # answers may not become steady in time
     return _side_by_side("Cold start", rows, serving.cold_start, lambda parts: len(parts) == most)
@@ -68,8 +68,8 @@ def cold_start_table(rows: Sequence[Row]) -> SweepTable | None:
 
 def _side_by_side(
     title: str,
-    rows: Sequence[Row],
-    parts: Callable[[Row], Mapping[str, Figure]],
+    rows: Sequence[CaseRow],
+    parts: Callable[[CaseRow], Mapping[str, Figure]],
     is_whole: Callable[[Mapping[str, Figure]], bool],
 ) -> SweepTable | None:
     told = [(row, found) for row in rows if row.case.category == Category.SERVING and (found := parts(row))]
@@ -86,7 +86,7 @@ def _side_by_side(
     return SweepTable(title, headers, 1, tuple(lines))
 
 
-def leading_metric(row: Row, sweep: Sweep) -> Metric | None:
+def leading_metric(row: CaseRow, sweep: Sweep) -> Metric | None:
     """The metric that a sweep is about: the headline's, or else the first rate, or the first that has a direction."""
     name = row.headline.name if row.headline else ""
     directed = [metric for metric in sweep.metrics if metric.better is not Better.NEITHER]
@@ -126,7 +126,7 @@ def _matrix(sweep: Sweep, metric: Metric) -> SweepTable:
     return SweepTable(one_line(title), ("", *(one_line(f"to {target}") for target in targets)), 1, lines)
 
 
-def _cell(point: Point | None, metric: Metric) -> str:
+def _cell(point: SweepPoint | None, metric: Metric) -> str:
     figure = point.figure(metric.name) if point else None
     return show_value(figure.value, figure.unit) if figure else ""
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from paceline.analysis.roofline import KnownCeilings
-from paceline.analysis.summary import Row, RunSummary, summarize_run
+from paceline.analysis.summary import CaseRow, RunSummary, summarize_run
 from paceline.core.run import RunRecords
 from paceline.report.render.terminal import Printer, open_console
 from paceline.report.run.columns import Column, Section, sections
@@ -51,7 +51,7 @@ LISTED = 100  # cases at most, unless all are asked for
 
 
 class _Printer(Printer):
-    def show_run(self, summary: RunSummary, listed: tuple[Row, ...]) -> None:
+    def show_run(self, summary: RunSummary, listed: tuple[CaseRow, ...]) -> None:
         self.console.print(self.text(answer(summary), "bold"))
         for section in sections(replace(summary, rows=listed)):
             self.console.print()
@@ -107,7 +107,7 @@ class _Printer(Printer):
             remedies = "; or ".join(one_line(remedy) for remedy in kind.remedies)
             self.item(f"{kind.mark}  {one_line(kind.kind)}: {remedies}")
 
-    def causes(self, title: str, style: str, rows: tuple[Row, ...]) -> None:
+    def causes(self, title: str, style: str, rows: tuple[CaseRow, ...]) -> None:
         self.console.print()
         self.console.print(self.text(title, style))
         for row in rows:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from paceline.analysis import serving
-from paceline.analysis.summary import Group, Row, RunSummary
+from paceline.analysis.summary import CaseRow, Group, RunSummary
 from paceline.core.case import Category
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count
@@ -16,7 +16,7 @@ from paceline.report.text import humanize, one_line, told_apart
 HIGHLIGHTS = 3  # that one sentence can hold
 
 
-def short_labels(rows: Sequence[Row]) -> tuple[str, list[str]]:
+def short_labels(rows: Sequence[CaseRow]) -> tuple[str, list[str]]:
     """Names of cases for a table or a chart: those of served ones, which are long, without the words they share."""
     labels = [one_line(row.label) for row in rows]
     is_served = len(rows) > 1 and all(row.case.category == Category.SERVING for row in rows)
@@ -102,6 +102,6 @@ def _highlights(summary: RunSummary) -> list[str]:
     return [lead + ", ".join(told)] if told else []
 
 
-def _share(row: Row) -> str:
+def _share(row: CaseRow) -> str:
     figure = row.figure("peak_share")
     return f" ({share(figure.value / 100)} of peak)" if figure and math.isfinite(figure.value) else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.analysis.simulation import BASELINE, OURS, Cell, Study
+from paceline.analysis.simulation import BASELINE, OURS, Study, StudyCell
 from paceline.report.charts import CONFIG, INK, LEGEND, LINES, MUTED, WIDTH, Chart, Spec, decades, framed
 from paceline.report.numbers import percent
 from paceline.report.simulate.document import POLICIES, over_clairvoyant, show_seconds
@@ -147,11 +147,11 @@ def _reference() -> Spec:
     }
 
 
-def _named(cell: Cell) -> Spec:
+def _named(cell: StudyCell) -> Spec:
     return {"cell": f"{one_line(cell.workload)}, load {cell.load:.3g}"}
 
 
-def _told(cell: Cell, against: bool) -> list[str]:
+def _told(cell: StudyCell, against: bool) -> list[str]:
     told = []
     for line in cell.lines:
         gain = cell.gain(line.policy)

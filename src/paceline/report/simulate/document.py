@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline.analysis.simulation import BASELINE, CLAIRVOYANT, OURS, Cell, Estimate, Line, Study
+from paceline.analysis.simulation import BASELINE, CLAIRVOYANT, OURS, Estimate, Line, Study, StudyCell
 from paceline.core.quantity import show_count
 from paceline.report.document import Block, Card, Document, Lines, Pairs, Section, Table, Tone
 from paceline.report.numbers import half_width, percent, share
@@ -57,7 +57,7 @@ def document(study: Study) -> Document:
     return Document("Simulation", (Block(answer(study), about, tuple(sections)),), cards=_cards(study))
 
 
-def over_clairvoyant(cell: Cell) -> float | None:
+def over_clairvoyant(cell: StudyCell) -> float | None:
     """By what part the mean completion time exceeds that of one shared queue with true durations."""
     found = cell.gain(OURS, CLAIRVOYANT)
     return 1 / found.value - 1 if found else None
@@ -124,7 +124,7 @@ def to_json(study: Study) -> str:
     return json.dumps(whole, indent=2) + "\n"
 
 
-def _entry(cell: Cell, line: Line) -> dict[str, Any]:
+def _entry(cell: StudyCell, line: Line) -> dict[str, Any]:
     figures = {name: _told(line.estimate(name)) for name in FIGURES}
     gain = cell.gain(line.policy)
     return {"policy": line.policy, **figures, "gain_over_round_robin": _told(gain) if gain else None}
@@ -165,7 +165,7 @@ def _gains(study: Study) -> Section | None:
     return Section(title, (Table.of_lines(headers, lines, 2, grouped=2), Lines(note, Tone.NOTE)))
 
 
-def _gain(cell: Cell, policy: str) -> str:
+def _gain(cell: StudyCell, policy: str) -> str:
     gain = cell.gain(policy)
     assert gain is not None
     return f"{gain.value:.2f} {half_width(gain.relative) if policy == OURS else ''}".rstrip()
@@ -204,7 +204,7 @@ def _digits(seconds: float) -> str:
     return show_count(float(f"{seconds:.3g}"))
 
 
-def _names(cell: Cell) -> tuple[str, str]:
+def _names(cell: StudyCell) -> tuple[str, str]:
     return one_line(cell.workload), f"{cell.load:.3g}"
 
 

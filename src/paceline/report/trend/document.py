@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.analysis.trend import FEWEST, History, Point, Series, Shift
+from paceline.analysis.trend import FEWEST, History, Shift, TrendPoint, TrendSeries
 from paceline.core.metric import Better
 from paceline.report.charts import ACCENT, INK, MUTED, Chart, Spec, framed, stacked
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
@@ -38,7 +38,7 @@ MOST_TICKS = 7
 _COLOURS = {"regression": WORSE, "improvement": BETTER, "change": INK}
 
 
-def chart_of(series: Series) -> Chart:
+def chart_of(series: TrendSeries) -> Chart:
     """Runs from left to right, the same distance apart: what changed lies between two runs, not at a time."""
     scale, label = axis_scale(series.metric.unit, series.levels[-1])
     values = _values(series, scale)
@@ -77,7 +77,7 @@ def chart_of(series: Series) -> Chart:
     )
 
 
-def _values(series: Series, scale: float) -> list[Spec]:
+def _values(series: TrendSeries, scale: float) -> list[Spec]:
     found: list[Spec] = []
     steps = [shift.change.at for shift in series.shifts if shift.change.kind == "step"]
     for place, (point, level) in enumerate(zip(series.points, series.levels, strict=True)):
@@ -99,7 +99,7 @@ def _values(series: Series, scale: float) -> list[Spec]:
     return found
 
 
-def _marks(series: Series) -> list[Spec]:
+def _marks(series: TrendSeries) -> list[Spec]:
     found: list[Spec] = []
     taken: list[float] = []  # how far the words of each row reach to the right
     for shift in series.shifts:
@@ -124,7 +124,7 @@ def _marks(series: Series) -> list[Spec]:
     return found
 
 
-def _dates(series: Series) -> Spec:
+def _dates(series: TrendSeries) -> Spec:
     count = len(series.points)
     step = max(1, -(-count // MOST_TICKS))
     places = list(range(1, count + 1, step))
@@ -287,7 +287,7 @@ def _all_series(history: History, bars: str) -> Block:
     )
 
 
-def _columns(series: Sequence[Series], bars: str) -> tuple[Column, ...]:
+def _columns(series: Sequence[TrendSeries], bars: str) -> tuple[Column, ...]:
     columns = [
         Column.of("Case", tuple(name_of(one) for one in series), numeric=False),
         Column.of("Runs", tuple(str(len(one.points)) for one in series)),
@@ -300,14 +300,14 @@ def _columns(series: Sequence[Series], bars: str) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def _what_changed(series: Series) -> list[Section]:
+def _what_changed(series: TrendSeries) -> list[Section]:
     """The changes, the latest first."""
     return [
         Section(title_of(series, shift), (Lines(tuple(lines_of(series, shift))),)) for shift in reversed(series.shifts)
     ]
 
 
-def _runs_around(series: Series) -> Section:
+def _runs_around(series: TrendSeries) -> Section:
     places = sorted({place for shift in series.shifts
                      for place in range(shift.change.at - AROUND, shift.change.at + AROUND)
                      if 0 <= place < len(series.points)})  # fmt: skip
@@ -328,7 +328,7 @@ def _runs_around(series: Series) -> Section:
     )
 
 
-def _relative(point: Point) -> str:
+def _relative(point: TrendPoint) -> str:
     return half_width(point.interval.relative(point.value)).removeprefix("± ") if point.interval else ""
 
 
@@ -366,7 +366,7 @@ def _basis(history: History) -> Block:
     )
 
 
-def _series(series: Series) -> dict[str, Any]:
+def _series(series: TrendSeries) -> dict[str, Any]:
     about_it = _about_series(series) | {"at": series.at, "parameters": series.case.parameters}
     return about_it | {
         "better": series.metric.better.value,
@@ -383,7 +383,7 @@ def _series(series: Series) -> dict[str, Any]:
     }
 
 
-def _about_series(series: Series) -> dict[str, Any]:
+def _about_series(series: TrendSeries) -> dict[str, Any]:
     return {
         "metric": series.metric.name,
         "unit": series.metric.unit,
@@ -395,7 +395,7 @@ def _about_series(series: Series) -> dict[str, Any]:
     }
 
 
-def _point(series: Series, place: int, point: Point) -> dict[str, Any]:
+def _point(series: TrendSeries, place: int, point: TrendPoint) -> dict[str, Any]:
     interval = point.interval
     return {
         "run": point.run_id,
@@ -412,7 +412,7 @@ def _point(series: Series, place: int, point: Point) -> dict[str, Any]:
     }
 
 
-def _shift(series: Series, shift: Shift) -> dict[str, Any]:
+def _shift(series: TrendSeries, shift: Shift) -> dict[str, Any]:
     points, change = series.points, shift.change
     interval = shift.interval
     return {
@@ -433,5 +433,5 @@ def _shift(series: Series, shift: Shift) -> dict[str, Any]:
     }
 
 
-def _run(point: Point) -> dict[str, Any]:
+def _run(point: TrendPoint) -> dict[str, Any]:
     return {"run": point.run_id, "started_at": point.started_at.isoformat(), "commit": point.commit}

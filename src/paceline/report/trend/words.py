@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paceline.analysis.trend import FEWEST, Difference, History, Point, Series, Shift
+from paceline.analysis.trend import FEWEST, EnvironmentChange, History, Shift, TrendPoint, TrendSeries
 from paceline.core.metric import Better
 from paceline.report.numbers import percent, share, show_at, show_value
 from paceline.report.text import humanize, one_line, when
@@ -20,7 +20,7 @@ _QUIET = 8.0  # deviations of the noise that a line of text spans at least
 _FROM_TIMES = 2.0  # factors from here on read better than percentages
 
 
-def name_of(series: Series) -> str:
+def name_of(series: TrendSeries) -> str:
     """The case, and the point of its sweep."""
     return one_line(f"{series.label} at {show_at(series.at)}" if series.at else series.label)
 
@@ -43,7 +43,7 @@ def answer(history: History) -> str:
     return f"Nothing got worse in {told}{': ' if parts else ''}{', '.join(parts)}."
 
 
-def block_answer(series: Series) -> str:
+def block_answer(series: TrendSeries) -> str:
     """One series in a sentence."""
     if not series.shifts:
         return f"{name_of(series)}: {state_of(series)}"
@@ -51,7 +51,7 @@ def block_answer(series: Series) -> str:
     return f"{name_of(series)}: {state_of(series)} since run {last.first.run_id}"
 
 
-def state_of(series: Series) -> str:
+def state_of(series: TrendSeries) -> str:
     """How it stands, in a word or two."""
     if not series.is_long_enough:
         return f"too few runs (of {FEWEST})"
@@ -87,23 +87,23 @@ def short_change(shift: Shift) -> str:
     return f"x {shift.factor:.3g}" if shift.factor >= _FROM_TIMES else f"{sign}{percent(abs(shift.factor - 1))}"
 
 
-def run_of(point: Point) -> str:
+def run_of(point: TrendPoint) -> str:
     """A run, as short as it can be named."""
     return f"run {point.run_id}" + (f" (commit {commit_of(point)})" if point.commit else "")
 
 
-def place_of(point: Point) -> str:
+def place_of(point: TrendPoint) -> str:
     """A run, as people find it again."""
     commit = f", commit {commit_of(point)}" if point.commit else ""
     return f"run {point.run_id} ({when(point.started_at)}{commit})"
 
 
-def commit_of(point: Point) -> str:
+def commit_of(point: TrendPoint) -> str:
     """The beginning of its commit; a plus says that files differed from it."""
     return point.commit[:COMMIT_LENGTH] + ("+" if point.dirty else "") if point.commit else ""
 
 
-def about(series: Series) -> str:
+def about(series: TrendSeries) -> str:
     """What a series is: its machine, its runs, its noise."""
     first, last = series.points[0], series.points[-1]
     parts = [
@@ -115,19 +115,19 @@ def about(series: Series) -> str:
     return one_line(" · ".join(part for part in parts if part))
 
 
-def noise_of(series: Series) -> str:
+def noise_of(series: TrendSeries) -> str:
     """The deviation of the noise from run to run."""
     if not series.noise:
         return ""
     return share(series.noise) if is_ratio(series) else show_value(series.noise, series.metric.unit)
 
 
-def is_ratio(series: Series) -> bool:
+def is_ratio(series: TrendSeries) -> bool:
     """Whether its noise is a part of the value, and its changes are factors."""
     return all(point.value > 0 for point in series.points)
 
 
-def title_of(series: Series, shift: Shift) -> str:
+def title_of(series: TrendSeries, shift: Shift) -> str:
     """One change: what it is, how large, from where to where."""
     unit, change = series.metric.unit, shift.change
     before, after = series.levels[change.at - 1], series.levels[change.until]
@@ -136,7 +136,7 @@ def title_of(series: Series, shift: Shift) -> str:
     return f"{what}, {kind}: {change_of(shift)}, from {show_value(before, unit)} to {show_value(after, unit)}"
 
 
-def lines_of(series: Series, shift: Shift) -> list[str]:
+def lines_of(series: TrendSeries, shift: Shift) -> list[str]:
     """Where the change is, how sure that is, and what else changed there."""
     points, change, found = series.points, shift.change, []
     found.append(f"It began with {place_of(shift.first)}, after {place_of(shift.last_before)}")
@@ -152,7 +152,7 @@ def lines_of(series: Series, shift: Shift) -> list[str]:
     return found
 
 
-def differences_of(changed: Sequence[Difference]) -> str:
+def differences_of(changed: Sequence[EnvironmentChange]) -> str:
     """What else changed at that place."""
     if not changed:
         return "Changed there: nothing that is recorded; neither commit nor software nor hardware"
@@ -161,11 +161,11 @@ def differences_of(changed: Sequence[Difference]) -> str:
     return one_line(f"Changed there: {', '.join(told[:MOST_DIFFERENCES])}{more}")
 
 
-def _shortened(part: Difference, value: str) -> str:
+def _shortened(part: EnvironmentChange, value: str) -> str:
     return (value[:COMMIT_LENGTH] if part.name == "commit" else value) or "none"
 
 
-def sparkline(series: Series, bars: str = BARS, width: int = SPARK_WIDTH) -> str:
+def sparkline(series: TrendSeries, bars: str = BARS, width: int = SPARK_WIDTH) -> str:
     """The series as a line of signs, each higher than the other; of long series the median of each stretch.
 
     Noise alone does not fill the height of the line, so that a step looks like one.

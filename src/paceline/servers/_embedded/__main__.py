@@ -16,9 +16,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.servers._embedded.app import App, Configuration, Regions, available_cpus, shares, threads_for
+from paceline.servers._embedded.app import App, Regions, ServerConfiguration, available_cpus, shares, threads_for
 from paceline.servers._embedded.batcher import Policy
-from paceline.servers._embedded.engines import Engine, open_engine
+from paceline.servers._embedded.engines import InferenceEngine, open_engine
 from paceline.servers._embedded.grpc_server import GrpcServer
 from paceline.servers._embedded.http import Connection, listen
 from paceline.servers._embedded.service import Service
@@ -33,7 +33,7 @@ class CannotServe(Exception):
     """Why the server ends before it is ready, in one sentence."""
 
 
-async def serve(configuration: Configuration, folder: Path) -> None:
+async def serve(configuration: ServerConfiguration, folder: Path) -> None:
     """Listen, load, serve until a signal comes, then answer what was accepted."""
     loop = asyncio.get_running_loop()
     ending = asyncio.Event()
@@ -70,7 +70,7 @@ async def serve(configuration: Configuration, folder: Path) -> None:
         connection.abort()
 
 
-async def _listen_for_grpc(app: App, configuration: Configuration, folder: Path) -> GrpcServer | None:
+async def _listen_for_grpc(app: App, configuration: ServerConfiguration, folder: Path) -> GrpcServer | None:
     port = configuration.grpc_port
     if port is None:
         return None
@@ -88,13 +88,13 @@ def _cannot_listen(host: str, port: int, error: OSError) -> CannotServe:
     return CannotServe(f"cannot listen at {host}, port {port}: {error.strerror or error}")
 
 
-async def _load(configuration: Configuration, folder: Path) -> Service:
+async def _load(configuration: ServerConfiguration, folder: Path) -> Service:
     available = available_cpus()
     if configuration.cpus is not None and not set(configuration.cpus) <= set(available):
         raise CannotServe(f"cpus = {list(configuration.cpus)}: this process may use {available}")
     sizes = batch_sizes(configuration.max_batch, configuration.preferred)
     # Importing and loading takes seconds, in which the server should answer that it is alive.
-    engine: Engine = await asyncio.to_thread(
+    engine: InferenceEngine = await asyncio.to_thread(
         open_engine,
         configuration.engine,
         configuration.artifact,
@@ -150,7 +150,7 @@ def _write(path: Path, text: str) -> None:
 
 def main() -> int:
     path = Path(sys.argv[1])
-    configuration = Configuration.model_validate_json(path.read_bytes())
+    configuration = ServerConfiguration.model_validate_json(path.read_bytes())
     sys.setswitchinterval(_SWITCH)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):

@@ -30,7 +30,7 @@ from paceline.load.kserve import (
 )
 from paceline.load.server_timing import HEADER, Stages
 from paceline.load.shared_memory import FOLDER, PREFIX
-from paceline.servers._embedded.batcher import Waiting
+from paceline.servers._embedded.batcher import WaitingRequest
 from paceline.servers._embedded.http import Connection, Head
 from paceline.servers._embedded.service import Overloaded, Service, now
 from paceline.servers.base import Artifact
@@ -42,7 +42,7 @@ EngineName = Literal["null", "torch", "torch-compile", "torchscript", "torch-exp
 GraphChoice = Annotated[Literal["auto", "off"], OnOff]
 
 
-class Configuration(BaseModel):
+class ServerConfiguration(BaseModel):
     """Everything is decided; nothing here has a default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -231,7 +231,7 @@ class App:
             )
 
     def gone(self, connection: Connection) -> None:
-        if self.service is not None and isinstance(connection.ticket, Waiting):
+        if self.service is not None and isinstance(connection.ticket, WaitingRequest):
             self.service.cancel(connection.ticket)
 
     def _answer_inference(self, connection: Connection, head: Head, body: Buffer, received: int) -> None:

@@ -30,7 +30,7 @@ class Policy:
     preferred: tuple[int, ...] = ()  # samples
 
 
-class Waiting(Generic[T]):
+class WaitingRequest(Generic[T]):
     """One request in the queue; compared by identity."""
 
     __slots__ = ("arrival", "group", "payload", "size")
@@ -43,11 +43,11 @@ class Waiting(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch(Generic[T]):
+class RequestBatch(Generic[T]):
     """Requests for an instance to compute together."""
 
     instance: int
-    requests: list[Waiting[T]]
+    requests: list[WaitingRequest[T]]
     size: int  # samples
 
 
@@ -57,7 +57,7 @@ class Batcher(Generic[T]):
     def __init__(self, policy: Policy, instances: int) -> None:
         self.policy = policy
         self._free = deque(range(instances))
-        self._groups: OrderedDict[Hashable, OrderedDict[Waiting[T], None]] = OrderedDict()
+        self._groups: OrderedDict[Hashable, OrderedDict[WaitingRequest[T], None]] = OrderedDict()
         self._waiting = 0
         self._preferred = frozenset(policy.preferred)
 
@@ -65,7 +65,7 @@ class Batcher(Generic[T]):
         """How many requests wait."""
         return self._waiting
 
-    def add(self, request: Waiting[T]) -> bool:
+    def add(self, request: WaitingRequest[T]) -> bool:
         """Queue a request; False if the queue is full. Its arrival must not be before that of an earlier one."""
         if request.size > self.policy.max_batch:
             raise ValueError(f"{request.size} samples do not fit in a batch of {self.policy.max_batch}")
@@ -78,7 +78,7 @@ class Batcher(Generic[T]):
         self._waiting += 1
         return True
 
-    def cancel(self, request: Waiting[T]) -> bool:
+    def cancel(self, request: WaitingRequest[T]) -> bool:
         """Forget a request; False if it does not wait (any more)."""
         group = self._groups.get(request.group)
         if group is None or request not in group:
@@ -90,9 +90,9 @@ class Batcher(Generic[T]):
         """The instance has finished its batch."""
         self._free.append(instance)
 
-    def take(self, now: int) -> list[Batch[T]]:
+    def take(self, now: int) -> list[RequestBatch[T]]:
         """Every batch that starts now."""
-        batches: list[Batch[T]] = []
+        batches: list[RequestBatch[T]] = []
         while self._free and self._waiting:
             chosen = self._choose(now)
             if not chosen:
@@ -100,7 +100,7 @@ class Batcher(Generic[T]):
             group = self._groups[chosen[0].group]
             for request in chosen:
                 self._remove(group, request)
-            batches.append(Batch(self._free.popleft(), chosen, sum(request.size for request in chosen)))
+            batches.append(RequestBatch(self._free.popleft(), chosen, sum(request.size for request in chosen)))
         return batches
 
     def wake(self) -> int | None:
@@ -109,8 +109,8 @@ class Batcher(Generic[T]):
             return None
         return min(next(iter(group)).arrival for group in self._groups.values()) + self.policy.max_delay
 
-    def _choose(self, now: int) -> list[Waiting[T]]:
-        best: list[Waiting[T]] = []
+    def _choose(self, now: int) -> list[WaitingRequest[T]]:
+        best: list[WaitingRequest[T]] = []
         for group in self._groups.values():
             oldest = next(iter(group))
             if best and best[0].arrival <= oldest.arrival:
@@ -118,9 +118,9 @@ class Batcher(Generic[T]):
             best = self._startable(group, now) or best
         return best
 
-    def _startable(self, group: OrderedDict[Waiting[T], None], now: int) -> list[Waiting[T]]:
+    def _startable(self, group: OrderedDict[WaitingRequest[T], None], now: int) -> list[WaitingRequest[T]]:
         """The requests at the head of a group that should start now."""
-        head: list[Waiting[T]] = []
+        head: list[WaitingRequest[T]] = []
         size = preferred = 0
         can_grow = True
         for request in group:
@@ -136,7 +136,7 @@ class Batcher(Generic[T]):
         is_due = now - head[0].arrival >= self.policy.max_delay
         return head if is_due or not can_grow or size == self.policy.max_batch else []
 
-    def _remove(self, group: OrderedDict[Waiting[T], None], request: Waiting[T]) -> None:
+    def _remove(self, group: OrderedDict[WaitingRequest[T], None], request: WaitingRequest[T]) -> None:
         del group[request]
         self._waiting -= 1
         if not group:

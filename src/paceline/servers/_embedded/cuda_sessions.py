@@ -16,7 +16,7 @@ import torch
 
 from paceline.devices import open_device
 from paceline.load.tensors import TensorSpec
-from paceline.servers._embedded.engines import Arrays, Buffered, Session, named
+from paceline.servers._embedded.engines import Arrays, Buffered, InferenceSession, named
 from paceline.servers._exported_module import first_line
 from paceline.servers.base import Artifact
 
@@ -25,14 +25,14 @@ class NotCaptured(Exception):
     """Why there is no graph, in one line."""
 
 
-def launching(module: Any, artifact: Artifact, device: str) -> Session:
+def launching(module: Any, artifact: Artifact, device: str) -> InferenceSession:
     """Every batch is copied, computed and copied back as its sizes ask for."""
     order, names = [spec.name for spec in artifact.inputs], [spec.name for spec in artifact.outputs]
     gpu = open_device(device)
     where, stream = gpu.torch(), gpu.stream()
 
     def run(inputs: Arrays) -> Arrays:
-        # Work of several instances may overlap: each has a stream, and waits for no other.
+        # RecordedWork of several instances may overlap: each has a stream, and waits for no other.
         with torch.inference_mode(), gpu.on_stream(stream):
             pinned = [torch.from_numpy(inputs[name]).pin_memory() for name in order]
             found = named(module(*[tensor.to(where, non_blocking=True) for tensor in pinned]), names)
@@ -46,7 +46,7 @@ def launching(module: Any, artifact: Artifact, device: str) -> Session:
     return run
 
 
-class Work:
+class RecordedWork:
     """All that is done to a batch of one size, between memory that stays where it is."""
 
     def __init__(self, module: Any, artifact: Artifact, rows: int, device: torch.device) -> None:
@@ -80,14 +80,14 @@ class Work:
 class Recorded:
     """The work on one batch size, and how to have it done to the end."""
 
-    work: Work
+    work: RecordedWork
     replay: Callable[[], object]
 
 
 class Replaying(Buffered):
     """Batches of recorded sizes are replayed, all others go another way."""
 
-    def __init__(self, recorded: Mapping[int, Recorded], otherwise: Session) -> None:
+    def __init__(self, recorded: Mapping[int, Recorded], otherwise: InferenceSession) -> None:
         self._recorded = recorded
         self._otherwise = otherwise
 
@@ -113,7 +113,7 @@ def record(module: Any, artifact: Artifact, sizes: Sequence[int], device: str) -
         gpu = open_device(device)
         with torch.inference_mode(), gpu.recorder() as recorder:
             for rows in sorted(sizes, reverse=True):  # the largest first: the others find room in its memory
-                work = Work(module, artifact, rows, gpu.torch())
+                work = RecordedWork(module, artifact, rows, gpu.torch())
                 recorded[rows] = Recorded(work, recorder.record(work.run))
     except Exception as error:
         traceback.print_exception(error)

@@ -13,7 +13,7 @@ from paceline.load.tensors import Array, TensorSpec
 from paceline.servers.base import Artifact
 
 Arrays = dict[str, Array]
-Session = Callable[[Arrays], Arrays]
+InferenceSession = Callable[[Arrays], Arrays]
 
 _VARYING = 16  # length of an axis that varies, for warming up
 
@@ -30,7 +30,7 @@ class Buffered(ABC):
         """The outputs of a batch; `inputs` are its buffers or any others."""
 
 
-class Engine(ABC):
+class InferenceEngine(ABC):
     """Loads the model of an artifact; `session()` is called in the thread of the instance that will use it."""
 
     inline = False  # so quick that a thread would cost more than it computes
@@ -42,7 +42,7 @@ class Engine(ABC):
         self.device = device
 
     @abstractmethod
-    def session(self, threads: int) -> Session:
+    def session(self, threads: int) -> InferenceSession:
         """A function from the inputs of a batch to its outputs, which computes with so many threads."""
 
     def outputs(self) -> tuple[TensorSpec, ...]:
@@ -56,12 +56,12 @@ class Engine(ABC):
         return {}
 
 
-class NullEngine(Engine):
+class NullEngine(InferenceEngine):
     """Computes nothing: what remains is the cost of the server itself."""
 
     inline = True
 
-    def session(self, threads: int) -> Session:
+    def session(self, threads: int) -> InferenceSession:
         def run(inputs: Arrays) -> Arrays:
             return {"output": np.zeros((len(next(iter(inputs.values()))), 1), np.float32)}
 
@@ -71,7 +71,7 @@ class NullEngine(Engine):
         return (TensorSpec("output", "FP32", (1,)),)
 
 
-class TorchEngine(Engine):
+class TorchEngine(InferenceEngine):
     """A torch module, eager, compiled, scripted or exported; all instances share its weights."""
 
     packages = ("torch",)
@@ -80,13 +80,13 @@ class TorchEngine(Engine):
         super().__init__(artifact, device)
         self._module = module
 
-    def session(self, threads: int) -> Session:
+    def session(self, threads: int) -> InferenceSession:
         import torch
 
         torch.set_num_threads(threads)  # OpenMP keeps this for each thread that starts parallel work
         return self._on_host() if self.device == "cpu" else self._on_gpu()
 
-    def _on_host(self) -> Session:
+    def _on_host(self) -> InferenceSession:
         import torch
 
         module, names = self._module, [spec.name for spec in self.artifact.outputs]
@@ -99,7 +99,7 @@ class TorchEngine(Engine):
 
         return run
 
-    def _on_gpu(self) -> Session:
+    def _on_gpu(self) -> InferenceSession:
         from paceline.servers._embedded.cuda_sessions import launching
 
         return launching(self._module, self.artifact, self.device)
@@ -129,7 +129,7 @@ class CompiledEngine(TorchEngine):
     def facts(self) -> dict[str, Any]:
         return {"graph": "; ".join(dict.fromkeys(self._graphs))} if self._graphs else {}
 
-    def _on_gpu(self) -> Session:
+    def _on_gpu(self) -> InferenceSession:
         from paceline.servers._embedded.cuda_sessions import NotCaptured, Replaying, record
 
         if self._varying and self._refusal is None:
@@ -146,12 +146,12 @@ class CompiledEngine(TorchEngine):
         return super()._on_gpu()
 
 
-class OnnxRuntimeEngine(Engine):
+class OnnxRuntimeEngine(InferenceEngine):
     """ONNX Runtime; each instance has a session with threads of its own."""
 
     packages = ("onnxruntime",)
 
-    def session(self, threads: int) -> Session:
+    def session(self, threads: int) -> InferenceSession:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -180,12 +180,12 @@ class OnnxRuntimeEngine(Engine):
         return {"onnxruntime": str(onnxruntime.__version__)}
 
 
-class OpenVinoEngine(Engine):
+class OpenVinoEngine(InferenceEngine):
     """OpenVINO; each instance has a compiled model with threads of its own."""
 
     packages = ("openvino",)
 
-    def session(self, threads: int) -> Session:
+    def session(self, threads: int) -> InferenceSession:
         import openvino
 
         settings = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
@@ -204,7 +204,7 @@ class OpenVinoEngine(Engine):
 
 def open_engine(
     name: str, artifact: Artifact, device: str, sizes: Sequence[int], *, allow_import: bool = False, graph: bool = True
-) -> Engine:
+) -> InferenceEngine:
     """The engine of this name with the artifact's model loaded."""
     if name == "null":
         return NullEngine(artifact, device)
@@ -218,7 +218,7 @@ def open_engine(
     return TorchEngine(artifact, device, module)
 
 
-def warm_up(session: Session, inputs: Sequence[TensorSpec], sizes: Sequence[int]) -> None:
+def warm_up(session: InferenceSession, inputs: Sequence[TensorSpec], sizes: Sequence[int]) -> None:
     """Call it with every batch size that it should know, more than once: the first calls choose and compile code."""
     for size in sorted(sizes, reverse=True):
         shapes = {spec.name: (size, *(_VARYING if axis < 0 else axis for axis in spec.shape)) for spec in inputs}

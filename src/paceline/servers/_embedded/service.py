@@ -20,8 +20,8 @@ import numpy as np
 from paceline.load.kserve import Message, ProtocolError, Request
 from paceline.load.server_timing import Stages
 from paceline.load.tensors import TensorSpec, datatype_of
-from paceline.servers._embedded.batcher import Batch, Batcher, Policy, Waiting
-from paceline.servers._embedded.engines import Arrays, Buffered, Engine, Session, warm_up
+from paceline.servers._embedded.batcher import Batcher, Policy, RequestBatch, WaitingRequest
+from paceline.servers._embedded.engines import Arrays, Buffered, InferenceEngine, InferenceSession, warm_up
 from paceline.servers.processing import Processing
 
 _TFD_TIMER_ABSTIME = 1
@@ -131,7 +131,7 @@ class Service:
     def __init__(
         self,
         name: str,
-        engine: Engine,
+        engine: InferenceEngine,
         policy: Policy,
         placement: Sequence[tuple[tuple[int, ...] | None, int]],  # CPUs and threads of each instance
         sizes: Sequence[int],
@@ -151,7 +151,7 @@ class Service:
         self._alarm = Alarm(self._loop, self._pump)
         self._signatures: dict[Hashable, int] = {}
         self._instances: list[Instance] = []
-        self._session: Session | None = None  # of an engine that needs no thread
+        self._session: InferenceSession | None = None  # of an engine that needs no thread
         self._is_pumping = False
         self._running = 0
         self._reading = 0  # requests whose images or texts are being decoded
@@ -178,7 +178,7 @@ class Service:
         self._readers.shutdown(wait=False, cancel_futures=True)
         self._alarm.close()
 
-    def submit(self, request: Request, received: int, answer: Answer, encode: Encode) -> Waiting[Ticket]:
+    def submit(self, request: Request, received: int, answer: Answer, encode: Encode) -> WaitingRequest[Ticket]:
         """Queue a request. ProtocolError if it does not fit the model, Overloaded if too many wait."""
         size = self._check(request)
         decoded = now()
@@ -187,7 +187,7 @@ class Service:
             self.statistics.requests["shed"] += 1
             raise Overloaded(f"{waits} requests are waiting already; try again later")
         ticket = Ticket(request, request.inputs, answer, encode, received, decoded, decoded)
-        waiting = Waiting(ticket, size, _group(request.inputs), decoded)
+        waiting = WaitingRequest(ticket, size, _group(request.inputs), decoded)
         if self.processing is None:
             self._queue(waiting)
         else:
@@ -195,7 +195,7 @@ class Service:
             self._readers.submit(self._read, self.processing, waiting)
         return waiting
 
-    def _read(self, processing: Processing, waiting: Waiting[Ticket]) -> None:
+    def _read(self, processing: Processing, waiting: WaitingRequest[Ticket]) -> None:
         """Images and texts become tensors; called by readers."""
         found: Arrays | Exception
         try:
@@ -205,7 +205,7 @@ class Service:
         with contextlib.suppress(RuntimeError):  # the loop has ended: so does the process
             self._loop.call_soon_threadsafe(self._was_read, waiting, found)
 
-    def _was_read(self, waiting: Waiting[Ticket], found: Arrays | Exception) -> None:
+    def _was_read(self, waiting: WaitingRequest[Ticket], found: Arrays | Exception) -> None:
         self._reading -= 1
         ticket = waiting.payload
         if ticket.is_cancelled:
@@ -219,11 +219,11 @@ class Service:
         waiting.group, waiting.arrival = _group(found), ticket.queued
         self._queue(waiting)
 
-    def _queue(self, waiting: Waiting[Ticket]) -> None:
+    def _queue(self, waiting: WaitingRequest[Ticket]) -> None:
         self._batcher.add(waiting)
         self._pump()
 
-    def cancel(self, waiting: Waiting[Ticket]) -> None:
+    def cancel(self, waiting: WaitingRequest[Ticket]) -> None:
         """Nobody wants the answer any more."""
         waiting.payload.is_cancelled = True
         self.statistics.requests["cancelled"] += 1
@@ -242,7 +242,7 @@ class Service:
             "instances": [{"busy_seconds": busy / 1e9} for busy in counted.busy],
         }
 
-    def fill(self, batch: Batch[Ticket], session: Session) -> Arrays:
+    def fill(self, batch: RequestBatch[Ticket], session: InferenceSession) -> Arrays:
         """The inputs of a batch, one behind the other, where the session wants them; called by instances."""
         rows = self._rows(batch)
         room = session.buffers(rows) if isinstance(session, Buffered) else None
@@ -255,7 +255,7 @@ class Service:
             arrays[spec.name] = np.concatenate(parts, out=None if room is None else room[spec.name])
         return arrays
 
-    def finish(self, batch: Batch[Ticket], found: Arrays | Exception, times: tuple[int, int, int]) -> None:
+    def finish(self, batch: RequestBatch[Ticket], found: Arrays | Exception, times: tuple[int, int, int]) -> None:
         """A batch was computed: start the next one, then answer."""
         self._running -= 1
         taken, filled, computed = times
@@ -293,7 +293,7 @@ class Service:
             )
             ticket.answer(message, stages)
 
-    def _rows(self, batch: Batch[Ticket]) -> int:
+    def _rows(self, batch: RequestBatch[Ticket]) -> int:
         """Samples that are computed: those of the batch, and the padding."""
         if not self.engine.pads:
             return batch.size
@@ -350,7 +350,7 @@ class Instance:
         cpus: tuple[int, ...] | None,
         threads: int,
     ) -> None:
-        self.batches: SimpleQueue[Batch[Ticket] | None] = SimpleQueue()
+        self.batches: SimpleQueue[RequestBatch[Ticket] | None] = SimpleQueue()
         self._service = service
         self._loop = loop
         self._cpus = cpus
@@ -386,7 +386,7 @@ class Instance:
 
 
 def compute(
-    session: Session, service: Service, batch: Batch[Ticket]
+    session: InferenceSession, service: Service, batch: RequestBatch[Ticket]
 ) -> tuple[Arrays | Exception, tuple[int, int, int]]:
     """What the engine makes of a batch, or how it failed; and when the batch was taken, filled and computed."""
     taken = filled = computed = now()

@@ -24,7 +24,7 @@ from paceline.service.api import errors, submissions, tokens
 from paceline.service.api.errors import Refused, declared, not_found, unavailable
 from paceline.service.api.guard import PREFIX, Door, Guard
 from paceline.service.api.tokens import Tokens
-from paceline.service.engines.base import FollowerState, Progress
+from paceline.service.engines.base import AttemptProgress, FollowerState
 from paceline.service.jobs import JOB_ID, Job, JobRequest, JobState
 from paceline.service.leader import Leader
 from paceline.service.placement import gpu_indices
@@ -117,7 +117,7 @@ class ApiContext:
         is_active = job.state.is_active
         return dict(job) | {
             "run_id": job.run_id,
-            "progress": self.leader.progress(job.id) if is_active else Progress(),
+            "progress": self.leader.progress(job.id) if is_active else AttemptProgress(),
             "expected_end": self.leader.expected_end(job.id) if is_active else None,
             "waits_for": "" if is_active else self.leader.why_it_waits(job.id),
         }

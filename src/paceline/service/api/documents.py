@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, JsonValue, StringConstraints
 
 from paceline.core.run import RunStatus
-from paceline.service.engines.base import Progress
+from paceline.service.engines.base import AttemptProgress
 from paceline.service.jobs import JobFailure, JobState, MachineNeeds, StrictModel
 
 RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
@@ -50,7 +50,7 @@ class JobSummary(BaseModel):
     run_id: str | None
     stop_asked: bool
     failure: JobFailure | None
-    progress: Progress
+    progress: AttemptProgress
     expected_end: datetime | None
     waits_for: str = Field(description="Why the machines that are here cannot run it; empty if it waits for its turn")
 

@@ -16,7 +16,7 @@ from paceline.core.record import Record
 from paceline.core.run import Run
 from paceline.service.jobs import JobFailure, StrictModel
 
-Attempt = tuple[str, int]  # job, number of the attempt
+AttemptKey = tuple[str, int]  # job, number of the attempt
 
 
 class FollowerState(StrictModel):
@@ -90,7 +90,7 @@ class Item(StrictModel):
     failure: JobFailure | None = None  # of `ended`; FailureKind.LOST means that another attempt may do better
 
 
-class Progress(StrictModel):
+class AttemptProgress(StrictModel):
     """What is going on right now; only for looking at, never kept."""
 
     case_index: int | None = None
@@ -100,13 +100,13 @@ class Progress(StrictModel):
     cases: int = 0
 
 
-class Report(StrictModel):
+class AttemptReport(StrictModel):
     """All that a follower has not been acknowledged for yet, of one attempt."""
 
     job_id: str
     attempt: int
     items: tuple[Item, ...] = ()
-    progress: Progress = Progress()
+    progress: AttemptProgress = AttemptProgress()
     place: int = 0  # of the assignment
     meeting: Meeting | None = None  # where the first of the gang is waited for
 
@@ -127,7 +127,7 @@ class Engine(Protocol):
     def begin(self, follower: str, assignment: Assignment) -> None:
         """Hand over an attempt. The same attempt again changes nothing. FollowerGone if nobody takes it."""
 
-    def poll(self, follower: str, acknowledged: dict[Attempt, int]) -> Sequence[Report]:
+    def poll(self, follower: str, acknowledged: dict[AttemptKey, int]) -> Sequence[AttemptReport]:
         """Renew the leases of the attempts named here, whose items up to these numbers are in the store.
 
         Gives what else there is to report, also of attempts that are not named: those are forgotten by the leader or

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paceline.service.engines import EngineKind
-from paceline.service.engines.base import Assignment, Attempt, FollowerGone, FollowerState, Report
+from paceline.service.engines.base import Assignment, AttemptKey, AttemptReport, FollowerGone, FollowerState
 from paceline.service.follower.worker import Worker
 
 
@@ -28,7 +28,7 @@ class LocalEngine:
         """Start a process that measures."""
         self._worker_of(follower).begin(assignment)
 
-    def poll(self, follower: str, acknowledged: dict[Attempt, int]) -> Sequence[Report]:
+    def poll(self, follower: str, acknowledged: dict[AttemptKey, int]) -> Sequence[AttemptReport]:
         """What there is to report."""
         return self._worker_of(follower).poll(acknowledged)
 

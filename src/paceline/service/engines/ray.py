@@ -31,7 +31,7 @@ from paceline.core.errors import InputError, MissingDependency
 from paceline.core.files import data_directory, write_atomic
 from paceline.devices import visible_variables
 from paceline.service.engines import EngineKind, EngineOptions
-from paceline.service.engines.base import Assignment, Attempt, FollowerGone, FollowerState, Report
+from paceline.service.engines.base import Assignment, AttemptKey, AttemptReport, FollowerGone, FollowerState
 from paceline.service.follower.worker import Worker
 
 RESOURCE = "paceline"
@@ -123,14 +123,14 @@ class RayEngine:
         """Hand over an attempt."""
         self._answer(self._node(follower).actor.begin.remote(assignment))
 
-    def poll(self, follower: str, acknowledged: dict[Attempt, int]) -> Sequence[Report]:
+    def poll(self, follower: str, acknowledged: dict[AttemptKey, int]) -> Sequence[AttemptReport]:
         """What there is to tell; a question that is still open is waited for, not asked again."""
         node = self._node(follower)
         if node.polled is None:
             node.polled = node.actor.poll.remote(acknowledged)
         polled = node.polled
         try:
-            reports: list[Report] = self._answer(polled)
+            reports: list[AttemptReport] = self._answer(polled)
         except _Silent:
             raise
         except FollowerGone:

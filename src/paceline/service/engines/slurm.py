@@ -29,7 +29,15 @@ from paceline.core.errors import InputError
 from paceline.core.files import write_atomic
 from paceline.devices import visible_variables
 from paceline.service.engines import EngineKind, EngineOptions, slurm_commands
-from paceline.service.engines.base import Assignment, Attempt, FollowerGone, FollowerState, Item, Progress, Report
+from paceline.service.engines.base import (
+    Assignment,
+    AttemptKey,
+    AttemptProgress,
+    AttemptReport,
+    FollowerGone,
+    FollowerState,
+    Item,
+)
 from paceline.service.engines.slurm_commands import SlurmError, SlurmJob, SlurmNode, SlurmSilent
 from paceline.service.follower.spool import OUTPUT, Spool
 from paceline.service.jobs import STOPPED, FailureKind, JobFailure
@@ -100,7 +108,7 @@ class SlurmAttempt:
             return None
 
     @property
-    def key(self) -> tuple[str, Attempt]:
+    def key(self) -> tuple[str, AttemptKey]:
         """Its node, and whose attempt it is."""
         return self.node, (self.assignment.job_id, self.assignment.attempt)
 
@@ -169,7 +177,7 @@ class SlurmAttempt:
             return Todo(submit=True)
         return Todo()
 
-    def report(self, acknowledged: int | None) -> Report | None:
+    def report(self, acknowledged: int | None) -> AttemptReport | None:
         """What is not acknowledged yet, which renews the lease; None once all of it is."""
         if (
             acknowledged is not None
@@ -186,10 +194,10 @@ class SlurmAttempt:
                 items.pop()
         elif not items and acknowledged is not None and self.is_settled:
             return None
-        progress = Progress(title=self.doing) if self.doing else self.spool.progress
+        progress = AttemptProgress(title=self.doing) if self.doing else self.spool.progress
         _, (job_id, number) = self.key
         place = self.assignment.place
-        return Report(job_id=job_id, attempt=number, place=place, items=tuple(items), progress=progress)
+        return AttemptReport(job_id=job_id, attempt=number, place=place, items=tuple(items), progress=progress)
 
     def _see_live(self, live: Sequence[SlurmJob], *, is_offered: bool) -> Todo:
         waiting = [job for job in live if job.is_waiting]
@@ -317,7 +325,7 @@ class SlurmEngine:
         self._partitions = tuple(filter(None, options.partition.split(",")))
         self._claimed = _claim(self._folder)
         self._lock = threading.Lock()  # of all that follows; nobody holds it while Slurm is asked
-        self._attempts: dict[tuple[str, Attempt], SlurmAttempt] = {}  # each by its node, as gangs share one
+        self._attempts: dict[tuple[str, AttemptKey], SlurmAttempt] = {}  # each by its node, as gangs share one
         self._trouble = ""
         try:
             self._keep_nodes(slurm_commands.list_nodes(self._partitions))
@@ -348,7 +356,7 @@ class SlurmEngine:
                 attempt.refused(why, FailureKind.REFUSED)
         self._woken.set()
 
-    def poll(self, follower: str, acknowledged: dict[Attempt, int]) -> Sequence[Report]:
+    def poll(self, follower: str, acknowledged: dict[AttemptKey, int]) -> Sequence[AttemptReport]:
         """What lies in the spools of this node's attempts."""
         reports = []
         with self._lock:

@@ -23,7 +23,7 @@ from paceline.core.run import Run
 from paceline.core.suite import Suite, expand
 from paceline.runner.run import Execute, Listener, SuiteRun, execute_here
 from paceline.service import admission
-from paceline.service.engines.base import Assignment, CaseSamples, Progress
+from paceline.service.engines.base import Assignment, AttemptProgress, CaseSamples
 from paceline.service.follower.spool import SPOOL_FAILED, Spool, SpoolFailed
 from paceline.service.jobs import STOPPED, FailureKind, JobFailure, MachineNeeds
 from paceline.store import location
@@ -37,7 +37,7 @@ class _SpoolListener(Listener):
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
-        self._progress = Progress()
+        self._progress = AttemptProgress()
         self.records: list[Record] = []
 
     def add(self, record: Record) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from paceline.core.files import write_atomic
-from paceline.service.engines.base import Assignment, Item, Meeting, Progress
+from paceline.service.engines.base import Assignment, AttemptProgress, Item, Meeting
 from paceline.store import codec
 
 _ITEMS, _ASSIGNMENT, _PROGRESS, _LEASE, _PROCESS = "items.jsonl", "assignment.json", "progress.json", "lease", "process"
@@ -118,15 +118,15 @@ class Spool:
                 yield True
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> AttemptProgress:
         """What is going on."""
         try:
-            return Progress.model_validate_json((self.folder / _PROGRESS).read_text(encoding="utf-8"))
+            return AttemptProgress.model_validate_json((self.folder / _PROGRESS).read_text(encoding="utf-8"))
         except (OSError, ValidationError):
-            return Progress()
+            return AttemptProgress()
 
     @progress.setter
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: AttemptProgress) -> None:
         write_atomic(self.folder / _PROGRESS, progress.model_dump_json())
 
     @property

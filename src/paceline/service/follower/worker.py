@@ -22,7 +22,7 @@ from paceline.core.environment import Environment
 from paceline.devices import showing_only
 from paceline.machine import describe
 from paceline.runner.execute import MemoryKills, kills_for_memory
-from paceline.service.engines.base import Assignment, Attempt, FollowerState, Report
+from paceline.service.engines.base import Assignment, AttemptKey, AttemptReport, FollowerState
 from paceline.service.follower.spool import OUTPUT, SPOOL_FAILED, Spool
 from paceline.service.jobs import FailureKind, JobFailure
 from paceline.store import location
@@ -42,11 +42,13 @@ class Worker:
         self._labels = tuple(labels)
         self._lock = threading.RLock()
         self._machine = describe()
-        self._children: dict[Attempt, subprocess.Popen[bytes]] = {}
-        self._stopping: dict[Attempt, float] = {}  # since when
-        self._memory_kills: dict[Attempt, MemoryKills] = {}  # how often the kernel had killed for memory when it began
+        self._children: dict[AttemptKey, subprocess.Popen[bytes]] = {}
+        self._stopping: dict[AttemptKey, float] = {}  # since when
+        self._memory_kills: dict[
+            AttemptKey, MemoryKills
+        ] = {}  # how often the kernel had killed for memory when it began
         folder.mkdir(parents=True, exist_ok=True)
-        self._spools: dict[Attempt, Spool] = dict(self._earlier())
+        self._spools: dict[AttemptKey, Spool] = dict(self._earlier())
 
     def describe(self) -> FollowerState:
         """What this machine has."""
@@ -77,7 +79,7 @@ class Worker:
             self._memory_kills[attempt] = kills_for_memory()
             self._children[attempt] = _start(spool, assignment)
 
-    def poll(self, acknowledged: Mapping[Attempt, int]) -> list[Report]:
+    def poll(self, acknowledged: Mapping[AttemptKey, int]) -> list[AttemptReport]:
         """What is not acknowledged of every attempt; those named here may go on, and are dropped once all of it is."""
         with self._lock:
             return [
@@ -86,7 +88,7 @@ class Worker:
                 if (report := self._report(attempt, acknowledged.get(attempt))) is not None
             ]
 
-    def _report(self, attempt: Attempt, acknowledged: int | None) -> Report | None:
+    def _report(self, attempt: AttemptKey, acknowledged: int | None) -> AttemptReport | None:
         spool = self._spools[attempt]
         with suppress(OSError):  # a full disk: what cannot be written now is written at the next look
             if acknowledged is not None:
@@ -101,8 +103,10 @@ class Worker:
             return None
         job_id, number = attempt
         if spool.place == 0:
-            return Report(job_id=job_id, attempt=number, items=tuple(items), progress=spool.progress)
-        return Report(job_id=job_id, attempt=number, items=tuple(items), place=spool.place, meeting=spool.meeting)
+            return AttemptReport(job_id=job_id, attempt=number, items=tuple(items), progress=spool.progress)
+        return AttemptReport(
+            job_id=job_id, attempt=number, items=tuple(items), place=spool.place, meeting=spool.meeting
+        )
 
     def cancel(self, job_id: str, number: int) -> None:
         """Ask an attempt to stop; whoever does not is ended a little later."""
@@ -120,7 +124,7 @@ class Worker:
             for child in self._children.values():
                 child.wait()
 
-    def _earlier(self) -> list[tuple[Attempt, Spool]]:
+    def _earlier(self) -> list[tuple[AttemptKey, Spool]]:
         """Attempts that an earlier worker in this folder has begun."""
         attempts = []
         for folder in sorted(self._folder.iterdir()):
@@ -132,7 +136,7 @@ class Worker:
                 attempts.append(((assignment.job_id, assignment.attempt), spool))
         return attempts
 
-    def _look_after(self, attempt: Attempt, spool: Spool) -> None:
+    def _look_after(self, attempt: AttemptKey, spool: Spool) -> None:
         """Speak for a process that died without a word, and end one that does not stop."""
         asked_at = self._stopping.get(attempt)
         if asked_at is not None and time.monotonic() - asked_at > _GRACE_SECONDS:
@@ -154,13 +158,13 @@ class Worker:
         assert assignment is not None
         self._children[attempt] = _start(spool, assignment)
 
-    def _is_alive(self, attempt: Attempt, spool: Spool) -> bool:
+    def _is_alive(self, attempt: AttemptKey, spool: Spool) -> bool:
         child = self._children.get(attempt)
         if child is not None and child.poll() is None:
             return True
         return spool.process is not None and location.is_alive(spool.process)
 
-    def _signal(self, attempt: Attempt, spool: Spool, number: signal.Signals) -> bool:
+    def _signal(self, attempt: AttemptKey, spool: Spool, number: signal.Signals) -> bool:
         """Send a signal to all processes of an attempt; False if there are none that can be found."""
         child, runner = self._children.get(attempt), spool.process
         if child is not None and child.poll() is None:
@@ -173,7 +177,7 @@ class Worker:
             os.killpg(group, number)
         return True
 
-    def _drop(self, attempt: Attempt) -> None:
+    def _drop(self, attempt: AttemptKey) -> None:
         spool = self._spools.pop(attempt)
         self._signal(attempt, spool, signal.SIGKILL)  # what a benchmark left behind
         child = self._children.pop(attempt, None)
@@ -223,6 +227,6 @@ def _death(code: int | None, spool: Spool, memory_kills: MemoryKills | None) -> 
     return JobFailure(kind=FailureKind.LOST, message=f"the process that measured {how}{spool.last_words() or ''}")
 
 
-def _folder_name(attempt: Attempt) -> str:
+def _folder_name(attempt: AttemptKey) -> str:
     job_id, number = attempt
     return f"{re.sub(r'[^A-Za-z0-9-]', '_', job_id)}.{number}"

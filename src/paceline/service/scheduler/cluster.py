@@ -20,13 +20,13 @@ from heapq import heapify, heappop, heappush
 from paceline.core.errors import InputError
 from paceline.service.scheduler.state import (
     Demand,
-    Device,
     Follower,
     JobPlacement,
     Match,
     Needs,
     Reservation,
     Running,
+    SchedulerDevice,
     Shape,
 )
 
@@ -155,7 +155,7 @@ class ClusterState:
         self.running: dict[str, tuple[Follower, ...]] = {}
         self._queues: dict[Needs, DemandQueue] = {}
         self._waiting: dict[int, dict[Needs, DemandQueue]] = {}  # of each shape, the queues that are not empty
-        self._shapes: dict[tuple[tuple[Device, ...], int, float], Shape] = {}
+        self._shapes: dict[tuple[tuple[SchedulerDevice, ...], int, float], Shape] = {}
         self._number = 0
 
     @property

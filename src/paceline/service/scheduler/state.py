@@ -45,7 +45,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class SchedulerDevice:
     """One device of a follower, on which one measurement runs at a time."""
 
     kind: str
@@ -84,10 +84,10 @@ class JobPlacement:
 class Shape:
     """Followers that are alike, and those of them that have room, by how much of it."""
 
-    devices: tuple[Device, ...]
+    devices: tuple[SchedulerDevice, ...]
     cpu_slots: int
     pace: float
-    groups: tuple[Device, ...] = field(init=False)
+    groups: tuple[SchedulerDevice, ...] = field(init=False)
     idle: Signature = field(init=False)
     members: dict[Follower, None] = field(default_factory=dict)
     drained: dict[Follower, None] = field(default_factory=dict)  # for wide jobs
@@ -169,7 +169,7 @@ class Follower:
         "shape",
     )
 
-    def __init__(self, id: str, devices: tuple[Device, ...], *, cpu_slots: int = 1, pace: float = 1.0) -> None:
+    def __init__(self, id: str, devices: tuple[SchedulerDevice, ...], *, cpu_slots: int = 1, pace: float = 1.0) -> None:
         self.id = id
         self.devices = devices
         self.cpu_slots = cpu_slots  # CPU-heavy jobs that do not disturb each other

@@ -15,7 +15,7 @@ from paceline.report.run import html
 from paceline.service.api.app import Pages
 from paceline.service.leader import Leader
 from paceline.store import Store
-from paceline.web.site import Place, Site, caller
+from paceline.web.site import NavigationItem, Site, caller
 
 SIGN_IN = "/login"
 OPEN_PATHS = frozenset({SIGN_IN, "/logout"})  # for those who are not known yet
@@ -41,7 +41,7 @@ def router(
     """All pages; `who` is the dependency that tells the Caller, or refuses with 401; `report` makes a run's page."""
     site = Site(leader, store, report or (lambda records: html.render(records)))
     found = sorted(PAGES.registry().entries.values(), key=lambda page: (page.order, page.path))
-    site.places = [Place(page.path, page.title) for page in found if page.title]
+    site.places = [NavigationItem(page.path, page.title) for page in found if page.title]
 
     asked = Depends(who)
 

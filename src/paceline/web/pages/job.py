@@ -14,7 +14,7 @@ from paceline.core.run import RunRecords
 from paceline.report.numbers import show_figure
 from paceline.report.text import one_line
 from paceline.service.api.tokens import Scope
-from paceline.service.engines.base import Progress
+from paceline.service.engines.base import AttemptProgress
 from paceline.service.jobs import Job, JobState
 from paceline.store.dashboard_queries import glance, last_lines
 from paceline.store.queue import LogRow
@@ -39,7 +39,7 @@ class CaseLine(BaseModel):
     message: str = ""
 
 
-class JobView(BaseModel):
+class JobPage(BaseModel):
     """All that there is to see of a job."""
 
     answer: str
@@ -47,7 +47,7 @@ class JobView(BaseModel):
     cause: str  # of a failure, in a word or two
     needs: str
     expected_end: datetime | None
-    progress: Progress
+    progress: AttemptProgress
     cases: list[CaseLine]
     more_cases: int
     done: int
@@ -58,7 +58,7 @@ class JobView(BaseModel):
     has_run: bool
 
 
-def look(site: Site, job_id: str) -> JobView:
+def look(site: Site, job_id: str) -> JobPage:
     """The job as it is now."""
     job = site.leader.job(job_id)
     records = glance(site.store, job.run_id) if job.run_id else None
@@ -67,7 +67,7 @@ def look(site: Site, job_id: str) -> JobView:
     done = sum(line.state not in ("running", "waiting", INTERRUPTED) for line in lines)
     first = max(0, min(done - CASES // 2, len(lines) - CASES))
     expected = site.leader.expected_end(job_id) if job.state.is_active else None
-    return JobView(
+    return JobPage(
         answer=_answer(job, done, len(lines), site.leader.why_it_waits(job_id)),
         job=job,
         cause=CAUSES[job.failure.kind] if job.failure else "",
@@ -85,7 +85,7 @@ def look(site: Site, job_id: str) -> JobView:
     )
 
 
-def _cases(records: RunRecords | None, progress: Progress, *, is_active: bool) -> list[CaseLine]:
+def _cases(records: RunRecords | None, progress: AttemptProgress, *, is_active: bool) -> list[CaseLine]:
     if records is None:
         return []
     rows = {row.case.index: row for row in summarize_run(records).rows}

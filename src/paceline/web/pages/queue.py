@@ -25,7 +25,7 @@ LONG = 1000  # jobs that wait
 FRESH = 1.0  # seconds
 
 
-class Running(BaseModel):
+class RunningJob(BaseModel):
     """A job that a follower has."""
 
     id: str
@@ -52,10 +52,10 @@ class Machine(BaseModel):
     draining: bool
     kept_for: str | None  # the job that is next here, and needs more of it than is free
     kept_for_name: str = ""
-    running: list[Running]
+    running: list[RunningJob]
 
 
-class Waiting(BaseModel):
+class WaitingJob(BaseModel):
     """A job that waits for its turn."""
 
     place: int
@@ -82,7 +82,7 @@ class Over(BaseModel):
     message: str
 
 
-class Queue(BaseModel):
+class QueuePage(BaseModel):
     """All of it."""
 
     answer: str
@@ -90,14 +90,14 @@ class Queue(BaseModel):
     machine_count: int
     busy: int
     machines: list[Machine]
-    waiting: list[Waiting]
+    waiting: list[WaitingJob]
     page: int
     pages: int
     over: list[Over]
     trouble: str
 
 
-def look(site: Site, turns: Turns, page: int = 1) -> Queue:
+def look(site: Site, turns: QueueOrder, page: int = 1) -> QueuePage:
     """The queue as it is now."""
     leader = site.leader
     counts = {state.value: 0 for state in JobState} | site.store.queue.counts()
@@ -108,7 +108,7 @@ def look(site: Site, turns: Turns, page: int = 1) -> Queue:
     pages = max(1, -(-counts[JobState.QUEUED] // WAITING))
     page = min(page, pages)
     over = [_over(site, job) for job in list_jobs(site.store, FINAL, limit=OVER)]
-    return Queue(
+    return QueuePage(
         answer=_answer(counts, busy, len(followers)),
         counts=counts,
         machine_count=len(followers),
@@ -125,7 +125,7 @@ def look(site: Site, turns: Turns, page: int = 1) -> Queue:
 def machines_of(leader: Leader, followers: Iterable[FollowerState], active: Iterable[Job]) -> list[Machine]:
     """Followers with the jobs that they have."""
     drained = leader.drained()
-    of_follower: dict[str, list[Running]] = {}
+    of_follower: dict[str, list[RunningJob]] = {}
     for job in active:
         running = running_of(leader, job)
         for follower in job.followers:
@@ -145,10 +145,10 @@ def machines_of(leader: Leader, followers: Iterable[FollowerState], active: Iter
     ]
 
 
-def running_of(leader: Leader, job: Job) -> Running:
+def running_of(leader: Leader, job: Job) -> RunningJob:
     """What a job that a follower has is doing."""
     progress = leader.progress(job.id)
-    return Running(
+    return RunningJob(
         id=job.id,
         name=job.name,
         state=job.state,
@@ -171,7 +171,7 @@ def hardware(state: FollowerState) -> str:
     return ", ".join([*gpus, f"{state.cpus:g} cores", f"{state.memory_gib:.0f} GiB"])
 
 
-class Turns:
+class QueueOrder:
     """The order of the queue; of a long one, which takes time to find, the same for all who look within a second."""
 
     def __init__(self, leader: Leader, clock: Callable[[], float] = time.monotonic) -> None:
@@ -192,7 +192,7 @@ class Turns:
             return self._first[:count]
 
 
-def _waiting(leader: Leader, turns: Turns, page: int, total: int) -> list[Waiting]:
+def _waiting(leader: Leader, turns: QueueOrder, page: int, total: int) -> list[WaitingJob]:
     first = (page - 1) * WAITING
     jobs = turns.first(page * WAITING, total)[first:]
     return [
@@ -201,8 +201,8 @@ def _waiting(leader: Leader, turns: Turns, page: int, total: int) -> list[Waitin
     ]
 
 
-def _wait(job: Job, expected_seconds: float, place: int, waits_for: str) -> Waiting:
-    return Waiting(
+def _wait(job: Job, expected_seconds: float, place: int, waits_for: str) -> WaitingJob:
+    return WaitingJob(
         place=place,
         id=job.id,
         name=job.name,
@@ -245,7 +245,7 @@ def _answer(counts: dict[str, int], busy: int, machines: int) -> str:
 
 def routes(router: APIRouter, site: Site) -> None:
     """`/`."""
-    turns = Turns(site.leader)
+    turns = QueueOrder(site.leader)
 
     @router.get("/")
     def queue(request: Request, page: int = Query(1, ge=1, le=1_000_000)) -> Response:

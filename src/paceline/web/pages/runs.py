@@ -32,7 +32,7 @@ class Runs(BaseModel):
     shown: int
 
 
-class Progress(BaseModel):
+class RunProgress(BaseModel):
     """How far a run is."""
 
     status: RunStatus
@@ -99,16 +99,16 @@ def routes(router: APIRouter, site: Site) -> None:
         )
         scripts = ["run.js"] if is_going else []
         if is_going and not records.records:
-            view = Progress(status="running", done=0, total=len(records.run.cases))
+            view = RunProgress(status="running", done=0, total=len(records.run.cases))
             return site.answer(request, "run_empty.html", view, scripts=scripts, run=records.run, above=Markup(above))
         return embedded(site, request, reports.of(records), above=Markup(above), scripts=scripts)
 
     @router.get("/runs/{run_id}/progress")
-    def progress(run_id: str) -> Progress:
+    def progress(run_id: str) -> RunProgress:
         found = glance(site.store, run_id)
         if found is None:
             raise InputError("unknown-run", f"there is no run '{run_id}'", value=run_id)
-        return Progress(status=found.run.status, done=len(found.records), total=len(found.run.cases))
+        return RunProgress(status=found.run.status, done=len(found.records), total=len(found.run.cases))
 
 
 PAGE = Page("/runs", routes, title="Runs", order=30)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.analysis.plan.cluster import Cluster, Placement, all_reduce_time, send_time
+from paceline.analysis.plan.cluster import Cluster, RankPlacement, all_reduce_time, send_time
 from paceline.analysis.plan.timing import StepTime, samples_per_second, step_time
 from paceline.analysis.plan.transformer import transformer
 from paceline.core.layout import Layout
@@ -83,7 +83,7 @@ def test_gradients_are_summed_once_a_step_and_hide_behind_the_backward_pass() ->
     hidden = timed("gpt2/nl24_bf16_8x1x1_mb4_gb32_1n8g", replace(PLAIN, overlap=0.75))
     assert hidden.data == pytest.approx(one.data / 4)
     slow = replace(PLAIN, overlap=1.0, intra_bandwidth=1e9)
-    whole = all_reduce_time(slow, 4.0 * EVEN.parameters, Placement(8, 1, 8))
+    whole = all_reduce_time(slow, 4.0 * EVEN.parameters, RankPlacement(8, 1, 8))
     behind = 2 / 3 * EVEN.step_flops(4) / slow.rate
     assert timed("gpt2/nl24_bf16_8x1x1_mb4_gb32_1n8g", slow).data == pytest.approx(whole - behind)
 
@@ -93,22 +93,22 @@ def test_gradients_are_summed_once_a_step_and_hide_behind_the_backward_pass() ->
     [(8, 1, False, 8, 1), (16, 1, True, 8, 2), (4, 2, False, 4, 1), (4, 8, True, 1, 4), (8, 2, True, 4, 2)],
 )
 def test_where_the_ranks_of_an_axis_lie(size: int, stride: int, crosses: bool, members: int, nodes: int) -> None:
-    where = Placement(size, stride, per_node=8)
+    where = RankPlacement(size, stride, per_node=8)
     assert (where.crosses, where.members, where.nodes) == (crosses, members, nodes)
 
 
 def test_groups_of_a_node_share_its_network() -> None:
-    one_group = all_reduce_time(PLAIN, 1e9, Placement(16, 1, 8))
+    one_group = all_reduce_time(PLAIN, 1e9, RankPlacement(16, 1, 8))
     assert one_group == pytest.approx(2 * 15 / 16 * 1e9 / 10e9)
-    eight_groups = all_reduce_time(PLAIN, 1e9, Placement(2, 8, 8))
+    eight_groups = all_reduce_time(PLAIN, 1e9, RankPlacement(2, 8, 8))
     assert eight_groups == pytest.approx(8 * 1e9 / 10e9)
-    assert send_time(PLAIN, 1e9, Placement(2, 8, 8)) == pytest.approx(8 * 1e9 / 10e9)
-    assert send_time(PLAIN, 1e9, Placement(2, 4, 8)) == pytest.approx(1e9 / 100e9)
+    assert send_time(PLAIN, 1e9, RankPlacement(2, 8, 8)) == pytest.approx(8 * 1e9 / 10e9)
+    assert send_time(PLAIN, 1e9, RankPlacement(2, 4, 8)) == pytest.approx(1e9 / 100e9)
 
 
 def test_without_a_switch_two_gpus_have_one_link() -> None:
     meshed = replace(PLAIN, neighbours=4)
-    pair, all_of_them = (all_reduce_time(meshed, 1e9, Placement(size, 1, 8)) for size in (2, 8))
+    pair, all_of_them = (all_reduce_time(meshed, 1e9, RankPlacement(size, 1, 8)) for size in (2, 8))
     assert pair == pytest.approx(1e9 / 25e9)
     assert all_of_them == pytest.approx(2 * 7 / 8 * 1e9 / 100e9)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from paceline.benchmarks.parallel.parallel import exposed
-from paceline.core.trace_events import Event, length, overlap, union
+from paceline.core.trace_events import TraceEvent, length, overlap, union
 from support.profiled import events_of
 
 
-def event(name: str, start: int, end: int, lane: int = 1, on_device: bool = False) -> Event:
-    return Event(name, start, end, lane, on_device)
+def event(name: str, start: int, end: int, lane: int = 1, on_device: bool = False) -> TraceEvent:
+    return TraceEvent(name, start, end, lane, on_device)
 
 
 def test_what_a_product_hides_is_not_exposed() -> None:

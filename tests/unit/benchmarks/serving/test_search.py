@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from paceline.benchmarks.serving.search import LOWEST_RATE, MOST_AROUND, Probe, Trial, crossing, find_capacity
+from paceline.benchmarks.serving.search import LOWEST_RATE, MOST_AROUND, Probe, RateTrial, crossing, find_capacity
 
 SERVICE = 0.001
 LIMIT = 0.01
@@ -27,10 +27,10 @@ def queue(rate: float, count: int, rng: np.random.Generator) -> tuple[float, np.
 def simulated(seed: int) -> Probe:
     rng = np.random.default_rng(seed)
 
-    def probe(rate: float, requests: int) -> Trial:
+    def probe(rate: float, requests: int) -> RateTrial:
         took, latency = queue(rate, requests + requests // 10, rng)
         missed = int(np.count_nonzero(latency[-requests:] > LIMIT))  # the queue was empty at first
-        return Trial(rate, requests, missed, len(latency) / took, missed <= (1 - SHARE) * requests, "late")
+        return RateTrial(rate, requests, missed, len(latency) / took, missed <= (1 - SHARE) * requests, "late")
 
     return probe
 
@@ -70,9 +70,9 @@ def test_a_client_that_cannot_send_more_is_named_not_the_server() -> None:
 
 
 def test_a_load_that_was_not_delivered_ends_the_search() -> None:
-    def probe(rate: float, requests: int) -> Trial:
+    def probe(rate: float, requests: int) -> RateTrial:
         limited = "the client is saturated" if rate > 500 else ""
-        return Trial(rate, requests, 0, min(rate, 500.0), True, limited=limited)
+        return RateTrial(rate, requests, 0, min(rate, 500.0), True, limited=limited)
 
     found = find_capacity(probe, SHARE, LIMIT, first=100.0, ceiling=1e5)
     assert (found.verdict, found.reason) == ("client", "the client is saturated")
@@ -88,7 +88,7 @@ def test_a_promise_that_never_holds_says_so_at_the_lowest_rate() -> None:
 
 def test_a_broken_server_ends_the_search_soon() -> None:
     found = find_capacity(
-        lambda rate, n: Trial(rate, n, n, 0.0, False, "all failed"), 0.99, LIMIT, first=64.0, ceiling=1e5
+        lambda rate, n: RateTrial(rate, n, n, 0.0, False, "all failed"), 0.99, LIMIT, first=64.0, ceiling=1e5
     )
     assert found.verdict == "never"
     assert len(found.trials) <= 7
@@ -97,9 +97,9 @@ def test_a_broken_server_ends_the_search_soon() -> None:
 def test_an_erratic_server_is_called_unsteady() -> None:
     rng = np.random.default_rng(5)
 
-    def probe(rate: float, requests: int) -> Trial:
+    def probe(rate: float, requests: int) -> RateTrial:
         missed = int(requests * rng.choice([0.0, 0.5]))
-        return Trial(rate, requests, missed, rate, missed == 0, "late")
+        return RateTrial(rate, requests, missed, rate, missed == 0, "late")
 
     found = find_capacity(probe, SHARE, LIMIT, first=100.0, ceiling=1e4)
     assert found.verdict in ("unsteady", "never", "client")
@@ -117,7 +117,7 @@ def test_overload_tells_the_upper_end() -> None:
     asked: list[float] = []
     probe = simulated(4)
 
-    def noted(rate: float, requests: int) -> Trial:
+    def noted(rate: float, requests: int) -> RateTrial:
         asked.append(rate)
         return probe(rate, requests)
 
@@ -125,13 +125,13 @@ def test_overload_tells_the_upper_end() -> None:
     assert max(asked) < 2 * 900.0 * 1.01  # after one look at 1800/s nothing above the capacity is tried
 
 
-def _always(*, late: bool) -> Callable[[float, int], Trial]:
-    return lambda rate, n: Trial(rate, n, n if late else 0, rate, not late, "p99 is 3 s")
+def _always(*, late: bool) -> Callable[[float, int], RateTrial]:
+    return lambda rate, n: RateTrial(rate, n, n if late else 0, rate, not late, "p99 is 3 s")
 
 
 def test_crossing_needs_trials_on_a_line_that_rises() -> None:
-    def trial(rate: float, missed: int) -> Trial:
-        return Trial(rate, 1000, missed, rate, missed <= 10)
+    def trial(rate: float, missed: int) -> RateTrial:
+        return RateTrial(rate, 1000, missed, rate, missed <= 10)
 
     assert crossing([trial(100, 5)], 0.01, 100.0) is None
     assert crossing([trial(97, 30), trial(100, 10), trial(103, 3)], 0.01, 100.0) is None
@@ -143,9 +143,11 @@ def test_crossing_needs_trials_on_a_line_that_rises() -> None:
 def test_a_rate_that_was_not_sent_is_neither_held_nor_missed_by_the_server() -> None:
     """The client falls behind above 500/s, so that what it sends comes late."""
 
-    def probe(rate: float, requests: int) -> Trial:
+    def probe(rate: float, requests: int) -> RateTrial:
         is_late = rate > 500
-        return Trial(rate, requests, requests if is_late else 0, rate, not is_late, "late", "busy" if is_late else "")
+        return RateTrial(
+            rate, requests, requests if is_late else 0, rate, not is_late, "late", "busy" if is_late else ""
+        )
 
     rising = find_capacity(probe, SHARE, LIMIT, first=100.0, ceiling=1e5)
     assert (rising.verdict, rising.rate, rising.reason) == ("client", 400.0, "busy")

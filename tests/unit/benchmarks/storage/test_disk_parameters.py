@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from paceline.benchmarks.storage import disk
-from paceline.benchmarks.storage._fio import Job
-from paceline.benchmarks.storage.disk import Disk, DiskParameters, Place, _facts
+from paceline.benchmarks.storage._fio import FioJob
+from paceline.benchmarks.storage.disk import Disk, DiskParameters, DiskTarget, _facts
 from paceline.core.case import Case
 from support.refused import refused
 
@@ -82,5 +82,5 @@ def test_a_pattern_that_does_not_exist_is_refused_with_the_known_ones() -> None:
     ],
 )
 def test_the_record_says_how_much_of_the_data_comes_again(rw: str, work: int, words: str) -> None:
-    job = Job("f", rw, 10, "psync", True, 1, 1, region=1000)
-    assert words in _facts(Place("f", 1000, "a file"), job, work)["windows"]
+    job = FioJob("f", rw, 10, "psync", True, 1, 1, region=1000)
+    assert words in _facts(DiskTarget("f", 1000, "a file"), job, work)["windows"]

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.benchmarks._micro.tools import ToolError
-from paceline.benchmarks.storage._fio import Job, Side, Window, parse, pooled_latency
+from paceline.benchmarks.storage._fio import FioJob, Side, Window, parse, pooled_latency
 from support.recordings import anything, places, recorded, replaced
 
 MIXED = recorded("fio/mixed-3.33.json")
 NOTED = recorded("fio/note-before-3.33.json")
 PLACES = places(json.loads(MIXED))
-JOB = Job("/f", "randread", 4096, "libaio", direct=True, depth=8, jobs=2, region=2**20)
+JOB = FioJob("/f", "randread", 4096, "libaio", direct=True, depth=8, jobs=2, region=2**20)
 
 
 def test_a_recorded_mixed_job_has_reads_and_writes_of_every_window() -> None:
@@ -112,7 +112,7 @@ def test_latencies_of_windows_count_by_operations() -> None:
 
 
 def test_windows_in_order_move_through_the_file_and_stay_inside() -> None:
-    job = Job("/f", "write", 4096, "libaio", direct=True, depth=8, jobs=2, region=2**20)
+    job = FioJob("/f", "write", 4096, "libaio", direct=True, depth=8, jobs=2, region=2**20)
     windows = job.windows(7, 300 * 1024, first=2, seed=10)
     assert [window.offset for window in windows] == [2 * 300 * 1024, 0, 300 * 1024] * 2 + [2 * 300 * 1024]
     assert all(window.offset + window.work <= job.region for window in windows)
@@ -130,11 +130,11 @@ def test_random_windows_use_the_whole_file_and_new_numbers() -> None:
 
 def test_reading_jobs_are_read_only_and_buffered_writes_are_synchronised() -> None:
     assert "--readonly" in JOB.command("fio", [Window(4096)])
-    buffered = Job("/f", "write", 4096, "psync", direct=False, depth=1, jobs=1, region=2**20)
+    buffered = FioJob("/f", "write", 4096, "psync", direct=False, depth=1, jobs=1, region=2**20)
     assert "--readonly" not in buffered.command("fio", [Window(4096)])
     assert "--end_fsync=1" in buffered.options()
 
 
 def test_a_colon_in_a_name_is_part_of_it() -> None:
-    job = Job("/dev/by-path/pci-0:1", "read", 4096, "psync", direct=True, depth=1, jobs=1, region=2**20)
+    job = FioJob("/dev/by-path/pci-0:1", "read", 4096, "psync", direct=True, depth=1, jobs=1, region=2**20)
     assert r"--filename=/dev/by-path/pci-0\:1" in job.options()

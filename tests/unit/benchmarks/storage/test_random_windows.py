@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.benchmarks.storage._fio import Job
+from paceline.benchmarks.storage._fio import FioJob
 
 pytestmark = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed here: apt-get install fio")
 
@@ -19,7 +19,7 @@ REGION = 1024 * BLOCK
 def offsets(folder: Path, start: int) -> list[list[int]]:
     """Where each of two windows of one start of fio read, in order; `start` counts the windows before."""
     (folder / "data").write_bytes(bytes(REGION))
-    job = Job(str(folder / "data"), "randread", BLOCK, "psync", False, 1, 1, REGION)
+    job = FioJob(str(folder / "data"), "randread", BLOCK, "psync", False, 1, 1, REGION)
     windows = job.windows(2, 16 * BLOCK, start, seed=7)
     command = job.command("fio", windows)
     logs = [folder / f"log{number}" for number in range(2)]

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from paceline.analysis.figures import figure_of
-from paceline.analysis.summary import Row, summarize_run
+from paceline.analysis.summary import CaseRow, summarize_run
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
 from paceline.report import charts
@@ -24,7 +24,7 @@ from support.records import STEP_TIME, run_of
 from support.serving_records import ENGINES, capacity_run, rates_run, searched, served
 
 
-def rows_of(run: RunRecords) -> tuple[Row, ...]:
+def rows_of(run: RunRecords) -> tuple[CaseRow, ...]:
     return summarize_run(run).rows
 
 

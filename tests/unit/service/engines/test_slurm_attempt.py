@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.service.engines.base import Assignment, Report
+from paceline.service.engines.base import Assignment, AttemptReport
 from paceline.service.engines.slurm import LEASE_SECONDS, SlurmAttempt, Todo, script_of, share_of
 from paceline.service.engines.slurm_commands import SlurmJob, SlurmNode
 from paceline.service.follower.spool import Spool
@@ -35,7 +35,7 @@ def speak(attempt: SlurmAttempt, kind: str, **content: object) -> None:
     Spool(attempt.folder).append(kind, **content)
 
 
-def told(attempt: SlurmAttempt, heard: int | None = 0) -> Report:
+def told(attempt: SlurmAttempt, heard: int | None = 0) -> AttemptReport:
     report = attempt.report(heard)
     assert report is not None
     return report

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from paceline.cli.leader import command
 from paceline.service.engines import EngineOptions, slurm, slurm_commands
-from paceline.service.engines.base import Assignment, FollowerGone, Report
+from paceline.service.engines.base import Assignment, AttemptReport, FollowerGone
 from paceline.service.engines.slurm import SlurmEngine
 from paceline.service.engines.slurm_commands import SlurmError, SlurmJob, SlurmNode, SlurmSilent
 from paceline.service.jobs import FailureKind
@@ -97,7 +97,7 @@ def an_assignment(**more: object) -> Assignment:
     return Assignment.model_validate({"job_id": "job", "attempt": 1, "run_id": "run", "suite": {}, **more})
 
 
-def poll(engine: SlurmEngine, heard: int = 0) -> list[Report]:
+def poll(engine: SlurmEngine, heard: int = 0) -> list[AttemptReport]:
     return list(engine.poll("n1", {("job", 1): heard}))
 
 

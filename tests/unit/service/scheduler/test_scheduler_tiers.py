@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.service.scheduler import events
 from paceline.service.scheduler.cluster import ClusterState
-from paceline.service.scheduler.state import Demand, Device, Follower, Needs
+from paceline.service.scheduler.state import Demand, Follower, Needs, SchedulerDevice
 from support.refused import refused
 from support.scheduling import Drive, conflicts, demand, node
 
@@ -18,8 +18,8 @@ def where(drive: Drive, name: str) -> set[str]:
 
 
 def test_a_job_goes_only_where_its_needs_are_met() -> None:
-    big = Follower("big", (Device("h200", 141, frozenset({"rack=1"})),))
-    small = Follower("small", (Device("t4", 16),))
+    big = Follower("big", (SchedulerDevice("h200", 141, frozenset({"rack=1"})),))
+    small = Follower("small", (SchedulerDevice("t4", 16),))
     drive = Drive([small, big])
     drive.submit(
         [
@@ -37,7 +37,7 @@ def test_needs_that_nobody_meets_wait_for_a_follower_that_does() -> None:
     assert not drive.cluster.can_run(wanted)
     drive.submit([demand("t", 1.0, kind="tpu")]).run()
     assert not drive.starts
-    drive.at(5.0, "join", Follower("n1", (Device("tpu"),)))
+    drive.at(5.0, "join", Follower("n1", (SchedulerDevice("tpu"),)))
     drive.run()
     assert drive.starts == {"t": 5.0} and drive.cluster.can_run(wanted)
 

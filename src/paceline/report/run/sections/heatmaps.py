@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from paceline.analysis.heatmap import NO_CASE, NOT_RUN, Cell, Coordinate, HeatMap, heat_maps
+from paceline.analysis.heatmap import NO_CASE, NOT_RUN, Coordinate, HeatMap, HeatmapCell, heat_maps
 from paceline.analysis.summary import RunSummary
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count
@@ -14,7 +14,7 @@ from paceline.core.record import Outcome
 from paceline.report.charts import ACCENT, GRID, INK, MUTED, Chart, Spec, framed
 from paceline.report.document import Section
 from paceline.report.numbers import axis_scale, show_coordinate, show_value
-from paceline.report.run.section import MOST_LINES, Part, ReportSection, section_of
+from paceline.report.run.section import MOST_LINES, ReportSection, SectionAnswer, section_of
 from paceline.report.run.sweeps import SweepTable
 from paceline.report.text import heading, humanize, one_line, told_apart
 
@@ -33,7 +33,7 @@ _SHORT = {
 }
 
 
-def heat_map_parts(maps: Sequence[HeatMap]) -> list[Part]:
+def heat_map_parts(maps: Sequence[HeatMap]) -> list[SectionAnswer]:
     """A part for each map, the first few of them."""
     parts = [_part(one) for one in maps[:MOST_MAPS]]
     if len(maps) > MOST_MAPS:
@@ -42,9 +42,9 @@ def heat_map_parts(maps: Sequence[HeatMap]) -> list[Part]:
     return parts
 
 
-def _part(one: HeatMap) -> Part:
+def _part(one: HeatMap) -> SectionAnswer:
     more = [f"The first {MOST_LINES} of {len(one.ys):,} rows are listed."] if len(one.ys) > MOST_LINES else []
-    return Part(
+    return SectionAnswer(
         sentence=_sentence(one),
         chart=_chart(one) if len(one.cells) <= MOST_CELLS else None,
         table=_table(one),
@@ -79,7 +79,7 @@ def _same(one: HeatMap) -> str:
     return f" ({one_line(told)})" if told else ""
 
 
-def _place(one: HeatMap, cell: Cell) -> str:
+def _place(one: HeatMap, cell: HeatmapCell) -> str:
     return f"{_axis(one.x)} {_shown(one.x, cell.x)}, {_axis(one.y)} {_shown(one.y, cell.y)}"
 
 
@@ -197,7 +197,7 @@ def _step(columns: int, is_told: bool) -> int:
     return max(52, min(84, 720 // columns)) if is_told else max(6, min(40, 700 // columns))
 
 
-def _shade(cell: Cell, span: tuple[float, float], better: Better) -> float:
+def _shade(cell: HeatmapCell, span: tuple[float, float], better: Better) -> float:
     """From pale to dark, as the figure gets better; by the logarithm where figures differ widely."""
     if cell.figure is None:
         return 0.0

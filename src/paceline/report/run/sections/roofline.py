@@ -23,7 +23,7 @@ from paceline.core.quantity import show_count
 from paceline.report.charts import ACCENT, INK, LINES, MUTED, WIDTH, Chart, Spec, coloured, framed
 from paceline.report.document import Section
 from paceline.report.numbers import share, show_value
-from paceline.report.run.section import MOST_LINES, Part, ReportSection, section_of
+from paceline.report.run.section import MOST_LINES, ReportSection, SectionAnswer, section_of
 from paceline.report.run.sweeps import SweepTable
 from paceline.report.text import one_line, told_apart
 
@@ -119,12 +119,14 @@ _KINDS: Mapping[Bound, tuple[str, str, str]] = {  # words, colour and shape
 }
 
 
-def roofline_parts(found: Rooflines) -> list[Part]:
+def roofline_parts(found: Rooflines) -> list[SectionAnswer]:
     """A part for each device, and what is to be done where there is no roof."""
     parts = [_part(roofline) for roofline in found.found]
     if found.unknown:
         devices = ", ".join(_device(device) for device in found.unknown)
-        parts.append(Part(f"Not known: nothing tells what {devices} can do at most; '{MEASURE}' measures that once."))
+        parts.append(
+            SectionAnswer(f"Not known: nothing tells what {devices} can do at most; '{MEASURE}' measures that once.")
+        )
     if parts and found.uncounted:
         count = len(found.uncounted)
         what = "1 case is" if count == 1 else f"{count} cases are"
@@ -147,12 +149,12 @@ def verdict(placed: Placed) -> str:
     return f"nearest to {placed.bound.value}, at {part}"
 
 
-def _part(roofline: Roofline) -> Part:
+def _part(roofline: Roofline) -> SectionAnswer:
     placed = roofline.placed
     shown = placed[:MOST_LINES]
     more = [f"The first {MOST_LINES} of {len(placed):,} cases are listed."] if len(shown) < len(placed) else []
     todo = [_advice(text, cases, len(placed)) for text, cases in group_by_advice(placed).items()]
-    return Part(
+    return SectionAnswer(
         sentence=_sentence(roofline),
         chart=_chart(roofline),
         table=_table(shown),

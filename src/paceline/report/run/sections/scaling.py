@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from paceline.analysis.scaling import BUBBLE, COMMUNICATION, REDUCTION, REST, SLOWER, Scaled, Series, layout_of, scaling
+from paceline.analysis.scaling import (
+    BUBBLE,
+    COMMUNICATION,
+    REDUCTION,
+    REST,
+    SLOWER,
+    Scaled,
+    ScalingSeries,
+    layout_of,
+    scaling,
+)
 from paceline.analysis.summary import RunSummary
 from paceline.core.quantity import show_count
 from paceline.report.charts import ACCENT, INK, LINES, MUTED, Chart, Spec, coloured, framed
 from paceline.report.document import Section
 from paceline.report.numbers import axis_scale, share, show_value
-from paceline.report.run.section import Part, ReportSection, section_of
+from paceline.report.run.section import ReportSection, SectionAnswer, section_of
 from paceline.report.run.sweeps import SweepTable
 from paceline.report.text import heading, humanize, one_line, told_apart
 
@@ -35,7 +45,7 @@ _TODO = {
 }
 
 
-def scaling_parts(found: list[Series]) -> list[Part]:
+def scaling_parts(found: list[ScalingSeries]) -> list[SectionAnswer]:
     """A part for each series, the first few of them."""
     parts = [_part(series) for series in found[:MOST_SERIES]]
     if len(found) > MOST_SERIES:
@@ -44,9 +54,9 @@ def scaling_parts(found: list[Series]) -> list[Part]:
     return parts
 
 
-def _part(series: Series) -> Part:
+def _part(series: ScalingSeries) -> SectionAnswer:
     largest = max(series.largest.losses, key=lambda loss: loss.seconds, default=None)
-    return Part(
+    return SectionAnswer(
         sentence=_sentence(series),
         chart=_chart(series),
         table=_table(series),
@@ -57,7 +67,7 @@ def _part(series: Series) -> Part:
     )
 
 
-def _doubts(series: Series) -> str:
+def _doubts(series: ScalingSeries) -> str:
     """Why the parts may be wrong: more than the ideal, for one, is a base that was held up."""
     kinds = dict.fromkeys(doubt.kind for one in series.points for doubt in one.row.doubts)
     return f"The cases have doubts: {', '.join(one_line(kind) for kind in kinds)}." if kinds else ""
@@ -67,7 +77,7 @@ def _is_much(one: Scaled, seconds: float) -> bool:
     return one.seconds is not None and seconds > 0.03 * one.seconds
 
 
-def _sentence(series: Series) -> str:
+def _sentence(series: ScalingSeries) -> str:
     base, last = series.base, series.largest
     if series.rule == "bandwidth":
         return f"From {base.ranks} to {last.ranks} ranks {_label(series)} keeps {_kept(last)} of its bus bandwidth."
@@ -76,7 +86,7 @@ def _sentence(series: Series) -> str:
     return f"From {_counted(base)} to {last.ranks}{mesh}, {_label(series)} keeps {kept} ({_rule(series)}){_went(last)}."
 
 
-def _rule(series: Series) -> str:
+def _rule(series: ScalingSeries) -> str:
     batch = show_count(series.batch or 0.0)
     if series.rule == "weak":
         return f"weak scaling: a batch of {batch} for each rank"
@@ -91,7 +101,7 @@ def _went(one: Scaled) -> str:
     return f"; lost of its step: {', '.join(told)}" if told else ""
 
 
-def _label(series: Series) -> str:
+def _label(series: ScalingSeries) -> str:
     layout = layout_of(series.base.row)
     if layout is not None:
         word = f"{layout.model}/nl{layout.layers}_{layout.precision}"
@@ -114,7 +124,7 @@ def _kept(one: Scaled) -> str:
     return f"{share(one.efficiency)}" + (f" ± {100 * spread:.1f}" if spread >= 0.0005 else "")
 
 
-def _notes(series: Series) -> list[str]:
+def _notes(series: ScalingSeries) -> list[str]:
     notes = []
     if series.shares_cores:
         cores = show_count(series.base.devices)
@@ -133,7 +143,7 @@ def _notes(series: Series) -> list[str]:
     return notes
 
 
-def _table(series: Series) -> SweepTable:
+def _table(series: ScalingSeries) -> SweepTable:
     first = series.base.row.headline
     unit = first.unit if first else ""
     has_mesh = any(one.mesh for one in series.points)
@@ -153,7 +163,7 @@ def _table(series: Series) -> SweepTable:
     return SweepTable("Efficiency over ranks", headers, 2 if has_mesh else 1, tuple(lines))
 
 
-def _chart(series: Series) -> Chart:
+def _chart(series: ScalingSeries) -> Chart:
     panels = [_efficiency(series)]
     if any(one.losses for one in series.points):
         panels.append(_losses(series))
@@ -166,7 +176,7 @@ def _chart(series: Series) -> Chart:
     )
 
 
-def _efficiency(series: Series) -> Spec:
+def _efficiency(series: ScalingSeries) -> Spec:
     best = {(one.ranks, one.mesh) for one in series.best}
     values: list[Spec] = [
         {
@@ -229,7 +239,7 @@ def _efficiency(series: Series) -> Spec:
     }  # fmt: skip
 
 
-def _losses(series: Series) -> Spec:
+def _losses(series: ScalingSeries) -> Spec:
     """Where a step's lost time went, beside the time that an ideal step takes."""
     told = [one for one in series.best if one.seconds]
     scale, unit = axis_scale("s", max(one.lost for one in told))

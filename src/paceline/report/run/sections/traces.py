@@ -23,7 +23,7 @@ from paceline.report.charts import (
 from paceline.report.document import Section
 from paceline.report.numbers import percent, show_value
 from paceline.report.numbers import share as share_of
-from paceline.report.run.section import Part, ReportSection, section_of
+from paceline.report.run.section import ReportSection, SectionAnswer, section_of
 from paceline.report.run.sweeps import SweepTable
 from paceline.report.text import one_line, told_apart
 
@@ -41,24 +41,24 @@ _KINDS = (*ORDER, IDLE)
 _COLOURS = dict(zip(_KINDS, (ACCENT, LINES[5], LINES[1], LINES[7], MUTED), strict=True))
 
 
-def trace_parts(found: Sequence[Traced]) -> list[Part]:
+def trace_parts(found: Sequence[Traced]) -> list[SectionAnswer]:
     """One part for each traced case; before several of them, one that shows them side by side."""
     told = [one for one in found if one.spent is not None]
     if len(told) < 2:
         return [_part(one, _chart(told), most=TOP, notes=(f"{HOW_TO_OPEN}. {COUNTED}",)) for one in found]
-    together = Part(sentence=_compared(told), chart=_chart(told), notes=(f"{COUNTED} {HOW_TO_OPEN}.",))
+    together = SectionAnswer(sentence=_compared(told), chart=_chart(told), notes=(f"{COUNTED} {HOW_TO_OPEN}.",))
     return [together, *(_part(one, None, most=FEW) for one in found)]
 
 
-def _part(one: Traced, chart: Chart | None, *, most: int, notes: tuple[str, ...] = ()) -> Part:
+def _part(one: Traced, chart: Chart | None, *, most: int, notes: tuple[str, ...] = ()) -> SectionAnswer:
     label = one_line(one.row.label)
     if one.spent is None:
-        return Part(
+        return SectionAnswer(
             sentence=f"{label} was to be traced, but was not: {one_line(one.missing)}.",
             notes=(f"{_where(one)}.",) if one.file else (),
             lines=("The measurement stands.", one_line(one.file)) if one.file else (),
         )
-    return Part(
+    return SectionAnswer(
         sentence=f"{label}: {sentence(one.spent)}",
         chart=chart,
         table=_table(one.spent, most),

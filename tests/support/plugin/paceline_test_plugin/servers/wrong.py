@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from paceline.servers._embedded.app import Configuration
+from paceline.servers._embedded.app import ServerConfiguration
 from paceline.servers.base import Artifact
 from paceline.servers.embedded import Embedded
 
@@ -15,5 +15,5 @@ class Wrong(Embedded):
     name = "wrong"
     summary = "answers wrongly"
 
-    def _configuration(self, artifact: Artifact) -> Configuration:
+    def _configuration(self, artifact: Artifact) -> ServerConfiguration:
         return super()._configuration(replace(artifact, seed=artifact.seed + 1))

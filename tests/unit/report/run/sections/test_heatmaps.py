@@ -14,14 +14,14 @@ from paceline.core.run import RunRecords
 from paceline.report import charts
 from paceline.report.run import html, markdown
 from paceline.report.run import terminal as console
-from paceline.report.run.section import Part
+from paceline.report.run.section import SectionAnswer
 from paceline.report.run.sections.heatmaps import MOST_MAPS, heat_map_parts
 from support.insight_records import grid_run
 from support.micro_records import rate
 from support.records import case, literal_run, record, run_of
 
 
-def parts(run: RunRecords) -> list[Part]:
+def parts(run: RunRecords) -> list[SectionAnswer]:
     summary = summarize_run(run)
     return heat_map_parts(heat_maps(summary.rows, summary.not_run))
 

@@ -16,7 +16,7 @@ from paceline.report import charts
 from paceline.report.charts import WIDTH
 from paceline.report.run import html, markdown, png
 from paceline.report.run import terminal as console
-from paceline.report.run.section import Part
+from paceline.report.run.section import SectionAnswer
 from paceline.report.run.sections.roofline import MOST_POINTS, roofline_parts
 from support.insight_records import ceiling, gpu_ceilings, inference, product, roofline_run
 from support.records import HOSTILE, run_of
@@ -27,7 +27,7 @@ def found_in(run: RunRecords, known: KnownCeilings | None = None) -> Rooflines:
     return rooflines(summary.source, summary.rows, known)
 
 
-def only_part(run: RunRecords, known: KnownCeilings | None = None) -> Part:
+def only_part(run: RunRecords, known: KnownCeilings | None = None) -> SectionAnswer:
     (part,) = roofline_parts(found_in(run, known))
     return part
 
@@ -85,7 +85,7 @@ def test_a_datasheet_is_named_as_one() -> None:
 
 def test_without_ceilings_one_sentence_says_what_to_run() -> None:
     part = only_part(run_of([inference(0, 7e9, 14e9, 4.4e-3)]))
-    assert part == Part(
+    assert part == SectionAnswer(
         "Not known: nothing tells what NVIDIA H200 can do at most; 'paceline machine --measure' measures that once."
     )
 

@@ -13,13 +13,13 @@ from paceline.core.record import Doubt, Record
 from paceline.report import charts
 from paceline.report.run import html, markdown
 from paceline.report.run import terminal as console
-from paceline.report.run.section import Part
+from paceline.report.run.section import SectionAnswer
 from paceline.report.run.sections.scaling import scaling_parts
 from support.insight_records import EXPOSED, data_parallel, of_ranks, scaling_run
 from support.records import literal_run, run_of
 
 
-def parts(*records: Record) -> list[Part]:
+def parts(*records: Record) -> list[SectionAnswer]:
     return scaling_parts(scaling(summarize_run(run_of(list(records))).rows))
 
 

@@ -15,7 +15,7 @@ from paceline.core.trace_breakdown import TimeSpent, time_spent
 from paceline.report import charts
 from paceline.report.run import html, markdown
 from paceline.report.run import terminal as console
-from paceline.report.run.section import Part
+from paceline.report.run.section import SectionAnswer
 from paceline.report.run.sections.traces import sentence, short_name, trace_parts
 from support.profiled import events_of, gpu_spent, trace_facts
 from support.records import case, literal_run, record, run_of
@@ -31,7 +31,7 @@ def records(*facts: dict[str, Any]) -> list[Record]:
     return [record(case(index, "train", f"model{index} bf16"), facts=one) for index, one in enumerate(facts)]
 
 
-def parts(*facts: dict[str, Any]) -> list[Part]:
+def parts(*facts: dict[str, Any]) -> list[SectionAnswer]:
     return trace_parts(traced(summarize_run(run_of(records(*facts))).rows))
 
 
