@@ -21,7 +21,7 @@ LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(
 STAGES := $(BIN)/python tests/stages.py
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-torch lint bench docs site clean
+.PHONY: help run test test-all test-torch mutants lint bench docs site clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -73,6 +73,9 @@ test-torch: ## unit tests and layouts with another torch, in its own environment
 	$(OTHER)/bin/python -m pip --disable-pip-version-check install -q -c $(OTHER)/constraints.txt torch
 	$(OTHER)/bin/python -m pip --disable-pip-version-check install -q -c $(OTHER)/constraints.txt --editable '.[dev]'
 	$(OTHER)/bin/python -m pytest -ra tests/unit tests/property tests/integration/test_parallel_parity.py --numprocesses auto --maxprocesses 8 $(BESIDE)
+
+mutants: $(VENV)/.dev ## what the tests would notice: the share of 300 changed expressions that fail a test (an hour)
+	$(BIN)/python tools/mutants.py
 
 lint: $(VENV)/.dev ## style, types and the arrows of the design
 	$(LINT)

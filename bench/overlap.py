@@ -27,17 +27,17 @@ RUN = (sys.executable, "-m", "paceline", "run")
 
 @dataclass(frozen=True)
 class Taken:
-    """The time of a step, with its interval, and what made it doubtful."""
+    """The time of a step, with its interval, and what made it uncertain."""
 
     median: float
     low: float
     high: float
-    doubts: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
 def main() -> None:
     """Print the table."""
-    click.echo(f"{'measured':8} {'beside':14} {'median':>10} {'95 % interval':>22}  {'ratio':>5}  doubts")
+    click.echo(f"{'measured':8} {'beside':14} {'median':>10} {'95 % interval':>22}  {'ratio':>5}  warnings")
     for pair in PAIRS:
         before = [_measured(command) for command in pair]
         with ThreadPoolExecutor(len(pair)) as pool:
@@ -61,13 +61,13 @@ def _measured(command: Sequence[str]) -> Taken:
     wanted = TIMES[command[0]]
     summary = next(one["summary"] for one in record["measurements"] if one["metric"]["name"] == wanted)
     interval = summary["median_interval"]
-    doubts = tuple(doubt["kind"] for doubt in record["doubts"])
-    return Taken(summary["median"], interval["low"], interval["high"], doubts)
+    warnings = tuple(warning["kind"] for warning in record["warnings"])
+    return Taken(summary["median"], interval["low"], interval["high"], warnings)
 
 
 def _print(name: str, beside: str, taken: Taken, alone: Taken) -> None:
     interval = f"{taken.low * 1e3:.1f} to {taken.high * 1e3:.1f} ms"
     click.echo(
         f"{name:8} {beside:14} {taken.median * 1e3:7.1f} ms {interval:>22}  {taken.median / alone.median:5.2f}  "
-        f"{', '.join(taken.doubts) or '-'}"
+        f"{', '.join(taken.warnings) or '-'}"
     )

@@ -36,10 +36,10 @@ def beside_sections(runs: Iterable[RunRecords]) -> list[str]:
 
 
 def _figures(records: Sequence[Record]) -> str:
-    """Each case with its interval, memory, utilisation, where its step went, and doubts."""
+    """Each case with its interval, memory, utilisation, where its step went, and warnings."""
     done = [record for record in records if record.outcome is Outcome.OK]
     phases = [phase for phase in PHASES if any(record.measurement(f"{phase}_time") for record in done)]
-    headers = ["case", "rate", "memory", "MFU", *phases, "doubts"]
+    headers = ["case", "rate", "memory", "MFU", *phases, "warnings"]
     lines = []
     for record in done:
         memory, mfu = record.measurement("peak_device_memory"), record.measurement("mfu")

@@ -1,4 +1,4 @@
-"""How the page of a machine writes doubts: a letter for each kind, and the legend of those that occur."""
+"""How the page of a machine writes warnings: a letter for each kind, and the legend of those that occur."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ UNKNOWN = "?"
 
 
 def marks(record: Record) -> str:
-    """The letters of a record's doubts."""
-    return "".join(dict.fromkeys(MARKS.get(doubt.kind, (UNKNOWN, ""))[0] for doubt in record.doubts))
+    """The letters of a record's warnings."""
+    return "".join(dict.fromkeys(MARKS.get(warning.kind, (UNKNOWN, ""))[0] for warning in record.warnings))
 
 
 def legend(records: Iterable[Record]) -> str:
     """The letters that these records carry, each with its meaning."""
-    there = {doubt.kind for record in records for doubt in record.doubts}
+    there = {warning.kind for record in records for warning in record.warnings}
     told = [
         f"**{letter}** {kind}" + (f" ({meaning})" if meaning else "")
         for kind, (letter, meaning) in MARKS.items()
         if kind in there
     ]
     told += [f"**{UNKNOWN}** {kind}" for kind in sorted(there - MARKS.keys())]
-    return f"Letters mark doubts: {', '.join(told)}." if told else "No figure here carries a doubt."
+    return f"Letters mark warnings: {', '.join(told)}." if told else "No figure here carries a warning."

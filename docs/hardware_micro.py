@@ -23,7 +23,7 @@ LEGEND = (
     "promises (of the PCIe link for copies between host and GPU), and has the interval of the figure it is a part of. "
     "*single* marks a figure that is one value by nature, a sum, a ratio or a count: the tables have the intervals of "
     "its parts. *± unknown* marks samples that followed one another so closely that they tell no interval. In a sweep, "
-    "a letter says that at least one point has the doubt."
+    "a letter says that at least one point has the warning."
 )
 HINTS = {
     "dnn-functions": "Work is counted by the definition of a convolution. Libraries may need fewer operations for it, "
@@ -93,9 +93,9 @@ def _one_case(row: CaseRow, name: str) -> list[str]:
         ]
         for m in _told(row, [m for m in row.record.measurements if not m.scope and not m.at])
     ]
-    doubts = f" **{marks(row.record)}**" if row.record.doubts else ""
+    warnings = f" **{marks(row.record)}**" if row.record.warnings else ""
     point = f" at {show_at(row.point.at)}" if row.point else ""
-    return [f"{name}{point}{doubts}:", _table(["", "result", "meaning"], lines, numeric=(1,))]
+    return [f"{name}{point}{warnings}:", _table(["", "result", "meaning"], lines, numeric=(1,))]
 
 
 def _cases(rows: Sequence[CaseRow], names: Sequence[str]) -> str:
@@ -116,7 +116,7 @@ def _cases(rows: Sequence[CaseRow], names: Sequence[str]) -> str:
                 marks(row.record),
             ]
         )
-    return _table([*headers, "doubts"], lines, numeric=range(1, len(headers)))
+    return _table([*headers, "warnings"], lines, numeric=range(1, len(headers)))
 
 
 def _axes(rows: Sequence[CaseRow]) -> list[tuple[str, ...]]:

@@ -71,7 +71,7 @@ def test_pageable_memory_is_measured_too_and_is_no_faster_than_pinned() -> None:
     pageable = copied(direction="h2d", host_memory="pageable", sizes=[4096, SIZE])
     pinned = copied(direction="h2d", sizes=[4096, SIZE])
     assert figure(pageable, "bandwidth").value <= 1.02 * figure(pinned, "bandwidth").value
-    assert "host-bound" not in {doubt.kind for doubt in pageable.doubts}
+    assert "host-bound" not in {warning.kind for warning in pageable.warnings}
 
 
 def test_both_directions_at_once_move_more_than_either_alone() -> None:
@@ -115,7 +115,7 @@ def test_stream_on_a_gpu_comes_near_the_promised_bandwidth_and_not_beyond() -> N
 def test_arrays_that_fit_into_the_cache_have_no_share_of_the_memory_peak() -> None:
     result = streamed(sizes=["1MiB"])
     assert "peak_share" not in {m.metric.name for m in result.measurements}
-    assert "cached" in {doubt.kind for doubt in result.doubts}
+    assert "cached" in {warning.kind for warning in result.warnings}
 
 
 def test_a_changed_element_on_the_gpu_is_silent_corruption() -> None:

@@ -46,7 +46,7 @@ def test_formats_compiling_and_checkpointing_change_no_loss(sandbox: Sandbox, mo
         assert record.facts["last_loss"] < losses(record)[-1]
         compared = record.facts.get("compared_with_uncompiled", "")
         assert compared.startswith("the loss differs by") is (record.case.parameters["compile"] == "on"), compared
-        assert not any(doubt.kind == "miscompiled" for doubt in record.doubts)
+        assert not any(warning.kind == "miscompiled" for warning in record.warnings)
     parts = [plain.measurement(f"{name}_memory") for name in ("parameter", "gradient", "optimizer", "activation")]
     peak = plain.measurement("peak_device_memory")
     assert peak is not None

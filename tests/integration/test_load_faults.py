@@ -17,7 +17,7 @@ from paceline.load.generator import drive
 from paceline.load.null_server import Behaviour, running
 from paceline.load.parameters import LoadParameters
 from paceline.load.processes import LoadFailed
-from paceline.load.quality import LoadNotDelivered, doubts, require_delivered
+from paceline.load.quality import LoadNotDelivered, require_delivered, warnings
 from paceline.load.request import Endpoint, Prepared
 from paceline.load.trace import BROKEN, FAILED, OUT_OF_SOCKETS, REFUSED, SHED, TIMED_OUT, UNREADABLE, UNSENT, Trace
 
@@ -63,7 +63,7 @@ def test_running_out_of_sockets_is_said_and_makes_nobody_wait() -> None:
     with running(Behaviour(delay=0.5)) as endpoint:
         trace = drive(endpoint, ONE, LoadParameters(arrival="constant", rate=200, requests=50), connections=5)
     assert (int(trace.ok.sum()), count(trace, OUT_OF_SOCKETS)) == (5, 45)
-    assert "sockets" in {doubt.kind for doubt in doubts(trace)}
+    assert "sockets" in {warning.kind for warning in warnings(trace)}
     with pytest.raises(LoadNotDelivered, match="45 found no free socket"):
         require_delivered(trace)
 
@@ -79,7 +79,7 @@ def test_a_server_that_is_killed_is_seen_as_that_and_the_run_ends(arrival: dict[
     assert trace.ok.sum() > 0 and count(trace, REFUSED) > 0
     assert trace.ok.sum() + count(trace, REFUSED) + count(trace, BROKEN) == len(trace)
     assert trace.done[trace.ok].max() < trace.intended[trace.status == REFUSED].max()
-    assert "refused" in {doubt.kind for doubt in doubts(trace)}
+    assert "refused" in {warning.kind for warning in warnings(trace)}
 
 
 def test_nobody_there_is_refused() -> None:

@@ -80,7 +80,7 @@ def assert_figures_agree(record: Record) -> None:
         assert 0.5 < reads.value / iops.value < 0.9
     else:
         assert parts == [None, None]
-    assert any(doubt.kind == "buffered" for doubt in record.doubts) == (not record.facts["direct"])
+    assert any(warning.kind == "buffered" for warning in record.warnings) == (not record.facts["direct"])
 
 
 @needs_fio

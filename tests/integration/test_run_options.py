@@ -187,13 +187,14 @@ def _path() -> str:
 
 
 @pytest.mark.long
-def test_steps_that_only_seem_to_train_are_doubted(sandbox: Sandbox) -> None:
+def test_steps_that_only_seem_to_train_are_warned(sandbox: Sandbox) -> None:
     sandbox.write("my_model.py", MODEL)
     options = ("--batch-size", "2", "--steps", "5", "--warm-up", "50ms", "--no-report")
     done = sandbox.ask("run", "train", "--model", "my_model:hollow", "--precision", "fp32,fp16", *options)
     assert done.returncode == 0, done.stderr
     single, half = (
-        {doubt.kind for doubt in record.doubts} for record in sorted(sandbox.load().records, key=lambda r: r.case.index)
+        {warning.kind for warning in record.warnings}
+        for record in sorted(sandbox.load().records, key=lambda r: r.case.index)
     )
     assert "diverged" in single  # the weights are gone after the first step
     assert "skipped-steps" in half  # the loss scale saves them, and nothing is trained

@@ -163,8 +163,8 @@ def test_auto_takes_it_and_only_on_names_it(records: list[Record]) -> None:
 def test_formats_are_its_own(records: list[Record]) -> None:
     native, emulated, unknown = records[:3]
     assert native.outcome is emulated.outcome is Outcome.OK
-    assert "emulated" not in {doubt.kind for doubt in native.doubts}
-    assert "this scripted device has no bf16 instructions" in " ".join(doubt.message for doubt in emulated.doubts)
+    assert "emulated" not in {warning.kind for warning in native.warnings}
+    assert "this scripted device has no bf16 instructions" in " ".join(warning.message for warning in emulated.warnings)
     assert unknown.outcome is Outcome.UNSUPPORTED
     assert unknown.cause is not None and unknown.cause.message == "a scripted device has never heard of fp16: use fp32"
 
@@ -185,7 +185,7 @@ def test_memory_energy_peak_and_conditions_are_its_own(records: list[Record]) ->
         assert record.facts["energy_source"] == "the script"
         assert record.facts["peak_flops"] == 1e12
         assert value(record, "mfu") > 0
-        slow = [doubt.message for doubt in record.doubts if doubt.kind == "throttled"]
+        slow = [warning.message for warning in record.warnings if warning.kind == "throttled"]
         assert slow == [f"{record.case.target} held its clocks down at 99 °C: too-hot"]
     assert records[0].facts["peak_source"] == f"datasheet, dense fp32, {NAME}"
 

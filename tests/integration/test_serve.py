@@ -229,8 +229,8 @@ def test_a_search_tells_the_capacity_or_why_it_is_not_sure(suite: dict[str, Reco
     capacity = record.measurement("capacity")
     assert capacity is not None
     assert capacity.value > 1
-    doubts = {doubt.kind for doubt in record.doubts}
-    assert capacity.interval is not None or doubts & {"imprecise", "client-limited"}
+    warnings = {warning.kind for warning in record.warnings}
+    assert capacity.interval is not None or warnings & {"imprecise", "client-limited"}
     tried = {m.at["rate"] for m in record.measurements if m.metric.name == "throughput" and m.at}
     assert len(tried) >= 2
     keys = [(m.metric.name, m.scope, json.dumps(m.at, sort_keys=True)) for m in record.measurements]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import RunRecords
 from support.records import ENVIRONMENT, STEP_TIME, case, record, run_of, throughput
 
@@ -51,13 +51,13 @@ def renamed(run: RunRecords, run_id: str) -> RunRecords:
 
 
 def before_and_after() -> tuple[RunRecords, RunRecords]:
-    """One case got 5 % slower, one 4 % faster, one failed, one has doubts; driver and torch are newer."""
+    """One case got 5 % slower, one 4 % faster, one failed, one has warnings; driver and torch are newer."""
     before = side(1, run_id="20260314-090000-aaaa")
     software = ENVIRONMENT["software"] | {"packages": {"torch": "2.10.0", "numpy": "2.3.5"}}
     environment = ENVIRONMENT | {"driver": {"version": "580.10.01", "cuda": "12.9"}, "software": software}
     after = side(2, CHANGES, run_id="20260315-090000-bbbb", environment=environment)
-    doubt = Doubt(kind="throttled", message="the clock fell by 9 %", remedy="improve the cooling")
-    after.records[1] = after.records[1].model_copy(update={"doubts": [doubt]})
+    warning = RecordWarning(kind="throttled", message="the clock fell by 9 %", remedy="improve the cooling")
+    after.records[1] = after.records[1].model_copy(update={"warnings": [warning]})
     cause = Cause(kind=CauseKind.DEVICE_MEMORY, message="2.0 GiB more were asked for")
     after.records[5] = after.records[5].model_copy(
         update={"outcome": Outcome.OUT_OF_MEMORY, "cause": cause, "measurements": []}

@@ -9,7 +9,7 @@ from paceline.analysis.roofline import KnownCeilings
 from paceline.core.case import Case
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.profile import Ceiling, CeilingKind
-from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import RunRecords
 from support.records import FLOPS, MEMORY, STEP_TIME, case, described_here, record, run_of, throughput
 
@@ -76,7 +76,7 @@ def training(index: int, weights: float, flops: float, seconds: float, *, peak: 
 
 def roofline_run() -> RunRecords:
     """Eight cases on one GPU: bound by compute, by memory, by the host and by nothing."""
-    waits = Doubt(kind="host-bound", message="the device waited", remedy="use --compile on")
+    waits = RecordWarning(kind="host-bound", message="the device waited", remedy="use --compile on")
     return run_of([
         product(0, 8192, 8192, 8192, 2 * 8192**3 / 720e12),
         product(1, 16, 8192, 8192, 42e-6),
@@ -84,7 +84,7 @@ def roofline_run() -> RunRecords:
         product(3, 4096, 4096, 4096, 2 * 4096**3 / 46e12, precision="fp32"),
         inference(4, 7e9, 14e9, 4.4e-3),
         inference(5, 3.3e8, 21e12, 61e-3),
-        inference(6, 2.5e7, 33e9, 1.1e-3, doubts=[waits]),
+        inference(6, 2.5e7, 33e9, 1.1e-3, warnings=[waits]),
         training(7, 1.24e8, 27.4e12, 0.9, peak=60e9),
     ])  # fmt: skip
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from paceline.core.case import Case
 from paceline.core.metric import Better, Merge, Metric
-from paceline.core.record import At, Cause, CauseKind, Doubt, Measurement, Outcome, Record
+from paceline.core.record import At, Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import RunRecords
 from support.records import CONDITIONS, case, record, run_of
 
@@ -125,7 +125,7 @@ def cannot(index: int, *, require: bool = False, kind: CauseKind = CauseKind.UNS
 
 def micro_run(*, more: Sequence[Record] = ()) -> RunRecords:
     """Products, copies, latencies, collectives of two backends, pairs of devices, files; one cannot be done here."""
-    doubt = Doubt(kind="unsteady", message="at 1 KiB: it still drifted", remedy="raise 'warm_up'")
+    warning = RecordWarning(kind="unsteady", message="at 1 KiB: it still drifted", remedy="raise 'warm_up'")
     records = [
         gemm(0, "fp64", 58.3e12, 87.0),
         gemm(1, "tf32", 391.0e12, 79.1),
@@ -135,7 +135,7 @@ def micro_run(*, more: Sequence[Record] = ()) -> RunRecords:
                [times(2.31e-6, metric=latency("wall_time")), times(2.27e-6, metric=latency("event_time"))]),
         copy(5, "h2d", 55.2e9),
         copy(6, "d2h", 54.7e9),
-        copy(7, "d2d", 2.05e12).model_copy(update={"doubts": [doubt]}),
+        copy(7, "d2d", 2.05e12).model_copy(update={"warnings": [warning]}),
         memory_latency(8),
         *(collective(9 + place, operation, limit) for place, (operation, limit) in enumerate(
             {"all-reduce": 478e9, "all-gather": 365e9, "reduce-scatter": 362e9, "broadcast": 340e9,

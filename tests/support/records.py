@@ -1,4 +1,4 @@
-"""Records that look like a real run: training and inference, with failures, doubts and several ranks."""
+"""Records that look like a real run: training and inference, with failures, warnings and several ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.core.benchmark import described
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.metric import Better, Merge, Metric
-from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import Run, RunRecords
 from paceline.core.subject import Description, Subject
 
@@ -79,7 +79,7 @@ def literal_run() -> RunRecords:
 
 
 def sample_run() -> RunRecords:
-    """Nine cases: training and inference, one on two ranks, two with doubts, one failed, one out of memory."""
+    """Nine cases: training and inference, one on two ranks, two with warnings, one failed, one out of memory."""
     rng = np.random.default_rng(7)
     records = [
         _train(
@@ -175,15 +175,15 @@ def _train(
         Measurement.of_value(FIRST_STEP, step * 31),
         Measurement.of_value(LOSS, 6.93),
     ]
-    doubts = []
+    warnings = []
     if wave:
-        doubts = [
-            Doubt(
+        warnings = [
+            RecordWarning(
                 kind="drifting",
                 message="the second half of the steps took 3.4 % longer than the first",
                 remedy="let the device reach its working temperature first: raise 'warm_up'",
             ),
-            Doubt(
+            RecordWarning(
                 kind="throttled",
                 message="the device lowered its clock from 1980 to 1755 MHz for heat during 31 % of the time",
                 remedy="improve the cooling, or lock the clocks below the throttling point with nvidia-smi -lgc",
@@ -193,7 +193,7 @@ def _train(
     title = f"{model} {precision}" + (f" x{ranks}" if ranks > 1 else "")
     target = "cuda:*" if ranks > 1 else "cuda:0"
     where = case(index, "train", title, target=target, ranks=ranks, **_parameters(model, precision, batch))
-    return record(where, found, facts=facts, doubts=doubts, conditions=CONDITIONS)
+    return record(where, found, facts=facts, warnings=warnings, conditions=CONDITIONS)
 
 
 def _inference(
@@ -206,14 +206,16 @@ def _inference(
         Measurement.of_value(MEMORY, 1.3 * 1024**3),
         Measurement.of_value(HOST_MEMORY, 2.9 * 1024**3),
     ]
-    doubts = []
+    warnings = []
     if batch == 1:
         remedy = "close other programs, or take a machine of its own"
-        doubts = [Doubt(kind="contended", message="other processes used 41 % of the CPU meanwhile", remedy=remedy)]
+        warnings = [
+            RecordWarning(kind="contended", message="other processes used 41 % of the CPU meanwhile", remedy=remedy)
+        ]
     where = case(
         index, "inference", f"{model} {precision}", category="inference", **_parameters(model, precision, batch)
     )
-    return record(where, found, facts=_facts(model, precision, batch, 1), doubts=doubts, conditions=CONDITIONS)
+    return record(where, found, facts=_facts(model, precision, batch, 1), warnings=warnings, conditions=CONDITIONS)
 
 
 def _facts(model: str, precision: str, batch: int, ranks: int) -> dict[str, Any]:
@@ -291,7 +293,7 @@ def hostile_run() -> RunRecords:
     """Every text that a user or a library may have written tries to be more than text."""
     times = Measurement.of_samples(Metric(name="step_time", unit="s", better=Better.LOWER), [0.1, 0.11, 0.1, 0.12])
     rate = Metric(name=f"rate{HOSTILE}", unit=f"u{HOSTILE}", better=Better.HIGHER)
-    doubts = [Doubt(kind=HOSTILE, message=HOSTILE, remedy=HOSTILE)]
+    warnings = [RecordWarning(kind=HOSTILE, message=HOSTILE, remedy=HOSTILE)]
     good = case(0, "train", HOSTILE, model=HOSTILE, precision=HOSTILE)
     bad = case(1, "train", f"={HOSTILE}")
     cause = Cause(kind=CauseKind.ERROR, message=HOSTILE, detail=HOSTILE)
@@ -300,7 +302,7 @@ def hostile_run() -> RunRecords:
     said = {"primary": rate.name, "subject": subject, "timing": HOSTILE}
     measured = [Measurement.of_rate(rate, 1, times), times]
     records = [
-        record(good, measured, facts=facts, doubts=doubts, conditions=facts, **said),
+        record(good, measured, facts=facts, warnings=warnings, conditions=facts, **said),
         record(bad, outcome=Outcome.FAILED, cause=cause),
     ]
     environment = {"host": HOSTILE, HOSTILE: [{"name": HOSTILE}]}

@@ -9,7 +9,7 @@ import numpy as np
 
 from paceline.benchmarks.serving import trace_metrics
 from paceline.benchmarks.serving.parameters import Slo
-from paceline.core.record import Doubt, Measurement, Record
+from paceline.core.record import Measurement, Record, RecordWarning
 from paceline.core.run import RunRecords
 from paceline.core.stats import Interval, summarize
 from paceline.load.trace import OK, SHED, Trace
@@ -100,12 +100,14 @@ def _record(about: Any, measurements: list[Measurement], sent: Trace, facts: dic
         Measurement.of_value(trace_metrics.HOST_MEMORY, 512 * 1024.0**2),
         Measurement.of_value(trace_metrics.COST, 0.53 / 3600 / rate * 1000),
     ]
-    doubts = []
+    warnings = []
     if sent.shed.any():
         remedy = "look into the server's log"
-        doubts = [Doubt(kind="errors", message=f"{int(sent.shed.sum())} requests were declined", remedy=remedy)]
+        warnings = [
+            RecordWarning(kind="errors", message=f"{int(sent.shed.sum())} requests were declined", remedy=remedy)
+        ]
     served_case = about.model_copy(update={"category": "serving", "target": "cpu"})
-    return record(served_case, measurements, facts=facts, doubts=doubts, conditions=CONDITIONS)
+    return record(served_case, measurements, facts=facts, warnings=warnings, conditions=CONDITIONS)
 
 
 ENGINES = {"torch": {"fixed": 0.0052, "each": 0.0021}, "onnxruntime": {"fixed": 0.0021, "each": 0.0016}}

@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.core.case import Case
 from paceline.core.metric import Better, Metric
-from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import Run
 from paceline.store import open_store
 
@@ -49,7 +49,7 @@ def a_record(run_id: str = "run-1", index: int = 0, attempt: int = 1, count: int
             Measurement.of_rate(RATE, 32, times),
         ],
         "facts": {"parameters": 10**20, "nested": {"list": [1, 2.5, None, True]}},
-        "doubts": [Doubt(kind="short", message="few samples", remedy="run longer")],
+        "warnings": [RecordWarning(kind="short", message="few samples", remedy="run longer")],
         "conditions": {"load": [0.5, 0.25]},
         "primary": "step_time",
     }

@@ -27,7 +27,7 @@ class Entry:
     label: str  # the choices that tell it from others on the board
     reading: Reading
     count: int  # measurements behind it
-    doubts: tuple[str, ...]
+    warnings: tuple[str, ...]
     per_joule: Reading | None  # work for a joule, which is the rate for a watt
     per_usd: Reading | None  # work for a dollar
     price: HourlyPrice | None
@@ -136,7 +136,7 @@ def _entry(group: Sequence[_Found], metric: Metric, prices: Prices) -> Entry:
         label="",
         reading=reading,
         count=len(group),
-        doubts=tuple(dict.fromkeys(doubt.kind for one in group for doubt in one.record.doubts)),
+        warnings=tuple(dict.fromkeys(warning.kind for one in group for warning in one.record.warnings)),
         per_joule=hull([one.reading for one in energies]).over(1.0) if energies and is_rate(metric) else None,
         per_usd=reading.times(3600.0 / price.usd) if price is not None and is_rate(metric) else None,
         price=price,

@@ -10,7 +10,7 @@ from paceline.analysis.summary import CaseRow
 from paceline.core.case import Category
 from paceline.core.environment import Environment
 from paceline.core.profile import Absent, Ceiling
-from paceline.core.record import Doubt, Measurement, Outcome, Record
+from paceline.core.record import Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import RunRecords
 from paceline.core.subject import COPY_WITHIN_DEVICE, DEVICE_MEMORY, MAIN_MEMORY, Work
 
@@ -53,16 +53,16 @@ def shown_by(record: Record, environment: Environment) -> Iterator[Ceiling]:
             unit=measurement.metric.unit,
             low=interval.low if interval else None,
             high=interval.high if interval else None,
-            doubts=tuple(doubt for doubt in record.doubts if not _is_foreign(doubt, measurement, shown.name)),
+            warnings=tuple(warning for warning in record.warnings if not _is_foreign(warning, measurement, shown.name)),
         )
 
 
-def _is_foreign(doubt: Doubt, measurement: Measurement, name: str) -> bool:
-    """Whether a doubt of the case is about another of its points: this figure is precise, or meant to be a cache's."""
+def _is_foreign(warning: RecordWarning, measurement: Measurement, name: str) -> bool:
+    """Whether a warning of the case is about another of its points: this one is precise, or meant to be a cache's."""
     interval = measurement.interval
-    if doubt.kind == "imprecise":
+    if warning.kind == "imprecise":
         return interval is not None and interval.relative(measurement.value) <= PRECISE
-    return doubt.kind == "cached" and name.startswith("L")
+    return warning.kind == "cached" and name.startswith("L")
 
 
 def _once_each(ceilings: list[Ceiling]) -> list[Ceiling]:
@@ -114,7 +114,7 @@ class Roof:
     value: float
     unit: str
     source: str
-    doubts: tuple[str, ...] = ()  # kinds
+    warnings: tuple[str, ...] = ()  # kinds
     defined_by: int | None = None  # the case of this run that reached it
 
 
@@ -210,7 +210,7 @@ def _placed(row: CaseRow, work: Work, compute: Roof, memory: Roof) -> Placed:
     is_memory = of_compute <= of_memory <= BEYOND
     share, nearest = (of_memory, memory) if is_memory else (of_compute, compute)
     bound = Bound.MEMORY if is_memory else Bound.COMPUTE
-    if share < NEAR and any(doubt.kind == "host-bound" for doubt in row.doubts):
+    if share < NEAR and any(warning.kind == "host-bound" for warning in row.warnings):
         bound = Bound.HOST
     elif share < FAR:
         bound = Bound.NEITHER
@@ -249,8 +249,8 @@ def _own_ceilings(source: RunRecords) -> Iterable[tuple[int, Ceiling]]:
 
 
 def _roof(ceiling: Ceiling, source: str, defined_by: int | None = None) -> Roof:
-    doubts = tuple(dict.fromkeys(doubt.kind for doubt in ceiling.doubts))
-    return Roof(ceiling.name, ceiling.value, ceiling.unit, source, doubts, defined_by)
+    warnings = tuple(dict.fromkeys(warning.kind for warning in ceiling.warnings))
+    return Roof(ceiling.name, ceiling.value, ceiling.unit, source, warnings, defined_by)
 
 
 def _key(ceiling: Ceiling) -> _Key:

@@ -149,10 +149,10 @@ def offers(rows: Sequence[CaseRow]) -> tuple[str, list[Offer]]:
     asked = (f"latency_{name}", "throughput", "cost_per_thousand")
     told = [[figure for wanted in asked if (figure := row.figure(wanted))] for row in priced]
     # The cost follows from the throughput, and is as unsure as that.
-    doubts = [[latency.relative or 0.0, *2 * [throughput.relative or 0.0]] for latency, throughput, _ in told]
+    warnings = [[latency.relative or 0.0, *2 * [throughput.relative or 0.0]] for latency, throughput, _ in told]
     values = [(latency.value, -throughput.value, cost.value) for latency, throughput, cost in told]
     front = pareto(
-        values, [[abs(v) * d for v, d in zip(*pair, strict=True)] for pair in zip(values, doubts, strict=True)]
+        values, [[abs(v) * d for v, d in zip(*pair, strict=True)] for pair in zip(values, warnings, strict=True)]
     )
     return name, [
         Offer(row, latency, -throughput, cost, best)

@@ -1,4 +1,4 @@
-"""The rows of a report: each case's headline with its interval, its doubts, and what it else says."""
+"""The rows of a report: each case's headline with its interval, its warnings, and what it else says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.core.case import Case, Category, is_micro, section_order
 from paceline.core.errors import InputError
 from paceline.core.layout import Layout
 from paceline.core.metric import Better, Metric
-from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import RunRecords
 from paceline.core.subject import TAILS as TAILS
 
@@ -95,9 +95,9 @@ class CaseRow:
         return self.record.cause
 
     @property
-    def doubts(self) -> tuple[Doubt, ...]:
+    def warnings(self) -> tuple[RecordWarning, ...]:
         """Reasons to trust it less."""
-        return tuple(self.record.doubts)
+        return tuple(self.record.warnings)
 
     @property
     def figures(self) -> tuple[Figure, ...]:
@@ -141,8 +141,8 @@ class Highlight:
 
 
 @dataclass(frozen=True)
-class DoubtKind:
-    """One kind of doubt with the mark that stands for it, and what to do about it."""
+class WarningKind:
+    """One kind of warning with the mark that stands for it, and what to do about it."""
 
     kind: str
     mark: str
@@ -158,7 +158,7 @@ class RunSummary:
     rows: tuple[CaseRow, ...]
     not_run: tuple[Case, ...]  # no attempt at all
     groups: tuple[Group, ...]
-    doubts: tuple[DoubtKind, ...]
+    warnings: tuple[WarningKind, ...]
     ceilings: KnownCeilings | None = None  # what is known of the machine beside the run
 
     @property
@@ -182,9 +182,9 @@ class RunSummary:
         return tuple(row for row in self.rows if not row.ok and not row.failed)
 
     @cached_property
-    def doubtful(self) -> tuple[CaseRow, ...]:
+    def with_warnings(self) -> tuple[CaseRow, ...]:
         """The cases that succeeded, but are to be trusted less."""
-        return tuple(row for row in self.measured if row.doubts)
+        return tuple(row for row in self.measured if row.warnings)
 
     @cached_property
     def categories(self) -> tuple[str, ...]:
@@ -212,17 +212,17 @@ class RunSummary:
         return tuple(found)
 
     def telling(self, limit: int) -> tuple[CaseRow, ...]:
-        """All cases, or of very many those that a reader would look at first: not ok, doubtful, leading."""
+        """All cases, or of very many those that a reader would look at first: not ok, uncertain, leading."""
         if len(self.rows) <= limit:
             return self.rows
         leaders = {group.best.case.index for group in self.groups}
-        ordered = sorted(self.rows, key=lambda row: (row.ok, not row.doubts, row.case.index not in leaders))
+        ordered = sorted(self.rows, key=lambda row: (row.ok, not row.warnings, row.case.index not in leaders))
         return tuple(sorted(ordered[:limit], key=lambda row: row.case.index))
 
     def marks(self, row: CaseRow) -> str:
-        """The marks of one row's doubts."""
-        kinds = {doubt.kind for doubt in row.doubts}
-        return "".join(kind.mark for kind in self.doubts if kind.kind in kinds)
+        """The marks of one row's warnings."""
+        kinds = {warning.kind for warning in row.warnings}
+        return "".join(kind.mark for kind in self.warnings if kind.kind in kinds)
 
 
 def summarize_run(records: RunRecords, ceilings: KnownCeilings | None = None) -> RunSummary:
@@ -236,7 +236,7 @@ def summarize_run(records: RunRecords, ceilings: KnownCeilings | None = None) ->
         rows=rows,
         not_run=tuple(case for case in records.run.cases if case.index not in seen),
         groups=_groups(rows),
-        doubts=_doubt_kinds(rows),
+        warnings=_warning_kinds(rows),
         ceilings=ceilings,
     )
 
@@ -302,23 +302,23 @@ def _work(record: Record) -> list[str]:
     return [str(given[key]) if key in given else "" for key in _WORK]
 
 
-def _doubt_kinds(rows: Iterable[CaseRow]) -> tuple[DoubtKind, ...]:
+def _warning_kinds(rows: Iterable[CaseRow]) -> tuple[WarningKind, ...]:
     remedies: dict[str, list[str]] = {}
     labels: dict[str, list[str]] = {}
     for row in rows:
-        for doubt in row.doubts:
-            remedies.setdefault(doubt.kind, []).append(doubt.remedy)
-            labels.setdefault(doubt.kind, []).append(row.label)
+        for warning in row.warnings:
+            remedies.setdefault(warning.kind, []).append(warning.remedy)
+            labels.setdefault(warning.kind, []).append(row.label)
     taken: set[str] = set()
     kinds = []
     for kind, told in remedies.items():
         mark = next((letter for letter in _letters(kind) if letter not in taken), "*")
         taken.add(mark)
-        kinds.append(DoubtKind(kind, mark, tuple(dict.fromkeys(told)), tuple(dict.fromkeys(labels[kind]))))
+        kinds.append(WarningKind(kind, mark, tuple(dict.fromkeys(told)), tuple(dict.fromkeys(labels[kind]))))
     return tuple(kinds)
 
 
 def _letters(kind: str) -> str:
-    """What may mark a doubt, best first: the letters of its name, then any."""
+    """What may mark a warning, best first: the letters of its name, then any."""
     own = "".join(letter for letter in kind.upper() if letter.isascii() and letter.isalpha())
     return own + "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"

@@ -11,17 +11,17 @@ from datetime import timedelta
 from typing import Any
 
 from paceline.core.benchmark import Context
-from paceline.core.record import Doubt
+from paceline.core.record import RecordWarning
 from paceline.devices import Device, DeviceKind
 
 
-def emulated(precision: str, device: Device) -> list[Doubt]:
-    """The doubt that a figure tells nothing about hardware; none where it does."""
+def emulated(precision: str, device: Device) -> list[RecordWarning]:
+    """The warning that a figure tells nothing about hardware; none where it does."""
     if device.format(precision).how == "native":
         return []
     of = f"this {device.kind.noun} has no {precision} instructions"
     return [
-        Doubt(
+        RecordWarning(
             kind="emulated",
             message=f"{of}, so the time says nothing about hardware that has",
             remedy="use fp32 on this machine",

@@ -44,8 +44,8 @@ def sentence(record: Record) -> str:
     step = record.measurement("step_time")
     if step is not None and step is not lead:
         words += f", step {show_duration(step.value)}, {step.summary.count} steps"
-    doubts = ", ".join(dict.fromkeys(doubt.kind for doubt in record.doubts))
-    return words + (f"  ({doubts})" if doubts else "")
+    warnings = ", ".join(dict.fromkeys(warning.kind for warning in record.warnings))
+    return words + (f"  ({warnings})" if warnings else "")
 
 
 def estimate(progress: Mapping[str, Any], samples: Sequence[float]) -> str:

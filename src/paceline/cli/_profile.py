@@ -84,8 +84,10 @@ def show(profile: Profile, console: Console, now: Environment | None = None) -> 
     for (device, name), ceilings in groupby(_by_device(profile), key=lambda one: (one.device, one.device_name)):
         console.print()
         console.print(_table(f"{device}: {one_line(name)}" if name != device else device, list(ceilings)))
-    doubts = dict.fromkeys(f"{doubt.kind}: {doubt.remedy}" for one in profile.ceilings for doubt in one.doubts)
-    _list(console, "doubts, and what to do", doubts)
+    warnings = dict.fromkeys(
+        f"{warning.kind}: {warning.remedy}" for one in profile.ceilings for warning in one.warnings
+    )
+    _list(console, "warnings, and what to do", warnings)
     _list(console, "not measured", [f"{one.what} on {one.device}: {one.reason}" for one in profile.absent])
 
 
@@ -120,7 +122,7 @@ def _table(title: str, ceilings: list[Ceiling]) -> Table:
     if known:
         table.add_column("datasheet", justify="right", no_wrap=True)
         table.add_column("of it", justify="right", no_wrap=True)
-    table.add_column("doubts", style="yellow", overflow="fold")
+    table.add_column("warnings", style="yellow", overflow="fold")
     for one in ceilings:
         table.add_row(*(Text(cell) for cell in _cells(one, known)))
     return table
@@ -134,7 +136,7 @@ def _cells(one: Ceiling, known: bool) -> Iterator[str]:
     if known:
         yield show_value(one.datasheet, one.unit) if one.datasheet else ""
         yield f"{one.share:.0f} %" if one.share else ""
-    yield ", ".join(dict.fromkeys(doubt.kind for doubt in one.doubts))
+    yield ", ".join(dict.fromkeys(warning.kind for warning in one.warnings))
 
 
 def _relative(one: Ceiling) -> float | None:

@@ -83,9 +83,9 @@ def _show(made: Baseline, by_run: bool) -> None:
 
     for name, one in shown[:SHOWN]:
         spread = f"{100 * one.spread / abs(one.value):.2g} %" if one.spread is not None and one.value else ""
-        doubt = half_width(one.interval.relative(one.value)) if one.interval and one.value else ""
+        warning = half_width(one.interval.relative(one.value)) if one.interval and one.value else ""
         better = one.better.value if one.better is not Better.NEITHER else ""
-        cells = (name, show_value(one.value, one.unit), doubt, spread, str(one.nodes or ""), better)
+        cells = (name, show_value(one.value, one.unit), warning, spread, str(one.nodes or ""), better)
         table.add_row(*(text(cell) for cell in cells))
     console.print(table)
     left_out = len(made.metrics) - min(len(shown), SHOWN)

@@ -6,9 +6,9 @@ import hashlib
 from datetime import datetime
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
-from paceline.core.record import Doubt
+from paceline.core.record import RecordWarning
 
 CeilingKind = Literal["compute", "memory", "link", "storage", "launch", "latency"]
 
@@ -52,7 +52,7 @@ class Ceiling(ProfilePart):
     unit: str
     low: float | None = None  # of the interval; None where the value was seen once
     high: float | None = None
-    doubts: tuple[Doubt, ...] = ()
+    warnings: tuple[RecordWarning, ...] = Field(default=(), validation_alias=AliasChoices("warnings", "doubts"))
     datasheet: float | None = None  # what the vendor promises; None where that is not known
 
     @property

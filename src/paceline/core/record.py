@@ -1,4 +1,4 @@
-"""A record: what one case yielded, with its samples, statistics, doubts and outcome."""
+"""A record: what one case yielded, with its samples, statistics, warnings and outcome."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from paceline.core.case import Case
 from paceline.core.metric import Merge, Metric
@@ -55,7 +55,7 @@ class Cause(BaseModel):
     rank: int | None = None  # the first rank that failed
 
 
-class Doubt(BaseModel):
+class RecordWarning(BaseModel):
     """A reason to trust a number less, and what to do about it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -136,7 +136,7 @@ class Result(BaseModel):
 
     measurements: list[Measurement] = Field(default_factory=list)
     facts: dict[str, Any] = Field(default_factory=dict)  # parameter count, formula of FLOPs, how it was timed, ...
-    doubts: list[Doubt] = Field(default_factory=list)
+    warnings: list[RecordWarning] = Field(default_factory=list)
 
 
 class Attempt(BaseModel):
@@ -151,7 +151,7 @@ class Attempt(BaseModel):
     seconds: float  # of the whole case, start-up included
     measurements: list[Measurement] = Field(default_factory=list)
     facts: dict[str, Any] = Field(default_factory=dict)  # for people
-    doubts: list[Doubt] = Field(default_factory=list)
+    warnings: list[RecordWarning] = Field(default_factory=list, validation_alias=AliasChoices("warnings", "doubts"))
     conditions: dict[str, Any] = Field(default_factory=dict)  # load, clocks, temperatures before and after
 
 
@@ -211,14 +211,14 @@ def merge_ranks(results: Sequence[Result]) -> Result:
         if m.metric.merge is not Merge.FIRST
     ]
     # Ranks see the same trouble with slightly different figures: of each kind, what the first rank that has it says.
-    spoken: dict[str, list[Doubt]] = {}
+    spoken: dict[str, list[RecordWarning]] = {}
     for result in results:
-        kinds = dict.fromkeys(doubt.kind for doubt in result.doubts if doubt.kind not in spoken)
-        spoken |= {kind: [doubt for doubt in result.doubts if doubt.kind == kind] for kind in kinds}
+        kinds = dict.fromkeys(warning.kind for warning in result.warnings if warning.kind not in spoken)
+        spoken |= {kind: [warning for warning in result.warnings if warning.kind == kind] for kind in kinds}
     return Result(
         measurements=[whole[key] for key in parts] + each,
         facts=results[0].facts | {"ranks": len(results)},
-        doubts=[doubt for doubts in spoken.values() for doubt in doubts],
+        warnings=[warning for warnings in spoken.values() for warning in warnings],
     )
 
 

@@ -174,13 +174,13 @@ def drift(samples: Samples) -> float:
         return 0.0
     first, second = values[:half], values[-half:]
     before, after = float(np.median(first)), float(np.median(second))
-    doubt = sum(
+    warning = sum(
         max(interval.high - middle, middle - interval.low)
         for interval, middle in ((median_interval(first), before), (median_interval(second), after))
         if interval is not None
     )
     change = after - before
-    is_noise = abs(change) <= doubt and _separation(first, second) < 0.95
+    is_noise = abs(change) <= warning and _separation(first, second) < 0.95
     return 0.0 if is_noise or not before else change / before
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from paceline.core.errors import CaseError
 from paceline.core.quantity import show_duration
-from paceline.core.record import Doubt
+from paceline.core.record import RecordWarning
 from paceline.load.parameters import Loop
 from paceline.load.trace import BROKEN, OUT_OF_SOCKETS, REFUSED, UNSENT, Times, Trace
 
@@ -62,14 +62,14 @@ def require_delivered(trace: Trace, loop: Loop = "open", least: float = LEAST_DE
     raise LoadNotDelivered(f"only {100 * part:.1f} % of the {len(trace)} requests were sent in time: {why}; {remedy}")
 
 
-def doubts(trace: Trace, loop: Loop = "open", ceiling: GeneratorCeiling | None = None) -> list[Doubt]:
+def warnings(trace: Trace, loop: Loop = "open", ceiling: GeneratorCeiling | None = None) -> list[RecordWarning]:
     """What makes these latencies less trustworthy."""
     found = [*_lost(trace)]
     if loop == "open":
         found += _late(trace, ceiling) + _near_the_ceiling(trace, ceiling)
     elif (used := busy(trace)) >= SATURATED:
         found.append(
-            Doubt(
+            RecordWarning(
                 kind="saturated",
                 message=f"the load generator used {100 * used:.0f} % of its cores' time: it may be the slower part",
                 remedy="use more workers on free cores, or fewer users",
@@ -78,7 +78,7 @@ def doubts(trace: Trace, loop: Loop = "open", ceiling: GeneratorCeiling | None =
     return found
 
 
-def _late(trace: Trace, ceiling: GeneratorCeiling | None) -> list[Doubt]:
+def _late(trace: Trace, ceiling: GeneratorCeiling | None) -> list[RecordWarning]:
     late, latency = own_lateness(trace), trace.latency
     late, latency = late[np.isfinite(late)], latency[np.isfinite(latency)]
     if not len(late):
@@ -90,7 +90,7 @@ def _late(trace: Trace, ceiling: GeneratorCeiling | None) -> list[Doubt]:
             why, remedy = _cause(trace)
             usual = f" (alone it manages {_usual(ceiling, percent)})" if ceiling and ceiling.probes else ""
             said = f"requests went late by {show_duration(seen)} at the {percent}th percentile{usual}: {why}"
-            return [Doubt(kind="late", message=said, remedy=remedy)]
+            return [RecordWarning(kind="late", message=said, remedy=remedy)]
     return []
 
 
@@ -100,7 +100,7 @@ def _usual(ceiling: GeneratorCeiling, percent: int) -> str:
     return f"{show_duration(value)} at {probe.rate:g}/s"
 
 
-def _near_the_ceiling(trace: Trace, ceiling: GeneratorCeiling | None) -> list[Doubt]:
+def _near_the_ceiling(trace: Trace, ceiling: GeneratorCeiling | None) -> list[RecordWarning]:
     seconds = float(trace.intended[-1]) if len(trace) else 0.0
     if ceiling is None or seconds <= 0:
         return []
@@ -108,10 +108,10 @@ def _near_the_ceiling(trace: Trace, ceiling: GeneratorCeiling | None) -> list[Do
     if rate <= SAFE_PART * ceiling.rate:
         return []
     message = f"{rate:.0f} requests/s for each worker; {ceiling.rate:.0f}/s is the most that one was seen to send here"
-    return [Doubt(kind="near-ceiling", message=message, remedy="use more workers on free cores")]
+    return [RecordWarning(kind="near-ceiling", message=message, remedy="use more workers on free cores")]
 
 
-def _lost(trace: Trace) -> list[Doubt]:
+def _lost(trace: Trace) -> list[RecordWarning]:
     found = []
     for status, kind, words, remedy in (
         (OUT_OF_SOCKETS, "sockets", "found no free socket", "raise ulimit -n or the range of local ports"),
@@ -120,7 +120,7 @@ def _lost(trace: Trace) -> list[Doubt]:
     ):
         number = int(np.count_nonzero(trace.status == status))
         if number:
-            found.append(Doubt(kind=kind, message=f"{number} of {len(trace)} requests {words}", remedy=remedy))
+            found.append(RecordWarning(kind=kind, message=f"{number} of {len(trace)} requests {words}", remedy=remedy))
     return found
 
 

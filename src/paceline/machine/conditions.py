@@ -1,4 +1,4 @@
-"""Under which conditions a number was taken: looked at before and after, and judged as doubts."""
+"""Under which conditions a number was taken: looked at before and after, and judged as warnings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from paceline.core.probe import ROOT, attempt, parse_size, read_table, read_text
 from paceline.core.quantity import show_duration, show_size
-from paceline.core.record import Doubt
+from paceline.core.record import RecordWarning
 from paceline.devices import kind_of
 from paceline.devices.base import DeviceConditions, DeviceKind
 from paceline.machine import container
@@ -129,7 +129,7 @@ def observe(target: str, siblings: Sequence[int] = (), root: Path = ROOT) -> Con
     )
 
 
-def doubts(before: Conditions, after: Conditions, own_cpu_seconds: float | None = None) -> list[Doubt]:
+def warnings(before: Conditions, after: Conditions, own_cpu_seconds: float | None = None) -> list[RecordWarning]:
     """What the two looks say against a number taken between them.
 
     `own_cpu_seconds` is the CPU time of the measurement, where the caller knows it better than the counters.
@@ -138,11 +138,11 @@ def doubts(before: Conditions, after: Conditions, own_cpu_seconds: float | None 
     for index, (first, last) in enumerate(zip(before.gpus, after.gpus, strict=False)):
         kind = kind_of(after.target)
         name = after.target if len(after.gpus) == 1 else f"{kind.name}:{index}"
-        found += _gpu_doubts(kind, name, first, last, after.clock - before.clock)
+        found += _gpu_warnings(kind, name, first, last, after.clock - before.clock)
         strangers = max(strangers_on(first, before.own_pids), strangers_on(last, after.own_pids))
         if strangers:
             found.append(
-                Doubt(
+                RecordWarning(
                     kind="contended",
                     message=f"{_others(strangers)} on {name} during the measurement",
                     remedy=f"stop what else runs on the GPU ({kind.tool.name} lists it), or choose another GPU",
@@ -174,12 +174,12 @@ def strangers_on(seen: DeviceConditions, own_pids: Sequence[int]) -> int:
     return len(named) + (nameless if recognised else max(0, nameless - max(1, len(own_pids))))
 
 
-def _contention(before: Conditions, after: Conditions, own_cpu_seconds: float | None) -> list[Doubt]:
+def _contention(before: Conditions, after: Conditions, own_cpu_seconds: float | None) -> list[RecordWarning]:
     found = []
     share = others_share(before, after, own_cpu_seconds)
     if share is not None and share > OTHERS_SHARE:
         found.append(
-            Doubt(
+            RecordWarning(
                 kind="contended",
                 message=f"other processes used {share:.0%} of the CPU during the measurement",
                 remedy="stop what else runs on this machine (see top), or give the run cores of its own with taskset",
@@ -188,7 +188,7 @@ def _contention(before: Conditions, after: Conditions, own_cpu_seconds: float | 
     total, steal = _growth(before.cpu_seconds, after.cpu_seconds), _growth(before.steal_seconds, after.steal_seconds)
     if total and steal is not None and steal - _TICK_SECONDS * (after.cpus or 1) > STEAL_SHARE * total:
         found.append(
-            Doubt(
+            RecordWarning(
                 kind="contended",
                 message=f"the hypervisor gave {steal / total:.0%} of this virtual machine's CPU time to others",
                 remedy="use a virtual machine with dedicated cores, or measure when the host is quiet",
@@ -197,12 +197,12 @@ def _contention(before: Conditions, after: Conditions, own_cpu_seconds: float | 
     return found
 
 
-def _quota(before: Conditions, after: Conditions) -> list[Doubt]:
+def _quota(before: Conditions, after: Conditions) -> list[RecordWarning]:
     stopped = _growth(before.quota_stopped_seconds, after.quota_stopped_seconds)
     if stopped is None or stopped <= STOPPED_SHARE * (after.clock - before.clock):
         return []
     return [
-        Doubt(
+        RecordWarning(
             kind="throttled",
             message=f"the control group's CPU quota held its processes up for {show_duration(stopped)}",
             remedy="raise the container's CPU limit, or use no more threads than it grants (OMP_NUM_THREADS)",
@@ -210,7 +210,7 @@ def _quota(before: Conditions, after: Conditions) -> list[Doubt]:
     ]
 
 
-def _swapping(before: Conditions, after: Conditions) -> list[Doubt]:
+def _swapping(before: Conditions, after: Conditions) -> list[RecordWarning]:
     swapped = _growth(before.swapped_bytes, after.swapped_bytes) or 0
     waited = _growth(before.pressure_seconds.get("memory"), after.pressure_seconds.get("memory")) or 0.0
     elapsed = after.clock - before.clock
@@ -220,12 +220,12 @@ def _swapping(before: Conditions, after: Conditions) -> list[Doubt]:
         message = f"processes waited for memory during {waited / elapsed:.0%} of the measurement"
     else:
         return []
-    return [Doubt(kind="swapping", message=message, remedy="free memory, or choose a smaller batch or model")]
+    return [RecordWarning(kind="swapping", message=message, remedy="free memory, or choose a smaller batch or model")]
 
 
-def _gpu_doubts(
+def _gpu_warnings(
     kind: DeviceKind, name: str, before: DeviceConditions, after: DeviceConditions, elapsed: float
-) -> list[Doubt]:
+) -> list[RecordWarning]:
     shares = {
         reason: min(1.0, (seconds - before.held_down_seconds[reason]) / elapsed)
         for reason, seconds in after.held_down_seconds.items()
@@ -238,7 +238,7 @@ def _gpu_doubts(
         lock = f"lock its clocks ({kind.tool.lock_clocks})"
         at = "" if after.temperature_celsius is None else f" at {after.temperature_celsius} °C"
         return [
-            Doubt(
+            RecordWarning(
                 kind="throttled",
                 message=f"{name} held its clocks down{at}: {told}",
                 remedy=f"improve cooling and power supply, let the GPU cool down, or {lock}",
@@ -248,7 +248,7 @@ def _gpu_doubts(
         cause = _tell(kind.power_cap, shares)
         limit = "" if after.power_limit_watts is None else f" of {after.power_limit_watts:.0f} W"
         return [
-            Doubt(
+            RecordWarning(
                 kind="power-capped",
                 message=f"{name} ran at its power limit{limit}, as is common at full load: {cause}",
                 remedy=f"compare only with numbers under the same power limit; {kind.tool.set_power} changes it",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from paceline.core.record import Doubt
+from paceline.core.record import RecordWarning
 from paceline.core.stats import drift, summarize
 from paceline.devices.timeline import Clock, Phases, Timeline, monotonic
 
@@ -198,28 +198,28 @@ def measure(
     return Timed(rule.samples, rule.reason or Stop.BUDGET, timeline.starved, phases, executed)
 
 
-def doubts(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) -> list[Doubt]:
+def warnings(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) -> list[RecordWarning]:
     """Reasons to trust the samples less that the samples themselves give."""
-    found: list[Doubt] = []
+    found: list[RecordWarning] = []
 
-    def doubt(kind: str, message: str, remedy: str) -> None:
-        found.append(Doubt(kind=kind, message=message, remedy=remedy))
+    def warning(kind: str, message: str, remedy: str) -> None:
+        found.append(RecordWarning(kind=kind, message=message, remedy=remedy))
 
     summary = summarize(timed.samples)
     count, total = summary.count, sum(timed.samples)
     if not warm.steady:
         message = f"step time still drifted after {len(warm.samples)} warm-up steps ({warm.seconds:.3g} s)"
-        doubt("unsteady", message, "allow more warm-up, for example --warm-up 60s")
+        warning("unsteady", message, "allow more warm-up, for example --warm-up 60s")
     change = drift(timed.samples)
     if abs(change) > 0.03:
         message = (
             f"the second half of the steps was {abs(change):.1%} {'slower' if change > 0 else 'faster'} than the first"
         )
         remedy = "look for throttling or other load (paceline doctor), and measure longer (--budget)"
-        doubt("drifting", message, remedy)
+        warning("drifting", message, remedy)
     if count < 5 or total < 0.02:
         remedy = "measure longer, for example --budget 60s, or make the step longer with a larger batch"
-        doubt("short", f"only {count} steps in {total:.3g} s", remedy)
+        warning("short", f"only {count} steps in {total:.3g} s", remedy)
     wide = max(0.05, parameters.interval)
     for name, value, interval in (
         ("median", summary.median, summary.median_interval),
@@ -228,14 +228,14 @@ def doubts(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) -> list[
         if interval is None or interval.relative(value) > wide:
             width = "unknown" if interval is None else f"±{interval.relative(value):.1%}"
             remedy = "quieten the machine (paceline doctor) or measure longer (--budget)"
-            doubt("imprecise", f"the interval of the {name} is {width} after {count} steps", remedy)
+            warning("imprecise", f"the interval of the {name} is {width} after {count} steps", remedy)
             break
     if timed.starved > 0.5 * count:
         remedy = "this measures the host's speed of issuing work: use --compile on, --graph or a larger batch"
-        doubt("host-bound", f"the device waited for the host in {timed.starved} of {count} steps", remedy)
+        warning("host-bound", f"the device waited for the host in {timed.starved} of {count} steps", remedy)
     if summary.outliers > 0.1 * count:
         message = f"{summary.outliers} of {count} steps lie far from the median"
-        doubt("noisy", message, "quieten the machine (paceline doctor)")
+        warning("noisy", message, "quieten the machine (paceline doctor)")
     return found
 
 

@@ -53,11 +53,11 @@ def measured_peak_flops(
     if profile is None or ceiling is None:
         return None
     part = f", divided by the {sharing} ranks on this machine" if sharing > 1 else ""
-    doubts = ", ".join(dict.fromkeys(doubt.kind for doubt in ceiling.doubts))
+    warnings = ", ".join(dict.fromkeys(warning.kind for warning in ceiling.warnings))
     return Peak(
         ceiling.value / sharing,
         f"measured by paceline machine --measure on {profile.measured_at:%Y-%m-%d}, run {profile.run_id}, "
-        f"matrix product in {ceiling.name}{f' (doubts: {doubts})' if doubts else ''}{part}",
+        f"matrix product in {ceiling.name}{f' (warnings: {warnings})' if warnings else ''}{part}",
     )
 
 

@@ -17,7 +17,7 @@ from paceline.report.text import clean
 PLOTTED = 2000  # samples at most; more would only make the file larger
 
 # Each role has a colour of its own, so that a style sheet can give it another one for a dark page.
-INK, MUTED, GRID, ACCENT, DOUBT, PAPER = "#1c2430", "#5b6675", "#e3e7ec", "#2a66c8", "#b45f06", "#ffffff"
+INK, MUTED, GRID, ACCENT, WARNING, PAPER = "#1c2430", "#5b6675", "#e3e7ec", "#2a66c8", "#b45f06", "#ffffff"
 FONT = "-apple-system, BlinkMacSystemFont, Segoe UI, Roboto, Helvetica Neue, Arial, Noto Sans, sans-serif"
 
 Spec = dict[str, Any]

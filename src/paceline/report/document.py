@@ -25,7 +25,7 @@ class Tone(Enum):
     """How a section or a line is meant."""
 
     PLAIN = "plain"
-    DOUBT = "doubt"
+    WARNING = "warning"
     BAD = "bad"
     BASIS = "basis"  # what it all rests on, said last and quietly
     NOTE = "note"  # a remark on what stands above
@@ -156,7 +156,7 @@ class Card:
     interval: str
     what: str
     label: str
-    doubtful: bool = False
+    uncertain: bool = False
 
 
 @dataclass(frozen=True)

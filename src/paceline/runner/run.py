@@ -142,7 +142,7 @@ class SuiteRun:
             seconds=time.monotonic() - begun,
             measurements=result.measurements,
             facts=result.facts,
-            doubts=result.doubts,
+            warnings=result.warnings,
             conditions=conditions,
         )
         return described(record, self.run.environment)

@@ -14,12 +14,12 @@ from pydantic import BaseModel
 
 from paceline.core.case import Case
 from paceline.core.metric import Metric
-from paceline.core.record import Cause, Doubt, Measurement, Outcome, Record
+from paceline.core.record import Cause, Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import Run
 from paceline.core.subject import Description
 
 RUN = ("id", "name", "status", "started_at", "ended_at", "version", "command", "tags", "environment")
-RECORD = ("run_id", "case", "attempt", "outcome", "cause", "seconds", "facts", "doubts", "conditions", "description")
+RECORD = ("run_id", "case", "attempt", "outcome", "cause", "seconds", "facts", "warnings", "conditions", "description")
 MEASUREMENT = ("metric", "scope", "at", "statistic", "summary", "derived_from", "work")
 
 DESCRIPTION = tuple(Description.model_fields)  # of a record: its fields that describe it
@@ -113,7 +113,7 @@ def to_record(
     cause: str | None,
     seconds: float,
     facts: str,
-    doubts: str,
+    warnings: str,
     conditions: str,
     description: str,
 ) -> Record:
@@ -131,7 +131,7 @@ def to_record(
             "seconds": seconds,
             "measurements": measurements,
             "facts": loads(facts),
-            "doubts": [Doubt.model_validate(doubt) for doubt in loads(doubts)],
+            "warnings": [RecordWarning.model_validate(warning) for warning in loads(warnings)],
             "conditions": loads(conditions),
             **_described(description),
         },

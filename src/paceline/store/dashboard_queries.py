@@ -60,7 +60,7 @@ def _names(gpus: Any) -> tuple[str, ...]:
 
 
 _OF_RECORD = (
-    *("run_id", "case", "attempt", "outcome", "cause", "started_at", "seconds", "facts", "doubts", "description"),
+    *("run_id", "case", "attempt", "outcome", "cause", "started_at", "seconds", "facts", "warnings", "description"),
 )
 _OF_MEASUREMENT = ("metric", "statistic", "summary", "derived_from", "work")
 

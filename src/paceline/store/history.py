@@ -69,7 +69,7 @@ def _records(connection: Connection, metric: str, last: ColumnElement[bool], run
                 outcome=row.outcome,
                 started_at=row.started_at,
                 seconds=row.seconds,
-                doubts=row.doubts,
+                warnings=row.warnings,
                 **row.description,
             )
         told = known.get(row.metric_text) or known.setdefault(row.metric_text, Metric(**codec.loads(row.metric_text)))
@@ -83,7 +83,7 @@ def _asked(metric: str, last: ColumnElement[bool], run_ids: list[str]) -> Select
     told = [getattr(measurements.c, name) for name in ("at", "statistic", "summary")]
     texts = [cast(records.c.case, Text).label("case_text"), cast(measurements.c.metric, Text).label("metric_text")]
     return (
-        select(*own, records.c.doubts, records.c.description, *told, *texts)
+        select(*own, records.c.warnings, records.c.description, *told, *texts)
         .join(measurements, measurements.c.record_id == records.c.id)
         .where(records.c.run_id.in_(run_ids), records.c.outcome == Outcome.OK.value, last)
         .where(measurements.c.name == metric, measurements.c.scope == "")

@@ -109,7 +109,7 @@ def _whole(measurement: Measurement) -> Measurement:
 _AT_ONCE = 1_000  # measurements as the database has them, beside those that were read
 _DOCUMENTS = {
     *("command", "tags", "environment", "runner"),
-    *("case", "cause", "facts", "doubts", "conditions", "description"),
+    *("case", "cause", "facts", "warnings", "conditions", "description"),
     *("at", "metric", "summary"),
 }
 _LAST = """attempt = (

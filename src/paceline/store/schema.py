@@ -91,7 +91,7 @@ records = Table(
     Column("case", Document, nullable=False),
     Column("cause", Document),
     Column("facts", Document, nullable=False),
-    Column("doubts", Document, nullable=False),
+    Column("warnings", Document, nullable=False),
     Column("conditions", Document, nullable=False),
     Column("description", Document, nullable=False, server_default="{}"),
     UniqueConstraint("run_id", "case_index", "attempt", name="one_record_per_attempt"),

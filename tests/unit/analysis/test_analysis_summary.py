@@ -9,7 +9,7 @@ import pytest
 from paceline.analysis.figures import figure_of, unique_labels
 from paceline.analysis.summary import headline_of, sampled, summarize_run
 from paceline.core.metric import Better, Metric
-from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, RecordWarning
 from paceline.core.run import RunRecords
 from support.micro_records import SIZES, cannot, collective, copy, gemm, micro, micro_run, pairs
 from support.records import LOSS, STEP_TIME, case, literal_run, record, run_of, sample_run, throughput
@@ -109,7 +109,7 @@ def test_what_is_no_number_leads_no_group() -> None:
 
 def test_counts_of_a_whole_run() -> None:
     summary = summarize_run(sample_run())
-    assert (summary.total, len(summary.measured), len(summary.failed), len(summary.doubtful)) == (9, 7, 2, 2)
+    assert (summary.total, len(summary.measured), len(summary.failed), len(summary.with_warnings)) == (9, 7, 2, 2)
 
 
 def test_cases_without_a_record_are_told() -> None:
@@ -140,16 +140,18 @@ def test_nobody_is_sent_to_a_traceback_that_is_not_there() -> None:
 
 
 def test_marks_are_letters_of_their_kind_and_never_shared() -> None:
-    doubts = [Doubt(kind=kind, message="m", remedy=f"fix {kind}") for kind in ("drifting", "dim", "drab", "idid")]
-    summary = summarize_run(run_of([record(case(0, "train", "a"), doubts=doubts)]))
-    assert [kind.mark for kind in summary.doubts] == ["D", "I", "R", "A"]
+    warnings = [
+        RecordWarning(kind=kind, message="m", remedy=f"fix {kind}") for kind in ("drifting", "dim", "drab", "idid")
+    ]
+    summary = summarize_run(run_of([record(case(0, "train", "a"), warnings=warnings)]))
+    assert [kind.mark for kind in summary.warnings] == ["D", "I", "R", "A"]
     assert summary.marks(summary.rows[0]) == "DIRA"
 
 
 def test_a_remedy_is_told_once() -> None:
-    doubt = Doubt(kind="short", message="m", remedy="measure longer")
-    records = [record(case(index, "train", str(index)), doubts=[doubt]) for index in range(3)]
-    (kind,) = summarize_run(run_of(records)).doubts
+    warning = RecordWarning(kind="short", message="m", remedy="measure longer")
+    records = [record(case(index, "train", str(index)), warnings=[warning]) for index in range(3)]
+    (kind,) = summarize_run(run_of(records)).warnings
     assert kind.remedies == ("measure longer",)
     assert kind.labels == ("train 0", "train 1", "train 2")
 
@@ -246,10 +248,10 @@ def test_what_a_machine_cannot_do_fails_only_where_it_is_required(require: bool)
 
 def test_of_very_many_cases_those_come_first_that_a_reader_would_look_at() -> None:
     times = Measurement.of_samples(STEP_TIME, [0.1, 0.1, 0.1])
-    doubt = Doubt(kind="noisy", message="noisy", remedy="wait")
+    warning = RecordWarning(kind="noisy", message="noisy", remedy="wait")
     cause = Cause(kind=CauseKind.ERROR, message="no")
     records = [record(case(index, "train", f"case {index}", model=f"m{index}"), [times]) for index in range(50)]
-    records[30] = record(case(30, "train", "case 30", model="m30"), [times], doubts=[doubt])
+    records[30] = record(case(30, "train", "case 30", model="m30"), [times], warnings=[warning])
     records[40] = record(case(40, "train", "case 40", model="m40"), outcome=Outcome.FAILED, cause=cause)
     summary = summarize_run(run_of(records))
     assert summary.telling(50) == summary.rows

@@ -1,4 +1,4 @@
-"""A baseline is what most nodes measure, with unit, direction, count and doubt; its files survive the journey."""
+"""A baseline is what most nodes measure, with unit, direction, count and warning; its files survive the journey."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 from paceline.analysis.roofline import ceilings_of
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.profile import Ceiling
-from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
 from paceline.core.subject import ShownCeiling, Subject
 from support.records import case, record, run_of
 
@@ -34,14 +34,14 @@ def gemm(index: int, precision: str, value: float, *, target: str = "cpu", devic
 
 
 def test_a_matrix_product_is_the_compute_ceiling_of_its_precision() -> None:
-    doubt = Doubt(kind="contended", message="others", remedy="stop them")
-    ceilings = found(gemm(0, "fp32", 2e12, doubts=[doubt]))
+    warning = RecordWarning(kind="contended", message="others", remedy="stop them")
+    ceilings = found(gemm(0, "fp32", 2e12, warnings=[warning]))
     one = ceilings["cpu", "compute", "fp32"]
     assert (one.value, one.unit, one.device_name) == (2e12, "FLOP/s", "EPYC 9654")
     assert one.low is not None
     assert one.high is not None
     assert one.low <= one.value <= one.high
-    assert [doubt.kind for doubt in one.doubts] == ["contended"]
+    assert [warning.kind for warning in one.warnings] == ["contended"]
     assert one.datasheet is None
 
 

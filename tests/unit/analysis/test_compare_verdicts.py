@@ -51,11 +51,11 @@ def test_a_case_that_succeeds_no_more_is_told(planted: Comparison) -> None:
     assert broken.reason == "out-of-memory: 2.0 GiB more were asked for"
 
 
-def test_environments_and_doubts_are_carried(planted: Comparison) -> None:
+def test_environments_and_warnings_are_carried(planted: Comparison) -> None:
     pairing = planted.pairings[0]
     assert {difference.name for difference in pairing.environment} == {"driver", "torch"}
-    assert pairing.rows[1].doubts == ((), ("throttled",))
-    assert planted.doubts == {"throttled": "T"}
+    assert pairing.rows[1].warnings == ((), ("throttled",))
+    assert planted.warnings == {"throttled": "T"}
 
 
 def test_the_geometric_mean_is_that_of_the_gains() -> None:

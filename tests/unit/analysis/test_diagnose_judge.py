@@ -1,4 +1,4 @@
-"""Our own rules over our own records: who is defective, why, and what to doubt."""
+"""Our own rules over our own records: who is defective, why, and the warnings."""
 
 from __future__ import annotations
 
@@ -119,13 +119,13 @@ def test_one_node_alone_needs_a_baseline() -> None:
     assert [verdict.node for verdict in diagnose(table, default_rules(), made).defective] == ["alone"]
 
 
-def test_of_two_nodes_the_worse_one_is_found_and_doubted() -> None:
+def test_of_two_nodes_the_worse_one_is_found_with_a_warning() -> None:
     found = judged(node("a", 100.0), node("b", 94.0))
     assert [verdict.node for verdict in found.defective] == ["b"]  # its own vote would have made it 3 %
     assert [caveat.kind for caveat in found.caveats] == ["few nodes"]
 
 
-def test_a_limit_within_the_noise_is_doubted() -> None:
+def test_a_limit_within_the_noise_is_warned() -> None:
     rates = (90.0, 95.0, 100.0, 105.0, 110.0, 100.0, 92.0)
     found = judged(*(node(f"n{place}", rate) for place, rate in enumerate(rates)))
     assert "wide spread" in {caveat.kind for caveat in found.caveats}

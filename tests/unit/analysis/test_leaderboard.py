@@ -8,7 +8,7 @@ import pytest
 
 from paceline.analysis.cost import Prices, read_price
 from paceline.analysis.leaderboard import Board, boards
-from paceline.core.record import Doubt, Measurement
+from paceline.core.record import Measurement, RecordWarning
 from paceline.core.run import RunRecords
 from support.records import ENERGY, ENVIRONMENT, STEP_TIME, case, literal_run, record, run_of, sample_run, throughput
 from support.refused import refused
@@ -73,9 +73,9 @@ def test_a_watt_and_a_dollar_buy_what_is_known() -> None:
     assert (second.per_joule, second.per_usd) == (None, None)
 
 
-def test_doubts_come_along() -> None:
-    doubt = Doubt(kind="contended", message="others ran", remedy="stop them")
-    assert only(on("A", steady(0.1), doubts=[doubt])).entries[0].doubts == ("contended",)
+def test_warnings_come_along() -> None:
+    warning = RecordWarning(kind="contended", message="others ran", remedy="stop them")
+    assert only(on("A", steady(0.1), warnings=[warning])).entries[0].warnings == ("contended",)
 
 
 def test_a_metric_may_be_chosen_and_its_direction_counts() -> None:

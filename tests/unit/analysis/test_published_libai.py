@@ -8,7 +8,7 @@ from paceline.analysis.configuration import configuration_of
 from paceline.analysis.published import PublishedTable, published_tables
 from paceline.analysis.published.libai import CONTRADICTION, libai_rows
 from paceline.analysis.published.records import published_records
-from paceline.core.record import Doubt, Measurement, Outcome, Record
+from paceline.core.record import Measurement, Outcome, Record, RecordWarning
 from paceline.report.run import html, markdown
 from support.records import STEP_TIME, case, record, run_of, throughput
 
@@ -60,12 +60,12 @@ def test_ours_stands_beside_the_peers_with_the_ratio_and_theirs_with_theirs() ->
     assert line(table, "nl24_fp16_4x1x1_mb4_gb16_1n4g")["Paceline"] == ""
 
 
-def test_a_ratio_of_figures_that_are_doubted_is_marked() -> None:
-    doubts = [Doubt(kind="contended", message="others ran", remedy="stop them")]
-    peer = trained(GPT2, 80.0, benchmark="megatron-core", index=1, doubts=doubts)
+def test_a_ratio_of_figures_that_are_warned_is_marked() -> None:
+    warnings = [RecordWarning(kind="contended", message="others ran", remedy="stop them")]
+    peer = trained(GPT2, 80.0, benchmark="megatron-core", index=1, warnings=warnings)
     table = tables_of(trained(GPT2, 120.0), peer)["Data Parallel"]
     assert line(table, "nl24_fp16_1x1x1_mb6_gb6_1n1g")["Paceline / megatron-core"] == "1.50 ?"
-    assert "? where one of them has doubts" in tables_of(peer)["3-D Parallel"].source
+    assert "? where one of them has warnings" in tables_of(peer)["3-D Parallel"].source
 
 
 def test_a_row_that_stands_in_two_tables_is_filled_in_both() -> None:

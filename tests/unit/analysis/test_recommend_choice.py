@@ -150,7 +150,7 @@ def test_energy_ranks_where_it_was_counted() -> None:
     assert names(found) == ["a"]
 
 
-def test_two_within_their_doubt_cannot_be_told_apart() -> None:
+def test_two_within_their_warning_cannot_be_told_apart() -> None:
     found = answered([point("a", 100, 100, 20), point("b", 99, 99, 20), point("c", 50, 50, 20)])
     assert found.changes.tied == ("b",)
     assert found.changes.rival is not None and found.changes.rival.relation == "tied"

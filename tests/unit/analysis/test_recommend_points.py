@@ -7,7 +7,7 @@ import pytest
 from paceline.analysis.configuration import configuration_of, labels, machine_of
 from paceline.analysis.cost import Prices
 from paceline.analysis.recommend.evidence import Evidence, evidence
-from paceline.core.record import Cause, CauseKind, Doubt, Outcome
+from paceline.core.record import Cause, CauseKind, Outcome, RecordWarning
 from paceline.core.run import RunRecords
 from support.records import case, literal_run, record, run_of, sample_run
 from support.serving_records import ENGINES, capacity_run, parameters, rates_run, served
@@ -42,8 +42,8 @@ def test_a_search_gives_its_trials_and_the_rate_that_it_found() -> None:
 def test_a_rate_that_was_not_confirmed_is_not_sure() -> None:
     source = capacity_run()
     first = source.records[0]
-    doubt = Doubt(kind="unconfirmed", message="a last load did not keep the promise", remedy="again")
-    changed = first.model_copy(update={"doubts": [doubt]})
+    warning = RecordWarning(kind="unconfirmed", message="a last load did not keep the promise", remedy="again")
+    changed = first.model_copy(update={"warnings": [warning]})
     found = one(run_of([changed]))
     (capacity,) = [point for point in found.points if point.is_capacity]
     assert capacity.readings["p99"].high is None
@@ -75,8 +75,10 @@ def test_declined_requests_count_as_failed() -> None:
 @pytest.mark.parametrize("kind", ["saturated", "sockets", "unsent"])
 def test_a_load_that_the_client_did_not_manage_is_left_out_with_the_reason(kind: str) -> None:
     good = served(0, "torch", 50.0, **ENGINES["torch"])
-    doubt = Doubt(kind=kind, message="the load generator was too slow", remedy="more cores")
-    found = one(run_of([good, served(1, "torch", 300.0, **ENGINES["torch"]).model_copy(update={"doubts": [doubt]})]))
+    warning = RecordWarning(kind=kind, message="the load generator was too slow", remedy="more cores")
+    found = one(
+        run_of([good, served(1, "torch", 300.0, **ENGINES["torch"]).model_copy(update={"warnings": [warning]})])
+    )
     assert [point.load for point in found.points] == [50.0]
     (entry,) = found.left_out
     assert entry.reason == f"{kind}: the load generator was too slow"

@@ -114,7 +114,7 @@ def test_ranks_that_share_the_cores_of_a_cpu_are_not_more_machine() -> None:
     assert found.largest.lost == pytest.approx(0.05)
 
 
-def test_the_interval_holds_the_doubt_of_both() -> None:
+def test_the_interval_holds_the_warning_of_both() -> None:
     def noisy(index: int, ranks: int) -> Record:
         times = Measurement.of_samples(STEP_TIME, [0.1, 0.101, 0.099, 0.1, 0.102, 0.098, 0.1, 0.1] * 3)
         rate = Measurement.of_rate(throughput("images/s"), 32 * ranks, times)

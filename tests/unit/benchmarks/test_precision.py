@@ -63,7 +63,7 @@ def test_a_model_that_is_not_made_of_linear_layers_has_no_fp8() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "flags", "doubted"),
+    ("name", "flags", "warned"),
     [
         ("fp32", set(), False),
         ("bf16", {"avx2"}, True),
@@ -75,9 +75,9 @@ def test_a_model_that_is_not_made_of_linear_layers_has_no_fp8() -> None:
         ("int8", {"avx512_vnni"}, False),
     ],
 )
-def test_a_format_without_instructions_on_this_cpu_is_doubted(
-    name: str, flags: set[str], doubted: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_format_without_instructions_on_this_cpu_is_warned(
+    name: str, flags: set[str], warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpu, "instruction_flags", lambda: frozenset(flags))
-    assert [doubt.kind for doubt in ranks.emulated(name, CPU)] == ["emulated"] * doubted
+    assert [warning.kind for warning in ranks.emulated(name, CPU)] == ["emulated"] * warned
     assert ranks.emulated(name, gpu(8, 0)) == []

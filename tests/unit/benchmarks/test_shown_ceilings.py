@@ -10,7 +10,7 @@ from paceline.core.benchmark import described
 from paceline.core.environment import Cache, Environment
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.profile import Ceiling
-from paceline.core.record import At, Doubt, Measurement, Record
+from paceline.core.record import At, Measurement, Record, RecordWarning
 from support.records import case, record, run_of
 
 KIB, MIB = 1024, 1024**2
@@ -70,12 +70,12 @@ def test_stream_has_main_memory_from_its_own_size_and_caches_from_a_sweep() -> N
     whole = record(case(0, "stream", "", target="cpu"), [rate("triad_bandwidth", 40e9)], facts=facts)
     sizes = [8 * KIB, 128 * KIB, 256 * KIB, 512 * KIB, 4 * MIB, 64 * MIB]
     points = [rate("triad_bandwidth", float(size), at={"size": size}) for size in sizes]
-    cached = Doubt(kind="cached", message="less than four times the last cache", remedy="use larger sizes")
+    cached = RecordWarning(kind="cached", message="less than four times the last cache", remedy="use larger sizes")
     swept = record(
         case(1, "stream", "", target="cpu", sizes=sizes),
         [rate("triad_bandwidth", 1.0), *points],
         facts=facts,
-        doubts=[cached],
+        warnings=[cached],
     )
     ceilings = found(whole, swept)
     assert {name: one.value for (_, _, name), one in ceilings.items()} == {
@@ -84,7 +84,7 @@ def test_stream_has_main_memory_from_its_own_size_and_caches_from_a_sweep() -> N
         "L2": 256 * KIB,  # those of 512 KiB would not fit
         "L3": 4 * MIB,
     }
-    assert not ceilings["cpu", "memory", "L2"].doubts
+    assert not ceilings["cpu", "memory", "L2"].warnings
 
 
 def test_a_level_that_no_size_belongs_to_has_no_line() -> None:
@@ -97,17 +97,20 @@ def test_a_level_that_no_size_belongs_to_has_no_line() -> None:
 def test_latency_by_level_keeps_the_interval_of_its_own_point() -> None:
     times = {16 * KIB: 1e-9, 512 * KIB: 4e-9, 16 * MIB: 20e-9, 256 * MIB: 100e-9}
     points = [seconds("latency", value, at={"size": size}) for size, value in times.items()]
-    imprecise = Doubt(kind="imprecise", message="at 256 MiB: wide", remedy="measure longer")
+    imprecise = RecordWarning(kind="imprecise", message="at 256 MiB: wide", remedy="measure longer")
     noisy = points[-1].model_copy(
         update={"summary": Measurement.of_samples(metric("latency", "s"), [5e-8, 1e-7, 2e-7] * 7).summary}
     )
     measured = record(
-        case(0, "memory-latency", "", target="cpu"), [*points[:-1], noisy], facts={"device": "cpu"}, doubts=[imprecise]
+        case(0, "memory-latency", "", target="cpu"),
+        [*points[:-1], noisy],
+        facts={"device": "cpu"},
+        warnings=[imprecise],
     )
     ceilings = found(measured)
     assert [name for (_, _, name) in ceilings] == ["L1", "L2", "L3", "main memory"]
-    assert not ceilings["cpu", "latency", "L1"].doubts
-    assert ceilings["cpu", "latency", "main memory"].doubts == (imprecise,)
+    assert not ceilings["cpu", "latency", "L1"].warnings
+    assert ceilings["cpu", "latency", "main memory"].warnings == (imprecise,)
 
 
 @pytest.mark.parametrize(

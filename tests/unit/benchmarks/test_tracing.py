@@ -54,7 +54,7 @@ def test_what_the_facts_say_and_where_the_file_is(tmp_path: Path) -> None:
     assert "aten::mm" in {one["name"] for one in told["spent"]["kernels"]}
     assert told["slowdown"] == pytest.approx(told["spent"]["step_seconds"] / 0.01)
     assert result.measurements == measured().measurements
-    assert result.doubts == []
+    assert result.warnings == []
 
 
 def test_the_home_folder_is_found_where_the_case_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A compiled step is compared with the same step uncompiled: what is missing is a doubt, rounding is not."""
+"""A compiled step is compared with the same step uncompiled: what is missing is a warning, rounding is not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from paceline.benchmarks.training.train import Train, Trainer, TrainParameters
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.parameters import MeasuringParameters
-from paceline.core.record import Doubt
+from paceline.core.record import RecordWarning
 from paceline.devices import Device
 from paceline.devices.cpu import CpuDevice
 from paceline.models.user import find_model
@@ -36,7 +36,7 @@ class Session:
     compiled: bool = True
     is_graph: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
-    doubts: list[Doubt] = field(default_factory=list)
+    warnings: list[RecordWarning] = field(default_factory=list)
 
 
 class Pair(nn.Module):
@@ -79,24 +79,24 @@ def backward_of(between: Callable[[Tensor], Tensor], scale: float = 1.0) -> Call
     return backward
 
 
-def test_a_gradient_that_the_compiler_drops_is_a_doubt() -> None:
+def test_a_gradient_that_the_compiler_drops_is_a_warning() -> None:
     session = Session()
     compare_gradients(session, backward_of(Tensor.detach))
-    (doubt,) = session.doubts
-    assert doubt.kind == "miscompiled"
-    assert "the gradient of first." in doubt.message
-    assert "is 0 compiled" in doubt.message
+    (warning,) = session.warnings
+    assert warning.kind == "miscompiled"
+    assert "the gradient of first." in warning.message
+    assert "is 0 compiled" in warning.message
     assert session.facts[FACT].endswith("by up to 100.00%")
 
 
 @pytest.mark.parametrize("scale", [1.0, 1024.0])
-def test_what_agrees_is_told_and_no_doubt(scale: float) -> None:
+def test_what_agrees_is_told_and_no_warning(scale: float) -> None:
     session = Session()
     compare_gradients(session, backward_of(torch.clone, scale))
     assert session.facts[FACT] == "the loss differs by 0.00%, the norm of a parameter's gradient by up to 0.00%"
     compare_outputs(session, forward_of(torch.clone), exact=True)
     assert session.facts[FACT] == "the output differs by 0.00% of its norm"
-    assert not session.doubts
+    assert not session.warnings
 
 
 def test_the_norms_are_those_before_scaling() -> None:
@@ -105,20 +105,20 @@ def test_the_norms_are_those_before_scaling() -> None:
     assert scaled.loss == plain.loss
 
 
-def test_rounding_is_no_doubt_where_outputs_are_not_exact() -> None:
+def test_rounding_is_no_warning_where_outputs_are_not_exact() -> None:
     session = Session()
     noise = 0.2 * torch.randn(4, 8, generator=torch.Generator().manual_seed(2))
     compare_outputs(session, forward_of(lambda x: x + noise), exact=False)
-    assert not session.doubts
+    assert not session.warnings
     compare_outputs(session, forward_of(lambda x: x + noise), exact=True)
-    assert [doubt.kind for doubt in session.doubts] == ["miscompiled"]
+    assert [warning.kind for warning in session.warnings] == ["miscompiled"]
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_an_output_that_is_no_longer_there_is_a_doubt(exact: bool) -> None:
+def test_an_output_that_is_no_longer_there_is_a_warning(exact: bool) -> None:
     session = Session()
     compare_outputs(session, forward_of(lambda x: x * 0 - 8.0), exact=exact)
-    assert [doubt.kind for doubt in session.doubts] == ["miscompiled"]
+    assert [warning.kind for warning in session.warnings] == ["miscompiled"]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_what_cannot_run_uncompiled_is_measured_all_the_same(error: Exception, w
     compiled = torch.compile(Only(8, 8), backend="eager")
     compare_outputs(session, lambda: compiled(ROWS), exact=True)
     assert session.facts[FACT] == why
-    assert not session.doubts
+    assert not session.warnings
 
 
 def test_layers_that_are_left_out_at_random_are_no_fault() -> None:
@@ -163,7 +163,7 @@ def test_layers_that_are_left_out_at_random_are_no_fault() -> None:
 
         session = Session()
         compare_gradients(session, backward)
-        assert not session.doubts
+        assert not session.warnings
         found.append(session.facts[FACT])
     assert any(fact.endswith(RANDOM) for fact in found)  # or none was left out, and nothing is shown here
 
@@ -172,7 +172,7 @@ def test_outputs_that_are_random_are_no_fault() -> None:
     session = Session()
     compare_outputs(session, lambda: torch.randn(4, 8), exact=True)
     assert session.facts[FACT].endswith(RANDOM)
-    assert not session.doubts
+    assert not session.warnings
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -183,7 +183,7 @@ def test_what_is_zero_or_empty_or_a_structure_is_alike(output: object, exact: bo
     session = Session()
     compare_outputs(session, lambda: output, exact=exact)
     assert session.facts[FACT] == "the output differs by 0.00% of its norm"
-    assert not session.doubts
+    assert not session.warnings
 
 
 def test_where_there_is_nothing_to_compare_the_record_says_so() -> None:
@@ -233,7 +233,7 @@ def test_what_is_not_finite_is_not_compared() -> None:
     for outputs in (broken, lambda: (whole(), broken())):
         compare_outputs(session, outputs, exact=True)
         assert session.facts[FACT] == "no: an output is not finite"
-    assert not session.doubts
+    assert not session.warnings
 
 
 def test_it_is_compiled_again_afterwards() -> None:
@@ -296,7 +296,7 @@ def test_a_model_that_is_compiled_wrong_is_found_when_it_is_measured(
     (tmp_path / "forgetful_model.py").write_text(MODEL)
     monkeypatch.syspath_prepend(tmp_path)
     result = benchmark(SHORT | {"model": "forgetful_model:forgetful", "batch_size": 8})
-    assert any(wrong in doubt.message for doubt in result.doubts if doubt.kind == "miscompiled")
+    assert any(wrong in warning.message for warning in result.warnings if warning.kind == "miscompiled")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -319,7 +319,7 @@ def test_a_parallel_training_is_compared(compiled: str) -> None:
     own = TINY | SHORT | {"compile": compiled, "model": "gpt2"}
     result = Parallel().measure(ParallelParameters(**own), context("parallel", own))
     assert result.facts.get(FACT, "").startswith("the loss differs by 0.0") is (compiled == "on")
-    assert not any(doubt.kind == "miscompiled" for doubt in result.doubts)
+    assert not any(warning.kind == "miscompiled" for warning in result.warnings)
 
 
 def context(benchmark: str, parameters: Any) -> Context:

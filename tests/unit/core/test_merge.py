@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.core.metric import Better, Merge, Metric
-from paceline.core.record import Doubt, Measurement, Result, merge_ranks
+from paceline.core.record import Measurement, RecordWarning, Result, merge_ranks
 
 STEP_TIME = Metric(name="step_time", unit="s", better=Better.LOWER, merge=Merge.SLOWEST)
 THROUGHPUT = Metric(name="throughput", unit="images/s", better=Better.HIGHER, merge=Merge.SUM)
@@ -24,7 +24,7 @@ def of_rank(
     mfu: float = 10.0,
     loss: list[float] | None = None,
     memory: float = 100.0,
-    doubts: tuple[str, ...] = (),
+    warnings: tuple[str, ...] = (),
 ) -> Result:
     step_time = Measurement.of_samples(STEP_TIME, times)
     return Result(
@@ -40,7 +40,7 @@ def of_rank(
             Measurement.of_value(SIZE, 7.0),
         ],
         facts={"formula": "6ND", "memory": memory},
-        doubts=[Doubt(kind=kind, message=f"{kind} at {memory:g}", remedy="") for kind in doubts],
+        warnings=[RecordWarning(kind=kind, message=f"{kind} at {memory:g}", remedy="") for kind in warnings],
     )
 
 
@@ -140,10 +140,10 @@ def test_a_metric_that_only_one_rank_took_is_kept() -> None:
     assert merged(lone, SECOND)["energy"].value == 5.0
 
 
-def test_a_doubt_that_several_ranks_have_is_told_once_and_the_first_rank_s_words_stay() -> None:
-    first = of_rank([1.0] * 3, memory=1.0, doubts=("noisy",))
-    second = of_rank([1.0] * 3, memory=2.0, doubts=("noisy", "short"))
-    found = {doubt.kind: doubt.message for doubt in merge_ranks([first, second]).doubts}
+def test_a_warning_that_several_ranks_have_is_told_once_and_the_first_rank_s_words_stay() -> None:
+    first = of_rank([1.0] * 3, memory=1.0, warnings=("noisy",))
+    second = of_rank([1.0] * 3, memory=2.0, warnings=("noisy", "short"))
+    found = {warning.kind: warning.message for warning in merge_ranks([first, second]).warnings}
     assert found == {"noisy": "noisy at 1", "short": "short at 2"}
 
 

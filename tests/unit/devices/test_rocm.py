@@ -13,7 +13,7 @@ from paceline.core.errors import Unsupported
 from paceline.devices import counts, datasheet, describe_devices, kind_named, rocm
 from paceline.devices.base import DeviceUse
 from paceline.devices.rocm import RocmDevice
-from paceline.machine.conditions import doubts, observe
+from paceline.machine.conditions import observe, warnings
 
 KIND = kind_named("rocm")
 
@@ -170,15 +170,15 @@ def test_no_counter_is_no_meter(monkeypatch: pytest.MonkeyPatch) -> None:
     assert KIND.meter("rocm:0") is None
 
 
-def test_throttling_and_strangers_are_doubts(driver: FakeAmdSmi) -> None:
+def test_throttling_and_strangers_are_warnings(driver: FakeAmdSmi) -> None:
     before = observe("rocm:0")
     driver.active = {"active_hbm_thrm": 1, "active_ppt_pwr": 1}
     driver.processes = [{"pid": 1, "name": "stranger", "mem": 1}]
-    found = {doubt.kind: doubt for doubt in doubts(before, observe("rocm:0")) if "rocm:0" in doubt.message}
+    found = {warning.kind: warning for warning in warnings(before, observe("rocm:0")) if "rocm:0" in warning.message}
     assert found["throttled"].message == "rocm:0 held its clocks down at 44 °C: memory-thermal"
     assert "amd-smi lists it" in found["contended"].remedy
     driver.active = {"active_ppt_pwr": 1}
-    capped = [doubt for doubt in doubts(before, observe("rocm:0")) if doubt.kind == "power-capped"]
+    capped = [warning for warning in warnings(before, observe("rocm:0")) if warning.kind == "power-capped"]
     assert "750 W" in capped[0].message and "amd-smi" in capped[0].remedy
 
 

@@ -184,19 +184,19 @@ def test_every_verb_is_in_the_readme() -> None:
         assert f"paceline {verb}" in text
 
 
-def test_every_doubt_is_explained() -> None:
+def test_every_warning_is_explained() -> None:
     text = (GUIDE / "measuring.md").read_text(encoding="utf-8")
-    kinds = set(_doubt_kinds())
+    kinds = set(_warning_kinds())
     assert "unsteady" in kinds
     assert not {kind for kind in kinds if f"| `{kind}` |" not in text}
 
 
-def test_every_doubt_has_a_letter_of_its_own_on_the_hardware_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_warning_has_a_letter_of_its_own_on_the_hardware_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     from hardware_marks import MARKS
 
     letters = [letter for letter, _ in MARKS.values()]
-    assert set(_doubt_kinds()) <= MARKS.keys()
+    assert set(_warning_kinds()) <= MARKS.keys()
     assert len(set(letters)) == len(letters)
 
 
@@ -257,11 +257,11 @@ def test_every_decision_is_listed_and_short() -> None:
         assert all(f"## {part}" in text for part in ("Context", "Decision", "Consequence")), path.name
 
 
-def _doubt_kinds() -> Iterator[str]:
-    """Every kind of doubt that the code can raise."""
+def _warning_kinds() -> Iterator[str]:
+    """Every kind of warning that the code can raise."""
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "").casefold() == "doubt":
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "").casefold() == "warning":
                 named = [keyword.value for keyword in node.keywords if keyword.arg == "kind"]
                 for kind in (*named, *node.args[:1]):
                     if isinstance(kind, ast.Constant):

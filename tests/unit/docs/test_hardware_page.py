@@ -1,4 +1,4 @@
-"""The page of one machine's figures: every figure with its interval, its share of the peak and its doubts."""
+"""The page of one machine's figures: every figure with its interval, its share of the peak and its warnings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 
 from paceline.benchmarks._model.metrics import PHASES
 from paceline.core.metric import Better, Metric
-from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import RunRecords
 from paceline.store import open_store
 from support.docs_markdown import ROOT
 from support.micro_records import SIZES, cannot, copy, gemm, latency, micro, micro_run, rate, times
 from support.records import STEP_TIME, case, literal_run, record, run_of, throughput
 
-WITHOUT_INTERVAL = {"", "case", "at", "of peak", "doubts", "meaning", "size", "function", "pass", "from", "to"}
+WITHOUT_INTERVAL = {"", "case", "at", "of peak", "warnings", "meaning", "size", "function", "pass", "from", "to"}
 
 
 @pytest.fixture
@@ -135,13 +135,13 @@ def test_samples_that_tell_no_interval_are_not_passed_off_as_a_single_value(hard
     assert "± unknown |" in section(text, "tcp")
 
 
-def test_doubts_are_letters_that_the_legend_explains(hardware: ModuleType) -> None:
+def test_warnings_are_letters_that_the_legend_explains(hardware: ModuleType) -> None:
     kinds = ("power-capped", "imprecise", "of tomorrow")
-    doubts = [Doubt(kind=kind, message="why", remedy="what") for kind in kinds]
-    doubtful = gemm(0, "bf16", 700e12, None).model_copy(update={"doubts": doubts})
-    text = page_of(hardware, doubtful, gemm(1, "fp16", 700e12, None))
+    warnings = [RecordWarning(kind=kind, message="why", remedy="what") for kind in kinds]
+    uncertain = gemm(0, "bf16", 700e12, None).model_copy(update={"warnings": warnings})
+    text = page_of(hardware, uncertain, gemm(1, "fp16", 700e12, None))
     (table,) = tables(section(text, "gemm"))
-    assert [line["doubts"] for line in table] == ["PI?", ""]
+    assert [line["warnings"] for line in table] == ["PI?", ""]
     assert "**I** imprecise, **P** power-capped (the GPU ran at its power limit), **?** of tomorrow." in text
     assert "noisy" not in text
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from paceline.load.calibrate import GeneratorCeiling, Probe
-from paceline.load.quality import LoadNotDelivered, busy, delivered, doubts, own_lateness, require_delivered
+from paceline.load.quality import LoadNotDelivered, busy, delivered, own_lateness, require_delivered, warnings
 from paceline.load.trace import BROKEN, OUT_OF_SOCKETS, REFUSED, UNSENT, Trace
 
 
@@ -36,9 +36,9 @@ def marked(status: int, part: float, base: Trace | None = None) -> Trace:
     return replace(base, status=changed)
 
 
-def test_a_load_as_it_was_asked_for_raises_no_doubt() -> None:
+def test_a_load_as_it_was_asked_for_raises_no_warning() -> None:
     assert delivered(trace()) == 1.0
-    assert doubts(trace()) == []
+    assert warnings(trace()) == []
     require_delivered(trace())
 
 
@@ -70,26 +70,26 @@ def test_a_lost_worker_is_the_cause() -> None:
 def test_a_server_that_refuses_was_asked_all_the_same() -> None:
     refused = marked(REFUSED, 0.5)
     require_delivered(refused)
-    assert [doubt.kind for doubt in doubts(refused)] == ["refused"]
+    assert [warning.kind for warning in warnings(refused)] == ["refused"]
 
 
 def test_a_slow_connection_is_not_the_clients_lateness() -> None:
     base = trace()
     waited = replace(base, sent=base.sent + 0.2, first=base.first + 0.2, done=base.done + 0.2)
     assert np.allclose(own_lateness(waited), 1e-4)
-    assert doubts(waited) == []
+    assert warnings(waited) == []
 
 
 def test_lateness_counts_against_the_latency_that_was_seen() -> None:
     late = trace(late=3e-3)
-    assert [doubt.kind for doubt in doubts(late)] == ["late"]
+    assert [warning.kind for warning in warnings(late)] == ["late"]
     slow_server = replace(late, done=late.sent + 1.0)
-    assert doubts(slow_server) == []
+    assert warnings(slow_server) == []
 
 
 def test_the_ceiling_is_named_beside_what_was_seen() -> None:
     ceiling = GeneratorCeiling(120.0, 1e4, (Probe(500.0, 1.0, 5e-5, 1e-3),))
-    found = {doubt.kind: doubt.message for doubt in doubts(trace(late=3e-3), ceiling=ceiling)}
+    found = {warning.kind: warning.message for warning in warnings(trace(late=3e-3), ceiling=ceiling)}
     assert "alone it manages 50 µs at 500/s" in found["late"]
     assert "100 requests/s" in found["near-ceiling"] and "120/s" in found["near-ceiling"]
 
@@ -97,8 +97,8 @@ def test_the_ceiling_is_named_beside_what_was_seen() -> None:
 def test_a_closed_loop_has_no_schedule_to_miss_but_may_be_the_slower_part() -> None:
     late = trace(late=3e-3)
     require_delivered(marked(UNSENT, 0.5), "closed")
-    assert doubts(late, "closed") == []
-    assert [doubt.kind for doubt in doubts(trace(cpu_seconds=9.9), "closed")] == ["saturated"]
+    assert warnings(late, "closed") == []
+    assert [warning.kind for warning in warnings(trace(cpu_seconds=9.9), "closed")] == ["saturated"]
 
 
 def test_busy_is_a_part_of_all_cores() -> None:

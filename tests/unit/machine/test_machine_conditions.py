@@ -1,4 +1,4 @@
-"""Doubts are a function of two looks, so they are tested with literals."""
+"""Warnings are a function of two looks, so they are tested with literals."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from paceline.machine.conditions import (
     Conditions,
     cpu_seconds,
     descendants,
-    doubts,
     observe,
     others_share,
     strangers_on,
+    warnings,
 )
 
 BEFORE = Conditions(
@@ -38,19 +38,19 @@ QUIET = BEFORE.model_copy(update={"clock": 110.0, "cpu_seconds": 1040.0, "busy_s
 
 
 def kinds(after: Conditions, before: Conditions = BEFORE, own: float | None = None) -> list[str]:
-    return [doubt.kind for doubt in doubts(before, after, own)]
+    return [warning.kind for warning in warnings(before, after, own)]
 
 
-def test_a_quiet_machine_raises_no_doubt() -> None:
+def test_a_quiet_machine_raises_no_warning() -> None:
     assert kinds(QUIET) == []
 
 
 def test_other_processes() -> None:
     busy = QUIET.model_copy(update={"busy_seconds": 530.0})
-    (doubt,) = doubts(BEFORE, busy, None)
-    assert doubt.kind == "contended"
-    assert "25%" in doubt.message
-    assert doubt.remedy
+    (warning,) = warnings(BEFORE, busy, None)
+    assert warning.kind == "contended"
+    assert "25%" in warning.message
+    assert warning.remedy
     assert kinds(busy, own=30.0) == [], "a caller that knows its own time better is believed"
     assert kinds(QUIET, own=0.0) == ["contended"]
 
@@ -62,7 +62,7 @@ def test_siblings_are_no_strangers() -> None:
     assert kinds(busy, before) == [], "where a rank has ended, its time is not known, and nothing is claimed"
 
 
-def test_unknown_counters_raise_no_doubt() -> None:
+def test_unknown_counters_raise_no_warning() -> None:
     nothing = Conditions(target="cpu", clock=1.0)
     assert kinds(nothing.model_copy(update={"clock": 2.0}), nothing) == []
     assert others_share(nothing, nothing) is None
@@ -91,17 +91,17 @@ def with_gpu(conditions: Conditions, **values: object) -> Conditions:
 @pytest.mark.parametrize("reason", ["hw-slowdown", "sw-thermal-slowdown", "hw-thermal-slowdown"])
 def test_slowdown_after(reason: str) -> None:
     after = with_gpu(QUIET, throttle_reasons=["sw-power-cap", reason], temperature_celsius=88)
-    (doubt,) = doubts(with_gpu(BEFORE), after, None)
-    assert doubt.kind == "throttled"
-    assert reason in doubt.message
-    assert "88 °C" in doubt.message
+    (warning,) = warnings(with_gpu(BEFORE), after, None)
+    assert warning.kind == "throttled"
+    assert reason in warning.message
+    assert "88 °C" in warning.message
 
 
 def test_power_cap_alone_is_said_more_softly() -> None:
     after = with_gpu(QUIET, throttle_reasons=["sw-power-cap"], power_limit_watts=700.0)
-    (doubt,) = doubts(with_gpu(BEFORE), after, None)
-    assert doubt.kind == "power-capped"
-    assert "700 W" in doubt.message
+    (warning,) = warnings(with_gpu(BEFORE), after, None)
+    assert warning.kind == "power-capped"
+    assert "700 W" in warning.message
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ def test_a_counter_remembers_what_was_over_before_the_second_look() -> None:
     before = with_gpu(BEFORE, held_down_seconds={"hw-thermal-slowdown": 5.0, "sw-power-cap": 1.0})
     thermal = with_gpu(QUIET, held_down_seconds={"hw-thermal-slowdown": 9.0, "sw-power-cap": 1.0})
     power = with_gpu(QUIET, held_down_seconds={"hw-thermal-slowdown": 5.0, "sw-power-cap": 6.0})
-    (doubt,) = doubts(before, thermal, None)
-    assert doubt.kind == "throttled"
-    assert "40% of the time" in doubt.message
+    (warning,) = warnings(before, thermal, None)
+    assert warning.kind == "throttled"
+    assert "40% of the time" in warning.message
     assert kinds(power, before) == ["power-capped"]
     assert kinds(with_gpu(QUIET, held_down_seconds={"thermal": 9.0}), before) == [], "its growth is not known"
 

@@ -1,4 +1,4 @@
-"""Warm-up, stop rule, agreement of ranks and doubts, on scripted clocks: every count has a known answer."""
+"""Warm-up, stop rule, agreement of ranks and warnings, on scripted clocks: every count has a known answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from paceline.core.parameters import MeasuringParameters
 from paceline.devices.timeline import HostTimeline, Timeline
-from paceline.measure.loop import Stop, Timed, WarmUp, doubts, measure, warm_up
+from paceline.measure.loop import Stop, Timed, WarmUp, measure, warm_up, warnings
 from support.scripted import ScriptedClock, ScriptedDevice, ScriptedStep
 
 WAVE = [0.001, 0.002] * 10_000  # its median is never known to 1 %
@@ -300,22 +300,22 @@ def test_left_alone_those_ranks_would_have_taken_different_steps() -> None:
     assert len(timed(noisy(1, 0.01), budget=2.0).samples) != len(timed(noisy(2, 0.02), budget=2.0).samples)
 
 
-# ---- doubts
+# ---- warnings
 
 STEADY = WarmUp([0.1] * 6, steady=True)
 
 
 def kinds(samples: list[float], warmed: WarmUp = STEADY, **values: Any) -> list[str]:
-    return [doubt.kind for doubt in doubts(warmed, Timed(samples, Stop.BUDGET), parameters(**values))]
+    return [warning.kind for warning in warnings(warmed, Timed(samples, Stop.BUDGET), parameters(**values))]
 
 
-def test_good_samples_raise_no_doubt() -> None:
+def test_good_samples_raise_no_warning() -> None:
     assert kinds([0.1, 0.101, 0.099, 0.1, 0.1005] * 10) == []
 
 
-def test_an_unsteady_warm_up_is_doubted_with_what_it_took() -> None:
+def test_an_unsteady_warm_up_is_warned_with_what_it_took() -> None:
     warmed = WarmUp([2.0, 1.0], steady=False)
-    (found,) = doubts(warmed, Timed([0.1] * 20, Stop.PRECISE), parameters())
+    (found,) = warnings(warmed, Timed([0.1] * 20, Stop.PRECISE), parameters())
     assert found.kind == "unsteady"
     assert "2 warm-up steps (3 s)" in found.message
     assert "--warm-up" in found.remedy
@@ -323,7 +323,7 @@ def test_an_unsteady_warm_up_is_doubted_with_what_it_took() -> None:
 
 @pytest.mark.parametrize(("after", "word"), [(0.12, "20.0% slower"), (0.08, "20.0% faster")])
 def test_a_second_half_unlike_the_first_is_drifting(after: float, word: str) -> None:
-    found = {d.kind: d for d in doubts(STEADY, Timed([0.1] * 20 + [after] * 20, Stop.BUDGET), parameters())}
+    found = {d.kind: d for d in warnings(STEADY, Timed([0.1] * 20 + [after] * 20, Stop.BUDGET), parameters())}
     assert word in found["drifting"].message
 
 
@@ -351,7 +351,7 @@ def test_an_interval_as_wide_as_was_asked_for_is_precise_enough() -> None:
 
 
 def test_one_step_has_an_unknown_interval() -> None:
-    found = {d.kind: d for d in doubts(STEADY, Timed([1.0], Stop.BUDGET), parameters())}
+    found = {d.kind: d for d in warnings(STEADY, Timed([1.0], Stop.BUDGET), parameters())}
     assert set(found) == {"short", "imprecise"}
     assert "unknown" in found["imprecise"].message
 
@@ -362,7 +362,7 @@ def test_more_than_a_tenth_far_away_is_noisy() -> None:
     assert kinds([0.1] * 27 + [0.104] * 3) == []
 
 
-def test_rare_stalls_widen_the_mean_and_that_is_doubted() -> None:
+def test_rare_stalls_widen_the_mean_and_that_is_warned() -> None:
     assert kinds(([0.005] * 99 + [0.105]) * 2) == ["imprecise"]
 
 
@@ -373,14 +373,14 @@ def test_rare_stalls_keep_the_measurement_going() -> None:
     assert found.stopped is Stop.BUDGET
 
 
-def test_every_doubt_says_what_to_do() -> None:
-    found = doubts(WarmUp([1.0], steady=False), Timed([0.001], Stop.BUDGET), parameters())
-    assert all(doubt.message and doubt.remedy for doubt in found)
+def test_every_warning_says_what_to_do() -> None:
+    found = warnings(WarmUp([1.0], steady=False), Timed([0.001], Stop.BUDGET), parameters())
+    assert all(warning.message and warning.remedy for warning in found)
 
 
-def test_a_device_that_waits_for_the_host_is_doubted() -> None:
+def test_a_device_that_waits_for_the_host_is_warned() -> None:
     steady = WarmUp([0.1] * 6, steady=True)
     starving = Timed([0.1] * 20, Stop.PRECISE, starved=15)
-    assert [doubt.kind for doubt in doubts(steady, starving, parameters())] == ["host-bound"]
+    assert [warning.kind for warning in warnings(steady, starving, parameters())] == ["host-bound"]
     fed = Timed([0.1] * 20, Stop.PRECISE, starved=5)
-    assert doubts(steady, fed, parameters()) == []
+    assert warnings(steady, fed, parameters()) == []

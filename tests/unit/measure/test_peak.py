@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline.core.profile import Ceiling, Identity, Profile
-from paceline.core.record import Doubt
+from paceline.core.record import RecordWarning
 from paceline.machine.profile import identify, profile_path, save_profile
 from paceline.measure.memory import measured_peak_flops, peak_flops
 
@@ -80,16 +80,16 @@ def test_a_format_without_a_unit_for_it_has_no_peak(name: str, precision: str) -
     assert peak_flops(name, precision) is None
 
 
-CONTENDED = Doubt(kind="contended", message="others used 40 % of the CPU", remedy="stop them")
+CONTENDED = RecordWarning(kind="contended", message="others used 40 % of the CPU", remedy="stop them")
 
 
-def measured(identity: Identity, **doubts: tuple[Doubt, ...]) -> Profile:
+def measured(identity: Identity, **warnings: tuple[RecordWarning, ...]) -> Profile:
     """A machine with an unknown GPU: 2 TFLOP/s of fp32 on its CPU, 250 TFLOP/s of fp8 on the GPU."""
 
     def ceiling(device: str, device_name: str, name: str, value: float) -> Ceiling:
         unit = "FLOP/s"
         return Ceiling(
-            device=device, device_name=device_name, kind="compute", name=name, value=value, unit=unit, **doubts
+            device=device, device_name=device_name, kind="compute", name=name, value=value, unit=unit, **warnings
         )
 
     return Profile(
@@ -127,10 +127,10 @@ def test_ranks_on_one_cpu_have_a_part_of_its_peak_each() -> None:
     assert "4 ranks" in peak.source
 
 
-def test_a_doubtful_peak_passes_its_doubts_on() -> None:
-    peak = measured_peak_flops("cpu", "fp32", measured(Identity(), doubts=(CONTENDED,)))
+def test_a_warningful_peak_passes_its_warnings_on() -> None:
+    peak = measured_peak_flops("cpu", "fp32", measured(Identity(), warnings=(CONTENDED,)))
     assert peak is not None
-    assert "doubts: contended" in peak.source
+    assert "warnings: contended" in peak.source
 
 
 def test_the_profile_of_this_machine_is_used_and_a_broken_one_is_none(

@@ -58,7 +58,7 @@ def test_a_terminal_cannot_be_driven_by_text() -> None:
 
 
 def test_the_answer_of_a_mixed_run() -> None:
-    assert answer(summarize_run(sample_run())) == ("7 of 9 cases measured; 2 with doubts; 2 did not succeed.")
+    assert answer(summarize_run(sample_run())) == ("7 of 9 cases measured; 2 with warnings; 2 did not succeed.")
 
 
 def test_the_answer_of_a_good_run() -> None:

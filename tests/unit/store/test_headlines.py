@@ -43,4 +43,4 @@ def test_the_last_attempt_counts(tmp_path: Path) -> None:
 
 def _figures(record: Record) -> tuple[object, ...]:
     whole = [(m.metric, m.value, m.interval) for m in record.measurements if not m.scope and not m.at]
-    return (record.case, record.outcome, record.cause, record.facts, record.doubts, whole)
+    return (record.case, record.outcome, record.cause, record.facts, record.warnings, whole)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from paceline.core.case import Case
 from paceline.core.errors import InputError, StoreError
 from paceline.core.metric import Better, Merge, Metric
-from paceline.core.record import Cause, CauseKind, Doubt, Measurement, Outcome, Record
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
 from paceline.core.stats import Interval, Summary
 from paceline.store import Store, location, open_store
 from support.refused import refused
@@ -287,7 +287,7 @@ some_records = st.builds(
     seconds=st.floats(min_value=0.0, allow_nan=False),
     measurements=st.lists(measurements, max_size=3),
     facts=documents,
-    doubts=st.lists(st.builds(Doubt, kind=texts, message=texts, remedy=texts), max_size=2),
+    warnings=st.lists(st.builds(RecordWarning, kind=texts, message=texts, remedy=texts), max_size=2),
     conditions=documents,
 )
 

@@ -35,7 +35,7 @@ def test_the_metric_of_every_run_in_the_order_of_time(store: Store) -> None:
             same.statistic,
         )
         assert told.samples == []
-        assert (mine.case, mine.doubts, mine.outcome) == (whole.case, whole.doubts, whole.outcome)
+        assert (mine.case, mine.warnings, mine.outcome) == (whole.case, whole.warnings, whole.outcome)
     assert found[0].run.environment == loaded.run.environment
     assert found[0].run.started_at == loaded.run.started_at
 

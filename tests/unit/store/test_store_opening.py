@@ -194,10 +194,10 @@ def test_a_store_of_the_first_version_is_migrated_with_its_data(url: str) -> Non
         upgrade(connection, "0001")
         connection.execute(insert(_without(schema.runs, "tags")), _less(codec.run_row(a_run(), this_runner), "tags"))
         connection.execute(insert(schema.cases), [codec.case_row("run-1", case) for case in a_run().cases])
-        inserted = connection.execute(
-            insert(_without(schema.records, "description")).returning(schema.records.c.id),
-            _less(codec.record_row(a_record()), "description"),
-        )
+        row = _less(codec.record_row(a_record()), "description")
+        row["doubts"] = row.pop("warnings")
+        records = _without(schema.records, "description", warnings="doubts")
+        inserted = connection.execute(insert(records).returning(records.c.id), row)
         rows = codec.measurement_rows(inserted.scalar_one(), a_record())
         connection.execute(insert(_without(schema.measurements, "at")), [_less(row, "at") for row in rows])
     with open_store(url) as store:
@@ -211,9 +211,9 @@ def test_a_store_of_the_first_version_is_migrated_with_its_data(url: str) -> Non
     engine.dispose()
 
 
-def _without(whole: Table, name: str) -> TableClause:
-    """A table as it was before it had this column."""
-    return table(whole.name, *(column(c.name, c.type) for c in whole.c if c.name != name))
+def _without(whole: Table, name: str, **earlier: str) -> TableClause:
+    """A table as it was before it had this column, and with the earlier names of others."""
+    return table(whole.name, *(column(earlier.get(c.name, c.name), c.type) for c in whole.c if c.name != name))
 
 
 def _less(row: dict[str, Any], name: str) -> dict[str, Any]:

@@ -94,7 +94,7 @@ class ComparisonRow(NamedTuple):
     ratio: Ratio
     parts: tuple[int, int]  # repetitions on each side
     samples: tuple[int, int]
-    doubts: tuple[tuple[str, ...], tuple[str, ...]]  # kinds, of each side
+    warnings: tuple[tuple[str, ...], tuple[str, ...]]  # kinds, of each side
     verdict: ComparisonVerdict
 
     @property
@@ -169,10 +169,10 @@ class Comparison:
         return (row for pairing in self.pairings for row in pairing.rows)
 
     @property
-    def doubts(self) -> dict[str, str]:
-        """The kinds of doubts and the letter that marks each."""
+    def warnings(self) -> dict[str, str]:
+        """The kinds of warnings and the letter that marks each."""
         marks: dict[str, str] = {}
-        for kind in dict.fromkeys(kind for row in self.rows for side in row.doubts for kind in side):
+        for kind in dict.fromkeys(kind for row in self.rows for side in row.warnings for kind in side):
             own = "".join(letter for letter in kind.upper() if letter.isascii() and letter.isalpha())
             free = (letter for letter in own + "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter not in marks.values())
             marks[kind] = next(free, "*")
@@ -336,7 +336,7 @@ def _row(draft: Draft, ratio: Ratio, called: bool) -> ComparisonRow:
         ratio=ratio,
         parts=(len(before), len(after)),
         samples=(_count(before), _count(after)),
-        doubts=(_doubts(pair.reference), _doubts(pair.new)),
+        warnings=(_warnings(pair.reference), _warnings(pair.new)),
         verdict=_verdict(measured.metric, ratio, called),
     )
 
@@ -374,8 +374,8 @@ def part_of(index: Figures, key: Key) -> RepeatSamples:
     return RepeatSamples(measured, source.sample_array() if source is not None else ())
 
 
-def _doubts(pool: Pool) -> tuple[str, ...]:
-    return tuple(dict.fromkeys([doubt.kind for record in pool.good for doubt in record.doubts]))
+def _warnings(pool: Pool) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([warning.kind for record in pool.good for warning in record.warnings]))
 
 
 def _broken(pair: Match, reference: Side, new: Side) -> list[Broken]:

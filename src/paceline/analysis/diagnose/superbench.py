@@ -168,7 +168,7 @@ def _record(run_id: str, index: int, group: str, values: Mapping[str, float]) ->
         economy=Economy(),
         trace=None,
         timing="",
-        doubts=[],
+        warnings=[],
         conditions={},
     )
 

@@ -15,7 +15,7 @@ TITLE = "Beside LiBai's published figures"
 SOURCE = (
     "LiBai's Benchmark.md: samples/s of LiBai and of Megatron-LM (e156d2f) in fp16, on GPUs that it does not name. "
     "Ours are sequences/s with the half-width of the 95 % interval. A ratio is that of the two columns before it, with "
-    "? where one of them has doubts; empty is not measured."
+    "? where one of them has warnings; empty is not measured."
 )
 CONTRADICTION = (
     "* contradicts itself as published: 8x1x1 is 8 ranks, 1n4g is 4 GPUs. Its batch and its log are those of 4x1x1, "
@@ -192,13 +192,13 @@ class _Rate:
     """A throughput, and whether there are reasons to trust it less."""
 
     measured: Measurement
-    is_doubted: bool
+    has_warning: bool
 
 
 def _typical(records: Sequence[Record]) -> _Rate | None:
     """The middle one of the repetitions that succeeded."""
     found = [
-        _Rate(rate, bool(record.doubts))
+        _Rate(rate, bool(record.warnings))
         for record in records
         if record.outcome is Outcome.OK and (rate := record.measurement("throughput")) is not None
     ]
@@ -216,11 +216,11 @@ def _cell(records: Sequence[Record]) -> str:
 
 
 def _comparison(ours: _Rate | None, theirs: _Rate | None) -> str:
-    """The ratio, marked where one of the two is to be doubted."""
+    """The ratio, marked where one of the two has a warning."""
     if ours is None or theirs is None:
         return ""
     ratio = _ratio(ours.measured.value, theirs.measured.value)
-    return f"{ratio} ?" if ours.is_doubted or theirs.is_doubted else ratio
+    return f"{ratio} ?" if ours.has_warning or theirs.has_warning else ratio
 
 
 def _ratio(ours: float, theirs: float) -> str:

@@ -82,7 +82,7 @@ def changes(points: Sequence[MeasuredLoad], ranking: Ranking, question: Question
 
 
 def relation(one: Option, other: Option) -> Relation:
-    """Whether what two options are ranked by differs beyond its doubt."""
+    """Whether what two options are ranked by differs beyond its warning."""
     if one.score is None or other.score is None or (same := one.score.overlaps(other.score)) is None:
         return "unknown"
     return "tied" if same else "apart"

@@ -21,7 +21,7 @@ class OptionStanding(IntEnum):
     """Whether a point keeps what is promised; less is better."""
 
     SURE = 0
-    UNCERTAIN = 1  # its doubt reaches beyond a bound
+    UNCERTAIN = 1  # its warning reaches beyond a bound
     BROKEN = 2
 
 
@@ -168,7 +168,7 @@ def holds_from(point: MeasuredLoad, metric: str) -> float:
 
 
 def surely_from(point: MeasuredLoad, group: Sequence[MeasuredLoad], bound: SloLimit) -> float:
-    """The smallest bound that a point keeps with its doubt, and that no lighter load broke."""
+    """The smallest bound that a point keeps with its warning, and that no lighter load broke."""
     reading = point.readings.get(bound.metric)
     if reading is None:
         return math.inf

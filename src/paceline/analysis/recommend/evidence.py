@@ -19,7 +19,7 @@ from paceline.core.run import Run, RunRecords
 from paceline.core.stats import resolves
 
 Z = 1.96  # of the normal distribution, for intervals of 95 %
-UNSENT = {"saturated", "sockets", "unsent"}  # doubts of a load that the load generator itself did not manage
+UNSENT = {"saturated", "sockets", "unsent"}  # warnings of a load that the load generator itself did not manage
 UNCONFIRMED = "unconfirmed"
 _OTHER_LOOPS = {
     "closed": "its users wait for their answers, so that it does not tell what users get at a rate",
@@ -40,7 +40,7 @@ class MeasuredLoad:
     price: HourlyPrice | None = None
     no_price: str = ""
     energy: Derived | None = None
-    doubts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
     requests: int | None = None
 
@@ -128,7 +128,7 @@ def _pool(members: list[MeasuredLoad]) -> MeasuredLoad:
         price=first.price,
         no_price=first.no_price,
         energy=Derived(hull([one.reading for one in energies]), "J", energies[0].inputs) if energies else None,
-        doubts=tuple(dict.fromkeys(kind for one in members for kind in one.doubts)),
+        warnings=tuple(dict.fromkeys(kind for one in members for kind in one.warnings)),
         runs=tuple(dict.fromkeys(run for one in members for run in one.runs)),
         requests=sum(one.requests or 0 for one in members) or None,
     )
@@ -140,7 +140,7 @@ def _points(record: Record, run: Run, configuration: Configuration, prices: Pric
         "configuration": configuration,
         "price": price,
         "no_price": "" if price else prices.why_unknown(record, run),
-        "doubts": tuple(dict.fromkeys(doubt.kind for doubt in record.doubts)),
+        "warnings": tuple(dict.fromkeys(warning.kind for warning in record.warnings)),
         "runs": (record.run_id,),
     }
     throughput = record.measurement("throughput")
@@ -197,7 +197,7 @@ def _latencies(record: Record, at: At) -> tuple[dict[str, Reading], int | None]:
 def _kept(record: Record) -> dict[str, Reading]:
     """What the promise of a search says of the largest rate that kept it; of lower percentiles it says as much."""
     promised = _promise(record)
-    is_sure = all(doubt.kind != UNCONFIRMED for doubt in record.doubts)
+    is_sure = all(warning.kind != UNCONFIRMED for warning in record.warnings)
     found: dict[str, Reading] = {}
     for name, share in PERCENTILES.items():
         limits = [limit for other, limit in promised.items() if other in PERCENTILES and PERCENTILES[other] >= share]
@@ -262,7 +262,7 @@ def _unusable(record: Record) -> str:
         return "it has no throughput"
     if not _is_served(record):
         return ""
-    lost = next((doubt for doubt in record.doubts if doubt.kind in UNSENT), None)
+    lost = next((warning for warning in record.warnings if warning.kind in UNSENT), None)
     if lost is not None:
         return f"{lost.kind}: {lost.message}"
     return _OTHER_LOOPS.get(record.load.loop, "") if record.load is not None else ""

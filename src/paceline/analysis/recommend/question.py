@@ -24,7 +24,7 @@ class SloLimit:
 
     metric: str
     limit: float
-    is_asked: bool = True  # one that nobody asked for is judged without its doubt
+    is_asked: bool = True  # one that nobody asked for is judged without its warning
 
 
 @dataclass(frozen=True)

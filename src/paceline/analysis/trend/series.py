@@ -42,7 +42,7 @@ class TrendPoint:
     dirty: bool
     fingerprint: str
     settings: Mapping[str, str]
-    doubts: tuple[str, ...]
+    warnings: tuple[str, ...]
     repetitions: int
 
 
@@ -117,7 +117,7 @@ class _Seen:
     run: Run
     case: Case
     measurement: Measurement
-    doubts: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
 def history(runs: Iterable[RunRecords], metric: str) -> History:
@@ -128,11 +128,11 @@ def history(runs: Iterable[RunRecords], metric: str) -> History:
         for record in records.records if records.run.id not in counted else ():
             if record.outcome is not Outcome.OK:
                 continue
-            doubts = tuple(dict.fromkeys(doubt.kind for doubt in record.doubts))
+            warnings = tuple(dict.fromkeys(warning.kind for warning in record.warnings))
             where = machine(records.run.environment, record.case.target)
             for measurement in _told(record.measurements, metric):
                 key = (record.case.key, tuple(measurement.at.items()), measurement.metric.unit, where)
-                found.setdefault(key, []).append(_Seen(records.run, record.case, measurement, doubts))
+                found.setdefault(key, []).append(_Seen(records.run, record.case, measurement, warnings))
         counted.add(records.run.id)
     long = {key: seen for key, seen in found.items() if len({one.run.id for one in seen}) > 1}
     labels = _labels({seen[-1].case.key: seen[-1].case for seen in long.values()})
@@ -177,7 +177,7 @@ class _Points:
             dirty=known[1],
             fingerprint=known[2],
             settings=known[3],
-            doubts=tuple(dict.fromkeys(doubt for one in seen for doubt in one.doubts)),
+            warnings=tuple(dict.fromkeys(warning for one in seen for warning in one.warnings)),
             repetitions=len(seen),
         )
 

@@ -229,10 +229,10 @@ def _confirmed(values: Values, cuts: list[int]) -> list[int]:
     while cuts:
         cuts = _refined(values, cuts)
         levels = _levels(values, cuts)
-        doubts = [_doubt(values, cuts, levels, place) for place in range(len(cuts))]
+        warnings = [_warning(values, cuts, levels, place) for place in range(len(cuts))]
         sizes = [abs(levels[place + 1] - levels[place]) for place in range(len(cuts))]
-        weakest = max(range(len(cuts)), key=lambda place: doubts[place] / sizes[place] if sizes[place] else math.inf)
-        if doubts[weakest] < sizes[weakest]:
+        weakest = max(range(len(cuts)), key=lambda place: warnings[place] / sizes[place] if sizes[place] else math.inf)
+        if warnings[weakest] < sizes[weakest]:
             break
         del cuts[weakest]
     return cuts
@@ -276,7 +276,7 @@ def _level(values: Values) -> float:
     return level
 
 
-def _doubt(values: Values, cuts: list[int], levels: list[float], place: int) -> float:
+def _warning(values: Values, cuts: list[int], levels: list[float], place: int) -> float:
     """The half-width of the interval of a step, where values that resemble their neighbours count less."""
     edges = [0, *cuts, values.size]
     parts = [values[edges[place + side] : edges[place + side + 1]] - levels[place + side] for side in (0, 1)]
@@ -324,9 +324,9 @@ def _step(values: Values, cuts: list[int], levels: list[float], place: int) -> C
     begin, end = edges[place], edges[place + 2]
     costs = _costs_of_cutting(values[begin:end], levels[place], levels[place + 1])
     earliest, latest = _likely(costs)
-    doubt = _doubt(values, cuts, levels, place)
+    warning = _warning(values, cuts, levels, place)
     return _change("step", cuts[place], cuts[place], begin + 1 + earliest, begin + 1 + latest,
-                   levels[place + 1] - levels[place], doubt)  # fmt: skip
+                   levels[place + 1] - levels[place], warning)  # fmt: skip
 
 
 def _likely(costs: Values) -> tuple[int, int]:
@@ -371,9 +371,9 @@ def _drift(
     start, stop, before, after, error = best
     resid = (part - line)[weights > 0]
     spread = math.sqrt((float((resid**2).sum()) + _PRIOR) / (resid.size + _PRIOR))
-    doubt = student_quantile(0.5 + CONFIDENCE / 2.0, max(1.0, resid.size - 2.0)) * spread * error
+    warning = student_quantile(0.5 + CONFIDENCE / 2.0, max(1.0, resid.size - 2.0)) * spread * error
     left, arrived = begin + int(start) + 1, begin + math.ceil(stop)
-    return _change("drift", left, arrived, left, left, after - before, doubt), line, last
+    return _change("drift", left, arrived, left, left, after - before, warning), line, last
 
 
 def _tried(low: int, high: int) -> list[float]:
@@ -392,8 +392,10 @@ def _two_levels(values: Values, way: Values, weights: Values) -> tuple[float, fl
     return before, after, math.sqrt((a + c + 2.0 * b) / determinant)
 
 
-def _change(kind: StepKind, at: int, until: int, earliest: int, latest: int, difference: float, doubt: float) -> Change:
-    interval = Interval(low=difference - doubt, high=difference + doubt, confidence=CONFIDENCE)
+def _change(
+    kind: StepKind, at: int, until: int, earliest: int, latest: int, difference: float, warning: float
+) -> Change:
+    interval = Interval(low=difference - warning, high=difference + warning, confidence=CONFIDENCE)
     return Change(kind, at, until, earliest, latest, difference, interval)
 
 

@@ -19,7 +19,7 @@ from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context, Progress
 from paceline.core.metric import Metric
 from paceline.core.quantity import show_size
-from paceline.core.record import At, Doubt, Measurement, Result
+from paceline.core.record import At, Measurement, RecordWarning, Result
 from paceline.devices import Device
 from paceline.devices.timeline import ReportedTimeline, Timeline, monotonic
 from paceline.machine import conditions
@@ -44,7 +44,7 @@ class TimedPoint:
     warm: loop.WarmUp
     calls: int  # in each sample
     timing: str  # how the time was taken
-    doubts: tuple[Doubt, ...]
+    warnings: tuple[RecordWarning, ...]
 
     @property
     def time(self) -> Measurement:
@@ -150,7 +150,7 @@ class MicroSession:
         )
 
     def result(self, measurements: list[Measurement], facts: dict[str, Any] | None = None) -> Result:
-        """What the case yields: the measurements, how they were taken, and reasons to doubt them."""
+        """What the case yields: the measurements, how they were taken, and the warnings about them."""
         if self._before is None or self._after is None:
             raise RuntimeError("result() before the session was entered and left")
         timings = list(dict.fromkeys(point.timing for point in self.points))
@@ -167,7 +167,7 @@ class MicroSession:
         return Result(
             measurements=measurements,
             facts=own | (facts or {}),
-            doubts=[*_gathered(self.points), *conditions.doubts(self._before, self._after)],
+            warnings=[*_gathered(self.points), *conditions.warnings(self._before, self._after)],
         )
 
     def _point(
@@ -213,7 +213,7 @@ class MicroSession:
             warm=warm,
             calls=calls,
             timing=timeline.description + how,
-            doubts=tuple(loop.doubts(warm, timed, self.parameters)),
+            warnings=tuple(loop.warnings(warm, timed, self.parameters)),
         )
         self.points.append(point)
         return point
@@ -281,12 +281,12 @@ def _seconds_per_call(block: Call, calls: int, device: Device) -> float:
     return (device.clock() - begun) / calls
 
 
-def _gathered(points: Sequence[TimedPoint]) -> list[Doubt]:
-    """One doubt of each kind: where there are several points, the first one's words and at how many it was seen."""
-    seen: dict[str, list[tuple[str, Doubt]]] = {}
+def _gathered(points: Sequence[TimedPoint]) -> list[RecordWarning]:
+    """One warning of each kind: where there are several points, the first one's words and at how many it was seen."""
+    seen: dict[str, list[tuple[str, RecordWarning]]] = {}
     for point in points:
-        for doubt in point.doubts:
-            seen.setdefault(doubt.kind, []).append((_label(point.at), doubt))
+        for warning in point.warnings:
+            seen.setdefault(warning.kind, []).append((_label(point.at), warning))
     found = []
     for told in seen.values():
         label, first = told[0]

@@ -9,15 +9,15 @@ from types import TracebackType
 from typing import Self
 
 from paceline.core.errors import CaseError, SilentCorruption
-from paceline.core.record import Doubt
+from paceline.core.record import RecordWarning
 
 
-def loss_doubts(trace: Sequence[float]) -> list[Doubt]:
-    """The doubt about a step whose result is not a number."""
+def loss_warnings(trace: Sequence[float]) -> list[RecordWarning]:
+    """The warning about a step whose result is not a number."""
     if all(math.isfinite(loss) for loss in trace):
         return []
     return [
-        Doubt(
+        RecordWarning(
             kind="diverged",
             message=f"the loss of the first steps or of the last one is not finite: {list(trace)}",
             remedy="use bf16 or fp32; a step that computes nothing sensible may take another time",
@@ -25,12 +25,12 @@ def loss_doubts(trace: Sequence[float]) -> list[Doubt]:
     ]
 
 
-def scale_doubts(before: float, after: float) -> list[Doubt]:
-    """The doubt about steps that were skipped because the scaled gradients of fp16 overflowed."""
+def scale_warnings(before: float, after: float) -> list[RecordWarning]:
+    """The warning about steps that were skipped because the scaled gradients of fp16 overflowed."""
     if after >= before:
         return []
     return [
-        Doubt(
+        RecordWarning(
             kind="skipped-steps",
             message=f"the loss scale fell from {before:g} to {after:g}: gradients overflowed and optimizer steps were "
             "skipped, which is cheaper than taking them",

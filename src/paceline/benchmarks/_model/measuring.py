@@ -1,4 +1,4 @@
-"""Times a step of a model: warm-up, measured steps, memory, energy, conditions, doubts."""
+"""Times a step of a model: warm-up, measured steps, memory, energy, conditions, warnings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from paceline.benchmarks._model.metrics import (
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context, Progress
 from paceline.core.parameters import MeasuringParameters
-from paceline.core.record import Doubt, Measurement, Result
+from paceline.core.record import Measurement, RecordWarning, Result
 from paceline.core.trace_breakdown import time_spent
 from paceline.core.trace_events import read_events
 from paceline.devices import Device, kind_of
@@ -118,7 +118,7 @@ class Stepped(Protocol):
         """What the record must say of it."""
 
     @property
-    def doubts(self) -> list[Doubt]:
+    def warnings(self) -> list[RecordWarning]:
         """Reasons to trust its figures less that are known beforehand."""
 
 
@@ -183,12 +183,12 @@ def measure_steps(
     return Result(
         measurements=found,
         facts=session.facts | graphs | _facts(region, work, ranks, warm) | {"spent": spent},
-        doubts=[
-            *session.doubts,
-            *_compile_doubts(graphs, _compiled_graphs() if session.compiled else {}),
-            *loop.doubts(warm, region.timed, parameters),
-            *conditions.doubts(region.before, region.after),
-            *_peak_doubts(found, work),
+        warnings=[
+            *session.warnings,
+            *_compile_warnings(graphs, _compiled_graphs() if session.compiled else {}),
+            *loop.warnings(warm, region.timed, parameters),
+            *conditions.warnings(region.before, region.after),
+            *_peak_warnings(found, work),
         ],
     )
 
@@ -261,27 +261,29 @@ def _compiled_graphs() -> dict[str, int]:
     }
 
 
-def _compile_doubts(before: dict[str, int], after: dict[str, int]) -> list[Doubt]:
+def _compile_warnings(before: dict[str, int], after: dict[str, int]) -> list[RecordWarning]:
     found = []
     if before.get("graph_breaks"):
         message = f"the compiler gave up in {before['graph_breaks']} places, so that parts ran as they are"
         found.append(
-            Doubt(kind="partly-compiled", message=message, remedy="compare with --compile off before believing")
+            RecordWarning(kind="partly-compiled", message=message, remedy="compare with --compile off before believing")
         )
     if after.get("compiled_graphs", 0) > before.get("compiled_graphs", 0):
         message = "something was compiled again while steps were measured"
-        found.append(Doubt(kind="recompiled", message=message, remedy="allow more warm-up, for example --warm-up 60s"))
+        found.append(
+            RecordWarning(kind="recompiled", message=message, remedy="allow more warm-up, for example --warm-up 60s")
+        )
     return found
 
 
-def _peak_doubts(found: list[Measurement], work: StepWork) -> list[Doubt]:
+def _peak_warnings(found: list[Measurement], work: StepWork) -> list[RecordWarning]:
     """Nothing is faster than its ceiling: either that, or the count of FLOPs, is wrong."""
     mfu = next((one for one in found if one.metric.name == MFU.name), None)
     if mfu is None or work.peak is None or mfu.value <= 100.0:
         return []
     message = f"the model computes at {mfu.value:.0f} % of what is taken for the peak: {work.peak.source}"
     remedy = "measure the peak again on a quiet machine (paceline machine --measure); until then trust no MFU"
-    return [Doubt(kind="beyond-peak", message=message, remedy=remedy)]
+    return [RecordWarning(kind="beyond-peak", message=message, remedy=remedy)]
 
 
 def _resources(region: Region, work: StepWork, ranks: Ranks, context: Context) -> list[Measurement]:

@@ -14,7 +14,7 @@ from paceline.benchmarks._model.benchmark import ModelParameters
 from paceline.benchmarks._model.metrics import StepWork
 from paceline.benchmarks.ranks import emulated
 from paceline.core.errors import MissingDependency, Unsupported
-from paceline.core.record import Doubt
+from paceline.core.record import RecordWarning
 from paceline.devices import Device
 from paceline.measure.memory import Peak, measured_peak_flops, peak_flops
 from paceline.models.base import Batch, ModelSpec, Workload, low_dtype, seed_everything, set_fp32_mode
@@ -97,7 +97,7 @@ class ModelSession:
     channels_last: bool
     compiled: bool
     facts: dict[str, Any] = field(default_factory=dict)
-    doubts: list[Doubt] = field(default_factory=list)
+    warnings: list[RecordWarning] = field(default_factory=list)
 
     def batch(self, size: int, *, first_row: int = 0) -> Batch:
         """Rows of the one endless batch that the seed defines, on the device."""
@@ -204,7 +204,7 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: Device, m
         channels_last=channels_last,
         compiled=compiled,
         facts=facts,
-        doubts=emulated(parameters.precision, device),
+        warnings=emulated(parameters.precision, device),
     )
 
 

@@ -1,7 +1,7 @@
 """Whether what a compiler made computes what was written: one step is also taken uncompiled, and the two are compared.
 
 A compiler that drops a gradient gives a faster step, a plausible loss and no message. The record tells how far the two
-are apart; only what is surely missing is a doubt. In 16 bits fused operators round elsewhere, which networks of many
+are apart; only what is surely missing is a warning. In 16 bits fused operators round elsewhere, which networks of many
 normed convolutions with random weights magnify: an output of inception_v3 then differs by more than its norm, the norm
 of a gradient of mobilenet_v2 by half. Dropout draws other numbers, too.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from paceline.core.record import Doubt
+from paceline.core.record import RecordWarning
 from paceline.measure.memory import exhausted
 
 if TYPE_CHECKING:
@@ -69,12 +69,12 @@ class Deviation(NamedTuple):
 
 
 def compare_gradients(session: Stepped, backward: Callable[[], Gradients]) -> None:
-    """Let the session's facts, or a doubt, tell whether the compiled backward pass agrees with the uncompiled one."""
+    """Let the session's facts, or a warning, tell whether the compiled backward pass agrees with the uncompiled one."""
     _tell(session, lambda: _of_gradients(backward))
 
 
 def compare_outputs(session: Stepped, forward: Callable[[], object], *, exact: bool) -> None:
-    """Let the session's facts, or a doubt, tell whether the compiled forward pass agrees with the uncompiled one."""
+    """Let the session's facts, or a warning, tell whether the compiled forward pass agrees with the uncompiled one."""
     _tell(session, lambda: _of_outputs(forward, exact=exact))
 
 
@@ -88,7 +88,7 @@ def _tell(session: Stepped, compare: Callable[[], CompileFinding]) -> None:
     session.facts[FACT] = found.fact
     if found.fault:
         remedy = "use --compile off, or another version of torch; what is faster here may compute less"
-        session.doubts.append(Doubt(kind="miscompiled", message=found.fault, remedy=remedy))
+        session.warnings.append(RecordWarning(kind="miscompiled", message=found.fault, remedy=remedy))
 
 
 def _why(error: Exception) -> str:

@@ -17,7 +17,7 @@ from paceline.benchmarks._micro.session import show_at
 from paceline.benchmarks._micro.tools import ToolError, find_tool, follow_tool, garbled, last_words, run_tool
 from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import InputError, MissingDependency, OutOfMemory, SilentCorruption, Unsupported
-from paceline.core.record import Doubt
+from paceline.core.record import RecordWarning
 
 MARK = "PACELINE-MPI "  # mpirun and MPI libraries write to the same stream
 
@@ -69,7 +69,7 @@ class End(Line):
     kind: Literal["end"] = "end"
     points: int  # how many lines of them there must be
     facts: dict[str, Any]
-    doubts: list[Doubt]
+    warnings: list[RecordWarning]
 
 
 class Told(BaseModel):
@@ -78,7 +78,7 @@ class Told(BaseModel):
     library: str
     points: list[PointLine]
     facts: dict[str, Any]
-    doubts: list[Doubt]
+    warnings: list[RecordWarning]
 
 
 AnyLine = Begin | PointLine | Corruption | Failed | End
@@ -107,7 +107,7 @@ def read(output: str, ranks: int) -> Told:
     measured = [line for line in points if isinstance(line, PointLine)]
     if not measured or len(measured) != len(points) or len(measured) != end.points:
         raise garbled("the ranks under mpirun", f"it has {len(measured)} sizes, but ends with {end.points}", output)
-    return Told(library=begin.library, points=measured, facts=end.facts, doubts=end.doubts)
+    return Told(library=begin.library, points=measured, facts=end.facts, warnings=end.warnings)
 
 
 def read_point(line: str) -> PointLine | None:

@@ -172,7 +172,7 @@ def _measure(case: Case, communicator: Any, library: str, exchange_type: type[Mp
         _say(ranks, Corruption(message=str(error)))
         return
     seen = session.result([])
-    _say(ranks, End(points=len(sizes), facts=seen.facts, doubts=seen.doubts))
+    _say(ranks, End(points=len(sizes), facts=seen.facts, warnings=seen.warnings))
 
 
 def _new_exchange(

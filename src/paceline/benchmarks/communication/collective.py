@@ -237,4 +237,4 @@ def _measure_over_mpi(operation: Operation, parameters: CollectiveParameters, co
     facts |= {"backend": "mpi", "library": told.library}
     once = TIME.model_copy(update={"merge": Merge.FIRST})
     times = [Measurement.of_samples(once, point.samples, at={"size": point.size}) for point in told.points]
-    return Result(measurements=figures(times, factor), facts=facts, doubts=told.doubts)
+    return Result(measurements=figures(times, factor), facts=facts, warnings=told.warnings)

@@ -402,7 +402,7 @@ def _point(session: MicroSession, at: At, times: list[float], messages: int) -> 
         warm=warm,
         calls=1,
         timing="perftest itself",
-        doubts=tuple(loop.doubts(warm, whole, session.parameters)),
+        warnings=tuple(loop.warnings(warm, whole, session.parameters)),
     )
     session.points.append(point)
     return point

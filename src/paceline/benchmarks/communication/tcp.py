@@ -37,7 +37,7 @@ from paceline.core.errors import CaseError, InputError
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.network import OTHER_HOSTS
 from paceline.core.quantity import Duration, Size, show_size
-from paceline.core.record import At, Doubt, Measurement, Record, Result
+from paceline.core.record import At, Measurement, Record, RecordWarning, Result
 from paceline.core.subject import CeilingKind, Description, ShownCeiling, key_word
 from paceline.devices.cpu import CpuDevice
 from paceline.devices.timeline import monotonic
@@ -171,7 +171,7 @@ class Tcp(Benchmark[TcpParameters]):
                 more, told = _exchange(session, parameters, peer)
                 found, facts = [*more, *found], facts | told
         result = session.result(found, facts)
-        result.doubts.extend(_unreliable(connected))
+        result.warnings.extend(_unreliable(connected))
         return result
 
 
@@ -232,13 +232,13 @@ def _reached(connected: Sequence[Attempts], at: At) -> list[Measurement]:
     ]
 
 
-def _unreliable(connected: Sequence[Attempts]) -> list[Doubt]:
+def _unreliable(connected: Sequence[Attempts]) -> list[RecordWarning]:
     failed = [one for one in connected if one.failures]
     if not failed:
         return []
     told = ", ".join(f"{len(one.failures)} of {one.count} to {one.label} ({one.failures[-1]})" for one in failed)
     return [
-        Doubt(
+        RecordWarning(
             kind="unreliable",
             message=f"attempts to connect failed: {told}",
             remedy="look for packet loss and full queues of the listener (nstat, ss -lnt), then measure again",

@@ -282,7 +282,7 @@ class Gemm(Benchmark[GemmParameters]):
             f"{product.worst:.3g} of what the format allows",
         }
         result = session.result(found, facts)
-        result.doubts += emulated(parameters.precision, device)
+        result.warnings += emulated(parameters.precision, device)
         return result
 
 

@@ -18,7 +18,7 @@ from paceline.benchmarks._model.uncompiled import compare_outputs
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
 from paceline.core.environment import Environment
-from paceline.core.record import Doubt, Record, Result
+from paceline.core.record import Record, RecordWarning, Result
 from paceline.core.subject import Description
 from paceline.devices import Device, open_device
 from paceline.models.base import SETTLING_ROWS, Batch, ModelSpec, has_batch_norm, low_dtype, settle_batch_norm
@@ -92,8 +92,8 @@ class Inference(ModelBenchmark[InferenceParameters]):
             if reference is not None:
                 result.facts["deterministic"] = "the first outputs are the same twice"
             if not is_finite:
-                result.doubts.append(
-                    Doubt(
+                result.warnings.append(
+                    RecordWarning(
                         kind="diverged",
                         message="the model's output is not finite",
                         remedy="use bf16 or fp32; a step that computes nothing sensible may take another time",

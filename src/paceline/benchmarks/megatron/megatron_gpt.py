@@ -22,7 +22,7 @@ from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.parameters import MeasuringParameters
-from paceline.core.record import Doubt, Measurement, Record, Result
+from paceline.core.record import Measurement, Record, RecordWarning, Result
 from paceline.core.stats import drift
 from paceline.core.subject import Description
 from paceline.devices import kind_of
@@ -146,7 +146,7 @@ class MegatronGpt(Benchmark[MegatronParameters]):
         batch = parameters.batch_over(processes)
         log = _log.parse(f"{said.output}\n{said.errors}", listener.wanted, batch)
         result = _result(parameters, log, batch)
-        result.doubts += listener.doubts()
+        result.warnings += listener.warnings()
         result.facts |= _facts(parameters, log, processes, batch, script) | listener.facts()
         result.facts["command"] = scrub(shlex.join(command))
         return result
@@ -191,8 +191,8 @@ class _Listener:
         work, sample = float(iteration.batch), (iteration.seconds,)
         self.context.report(Progress("measuring", STEP_TIME.name, STEP_TIME.unit, sample, work, THROUGHPUT.unit))
 
-    def doubts(self) -> list[Doubt]:
-        return conditions.doubts(self._before, self._after) if self._before and self._after else []
+    def warnings(self) -> list[RecordWarning]:
+        return conditions.warnings(self._before, self._after) if self._before and self._after else []
 
     def facts(self) -> dict[str, Any]:
         if self._before is None or self._after is None:
@@ -234,7 +234,7 @@ def _result(parameters: MegatronParameters, log: Log, batch: int) -> Result:
     losses = [one.loss for one in measured if one.loss is not None]
     if losses:
         found.append(Measurement.of_samples(LOSS, losses, statistic="single"))
-    return Result(measurements=found, doubts=_doubts(warm, measured))
+    return Result(measurements=found, warnings=_warnings(warm, measured))
 
 
 def _memory(log: Log) -> list[Measurement]:
@@ -249,20 +249,20 @@ def _memory(log: Log) -> list[Measurement]:
     return found
 
 
-def _doubts(warm: list[Iteration], measured: list[Iteration]) -> list[Doubt]:
+def _warnings(warm: list[Iteration], measured: list[Iteration]) -> list[RecordWarning]:
     before, times = [one.seconds for one in warm], [one.seconds for one in measured]
     window = before[-loop.WINDOW_STEPS :]
-    # Of fewer iterations nobody can tell; the doubt 'drifting' then says what they leave to the measured ones.
+    # Of fewer iterations nobody can tell; the warning 'drifting' then says what they leave to the measured ones.
     steady = len(window) < loop.WINDOW_STEPS or abs(drift(window)) <= loop.STEADY_TOLERANCE
     timed = loop.Timed(times, loop.Stop.STEPS, executed=len(times))
     found = [
-        doubt.model_copy(update={"remedy": _REMEDIES.get(doubt.kind, doubt.remedy)})
-        for doubt in loop.doubts(loop.WarmUp(before, steady), timed, MeasuringParameters())
+        warning.model_copy(update={"remedy": _REMEDIES.get(warning.kind, warning.remedy)})
+        for warning in loop.warnings(loop.WarmUp(before, steady), timed, MeasuringParameters())
     ]
     skipped = sum(one.skipped for one in measured)
     if skipped:
         found.append(
-            Doubt(
+            RecordWarning(
                 kind="skipped-steps",
                 message=f"{skipped} of {len(measured)} measured iterations took no optimizer step, because scaled "
                 "gradients overflowed, which is cheaper than taking it",
@@ -271,7 +271,7 @@ def _doubts(warm: list[Iteration], measured: list[Iteration]) -> list[Doubt]:
         )
     if min(times) < 100 * TOLD_TO:
         found.append(
-            Doubt(
+            RecordWarning(
                 kind="imprecise",
                 message=f"the log tells times to {TOLD_TO * 1e3:g} ms, and an iteration took {min(times) * 1e3:.1f} ms",
                 remedy="train a larger model or batch, whose iterations take longer",

@@ -136,10 +136,10 @@ class Copy(Benchmark[CopyParameters]):
         whole = [headline(rates), *share, headline(times)]
         result = session.result([*whole, *rates, *times], facts | copies.facts | peak_facts)
         if way == "h2h":
-            result.doubts += host.cached_doubt(2 * sizes[-1], host.cache_of(), 2)
+            result.warnings += host.cached_warning(2 * sizes[-1], host.cache_of(), 2)
         if parameters.host_memory == "pageable":
             # The host takes part in every such copy: that the device waits for it is what was to be measured.
-            result.doubts = [doubt for doubt in result.doubts if doubt.kind != "host-bound"]
+            result.warnings = [warning for warning in result.warnings if warning.kind != "host-bound"]
         return result
 
 

@@ -20,7 +20,7 @@ from paceline.benchmarks._micro.parameters import OneOrMore, Upwards
 from paceline.core.errors import OutOfMemory, Unsupported
 from paceline.core.probe import ROOT, parse_size, read_int, read_text
 from paceline.core.quantity import Size, show_size
-from paceline.core.record import Doubt
+from paceline.core.record import RecordWarning
 from paceline.machine.container import cpu_quota
 from paceline.machine.cpu import describe_cpu, describe_memory
 
@@ -203,10 +203,10 @@ def powers(first: int, last: int, factor: int) -> list[int]:
     return sizes
 
 
-def cached_doubt(size: int, cache: int | None, times: int) -> list[Doubt]:
-    """The doubt that the case's figure is one of main memory, where its data may stay in caches."""
+def cached_warning(size: int, cache: int | None, times: int) -> list[RecordWarning]:
+    """The warning that the case's figure is one of main memory, where its data may stay in caches."""
     if cache is None or size >= times * cache:
         return []
     message = f"{show_size(size)} of data is less than {times} times the last cache ({show_size(cache)})"
     remedy = "read the figure as one of caches, or use larger sizes"
-    return [Doubt(kind="cached", message=message, remedy=remedy)]
+    return [RecordWarning(kind="cached", message=message, remedy=remedy)]

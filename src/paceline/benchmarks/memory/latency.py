@@ -18,7 +18,7 @@ from paceline.core.environment import Environment
 from paceline.core.errors import SilentCorruption, Unsupported
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.quantity import Duration, show_size
-from paceline.core.record import Doubt, Record, Result
+from paceline.core.record import Record, RecordWarning, Result
 from paceline.core.subject import MAIN_MEMORY, Description, ShownCeiling
 from paceline.devices import open_device
 from paceline.measure import native
@@ -113,8 +113,8 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
             "checked": "after each size, that the chain is still one cycle through every cache line",
         }
         result = session.result([headline(times), *times], facts)
-        result.doubts += host.cached_doubt(sizes[-1], cache, BEYOND_CACHE)
-        result.doubts += _missing_huge_pages(sizes[-1], huge) if parameters.huge_pages else []
+        result.warnings += host.cached_warning(sizes[-1], cache, BEYOND_CACHE)
+        result.warnings += _missing_huge_pages(sizes[-1], huge) if parameters.huge_pages else []
         return result
 
 
@@ -193,12 +193,12 @@ def _pages(parameters: MemoryLatencyParameters) -> str:
     return f"ordinary pages of {ordinary}: beyond a few MiB the time includes translating addresses"
 
 
-def _missing_huge_pages(size: int, granted: dict[str, int]) -> list[Doubt]:
+def _missing_huge_pages(size: int, granted: dict[str, int]) -> list[RecordWarning]:
     got = granted[show_size(size)]
     if size < host.HUGE_PAGE or got >= size // 2:
         return []
     return [
-        Doubt(
+        RecordWarning(
             kind="pages",
             message=f"huge pages were asked for, but only {show_size(got)} of {show_size(size)} lie in them",
             remedy="allow them (/sys/kernel/mm/transparent_hugepage/enabled), or read the figure as one of small pages",

@@ -160,7 +160,7 @@ class Stream(Benchmark[StreamParameters]):
             "stopped": stopped,
         }
         result = session.result([*whole, *share, *swept], facts | place.facts | peak_facts)
-        result.doubts += host.cached_doubt(sizes[-1], place.cache, BEYOND_CACHE)
+        result.warnings += host.cached_warning(sizes[-1], place.cache, BEYOND_CACHE)
         return result
 
 

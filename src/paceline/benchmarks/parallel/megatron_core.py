@@ -62,7 +62,7 @@ class MegatronCore(Parallel):
         set_fp32_mode(layout.precision)
         # It compiles two small functions by itself: a bias with the GELU, and one with dropout and the residual.
         fused, why_not = whether_to_compile(parameters.compile, device)
-        training = Training(device, parameters, compiled=fused, doubts=emulated(layout.precision, device))
+        training = Training(device, parameters, compiled=fused, warnings=emulated(layout.precision, device))
         if why_not:
             training.facts["not_fused_because"] = why_not
         return training

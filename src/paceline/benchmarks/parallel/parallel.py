@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.benchmarks._model import session as formats
-from paceline.benchmarks._model.determinism import loss_doubts, scale_doubts
+from paceline.benchmarks._model.determinism import loss_warnings, scale_warnings
 from paceline.benchmarks._model.measuring import add_trace, measure_steps, time_once
 from paceline.benchmarks._model.metrics import (
     AUDIO_THROUGHPUT,
@@ -28,7 +28,7 @@ from paceline.core.environment import Environment
 from paceline.core.errors import Unsupported
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.parameters import MeasuringParameters
-from paceline.core.record import Doubt, Measurement, Record, Result
+from paceline.core.record import Measurement, Record, RecordWarning, Result
 from paceline.core.subject import Description
 from paceline.core.trace_events import TraceEvent, innermost, length, overlap, read_events, union
 from paceline.devices import Device, open_device
@@ -135,7 +135,7 @@ class Training:
     parameters: ParallelParameters
     compiled: bool
     facts: dict[str, Any] = field(default_factory=dict)
-    doubts: list[Doubt] = field(default_factory=list)
+    warnings: list[RecordWarning] = field(default_factory=list)
     is_graph: bool = False
 
 
@@ -267,8 +267,8 @@ class Parallel(Benchmark[ParallelParameters]):
                 "global_batch_size": parameters.layout.global_batch,
                 "last_loss": last_loss,
             }
-            result.doubts += loss_doubts(watched.losses)
-            result.doubts += scale_doubts(scale_before, float(trainer.scale.value))
+            result.warnings += loss_warnings(watched.losses)
+            result.warnings += scale_warnings(scale_before, float(trainer.scale.value))
             add_trace(result, watched.take, device, in_flight=IN_FLIGHT, ranks=ranks, context=context)
         return result
 
@@ -342,7 +342,7 @@ def _prepare(parameters: ParallelParameters, device: Device) -> Training:
     compiled, why_not = whether_to_compile(parameters.compile, device)
     if splits and compiled:
         compiled, why_not = False, f"{schedule} takes the backward pass apart"
-    training = Training(device, parameters, compiled, doubts=emulated(layout.precision, device))
+    training = Training(device, parameters, compiled, warnings=emulated(layout.precision, device))
     training.is_graph = _whether_to_capture(parameters, device, compiled=compiled)
     training.facts["graph"] = training.is_graph
     if training.is_graph:

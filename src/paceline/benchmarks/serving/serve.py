@@ -18,7 +18,7 @@ from paceline.core.benchmark import Benchmark, Context
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import CaseError, InputError
-from paceline.core.record import Doubt, Measurement, Record, Result
+from paceline.core.record import Measurement, Record, RecordWarning, Result
 from paceline.core.stats import summarize
 from paceline.core.subject import TAILS, Description, ServedLoad
 from paceline.load import quality
@@ -117,8 +117,8 @@ class Serve(Benchmark[ServeParameters]):
                     f"{session.answers.checked}, off by at most {session.answers.deviation:.1g} of the largest value"
                 )
             if session.place.is_shared(session.server.processes()):
-                result.doubts.append(
-                    Doubt(
+                result.warnings.append(
+                    RecordWarning(
                         kind="shared-core",
                         message="the load generator and the server share a core: each slows the other",
                         remedy="use a machine with two cores or more",
@@ -263,9 +263,9 @@ def _fixed(session: ServingSession, load: LoadParameters) -> Result:
     _refuse_nothing(trace)
     slo = session.parameters.slo
     result = Result(measurements=[*trace_metrics.traffic(trace, slo), *trace_metrics.details(trace)])
-    result.doubts = [*quality.doubts(trace, load.loop, session.ceiling), *_failures(trace)]
+    result.warnings = [*quality.warnings(trace, load.loop, session.ceiling), *_failures(trace)]
     if load.loop != "open":  # where the rate is a finding, not a choice
-        result.doubts += trace_metrics.imprecise(result.measurements)
+        result.warnings += trace_metrics.imprecise(result.measurements)
     result.facts["loop"] = load.loop
     result.facts |= _by_host(session, trace)
     if load.loop == "closed":
@@ -296,11 +296,11 @@ def _searched(session: ServingSession) -> Result:
     verdict = slo.judge(trace)
     result = Result(measurements=[_capacity(found), *trace_metrics.traffic(trace, slo), *trace_metrics.details(trace)])
     result.measurements += [one for _, tried in sorted(points.items()) for one in tried]
-    result.doubts = [*quality.doubts(trace, "open", session.ceiling), *_failures(trace), *_search_doubts(found)]
-    result.doubts += _undelivered(trace)
+    result.warnings = [*quality.warnings(trace, "open", session.ceiling), *_failures(trace), *_search_warnings(found)]
+    result.warnings += _undelivered(trace)
     if not verdict.holds:
-        result.doubts.append(
-            Doubt(
+        result.warnings.append(
+            RecordWarning(
                 kind="unconfirmed",
                 message=f"a last load at {safe:.4g}/s did not keep the promise: {verdict.reason}",
                 remedy=_QUIETER,
@@ -358,23 +358,23 @@ def _capacity(found: Found) -> Measurement:
     return Measurement(metric=trace_metrics.CAPACITY, statistic="mean" if found.interval else "single", summary=summary)
 
 
-def _search_doubts(found: Found) -> list[Doubt]:
+def _search_warnings(found: Found) -> list[RecordWarning]:
     if found.verdict == "client":
         remedy = "send from more cores or machines: the server can do more"
-        return [Doubt(kind="client-limited", message=found.reason, remedy=remedy)]
+        return [RecordWarning(kind="client-limited", message=found.reason, remedy=remedy)]
     if found.verdict == "unsteady":
-        return [Doubt(kind="imprecise", message=found.reason, remedy=_QUIETER)]
+        return [RecordWarning(kind="imprecise", message=found.reason, remedy=_QUIETER)]
     return []
 
 
-def _undelivered(trace: Trace) -> list[Doubt]:
+def _undelivered(trace: Trace) -> list[RecordWarning]:
     """The rate was found by other loads: that the last one was not sent as it should takes nothing from it."""
     part = quality.delivered(trace)
     if part >= quality.LEAST_DELIVERED:
         return []
     remedy = "let nothing else run on the load generator's cores, and measure again"
     message = f"only {100 * part:.1f} % of the last load went in time, so that its latencies are not the server's alone"
-    return [Doubt(kind="client-limited", message=f"{message}: {quality.why_late(trace)}", remedy=remedy)]
+    return [RecordWarning(kind="client-limited", message=f"{message}: {quality.why_late(trace)}", remedy=remedy)]
 
 
 def _refuse_nothing(trace: Trace) -> None:
@@ -386,7 +386,7 @@ def _refuse_nothing(trace: Trace) -> None:
     raise CaseError(f"none of {len(trace)} requests was answered well; mostly: {describe_status(most)}")
 
 
-def _failures(trace: Trace) -> list[Doubt]:
+def _failures(trace: Trace) -> list[RecordWarning]:
     bad = ~trace.ok & ~trace.shed
     if not bad.any():
         return []
@@ -394,7 +394,7 @@ def _failures(trace: Trace) -> list[Doubt]:
     worst = sorted(zip(counts.tolist(), statuses.tolist(), strict=True), reverse=True)[:ERRORS_SHOWN]
     told = "; ".join(f"{count} times {describe_status(status)}" for count, status in worst)
     return [
-        Doubt(
+        RecordWarning(
             kind="errors",
             message=f"{int(bad.sum())} of {len(trace)} requests failed: {told}",
             remedy="look into the server's log; latencies are of the answered requests, percentiles count all of them",
@@ -420,7 +420,7 @@ def _add_use(result: Result, parameters: ServeParameters, use: Use, trace: Trace
         found.append(Measurement.of_value(trace_metrics.COST, price / 3600.0 * seconds / answered * 1000.0))
         result.facts |= {"price": f"{price:g} USD per hour ({basis})", "price_basis": basis}
     result.measurements += found
-    result.doubts += use.doubts()
+    result.warnings += use.warnings()
     result.facts["conditions"] = use.conditions()
 
 

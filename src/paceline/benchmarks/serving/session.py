@@ -21,7 +21,7 @@ from paceline.benchmarks.serving.parameters import ServeParameters
 from paceline.benchmarks.serving.requests import made_requests
 from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import CaseError, InputError
-from paceline.core.record import Doubt, Measurement
+from paceline.core.record import Measurement, RecordWarning
 from paceline.devices import kind_of
 from paceline.devices.base import EnergyMeter
 from paceline.load.calibrate import GeneratorCeiling, RequestKind, calibrate
@@ -66,11 +66,11 @@ class Use:
             found.append(Measurement.of_value(trace_metrics.DEVICE_MEMORY, float(self.gpu_memory)))
         return found
 
-    def doubts(self) -> list[Doubt]:
-        """What else went on; a server that is not ours may be what keeps this machine busy, and that is no doubt."""
+    def warnings(self) -> list[RecordWarning]:
+        """What else went on; a server that is not ours may be what keeps this machine busy, and that is no warning."""
         if self.cpu_seconds is None or self.before is None or self.after is None:
             return []
-        return conditions.doubts(self.before, self.after)
+        return conditions.warnings(self.before, self.after)
 
     def conditions(self) -> dict[str, Any]:
         """The machine before and after, for the record."""

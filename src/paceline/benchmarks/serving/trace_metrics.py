@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from paceline.benchmarks.serving.parameters import Slo
 from paceline.core.metric import Better, Metric
-from paceline.core.record import At, Doubt, Measurement
+from paceline.core.record import At, Measurement, RecordWarning
 from paceline.core.stats import CONFIDENCE, Interval, Summary, effective_count, summarize
 from paceline.load.trace import CLIENT_POST, CLIENT_PRE, OUT_OF_SOCKETS, UNSENT, Times, Trace
 
@@ -302,7 +302,7 @@ def _tokens(trace: Trace) -> list[Measurement]:
     return [*found, Measurement.of_samples(BETWEEN_TOKENS, gaps)] if gaps.size else found
 
 
-def imprecise(measurements: Iterable[Measurement]) -> list[Doubt]:
+def imprecise(measurements: Iterable[Measurement]) -> list[RecordWarning]:
     """Where answers did not come evenly enough for their rate to be one number."""
     found = next((one for one in measurements if one.metric == THROUGHPUT and not one.at), None)
     if found is None:
@@ -312,4 +312,4 @@ def imprecise(measurements: Iterable[Measurement]) -> list[Doubt]:
         return []
     width = f"±{relative:.1%}" if math.isfinite(relative) else "unknown"
     remedy = "quieten the machine (paceline doctor), or load it for longer"
-    return [Doubt(kind="imprecise", message=f"the interval of the throughput is {width}", remedy=remedy)]
+    return [RecordWarning(kind="imprecise", message=f"the interval of the throughput is {width}", remedy=remedy)]

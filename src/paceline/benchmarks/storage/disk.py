@@ -27,7 +27,7 @@ from paceline.core.errors import CaseError, InputError, Unsupported
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.network import FromNetwork
 from paceline.core.quantity import Duration, Fraction, Size, show_size
-from paceline.core.record import Doubt, Measurement, Record, Result
+from paceline.core.record import Measurement, Record, RecordWarning, Result
 from paceline.core.subject import Alias, At, Description, ShownCeiling, key_word
 from paceline.devices.cpu import CpuDevice
 
@@ -361,8 +361,8 @@ class Disk(Benchmark[DiskParameters]):
             _measurements(point, ran[before : before + len(point.timed.samples)]), _facts(place, job, work)
         )
         if not job.direct:
-            result.doubts.append(
-                Doubt(
+            result.warnings.append(
+                RecordWarning(
                     kind="buffered",
                     message=f"{place.file_system or 'the device'} does not allow O_DIRECT with blocks of "
                     f"{show_size(job.block_size)}, so the page cache took part",

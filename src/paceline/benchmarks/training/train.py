@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from paceline.benchmarks._model import session as formats
 from paceline.benchmarks._model.batch_size import choose_batch_size
 from paceline.benchmarks._model.benchmark import ModelBenchmark, ModelParameters
-from paceline.benchmarks._model.determinism import Determinism, loss_doubts, scale_doubts
+from paceline.benchmarks._model.determinism import Determinism, loss_warnings, scale_warnings
 from paceline.benchmarks._model.measuring import add_trace, measure_steps, time_once
 from paceline.benchmarks._model.metrics import COMMON, LOSS, PHASES, StepWork
 from paceline.benchmarks._model.session import ModelSession, compile_step, open_session
@@ -102,8 +102,8 @@ class Train(ModelBenchmark[TrainParameters]):
             }
             if reference is not None:
                 result.facts["deterministic"] = f"the first {TRACED_STEPS} losses are the same twice"
-            result.doubts += loss_doubts([*trace, last_loss])
-            result.doubts += scale_doubts(scale_before, trainer.loss_scale)
+            result.warnings += loss_warnings([*trace, last_loss])
+            result.warnings += scale_warnings(scale_before, trainer.loss_scale)
             add_trace(result, step, device, in_flight=IN_FLIGHT, ranks=ranks, context=context)
         return result
 

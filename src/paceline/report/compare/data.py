@@ -34,8 +34,8 @@ COLUMNS = (
     "new_parts",
     "reference_samples",
     "new_samples",
-    "reference_doubts",
-    "new_doubts",
+    "reference_warnings",
+    "new_warnings",
 )
 
 
@@ -48,7 +48,7 @@ def csv_text(comparison: Comparison) -> str:
         for row in pairing.rows:
             told = {"reference": pairing.reference.name, "new": pairing.new.name} | _figures(row)
             told |= {"at": ";".join(f"{key}={value}" for key, value in row.at.items())}
-            told |= {"reference_doubts": ";".join(row.doubts[0]), "new_doubts": ";".join(row.doubts[1])}
+            told |= {"reference_warnings": ";".join(row.warnings[0]), "new_warnings": ";".join(row.warnings[1])}
             writer.writerow({key: harmless("" if value is None else value) for key, value in told.items()})
     return file.getvalue()
 
@@ -129,8 +129,8 @@ def _figures(row: ComparisonRow) -> dict[str, Any]:
         "new_parts": row.parts[1],
         "reference_samples": row.samples[0],
         "new_samples": row.samples[1],
-        "reference_doubts": list(row.doubts[0]),
-        "new_doubts": list(row.doubts[1]),
+        "reference_warnings": list(row.warnings[0]),
+        "new_warnings": list(row.warnings[1]),
     }
 
 

@@ -1,11 +1,11 @@
-"""A comparison as a page: the answer, the chart of ratios, the table, the doubt, and what it rests on."""
+"""A comparison as a page: the answer, the chart of ratios, the table, the warning, and what it rests on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from paceline.analysis.compare import FALSE_ALARMS, Comparison, ComparisonRow, ComparisonVerdict, Pairing, Side
-from paceline.report.charts import ACCENT, CONFIG, DOUBT, GRID, INK, MUTED, Chart, Spec, names_axis, words_beside
+from paceline.report.charts import ACCENT, CONFIG, GRID, INK, MUTED, WARNING, Chart, Spec, names_axis, words_beside
 from paceline.report.compare.words import (
     about,
     answer,
@@ -20,7 +20,7 @@ from paceline.report.numbers import SI_UNITS, between, ratio, show_value
 from paceline.report.text import heading, one_line, when
 
 MOST_DRAWN = 40
-_COLOURS = {ComparisonVerdict.BETTER: ACCENT, ComparisonVerdict.WORSE: DOUBT}
+_COLOURS = {ComparisonVerdict.BETTER: ACCENT, ComparisonVerdict.WORSE: WARNING}
 
 
 def forest(pairing: Pairing) -> Chart | None:
@@ -82,7 +82,7 @@ def _layers(scale: Spec, *, is_wide: bool) -> Sequence[Spec]:
     }
     y = names_axis(domain=False, labelLimit=250, minExtent=190)
     x: Spec = {"type": "quantitative", "scale": scale}
-    colours = [ACCENT, DOUBT, MUTED]
+    colours = [ACCENT, WARNING, MUTED]
     colour = {"field": "colour", "type": "nominal", "scale": {"domain": colours, "range": colours}, "legend": None}
     return [
         {
@@ -119,8 +119,8 @@ def _block(pairing: Pairing, comparison: Comparison, most: int | None, *, full: 
         Section(items=_chart(pairing) if charts else ()),
         _table(pairing, comparison, most),
         _means(pairing),
-        Section("Succeeded on one side only", (Lines(tuple(_broken(pairing))),), Tone.DOUBT),
-        Section("What to doubt", (Lines(tuple(_doubts(pairing, comparison))),), Tone.DOUBT),
+        Section("Succeeded on one side only", (Lines(tuple(_broken(pairing))),), Tone.WARNING),
+        Section("Warnings", (Lines(tuple(_warnings(pairing, comparison))),), Tone.WARNING),
         Section("Not compared", (Lines(tuple(_left_out(pairing))),)),
         Section("How this was told", (Lines(tuple(_basis(pairing, comparison))),), Tone.BASIS),
     ]
@@ -159,8 +159,8 @@ def _table(pairing: Pairing, comparison: Comparison, most: int | None) -> Sectio
     if any(row.parts != (1, 1) for row in rows):
         columns.append(Column.of("Parts", tuple(f"{row.parts[0]}/{row.parts[1]}" for row in rows), widest=True))
     columns.append(Column.of("Samples", tuple(f"{row.samples[0]}/{row.samples[1]}" for row in rows), widest=True))
-    if any(kinds for row in rows for kinds in row.doubts):
-        marks = comparison.doubts
+    if any(kinds for row in rows for kinds in row.warnings):
+        marks = comparison.warnings
         columns.append(Column.of("?", tuple(_marks(row, marks) for row in rows)))
     return Section(title, (Table(tuple(columns)), Lines(tuple(_more(pairing.rows, rows)))))
 
@@ -186,8 +186,8 @@ def _bare(value: float, row: ComparisonRow, unit: str) -> str:
 
 
 def _marks(row: ComparisonRow, marks: Mapping[str, str]) -> str:
-    """The letters of both sides' doubts: `D/-` is one of the reference alone."""
-    told = ["".join(marks[kind] for kind in kinds) or "-" for kinds in row.doubts]
+    """The letters of both sides' warnings: `D/-` is one of the reference alone."""
+    told = ["".join(marks[kind] for kind in kinds) or "-" for kinds in row.warnings]
     return "" if told == ["-", "-"] else "/".join(told)
 
 
@@ -228,13 +228,13 @@ def _broken(pairing: Pairing) -> Iterator[str]:
         yield one_line(f"{one.label}: not in {one.side}, where it ended as {one.reason}")
 
 
-def _doubts(pairing: Pairing, comparison: Comparison) -> Iterator[str]:
+def _warnings(pairing: Pairing, comparison: Comparison) -> Iterator[str]:
     for difference in pairing.environment:
         yield one_line(
             f"{difference.name} differs: {difference.reference} in the reference, {difference.new} in the new"
         )
-    for kind, mark in comparison.doubts.items():
-        counts = [sum(kind in row.doubts[place] for row in pairing.rows) for place in (0, 1)]
+    for kind, mark in comparison.warnings.items():
+        counts = [sum(kind in row.warnings[place] for row in pairing.rows) for place in (0, 1)]
         if any(counts):
             yield one_line(f"{mark}: {kind} in {counts[0]} of the reference's and {counts[1]} of the new figures")
 

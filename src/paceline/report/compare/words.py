@@ -106,8 +106,8 @@ def answer(pairing: Pairing, *, is_paired: bool = False) -> str:
         parts.append(f"{len(pairing.broken)} succeeded on one side only")
     if pairing.means:
         parts.append(mean_words(pairing.means[0]))
-    if doubted := sum(any(row.doubts) for row in rows):
-        parts.append(f"{doubted} with doubts")
+    if warned := sum(any(row.warnings) for row in rows):
+        parts.append(f"{warned} with warnings")
     sentence = "; ".join(parts) or "nothing could be compared"
     return one_line(sentence[:1].upper() + sentence[1:] + ".")
 
@@ -116,8 +116,8 @@ def _answer_of_one(row: ComparisonRow, pairing: Pairing, *, is_paired: bool) -> 
     who = f"{pairing.new.name} against {pairing.reference.name}: " if is_paired else ""
     sure = f", ratio {ratio(row.ratio.value)} ({between(row.ratio.interval)})" if row.ratio.interval else ""
     values = f"{show_value(row.ratio.reference, row.metric.unit)} to {show_value(row.ratio.new, row.metric.unit)}"
-    doubted = "; with doubts" if any(row.doubts) else ""
-    return one_line(f"{who}{row.label}: {verdict_words(row)} in {metric_words(row)}, {values}{sure}{doubted}.")
+    warned = "; with warnings" if any(row.warnings) else ""
+    return one_line(f"{who}{row.label}: {verdict_words(row)} in {metric_words(row)}, {values}{sure}{warned}.")
 
 
 def about(pairing: Pairing, comparison: Comparison) -> str:

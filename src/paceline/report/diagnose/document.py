@@ -126,7 +126,7 @@ class _Printer:
             self.console.print(self.text(f"Healthy: {names}", "green"))
         if diagnosis.caveats:
             self.console.print()
-            self.console.print(self.text("Doubts, and what to do", "bold yellow"))
+            self.console.print(self.text("Warnings, and what to do", "bold yellow"))
             for caveat in diagnosis.caveats:
                 self.item(f"{caveat.kind}: {caveat.message}")
                 self.item(f"To do: {caveat.remedy}", indent=4)

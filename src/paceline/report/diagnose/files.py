@@ -90,7 +90,7 @@ def as_markdown(diagnosis: Diagnosis) -> str:
             f"- {escape(caveat.kind)}: {escape(caveat.message)}. To do: {escape(caveat.remedy)}."
             for caveat in diagnosis.caveats
         ]
-        parts += ["## Doubts, and what to do", "\n".join(told_caveats)]
+        parts += ["## Warnings, and what to do", "\n".join(told_caveats)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""A diagnosis as one HTML file that needs nothing else: the answer, the chart, the defects, the doubt, the nodes."""
+"""A diagnosis as one HTML file that needs nothing else: the answer, the chart, the defects, the warning, the nodes."""
 
 from __future__ import annotations
 

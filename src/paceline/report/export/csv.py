@@ -27,7 +27,7 @@ _FIGURE = (
     "relative_half_width",
 )
 _SPREAD = ("count", "mean", "median", "minimum", "maximum", "deviation", "outliers")
-COLUMNS = (*_CASE, *_FIGURE, *_SPREAD, *(f"p{name:g}" for name in PERCENTILES), "doubts", "parameters")
+COLUMNS = (*_CASE, *_FIGURE, *_SPREAD, *(f"p{name:g}" for name in PERCENTILES), "warnings", "parameters")
 
 
 def render(records: RunRecords) -> str:
@@ -55,7 +55,7 @@ def _about(record: Record) -> dict[str, Any]:
         "outcome": record.outcome.value,
         "cause": record.cause.kind.value if record.cause else "",
         "message": record.cause.message if record.cause else "",
-        "doubts": ";".join(dict.fromkeys(doubt.kind for doubt in record.doubts)),
+        "warnings": ";".join(dict.fromkeys(warning.kind for warning in record.warnings)),
         "parameters": json.dumps(case.parameters, sort_keys=True, default=str),
     }
 

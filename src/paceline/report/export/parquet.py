@@ -50,7 +50,7 @@ def _schema(pyarrow: Any) -> Any:
         "host": word, "commit": word, "dirty": pyarrow.bool_(), "environment_id": word,
         "case_index": whole, "case_key": word, "benchmark": word, "category": word, "title": word, "target": word,
         "ranks": whole, "repeat": whole, "attempt": whole, "outcome": word, "cause": word, "started_at": moment,
-        "seconds": number, "parameters": word, "facts": text, "doubts": pyarrow.list_(text),
+        "seconds": number, "parameters": word, "facts": text, "warnings": pyarrow.list_(text),
         "metric": word, "scope": word, "at": text, "unit": word, "better": word, "statistic": word, "value": number,
         "low": number, "high": number, "confidence": number, "count": whole, "effective_count": number,
         **dict.fromkeys(_SPREAD, number), **dict.fromkeys(_LEVELS, number), "outliers": whole,
@@ -92,7 +92,7 @@ def _about_record(record: Record) -> dict[str, Any]:
         "seconds": record.seconds,
         "parameters": json.dumps(case.parameters, sort_keys=True, default=str),
         "facts": json.dumps(record.facts, sort_keys=True, default=str),
-        "doubts": [doubt.kind for doubt in record.doubts],
+        "warnings": [warning.kind for warning in record.warnings],
     }
 
 

@@ -74,7 +74,7 @@ def _benchmark(record: Record, label: str, times: Measurement) -> dict[str, Any]
             "at": times.at,
             "target": record.case.target,
             "ranks": record.case.ranks,
-            "doubts": [doubt.kind for doubt in record.doubts],
+            "warnings": [warning.kind for warning in record.warnings],
             "units": {m.metric.name: m.metric.unit for m in record.measurements if m.metric.name in others},
             "measured": {key: value for key, value in others.items() if math.isfinite(value)},
         },

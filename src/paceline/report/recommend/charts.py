@@ -12,11 +12,11 @@ from paceline.analysis.recommend.choose import Option, OptionStanding, grouped, 
 from paceline.core.quantity import show_count
 from paceline.report.charts import (
     ACCENT,
-    DOUBT,
     INK,
     LINES,
     MS,
     MUTED,
+    WARNING,
     WIDTH,
     Chart,
     Spec,
@@ -42,11 +42,11 @@ class Bar:
     reading: Reading
     text: str
     is_marked: bool = False
-    is_doubtful: bool = False
+    has_warnings: bool = False
 
 
 def bars(title: str, subtitle: str, shown: Sequence[Bar], *, mark: str = "") -> Chart | None:
-    """Horizontal bars; the marked one says so in words, doubtful ones have another colour and say so too."""
+    """Horizontal bars; the marked one says so in words, uncertain ones have another colour and say so too."""
     if not shown:
         return None
     names = _unique([bar.name for bar in shown])
@@ -57,7 +57,7 @@ def bars(title: str, subtitle: str, shown: Sequence[Bar], *, mark: str = "") -> 
             "low": bar.reading.low if bar.reading.low is not None else bar.reading.value,
             "high": bar.reading.high if bar.reading.high is not None else bar.reading.value,
             "text": ", ".join(part for part in (bar.text, mark if bar.is_marked else "") if part),
-            "colour": DOUBT if bar.is_doubtful else ACCENT if bar.is_marked or not mark else MUTED,
+            "colour": WARNING if bar.has_warnings else ACCENT if bar.is_marked or not mark else MUTED,
         }
         for name, bar in zip(names, shown, strict=True)
     ]

@@ -23,7 +23,7 @@ _FIGURES = ("throughput", *PERCENTILES, ERRORS, "usd_per_1000", "usd_per_hour", 
 COLUMNS = (
     "work", "rank", "configuration", "machine", "load", "searched", "keeps", "unit", "replicas",
     *(f"{name}{end}" for name in _FIGURES for end in ("", "_low", "_high")),
-    "doubts", "price_basis", "energy_basis", "runs", "choices",
+    "warnings", "price_basis", "energy_basis", "runs", "choices",
 )  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def _option(option: Option, found: Recommendation) -> dict[str, Any]:
         "replicas": option.replicas,
         "replicas_at_most": option.most_replicas,
         "misses": [_miss(miss) for miss in option.misses],
-        "doubts": list(point.doubts),
+        "warnings": list(point.warnings),
         "price": {"usd_per_hour": point.price.usd, "basis": point.price.basis} if point.price else None,
         "energy_basis": list(point.energy.inputs) if point.energy else None,
         "runs": list(point.runs),
@@ -124,7 +124,7 @@ def _row(option: Option, found: Recommendation, place: int | None) -> dict[str, 
         "keeps": option.standing.name.lower(),
         "unit": point.unit,
         "replicas": option.replicas,
-        "doubts": ";".join(point.doubts),
+        "warnings": ";".join(point.warnings),
         "price_basis": point.price.basis if point.price else point.no_price,
         "energy_basis": "; ".join(point.energy.inputs) if point.energy else None,
         "runs": ";".join(point.runs),

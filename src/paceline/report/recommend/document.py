@@ -24,7 +24,7 @@ from paceline.report.recommend.words import (
     show_latency,
     what_if,
     why,
-    with_doubt,
+    with_warning,
 )
 
 MOST_REJECTED = 12
@@ -45,9 +45,9 @@ def _block(found: Recommendation, top: int) -> Block:
         sections.append(Section("Best first", (Table(_columns(found, shown)),)))
     sections += [Section(title, (Lines(tuple(lines)),)) for title, lines in
                  (("Why", why(found)), ("What would change the choice", what_if(found))) if lines]  # fmt: skip
-    doubts = _doubts(found)
-    if doubts:
-        sections.append(Section("What to doubt", (Lines(tuple(doubts)),), Tone.DOUBT))
+    warnings = _warnings(found)
+    if warnings:
+        sections.append(Section("Warnings", (Lines(tuple(warnings)),), Tone.WARNING))
     if found.ranking.rejected:
         sections.append(Section("Not recommended", (Lines(tuple(_rejected(found))),)))
     if found.left_out:
@@ -74,7 +74,7 @@ def _columns(found: Recommendation, shown: Sequence[Option]) -> tuple[Column, ..
     if found.is_served:
         made.append(Column.of("At /s", tuple(_load(option) for option in shown), widest=True))
     title = "Goodput /s" if found.is_served else f"{capital(found.unit)}"
-    rates = tuple(with_doubt(option.point.throughput, show_count) for option in shown)
+    rates = tuple(with_warning(option.point.throughput, show_count) for option in shown)
     made.append(Column.of(title, rates, leads=is_by == "goodput"))
     if found.is_served or is_by == "latency" or question.bounds:
         cells = tuple(show_latency(option.point.readings.get(name)) for option in shown)
@@ -95,19 +95,19 @@ def _columns(found: Recommendation, shown: Sequence[Option]) -> tuple[Column, ..
         made += [Column.of("USD/h", hourly, leads=is_by == "cost")] if any(hourly) else []
     if promise(question):
         made.append(Column.of("Keeps it", tuple(_KEEPS[option.standing] for option in shown), numeric=False))
-    if any(option.point.doubts for option in shown):
+    if any(option.point.warnings for option in shown):
         made.append(
-            Column.of("Doubts", tuple(", ".join(one.point.doubts) for one in shown), numeric=False, widest=True)
+            Column.of("Warnings", tuple(", ".join(one.point.warnings) for one in shown), numeric=False, widest=True)
         )
     return tuple(made)
 
 
-def _doubts(found: Recommendation) -> list[str]:
+def _warnings(found: Recommendation) -> list[str]:
     lines = []
     best = found.best
-    if best is not None and best.point.doubts and best.point.runs:
-        kinds = ", ".join(best.point.doubts)
-        lines.append(f"{best.label} was measured with doubts: {kinds}; see `paceline report {best.point.runs[-1]}`.")
+    if best is not None and best.point.warnings and best.point.runs:
+        kinds = ", ".join(best.point.warnings)
+        lines.append(f"{best.label} was measured with warnings: {kinds}; see `paceline report {best.point.runs[-1]}`.")
     lines += [f"{option.label}{at_load(option)} is uncertain: {missed(miss)}." for option in found.uncertain
               for miss in option.misses]  # fmt: skip
     return lines

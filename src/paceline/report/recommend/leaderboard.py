@@ -17,7 +17,7 @@ from paceline.report.document import Block, Column, Document, Lines, Section, Ta
 from paceline.report.export.csv import harmless
 from paceline.report.numbers import SI_UNITS, percent, show_usd, show_value
 from paceline.report.recommend.charts import Bar, bars
-from paceline.report.recommend.words import listed, with_doubt
+from paceline.report.recommend.words import listed, with_warning
 from paceline.report.text import heading, humanize, one_line
 
 MOST_BOARDS = 12  # of a page for people
@@ -26,7 +26,7 @@ MOST_RUNS = 5
 MANY = 2.0  # parts ahead, from which times are said
 COLUMNS = (
     "work", "metric", "unit", "better", "place", "machine", "configuration", "value", "low", "high", "measurements",
-    "per_joule", "per_usd", "usd_per_hour", "price_basis", "energy_basis", "doubts", "software", "runs", "choices",
+    "per_joule", "per_usd", "usd_per_hour", "price_basis", "energy_basis", "warnings", "software", "runs", "choices",
 )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def document(boards: Sequence[Board], top: int) -> Document:
 
 
 def headline(board: Board) -> str:
-    """Who leads, and whether that is beyond doubt."""
+    """Who leads, and whether that is beyond warning."""
     leaders = board.leaders
     first = leaders[0]
     told = f"{name(first, board)}: {show(first.reading, board)}"
@@ -73,8 +73,8 @@ def name(entry: Entry, board: Board) -> str:
 
 
 def show(reading: Reading, board: Board) -> str:
-    """A value in the board's unit, with its doubt."""
-    return with_doubt(reading, lambda value: show_value(value, board.metric.unit))
+    """A value in the board's unit, with its warning."""
+    return with_warning(reading, lambda value: show_value(value, board.metric.unit))
 
 
 def to_json(boards: Sequence[Board], top: int) -> str:
@@ -121,7 +121,7 @@ def _row(entry: Entry) -> dict[str, Any]:
         "usd_per_hour": entry.price.usd if entry.price else None,
         "price_basis": entry.price.basis if entry.price else None,
         "energy_basis": "; ".join(entry.energy_basis) or None,
-        "doubts": list(entry.doubts),
+        "warnings": list(entry.warnings),
         "software": dict(entry.software),
         "runs": list(entry.runs),
         "choices": dict(entry.configuration.choices),
@@ -139,10 +139,10 @@ def _block(board: Board, top: int) -> Block:
     chart = _chart(board, shown) if len(shown) > 1 else None
     sections = [Section(items=(chart,))] if chart else []
     sections.append(Section(items=(Table(_columns(board, shown)),)))
-    runs = list(dict.fromkeys(entry.runs[-1] for entry in shown if entry.doubts))
+    runs = list(dict.fromkeys(entry.runs[-1] for entry in shown if entry.warnings))
     if runs:
-        told = [f"`paceline report {run}` says what is to be doubted, and what to do." for run in runs[:MOST_RUNS]]
-        sections.append(Section("What to doubt", (Lines(tuple(told)),), Tone.DOUBT))
+        told = [f"`paceline report {run}` lists the warnings and what to do." for run in runs[:MOST_RUNS]]
+        sections.append(Section("Warnings", (Lines(tuple(told)),), Tone.WARNING))
     sections.append(Section("What this rests on", (Lines(tuple(_basis(board, shown))),), Tone.BASIS))
     where = "" if _differ(board, "machine") else f" on {board.entries[0].machine}"
     about = f"{board.work}{where}: {humanize(board.metric.name)}, {board.metric.better.value} is better"
@@ -165,8 +165,8 @@ def _columns(board: Board, shown: Sequence[Entry]) -> tuple[Column, ...]:
         made.append(Column.of(f"{heading(work)}/s per W", tuple(_bare(entry.per_joule, work) for entry in shown)))
     if any(entry.per_usd for entry in shown):
         made.append(Column.of(f"{heading(work)} per USD", tuple(_bare(entry.per_usd, work) for entry in shown)))
-    if any(entry.doubts for entry in shown):
-        made.append(Column.of("Doubts", tuple(", ".join(entry.doubts) for entry in shown), numeric=False))
+    if any(entry.warnings for entry in shown):
+        made.append(Column.of("Warnings", tuple(", ".join(entry.warnings) for entry in shown), numeric=False))
     same = {"Machine": "machine", "Configuration": "label"}
     alone = {header for header, field in same.items() if len(board.entries) > 1 and not _differ(board, field)}
     return tuple(column for column in made if any(cell.text for cell in column.cells) and column.header not in alone)
@@ -175,8 +175,8 @@ def _columns(board: Board, shown: Sequence[Entry]) -> tuple[Column, ...]:
 def _chart(board: Board, shown: Sequence[Entry]) -> Chart | None:
     made = []
     for entry in shown[:MOST_BARS]:
-        text = show(entry.reading, board) + (", doubtful" if entry.doubts else "")
-        made.append(Bar(name(entry, board), entry.reading, text, is_doubtful=bool(entry.doubts)))
+        text = show(entry.reading, board) + (", uncertain" if entry.warnings else "")
+        made.append(Bar(name(entry, board), entry.reading, text, has_warnings=bool(entry.warnings)))
     return bars(heading(humanize(board.metric.name)), f"{board.metric.better.value} is better", made)
 
 

@@ -96,7 +96,7 @@ def _told(option: Option, found: Recommendation) -> str:
     point, question = option.point, found.question
     latency = point.readings.get(question.percentile) if found.is_served else None
     offers = {
-        "goodput": f"{with_doubt(point.throughput, show_count)} {found.unit}",
+        "goodput": f"{with_warning(point.throughput, show_count)} {found.unit}",
         "latency": f"{question.percentile} {show_latency(latency)}" if latency else "",
         "cost": _cost(option, question),
         "energy": f"{show_value(point.energy.reading.value, 'J')} per {one_of(found)}" if point.energy else "",
@@ -110,7 +110,7 @@ def _told(option: Option, found: Recommendation) -> str:
 def _cost(option: Option, question: Question) -> str:
     if question.rate is not None and option.per_hour is not None:
         return f"{show_usd(option.per_hour.value)} USD/h together"
-    return f"{with_doubt(option.per_thousand, show_usd)} USD per 1,000" if option.per_thousand else ""
+    return f"{with_warning(option.per_thousand, show_usd)} USD per 1,000" if option.per_thousand else ""
 
 
 def _margin(metric: str, limit: float, best: Option) -> str:
@@ -143,7 +143,9 @@ def _rival(best: Option, rival: Rival, found: Recommendation) -> list[str]:
     if rival.relation == "tied":
         lines = [f"{lead}: their intervals overlap, so that the two cannot be told apart by this."]
         return lines + _second_opinion(best, other, question)
-    unsure = ". Whether that is beyond their doubt is not known: they have no interval" * (rival.relation == "unknown")
+    unsure = ". Whether that is beyond their warning is not known: they have no interval" * (
+        rival.relation == "unknown"
+    )
     needs = []
     if rival.price is not None and other.point.price is not None:
         change = 1.0 - rival.price / other.point.price.usd
@@ -165,7 +167,7 @@ def _second_opinion(best: Option, other: Option, question: Question) -> list[str
     better = other if theirs.value < mine.value else best
     told = f"{name} is {show_value(mine.value, 's')} here and {show_value(theirs.value, 's')} there"
     is_clear = mine.overlaps(theirs) is False
-    return [f"{told}, which {f'speaks for {better.label}' if is_clear else 'is within their doubt as well'}."]
+    return [f"{told}, which {f'speaks for {better.label}' if is_clear else 'is within their uncertainty as well'}."]
 
 
 def _quicker(best: Option, found: Recommendation) -> str:
@@ -187,7 +189,7 @@ def _looser(flip: Flip, *, is_first: bool) -> str:
     if is_first:
         word = "perhaps " if flip.standing is OptionStanding.UNCERTAIN else "surely "
         return f"With {_bound(flip.metric, flip.limit)} {flip.label} would {word}qualify."
-    within = ", though within their doubt" if flip.is_tied else ""
+    within = ", though within their uncertainty" if flip.is_tied else ""
     return f"With {_bound(flip.metric, flip.limit)} {_to(flip)}{within}."
 
 
@@ -246,15 +248,15 @@ def score_text(reading: Reading | None, found: Recommendation) -> str:
         return ""
     question = found.question
     if question.by == "goodput":
-        return f"{with_doubt(reading, show_count)} {found.unit}"
+        return f"{with_warning(reading, show_count)} {found.unit}"
     if question.by == "energy":
         return f"{show_value(reading.value, 'J')} per {one_of(found)}"
     if question.by == "latency":
         return f"{question.percentile} {show_latency(reading)}"
-    return f"{with_doubt(reading, show_usd)} {'USD/h' if question.rate is not None else 'USD per 1,000'}"
+    return f"{with_warning(reading, show_usd)} {'USD/h' if question.rate is not None else 'USD per 1,000'}"
 
 
-def with_doubt(reading: Reading, shown: Callable[[float], str]) -> str:
+def with_warning(reading: Reading, shown: Callable[[float], str]) -> str:
     """A value and the larger half of its interval."""
     if reading.low is None or reading.high is None or not reading.value or reading.low == reading.high:
         return shown(reading.value)
@@ -263,12 +265,12 @@ def with_doubt(reading: Reading, shown: Callable[[float], str]) -> str:
 
 
 def show_latency(reading: Reading | None) -> str:
-    """A latency with its doubt, or the bound that it kept."""
+    """A latency with its warning, or the bound that it kept."""
     if reading is None:
         return ""
     if reading.is_limit:
         return f"≤ {show_value(reading.value, 's')}"
-    return with_doubt(reading, lambda value: show_value(value, "s"))
+    return with_warning(reading, lambda value: show_value(value, "s"))
 
 
 def at_load(option: Option) -> str:

@@ -18,14 +18,14 @@ from paceline.report.text import clean, one_line, plain
 WIDTH = 100
 WIDE = 200
 LEAST = 80  # a narrower terminal breaks long lines by itself: ugly, but a table loses no column and no half of a number
-_HEADINGS = {Tone.DOUBT: "bold yellow", Tone.BAD: "bold red"}
+_HEADINGS = {Tone.WARNING: "bold yellow", Tone.BAD: "bold red"}
 _LINES = {  # indent and style
     Tone.NOTE: (0, "dim"),
     Tone.BASIS: (2, "dim"),
     Tone.DETAIL: (4, "dim"),
     Tone.TODO: (4, ""),
 }
-_BADGES = {Tone.BAD: "bold red", Tone.DOUBT: "bold yellow"}
+_BADGES = {Tone.BAD: "bold red", Tone.WARNING: "bold yellow"}
 
 
 def open_console(file: TextIO | None = None) -> Console:

@@ -71,8 +71,8 @@ def _section(summary: RunSummary, category: str, title: str, rows: Sequence[Case
     shared, names = short_labels(rows)
     cases = Column("case", "Case", False, tuple(Cell(name, name) for name in names))
     filled = [Column(key, header, key not in _WORDS, _filled(rows, cell)) for key, header, cell in made]
-    doubts = Column("doubts", "Doubts", False, tuple(_doubts(summary, row) for row in rows))
-    shown = [column for column in (cases, *filled, doubts) if any(cell.text for cell in column.cells)]
+    warnings = Column("warnings", "Warnings", False, tuple(_warnings(summary, row) for row in rows))
+    shown = [column for column in (cases, *filled, warnings) if any(cell.text for cell in column.cells)]
     return Section(category, title, tuple(rows), tuple(shown), shared)
 
 
@@ -205,9 +205,9 @@ def _slowest(row: CaseRow) -> Cell:
     return Cell(show_value(value, "s"), _sortable(value)) if value is not None else Cell()
 
 
-def _doubts(summary: RunSummary, row: CaseRow) -> Cell:
+def _warnings(summary: RunSummary, row: CaseRow) -> Cell:
     marks = summary.marks(row)
-    return Cell(marks, marks, "; ".join(one_line(f"{doubt.kind}: {doubt.message}") for doubt in row.doubts))
+    return Cell(marks, marks, "; ".join(one_line(f"{warning.kind}: {warning.message}") for warning in row.warnings))
 
 
 def _operations(row: CaseRow) -> Cell:

@@ -13,9 +13,9 @@ from paceline.analysis.figures import Figure
 from paceline.analysis.roofline import KnownCeilings
 from paceline.analysis.summary import (
     CaseRow,
-    DoubtKind,
     Highlight,
     RunSummary,
+    WarningKind,
     headline_of,
     sampled,
     summarize_run,
@@ -23,7 +23,7 @@ from paceline.analysis.summary import (
 from paceline.core.case import Category
 from paceline.core.files import write_atomic
 from paceline.core.gc_pause import no_garbage
-from paceline.core.record import Doubt, Measurement
+from paceline.core.record import Measurement, RecordWarning
 from paceline.core.run import RunRecords
 from paceline.core.stats import Interval
 from paceline.report import charts
@@ -93,11 +93,11 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Doubted:
-    """One kind of doubt, and what was seen in each case that has it."""
+class Warned:
+    """One kind of warning, and what was seen in each case that has it."""
 
-    kind: DoubtKind
-    seen: list[tuple[CaseRow, Doubt]]
+    kind: WarningKind
+    seen: list[tuple[CaseRow, RecordWarning]]
 
     @property
     def cases(self) -> int:
@@ -133,7 +133,7 @@ def _render(records: RunRecords, ceilings: KnownCeilings | None) -> str:
         listed=len(listed),
         beyond=report_sections(summary),
         **showing(),
-        doubts=_doubted(summary),
+        warnings=_warned(summary),
         swept=drawn
         and any(
             sweep.is_line for row in summary.measured for sweep in row.sweeps if row.case.category != Category.SERVING
@@ -218,9 +218,9 @@ def _with_interval(figure: Figure, value: float, interval: Interval | None) -> s
     return f"{show_value(value, figure.unit)} {width}".rstrip()
 
 
-def _doubted(summary: RunSummary) -> list[Doubted]:
-    seen = [(row, doubt) for row in summary.rows for doubt in row.doubts]
-    return [Doubted(kind, [one for one in seen if one[1].kind == kind.kind]) for kind in summary.doubts]
+def _warned(summary: RunSummary) -> list[Warned]:
+    seen = [(row, warning) for row in summary.rows for warning in row.warnings]
+    return [Warned(kind, [one for one in seen if one[1].kind == kind.kind]) for kind in summary.warnings]
 
 
 def _devices(summary: RunSummary) -> str:
@@ -269,7 +269,7 @@ def _highlight(found: Highlight) -> Card:
 
 def _card(figure: Figure, what: str, row: CaseRow) -> Card:
     number, _, unit = show_value(figure.value, figure.unit).partition(" ")
-    return Card(number, unit, half_width(figure.relative), what, one_line(row.label), bool(row.doubts))
+    return Card(number, unit, half_width(figure.relative), what, one_line(row.label), bool(row.warnings))
 
 
 def _samples(row: CaseRow) -> Drawing | None:

@@ -29,13 +29,13 @@ def render(records: RunRecords, *, ceilings: KnownCeilings | None = None) -> str
         parts += [part for table in (stage_table(section.rows), cold_start_table(section.rows)) if table
                   for part in (f"**{escape(table.title)}**", _points(table))]  # fmt: skip
     parts += [part for section in report_sections(summary) for part in section_parts(section)]
-    if summary.doubts:
+    if summary.warnings:
         lines = [
             f"- **{kind.mark}** {escape(kind.kind)}, of {escape(', '.join(kind.labels))}: "
             + escape("; or ".join(kind.remedies))
-            for kind in summary.doubts
+            for kind in summary.warnings
         ]
-        parts += ["## Doubts, and what to do", "\n".join(lines)]
+        parts += ["## Warnings, and what to do", "\n".join(lines)]
     if summary.failed or summary.not_run:
         parts += ["## Did not succeed", "\n".join(_failures(summary))]
     if summary.impossible:

@@ -11,7 +11,7 @@ from paceline.analysis.figures import Figure
 from paceline.analysis.summary import CaseRow
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count
-from paceline.report.charts import ACCENT, CONFIG, DOUBT, Chart, Spec, interval_bars, names_axis
+from paceline.report.charts import ACCENT, CONFIG, WARNING, Chart, Spec, interval_bars, names_axis
 from paceline.report.numbers import axis_scale, half_width, show_figure
 from paceline.report.text import heading, humanize, one_line
 
@@ -69,10 +69,10 @@ def _panel(name: str, unit: str, better: Better, rows: Sequence[CaseRow], room: 
                 "low": (interval.low if interval else figure.value) / scale,
                 "high": (interval.high if interval else figure.value) / scale,
                 "text": _bar_text(row, figure, scale),
-                "doubt": bool(row.doubts),
+                "warning": bool(row.warnings),
             }
         )
-    colour = {"condition": {"test": "datum.doubt", "value": DOUBT}, "value": ACCENT}
+    colour = {"condition": {"test": "datum.warning", "value": WARNING}, "value": ACCENT}
     limit = _limit(list(broken), room) if most == 1 else room
     y = names_axis(labelLimit=limit, minExtent=190, **(_broken(broken) if most > 1 else {}))
     title = heading(humanize(name)) + (f", {label}" if label else "")
@@ -107,7 +107,7 @@ def _broken(lines: Mapping[str, list[str]]) -> Spec:
 
 
 def _limit(names: Sequence[str], room: float) -> float | Spec:
-    """The limit of names that may need one: to measure a name takes milliseconds, and most are short beyond doubt."""
+    """The limit of names that may need one: to measure a name takes milliseconds, and most are short beyond warning."""
     long = [len(name) for name in names if _most_width(name) > room]
     return {"expr": f"length(datum.label) < {min(long)} ? 0 : {room}"} if long else 0
 
@@ -117,6 +117,6 @@ def _most_width(name: str) -> float:
 
 
 def _bar_text(row: CaseRow, figure: Figure, scale: float) -> str:
-    kinds = ", ".join(dict.fromkeys(one_line(doubt.kind) for doubt in row.doubts))
+    kinds = ", ".join(dict.fromkeys(one_line(warning.kind) for warning in row.warnings))
     parts = [show_count(figure.value / scale), half_width(figure.relative), f"· {kinds}" if kinds else ""]
     return " ".join(part for part in parts if part)

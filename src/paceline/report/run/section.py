@@ -44,7 +44,7 @@ class SectionAnswer:
     todo: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()  # a few words for each case, for a terminal
-    source: str = ""  # where its yardstick is from, with the doubts of that; every report tells it
+    source: str = ""  # where its yardstick is from, with the warnings of that; every report tells it
 
     @property
     def items(self) -> list[Item]:

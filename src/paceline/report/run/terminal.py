@@ -1,4 +1,4 @@
-"""The report on a terminal: the answer, one row per case, what to doubt, and what did not succeed or cannot."""
+"""The report on a terminal: the answer, one row per case, the warnings, and what did not succeed or cannot."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FULL = {
     "energy",
     "cost",
 }  # columns that only wider reports have
-_SHORT = {"Device memory": "Memory", "Host memory": "Memory", "Doubts": "?", "Step time": "Step"}
+_SHORT = {"Device memory": "Memory", "Host memory": "Memory", "Warnings": "?", "Step time": "Step"}
 
 
 def render(
@@ -67,8 +67,8 @@ class _Printer(Printer):
             )
         for told in report_sections(summary):
             self.section(told)
-        if summary.doubts:
-            self.doubts(summary)
+        if summary.warnings:
+            self.warnings(summary)
         if summary.failed:
             self.causes("Did not succeed", "bold red", summary.failed)
         if summary.impossible:
@@ -93,17 +93,17 @@ class _Printer(Printer):
                 no_wrap=not case,
                 overflow="fold",
                 min_width=14 if case else None,
-                style={"result": "bold", "doubts": "yellow"}.get(column.key, ""),
+                style={"result": "bold", "warnings": "yellow"}.get(column.key, ""),
             )
         for index in range(len(section.rows)):
             cells = [column.cells[index] for column in shown]
             table.add_row(*(self.text(cell.text, "bold" if cell.leads else "") for cell in cells))
         return table
 
-    def doubts(self, summary: RunSummary) -> None:
+    def warnings(self, summary: RunSummary) -> None:
         self.console.print()
-        self.console.print(self.text("Doubts, and what to do", "bold yellow"))
-        for kind in summary.doubts:
+        self.console.print(self.text("Warnings, and what to do", "bold yellow"))
+        for kind in summary.warnings:
             remedies = "; or ".join(one_line(remedy) for remedy in kind.remedies)
             self.item(f"{kind.mark}  {one_line(kind.kind)}: {remedies}")
 

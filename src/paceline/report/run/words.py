@@ -40,8 +40,8 @@ def answer(summary: RunSummary) -> str:
         f"All {good} cases measured" if good == summary.total > 1 else f"{good} of {summary.total} {cases} measured"
     )
     parts = [counted, *_leader(summary), *_promises(summary)]
-    if summary.doubtful:
-        parts.append(f"{len(summary.doubtful)} with doubts")
+    if summary.with_warnings:
+        parts.append(f"{len(summary.with_warnings)} with warnings")
     if summary.failed:
         parts.append(f"{len(summary.failed)} did not succeed")
     if summary.impossible:

@@ -50,7 +50,7 @@ def document(study: Study) -> Document:
         Section("At a glance", tuple(charts(study)), key="glance"),
         *(section for section in (_gains(study), _figures(study)) if section),
         Section("The policies", (Pairs({line.policy: POLICIES[line.policy] for line in study.cells[0].lines}),)),
-        Section("What to know before believing it", (Lines(tuple(assumptions(study))),), Tone.BASIS, "doubts"),
+        Section("What to know before believing it", (Lines(tuple(assumptions(study))),), Tone.BASIS, "warnings"),
         Section("Settings", (Pairs(study.settings | {"seeds": _seeds(study)}),)),
     ]
     about = f"{show_setting(study.settings)}; took {study.seconds:.1f} s"

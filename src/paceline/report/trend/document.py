@@ -199,7 +199,7 @@ DRAWN = 24  # series at most; more charts than that nobody looks at
 AROUND = 3  # runs on either side of a change that a page lists
 COLUMNS = (
     "metric", "unit", "case", "key", "benchmark", "target", "at", "machine", "place", "run", "started_at", "value",
-    "low", "high", "confidence", "level", "segment", "change", "outlier", "commit", "dirty", "environment", "doubts",
+    "low", "high", "confidence", "level", "segment", "change", "outlier", "commit", "dirty", "environment", "warnings",
 )  # fmt: skip
 
 
@@ -213,7 +213,7 @@ def text_document(history: History, *, ascii_only: bool = False) -> Document:
 
 
 def document(history: History) -> Document:
-    """For a browser: the sentence, the charts of what changed, the table, the charts of what did not, the doubt."""
+    """For a browser: the sentence, the charts of what changed, the table, the charts of what did not, the warning."""
     changed = [series for series in history.series if series.shifts][:DRAWN]
     steady = [series for series in history.series if not series.shifts][: DRAWN - len(changed)]
     blocks = [
@@ -259,7 +259,7 @@ def to_csv(history: History) -> str:
             segment += place in begun
             change = begun[place].verdict if place in begun else ""
             row = _about_series(series) | _point(series, place, point) | {"segment": segment, "change": change}
-            row |= {"place": place + 1, "doubts": ";".join(point.doubts)}
+            row |= {"place": place + 1, "warnings": ";".join(point.warnings)}
             row["at"] = ";".join(f"{key}={value}" for key, value in series.at.items())
             writer.writerow({key: harmless(row.get(key, "")) for key in COLUMNS})
     return file.getvalue()
@@ -321,7 +321,7 @@ def _runs_around(series: TrendSeries) -> Section:
         Column.of("Level", tuple(show_value(series.levels[place], unit) for place in places)),
         Column.of("Commit", tuple(commit_of(point) for point in points), numeric=False),
         Column.of("Environment", tuple(point.fingerprint for point in points), numeric=False),
-        Column.of("Doubts", tuple(", ".join(point.doubts) for point in points), numeric=False),
+        Column.of("Warnings", tuple(", ".join(point.warnings) for point in points), numeric=False),
     )
     return Section(
         "Runs around each change", (Table(tuple(one for one in columns if any(cell.text for cell in one.cells))),)
@@ -334,22 +334,24 @@ def _relative(point: TrendPoint) -> str:
 
 def _basis(history: History) -> Block:
     """How far to trust it, and what it rests on."""
-    doubts = []
+    warnings = []
     short = [series for series in history.series if not series.is_long_enough]
     if short:
-        doubts.append(f"{len(short)} of {len(history.series)} series have fewer than {FEWEST} runs: no change is told")
+        warnings.append(
+            f"{len(short)} of {len(history.series)} series have fewer than {FEWEST} runs: no change is told"
+        )
     if history.seen_once:
-        doubts.append(f"{history.seen_once} measured by one run only on their machine are left out")
+        warnings.append(f"{history.seen_once} measured by one run only on their machine are left out")
     outliers = sum(sum(series.outliers) for series in history.series)
     if outliers:
         lie = "1 value lies" if outliers == 1 else f"{outliers} values lie"
-        doubts.append(f"{lie} more than three deviations of the noise from their level; none is a step")
-    doubtful = sum(bool(point.doubts) for series in history.series for point in series.points)
-    if doubtful:
-        doubts.append(f"{doubtful} values came with doubts of their own: see the reports of their runs")
+        warnings.append(f"{lie} more than three deviations of the noise from their level; none is a step")
+    uncertain = sum(bool(point.warnings) for series in history.series for point in series.points)
+    if uncertain:
+        warnings.append(f"{uncertain} values came with warnings of their own: see the reports of their runs")
     dirty = {point.run_id for series in history.series for point in series.points if point.dirty}
     if dirty:
-        doubts.append(
+        warnings.append(
             f"{len(dirty)} runs had uncommitted changes (+ after the commit, which does not name all their code)"
         )
     rests = (
@@ -362,7 +364,10 @@ def _basis(history: History) -> Block:
     return Block(
         "How far to trust it",
         f"{history.runs} runs",
-        (Section(items=(Lines(tuple(doubts)),), tone=Tone.DOUBT), Section(items=(Lines(rests_on),), tone=Tone.BASIS)),
+        (
+            Section(items=(Lines(tuple(warnings)),), tone=Tone.WARNING),
+            Section(items=(Lines(rests_on),), tone=Tone.BASIS),
+        ),
     )
 
 
@@ -377,7 +382,7 @@ def _series(series: TrendSeries) -> dict[str, Any]:
         "is_worse": series.is_worse,
         "changes": [_shift(series, shift) for shift in series.shifts],
         "points": [
-            _point(series, place, point) | {"doubts": list(point.doubts), "repetitions": point.repetitions}
+            _point(series, place, point) | {"warnings": list(point.warnings), "repetitions": point.repetitions}
             for place, point in enumerate(series.points)
         ],
     }

@@ -146,9 +146,9 @@ def lines_of(series: TrendSeries, shift: Shift) -> list[str]:
         ends = [points[place].run_id for place in (change.earliest, change.latest)]
         found.append(f"It may also have begun with any run from {ends[0]} to {ends[1]} (95 % confidence)")
     found.append(differences_of(shift.changed))
-    if shift.first.doubts:
-        doubts = ", ".join(shift.first.doubts)
-        found.append(f"Its first run came with doubts ({doubts}): repeat it on a quiet machine before you act")
+    if shift.first.warnings:
+        warnings = ", ".join(shift.first.warnings)
+        found.append(f"Its first run came with warnings ({warnings}): repeat it on a quiet machine before you act")
     return found
 
 

@@ -19,7 +19,7 @@ from paceline.core.case import Case
 KEPT = 64  # cases of a benchmark, and predictions of it, that are remembered: the latest
 NEAREST = 3
 TIMEOUT_SHARE = 0.1  # of the timeout that a case takes of which nothing else is known
-DOUBT = 3.0  # past predictions that the error which is assumed at first weighs as much as
+WARNING = 3.0  # past predictions that the error which is assumed at first weighs as much as
 Z95 = 1.96
 
 
@@ -92,10 +92,10 @@ class History:
         misses = self._misses.get((case.benchmark, machine, basis), ())
         count, assumed = len(misses), _ASSUMED[basis]
         # The median of the same case is right by itself; and two misses are no rule.
-        is_biased = basis is not Basis.SAME_CASE and count >= DOUBT
+        is_biased = basis is not Basis.SAME_CASE and count >= WARNING
         bias = median(misses) * count / (count + 1) if is_biased else 0.0
         squares = sum((miss - bias) ** 2 for miss in misses)
-        error = math.sqrt((DOUBT * assumed**2 + squares) / (DOUBT + count))
+        error = math.sqrt((WARNING * assumed**2 + squares) / (WARNING + count))
         return Prediction(min(guess * math.exp(bias), case.timeout), error, basis)
 
     def _guess(self, case: Case, machine: str) -> tuple[float, Basis]:

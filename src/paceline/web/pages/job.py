@@ -35,7 +35,7 @@ class CaseLine(BaseModel):
     state: str  # an outcome, or running, waiting, interrupted
     result: str = ""
     seconds: float | None = None
-    doubts: list[str] = []
+    warnings: list[str] = []
     message: str = ""
 
 
@@ -104,7 +104,7 @@ def _cases(records: RunRecords | None, progress: AttemptProgress, *, is_active: 
                 state=row.outcome.value if row.record.is_final else INTERRUPTED,
                 result=show_figure(row.headline) if row.headline else "",
                 seconds=row.record.seconds,
-                doubts=list(dict.fromkeys(doubt.kind for doubt in row.doubts)),
+                warnings=list(dict.fromkeys(warning.kind for warning in row.warnings)),
                 message=one_line(row.cause.message) if row.cause else "",
             )
         )

@@ -20,7 +20,7 @@ def test_a_recorded_output_is_understood() -> None:
     assert [(point.size, len(point.samples)) for point in told.points] == [(64, 5), (65536, 5)]
     assert told.points[0].samples[2] == pytest.approx(4.967999302607495e-06)
     assert "host monotonic clock" in told.facts["timing"][0]
-    assert [doubt.kind for doubt in told.doubts] == ["short", "imprecise", "noisy"]
+    assert [warning.kind for warning in told.warnings] == ["short", "imprecise", "noisy"]
 
 
 def test_what_mpirun_and_libraries_write_in_between_is_passed_over() -> None:

@@ -1,4 +1,4 @@
-"""What a log becomes: figures of the measured iterations, doubts about them, or no figures at all."""
+"""What a log becomes: figures of the measured iterations, warnings about them, or no figures at all."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def test_an_older_log_has_no_flops() -> None:
     assert {"throughput", "step_time", "loss", "device_memory"} <= names
 
 
-def test_steps_that_were_skipped_while_measuring_are_a_doubt() -> None:
-    assert "skipped-steps" not in {doubt.kind for doubt in figures("megatron-lm-2022-fp16", 4).doubts}
-    (doubt,) = [d for d in figures("megatron-lm-2022-fp16", 4, warm_up=2).doubts if d.kind == "skipped-steps"]
-    assert doubt.message.startswith("2 of 10 measured iterations took no optimizer step")
-    assert "--warm-up-iterations" in doubt.remedy
+def test_steps_that_were_skipped_while_measuring_are_a_warning() -> None:
+    assert "skipped-steps" not in {warning.kind for warning in figures("megatron-lm-2022-fp16", 4).warnings}
+    (warning,) = [d for d in figures("megatron-lm-2022-fp16", 4, warm_up=2).warnings if d.kind == "skipped-steps"]
+    assert warning.message.startswith("2 of 10 measured iterations took no optimizer step")
+    assert "--warm-up-iterations" in warning.remedy
 
 
 @pytest.mark.parametrize(("name", "first"), [("nan-left-out-bf16", 8), ("nan-iterations-fp16", 10)])
@@ -80,11 +80,11 @@ def test_remedies_name_parameters_that_this_benchmark_has() -> None:
         ("megatron-lm-2025", 8, 9),
         ("megatron-lm-2025", 8, 11),
     ):
-        doubts = figures(name, batch, warm_up).doubts
-        assert doubts
-        for doubt in doubts:
-            flags = {word.strip("(),.") for word in doubt.remedy.split() if word.strip("(").startswith("--")}
-            assert flags <= known, doubt
+        warnings = figures(name, batch, warm_up).warnings
+        assert warnings
+        for warning in warnings:
+            flags = {word.strip("(),.") for word in warning.remedy.split() if word.strip("(").startswith("--")}
+            assert flags <= known, warning
 
 
 def test_superbench_has_its_names_and_units() -> None:

@@ -35,7 +35,7 @@ def test_every_size_is_measured_and_the_largest_speaks_for_the_case() -> None:
         assert found["bandwidth", size].value == pytest.approx(size / found["time", size].summary.mean)
     assert found["bandwidth", None].value == found["bandwidth", 1_000_000].value
     assert result.facts["direction"] == "h2h"
-    assert "cached" in {doubt.kind for doubt in result.doubts}
+    assert "cached" in {warning.kind for warning in result.warnings}
 
 
 def test_a_byte_that_arrives_changed_is_silent_corruption(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,11 +119,11 @@ def test_random_bytes_follow_their_seed_and_hardly_repeat() -> None:
     assert len(np.unique(data)) == 256
 
 
-def test_a_figure_of_caches_is_doubted() -> None:
-    [doubt] = host.cached_doubt(10, 32, 4)
-    assert doubt.kind == "cached"
-    assert host.cached_doubt(128, 32, 4) == []
-    assert host.cached_doubt(10, None, 4) == []
+def test_a_figure_of_caches_is_warned() -> None:
+    [warning] = host.cached_warning(10, 32, 4)
+    assert warning.kind == "cached"
+    assert host.cached_warning(128, 32, 4) == []
+    assert host.cached_warning(10, None, 4) == []
 
 
 def test_repetitions_last_long_enough_although_the_machine_pauses() -> None:

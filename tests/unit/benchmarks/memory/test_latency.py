@@ -83,13 +83,13 @@ def test_default_sizes_go_beyond_the_cache_and_stay_within_memory() -> None:
     assert latency.default_sizes(2**50)[-1] <= 1024**3
 
 
-@pytest.mark.parametrize(("size", "doubted"), [("2MiB", True), ("4MiB", False)])
-def test_a_chain_of_which_a_cache_can_keep_much_is_doubted(
-    size: str, doubted: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("size", "warned"), [("2MiB", True), ("4MiB", False)])
+def test_a_chain_of_which_a_cache_can_keep_much_is_warned(
+    size: str, warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of twice its size a cache that evicts at random keeps a fifth from lap to lap; of four times, next to nothing."""
     monkeypatch.setattr(latency.host, "cache_of", lambda cpus=None: 1024**2)
     parameters = MemoryLatencyParameters.read({"steps": 5, "warm_up": "1ms", "sizes": size})
     case = Case(index=0, benchmark="memory-latency", parameters={}, title="")
-    doubts = [doubt.kind for doubt in MemoryLatency().measure(parameters, Context(case=case)).doubts]
-    assert ("cached" in doubts) is doubted
+    warnings = [warning.kind for warning in MemoryLatency().measure(parameters, Context(case=case)).warnings]
+    assert ("cached" in warnings) is warned

@@ -96,7 +96,7 @@ def test_bytes_are_counted_as_stream_does_and_the_largest_size_speaks_for_the_ca
             assert rate.value == pytest.approx(moved * size / time.summary.mean)
         assert found[f"{kernel.name}_bandwidth", None].value == found[f"{kernel.name}_bandwidth", 65536].value
     assert result.facts["threads"] == 1
-    assert "cached" in {doubt.kind for doubt in result.doubts}
+    assert "cached" in {warning.kind for warning in result.warnings}
 
 
 def test_without_a_compiler_torch_takes_over_and_the_record_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

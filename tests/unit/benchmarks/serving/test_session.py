@@ -68,5 +68,5 @@ def test_a_last_load_that_went_late_is_not_the_servers_latency_alone(
         clients=None,
     )
     found = serve._searched(cast(ServingSession, asked))
-    assert [doubt.kind for doubt in found.doubts if doubt.kind == "client-limited"] == kinds
+    assert [warning.kind for warning in found.warnings if warning.kind == "client-limited"] == kinds
     assert found.measurements[0].value == 10.0

@@ -143,7 +143,7 @@ def test_requests_that_all_come_at_once_have_no_rate_of_arrival() -> None:
     assert "offered_rate" not in {one.metric.name for one in found}
 
 
-def test_a_rate_of_answers_that_changed_much_is_a_doubt() -> None:
+def test_a_rate_of_answers_that_changed_much_is_a_warning() -> None:
     even = trace([0.01] * 400, gap=0.01)
     uneven = trace([0.01] * 200 + [2.0 + 0.01 * number for number in range(200)], gap=0.01)
     assert trace_metrics.imprecise(trace_metrics.traffic(even, None)) == []

@@ -87,10 +87,10 @@ def test_a_wide_range_of_ratios_is_drawn_by_factors() -> None:
     assert chart.spec["layer"][0]["encoding"]["x"]["scale"]["type"] == "log"
 
 
-def test_the_page_holds_answer_chart_table_doubt_and_environments(planted: Comparison) -> None:
+def test_the_page_holds_answer_chart_table_warning_and_environments(planted: Comparison) -> None:
     page = render_html.render(pages.document(planted, full=True))
     places = (
-        [page.index(word) for word in ('id="answer"', '<svg class="chart"', "<table", "What to doubt", "Environments")]
+        [page.index(word) for word in ('id="answer"', '<svg class="chart"', "<table", "Warnings", "Environments")]
         if '<svg class="chart"' in page
         else []
     )

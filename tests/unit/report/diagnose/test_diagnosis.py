@@ -77,7 +77,7 @@ def test_the_console_has_the_reasons_within_a_hundred_columns() -> None:
     assert "-23.2 %" in text and "20 GB/s" in text and "return code 4" in text
     assert "Healthy: node-01" in text
     assert max(len(line) for line in text.splitlines()) <= 100
-    assert "Doubts" not in shown(healthy())
+    assert "Warnings" not in shown(healthy())
 
 
 def test_long_names_and_many_reasons_fit() -> None:

@@ -41,7 +41,7 @@ def test_markdown_of_two_cases() -> None:
     assert markdown.render(literal_run()) == MARKDOWN
 
 
-def test_markdown_tells_doubts_and_failures() -> None:
+def test_markdown_tells_warnings_and_failures() -> None:
     text = markdown.render(sample_run())
     assert "- **T** throttled, of train resnet50 bf16: improve the cooling" in text
     assert "- **train mixtral-8x7b bf16**: out-of-memory. the device has 139.8 GiB" in text
@@ -80,7 +80,7 @@ def test_csv_of_a_literal() -> None:
             "count": "20",
             "confidence": "0.95",
             "relative_half_width": "0.0",
-            "doubts": "",
+            "warnings": "",
         }
         == first
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paceline.analysis.summary import summarize_run
-from paceline.core.record import Doubt, Measurement
+from paceline.core.record import Measurement, RecordWarning
 from paceline.core.run import RunRecords
 from paceline.report import charts
 from paceline.report.render.html import show_fact
@@ -177,13 +177,15 @@ def test_far_outliers_do_not_flatten_the_chart() -> None:
     assert chart.notes == ("1 sample lies beyond the axis, drawn at its edge.",)
 
 
-def named_run(*names: str, units: tuple[str, ...] = ("images/s",), doubts: list[Doubt] | None = None) -> RunRecords:
+def named_run(
+    *names: str, units: tuple[str, ...] = ("images/s",), warnings: list[RecordWarning] | None = None
+) -> RunRecords:
     times = Measurement.of_samples(STEP_TIME, [0.1] * 20)
     return run_of([
         record(
             case(index, "train", name, model=f"model-{index}"),
             [Measurement.of_rate(throughput(units[index % len(units)]), 32 + index, times), times],
-            doubts=doubts or [],
+            warnings=warnings or [],
         )
         for index, name in enumerate(names)
     ])  # fmt: skip
@@ -223,15 +225,15 @@ def test_what_is_left_out_of_two_charts_is_told_with_their_units() -> None:
 
 
 @pytest.mark.parametrize(("cases", "is_folded"), [(4, False), (5, True)])
-def test_a_doubt_of_many_cases_is_folded_and_its_remedy_is_not(cases: int, is_folded: bool) -> None:
-    doubt = Doubt(kind="noisy", message="steps lie far from the median", remedy="stop other work")
-    page = html.render(named_run(*(f"model-{index}" for index in range(cases)), doubts=[doubt]))
-    part = page[page.index('id="doubts"') : page.index('id="cases"')]
+def test_a_warning_of_many_cases_is_folded_and_its_remedy_is_not(cases: int, is_folded: bool) -> None:
+    warning = RecordWarning(kind="noisy", message="steps lie far from the median", remedy="stop other work")
+    page = html.render(named_run(*(f"model-{index}" for index in range(cases)), warnings=[warning]))
+    part = page[page.index('id="warnings"') : page.index('id="cases"')]
     folded = part.partition("<details")[2].partition("</details>")[0]
     assert (f"{cases} cases, with what was seen in each" in folded) is is_folded
-    assert folded.count(doubt.message) == (cases if is_folded else 0)
-    assert part.count(doubt.message) == cases
-    assert part.count(doubt.remedy) == 1 and doubt.remedy not in folded
+    assert folded.count(warning.message) == (cases if is_folded else 0)
+    assert part.count(warning.message) == cases
+    assert part.count(warning.remedy) == 1 and warning.remedy not in folded
 
 
 def test_columns_of_what_was_not_measured_are_left_out_beside_published_figures() -> None:

@@ -44,7 +44,7 @@ def test_one_table_for_each_category_in_order() -> None:
     found = headers(run_of(list(reversed(micro_run().records))))
     assert list(found) == ["Compute", "Memory", "Communication"]
     assert found["Compute"] == ["Case", "Metric", "Result", "±", "% of peak", "Time", "Samples"]
-    assert found["Memory"] == ["Case", "Metric", "Result", "±", "At", "Time", "Samples", "Doubts"]
+    assert found["Memory"] == ["Case", "Metric", "Result", "±", "At", "Time", "Samples", "Warnings"]
 
 
 def test_models_alone_have_one_table_without_a_heading() -> None:
@@ -104,7 +104,7 @@ def test_the_answer_names_the_leader_of_each_category() -> None:
     told = answer(summarize_run(micro_run()))
     assert re.fullmatch(
         r"16 of 17 cases measured; fastest: gemm bf16 7\d\d(\.\d)? TFLOP/s \(80 % of peak\), copy d2d [\d.]+ TB/s, "
-        r"collective all-reduce nccl x8 4\d\d(\.\d)? GB/s; 1 with doubts; 1 not possible here\.",
+        r"collective all-reduce nccl x8 4\d\d(\.\d)? GB/s; 1 with warnings; 1 not possible here\.",
         told,
     )
 

@@ -46,13 +46,13 @@ def test_served_cases_have_columns_of_their_own() -> None:
     headers = [column.header for column in section_of(capacity_run()).columns]
     assert headers == [
         "Case", "Offered /s", "Capacity /s", "Throughput /s", "Goodput /s", "p50", "p95", "p99", "SLO", "Failed",
-        "Batch", "CPU cores", "USD /1000", "Doubts",
+        "Batch", "CPU cores", "USD /1000", "Warnings",
     ]  # fmt: skip
 
 
 def test_columns_without_values_vanish() -> None:
     keys = {column.key for column in section_of(rates_run()).columns}
-    assert not keys & {"capacity", "gpu", "energy", "first_token", "p90", "doubts"}
+    assert not keys & {"capacity", "gpu", "energy", "first_token", "p90", "warnings"}
 
 
 def test_words_that_all_cases_share_are_told_once() -> None:

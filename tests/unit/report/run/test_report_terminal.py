@@ -57,11 +57,11 @@ def test_it_fits_into_100_columns(terminal: bool) -> None:
     assert "±" in text or not terminal
 
 
-def test_every_case_doubt_and_remedy_is_there() -> None:
+def test_every_case_warning_and_remedy_is_there() -> None:
     text = shown(sample_run())
     lines = text.splitlines()
-    doubtful = next(line for line in lines if line.startswith("train resnet50 bf16"))
-    assert doubtful.rstrip().endswith("| DT")
+    uncertain = next(line for line in lines if line.startswith("train resnet50 bf16"))
+    assert uncertain.rstrip().endswith("| DT")
     assert "  D  drifting: let the device reach its working temperature first: raise 'warm_up'" in lines
     assert "  train mixtral-8x7b bf16: out-of-memory" in lines
     assert "    To do: lower 'batch_size' or the sizes, choose a narrower precision, or free device memory" in text

@@ -76,7 +76,7 @@ def test_a_line_of_text_rises_where_the_series_does_and_noise_leaves_it_flat() -
     assert len(sparkline(constant)) == 2
 
 
-def test_the_page_leads_with_the_charts_of_what_changed_and_ends_with_the_doubt(told: History) -> None:
+def test_the_page_leads_with_the_charts_of_what_changed_and_ends_with_the_warnings(told: History) -> None:
     page = trend.document(told)
     assert page.answer == answer(told)
     charted = [block for block in page.blocks if isinstance(next(iter(block.sections[0].items), None), Chart)]

@@ -190,7 +190,7 @@ def test_a_store_that_fails_is_503_with_its_own_words(served: Served, monkeypatc
     def fail(*_: object) -> None:
         raise StoreError("could not list jobs: the database is gone; start it again")
 
-    monkeypatch.setattr("paceline.store.queue.Queue.counts", fail)
+    monkeypatch.setattr("paceline.store.queue.JobQueue.counts", fail)
     answer = served.ask("GET", "jobs")
     assert (answer.status, "the database is gone" in answer.error["message"]) == (503, True)
 

@@ -275,7 +275,7 @@ def test_a_defect_tells_nothing_of_itself(served: Served, monkeypatch: pytest.Mo
     def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("the password is hunter2")
 
-    monkeypatch.setattr("paceline.store.queue.Queue.counts", fail)
+    monkeypatch.setattr("paceline.store.queue.JobQueue.counts", fail)
     answer = served.ask("GET", "jobs")
     assert (answer.status, answer.error["code"]) == (500, "defect")
     assert b"hunter2" not in answer.body

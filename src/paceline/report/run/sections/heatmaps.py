@@ -49,7 +49,7 @@ def _part(one: HeatMap) -> SectionAnswer:
         chart=_chart(one) if len(one.cells) <= MOST_CELLS else None,
         table=_table(one),
         folded=True,
-        notes=(*more, *_causes(one), *_doubts(one)),
+        notes=(*more, *_causes(one), *_warnings(one)),
     )
 
 
@@ -108,10 +108,10 @@ def _causes(one: HeatMap) -> list[str]:
     return notes
 
 
-def _doubts(one: HeatMap) -> list[str]:
-    rows = [cell.row for cell in one.measured if cell.row and cell.row.doubts]
-    kinds = dict.fromkeys(one_line(doubt.kind) for row in rows for doubt in row.doubts)
-    return [f"{len(rows)} of {len(one.measured)} figures have doubts: {', '.join(kinds)}."] if rows else []
+def _warnings(one: HeatMap) -> list[str]:
+    rows = [cell.row for cell in one.measured if cell.row and cell.row.warnings]
+    kinds = dict.fromkeys(one_line(warning.kind) for row in rows for warning in row.warnings)
+    return [f"{len(rows)} of {len(one.measured)} figures have warnings: {', '.join(kinds)}."] if rows else []
 
 
 def _table(one: HeatMap) -> SweepTable:

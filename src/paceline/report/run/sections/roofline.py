@@ -169,7 +169,7 @@ def _sentence(roofline: Roofline) -> str:
     placed = roofline.placed
     if len(placed) == 1:
         (one,) = placed
-        return f"{one_line(one.row.label)} is {verdict(one)}{_doubtful(one)}."
+        return f"{one_line(one.row.label)} is {verdict(one)}{_with_warnings(one)}."
     counts = Counter(one.bound for one in placed)
     told = [_counted(bound, counts[bound]) for bound in _KINDS if counts[bound]]
     listed = told[0] if len(told) == 1 else f"{', '.join(told[:-1])} and {told[-1]}"
@@ -192,7 +192,7 @@ def _counted(bound: Bound, count: int) -> str:
     return f"{count} {'is' if count == 1 else 'are'} {words.get(bound, f'nearest to the {bound.value} ceiling')}"
 
 
-def _doubtful(one: Placed) -> str:
+def _with_warnings(one: Placed) -> str:
     if not one.is_open:
         return ""
     most = one.work.most_traffic
@@ -247,11 +247,11 @@ def _traffic(one: Placed) -> str:
 
 
 def _source(roofline: Roofline) -> str:
-    """Where the ceilings are from, with their doubts."""
+    """Where the ceilings are from, with their warnings."""
     sources: dict[str, list[str]] = {}
     for roof in (roofline.memory, *roofline.compute):
-        doubts = f" (doubts: {', '.join(roof.doubts)})" if roof.doubts else ""
-        sources.setdefault(roof.source, []).append(f"{roof.name} {show_value(roof.value, roof.unit)}{doubts}")
+        warnings = f" (warnings: {', '.join(roof.warnings)})" if roof.warnings else ""
+        sources.setdefault(roof.source, []).append(f"{roof.name} {show_value(roof.value, roof.unit)}{warnings}")
     told = "; ".join(f"{', '.join(names)}: {source}" for source, names in sources.items())
     return f"Ceilings: {told}."
 

@@ -63,14 +63,14 @@ def _part(series: ScalingSeries) -> SectionAnswer:
         todo=(_TODO[largest.name],) if largest and _is_much(series.largest, largest.seconds) else (),
         notes=tuple(_notes(series)),
         lines=tuple(f"{_named(one)}: {_kept(one)}{_went(one)}" for one in series.points[1:]),
-        source=_doubts(series),
+        source=_warnings(series),
     )
 
 
-def _doubts(series: ScalingSeries) -> str:
+def _warnings(series: ScalingSeries) -> str:
     """Why the parts may be wrong: more than the ideal, for one, is a base that was held up."""
-    kinds = dict.fromkeys(doubt.kind for one in series.points for doubt in one.row.doubts)
-    return f"The cases have doubts: {', '.join(one_line(kind) for kind in kinds)}." if kinds else ""
+    kinds = dict.fromkeys(warning.kind for one in series.points for warning in one.row.warnings)
+    return f"The cases have warnings: {', '.join(one_line(kind) for kind in kinds)}." if kinds else ""
 
 
 def _is_much(one: Scaled, seconds: float) -> bool:
@@ -132,7 +132,7 @@ def _notes(series: ScalingSeries) -> list[str]:
     elif series.rule != "bandwidth":
         notes.append(
             f"Efficiency is the speed per {'core' if series.base.row.case.target == 'cpu' else 'rank'} as a part of "
-            f"that with {_counted(series.base)}; its interval holds the doubt of both."
+            f"that with {_counted(series.base)}; its interval holds the uncertainty of both."
         )
     names = {loss.name for one in series.points for loss in one.losses}
     if {COMMUNICATION, SLOWER} & names:

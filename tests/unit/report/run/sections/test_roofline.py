@@ -10,7 +10,7 @@ from rich.console import Console
 
 from paceline.analysis.roofline import KnownCeilings, Rooflines, rooflines
 from paceline.analysis.summary import summarize_run
-from paceline.core.record import Doubt
+from paceline.core.record import RecordWarning
 from paceline.core.run import RunRecords
 from paceline.report import charts
 from paceline.report.charts import WIDTH
@@ -94,11 +94,11 @@ def test_products_alone_ask_for_nothing() -> None:
     assert roofline_parts(found_in(run_of([product(0, 64, 64, 64, 1e-5)]))) == []
 
 
-def test_doubts_of_a_ceiling_are_told_with_it() -> None:
-    doubt = Doubt(kind="contended", message="others computed", remedy="stop them")
-    known = [one.model_copy(update={"doubts": (doubt,)}) for one in gpu_ceilings().measured]
+def test_warnings_of_a_ceiling_are_told_with_it() -> None:
+    warning = RecordWarning(kind="contended", message="others computed", remedy="stop them")
+    known = [one.model_copy(update={"warnings": (warning,)}) for one in gpu_ceilings().measured]
     run = run_of([inference(0, 7e9, 14e9, 4.4e-3)])
-    assert "device memory 4 TB/s (doubts: contended)" in shown(run, KnownCeilings(tuple(known), "yesterday"))
+    assert "device memory 4 TB/s (warnings: contended)" in shown(run, KnownCeilings(tuple(known), "yesterday"))
 
 
 def test_words_that_all_cases_share_are_said_once() -> None:

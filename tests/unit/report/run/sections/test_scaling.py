@@ -9,7 +9,7 @@ from rich.console import Console
 
 from paceline.analysis.scaling import scaling
 from paceline.analysis.summary import summarize_run
-from paceline.core.record import Doubt, Record
+from paceline.core.record import Record, RecordWarning
 from paceline.report import charts
 from paceline.report.run import html, markdown
 from paceline.report.run import terminal as console
@@ -56,10 +56,10 @@ def test_shared_cores_are_explained() -> None:
     assert part.notes[0].startswith("All ranks share the same 2 cores")
 
 
-def test_doubts_of_the_cases_are_told() -> None:
-    doubt = Doubt(kind="contended", message="others computed", remedy="stop them")
-    (part,) = parts(data_parallel(0, 1, 0.3, doubts=[doubt]), data_parallel(1, 2, 0.1))
-    assert part.source == "The cases have doubts: contended."
+def test_warnings_of_the_cases_are_told() -> None:
+    warning = RecordWarning(kind="contended", message="others computed", remedy="stop them")
+    (part,) = parts(data_parallel(0, 1, 0.3, warnings=[warning]), data_parallel(1, 2, 0.1))
+    assert part.source == "The cases have warnings: contended."
 
 
 def test_every_report_has_it() -> None:
