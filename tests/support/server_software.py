@@ -71,7 +71,7 @@ class Software:
 
     def make(self, name: str, need: Need = NEED, **settings: Any) -> Server:
         kind = registry().get(name)
-        read = kind.Settings.read({"kind": name, "ready_timeout": GENEROUS} | settings, "test")
+        read = kind.Settings.read({"kind": name, "ready_timeout": GENEROUS} | settings)
         kind.check(read, need)
         # As long as a folder of somebody may be: sockets in it would have too long a path.
         folder = self.folder / f"{name}-{len(list(self.folder.iterdir()))}-{'x' * 60}"
