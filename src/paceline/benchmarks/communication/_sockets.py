@@ -35,13 +35,13 @@ class Address:
 
     @classmethod
     def read(cls, text: str, default_port: int | None = None) -> Self:
-        """`host:port`, `[address]:port`, or a host alone where a default port is given; else a ValueError."""
+        """`host:port`, `[address]:port`, or a host alone where a default port is given; otherwise a ValueError."""
         host, separator, port = text.rpartition(":")
         if not separator or (":" in host and not host.endswith("]")):  # a name, or an IPv6 address, without a port
             host, port = text, "" if default_port is None else str(default_port)
         host = host.removeprefix("[").removesuffix("]")
         if not host or any(letter.isspace() or letter == "/" for letter in host):
-            raise ValueError(f"'{text}' names no host; write it like node2:22 or [::1]:22")
+            raise ValueError(f"'{text}' does not name a host; write it like node2:22 or [::1]:22")
         if not port.isdecimal() or not 0 < int(port) < 65536:
             raise ValueError(f"'{text}' needs a port from 1 to 65535; write it like node2:22 or [::1]:22")
         return cls(host, int(port))
@@ -55,7 +55,7 @@ def connect(address: Address, timeout: float) -> socket.socket:
 
 
 def greet(address: Address, kind: int, size: int, timeout: float) -> socket.socket:
-    """A connection to a peer that is ready to echo or to swallow; anybody else is a PeerError."""
+    """A connection to a peer that is ready to echo or to swallow; anything else is a PeerError."""
     try:
         connection = connect(address, timeout)
     except OSError as error:
@@ -70,7 +70,7 @@ def greet(address: Address, kind: int, size: int, timeout: float) -> socket.sock
         understood = False
     if not understood:
         connection.close()
-        raise PeerError(f"{address} is no peer of Paceline")
+        raise PeerError(f"{address} is not a peer of Paceline")
     connection.settimeout(PATIENCE_SECONDS)
     return connection
 

@@ -70,12 +70,9 @@ class BlasFunctions(FunctionListBenchmark[BlasFunctionsParameters]):
 
     @classmethod
     def superbench_names(cls, record: Record, parameters: BlasFunctionsParameters) -> dict[str, Alias]:
-        is_single = parameters.precision in ("fp32", "tf32")
-        calls = (
-            ("cublassgemm", "cublassgemmstridedbatched")
-            if is_single
-            else ("cublasgemmex", "cublasgemmstridedbatchedex")
-        )
+        calls = ("cublasgemmex", "cublasgemmstridedbatchedex")
+        if parameters.precision in ("fp32", "tf32"):
+            calls = ("cublassgemm", "cublassgemmstridedbatched")
         listed = record.facts.get("functions")
         shapes = {one.get("function"): one for one in listed} if isinstance(listed, list) else {}
         values = {

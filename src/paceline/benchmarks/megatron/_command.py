@@ -75,9 +75,37 @@ class MegatronParameters(Parameters):
 
     def refuse_contradictions(self) -> None:
         """Raise InputError for what cannot be, whatever the machine."""
-        self._refuse_odd_shapes()
-        self._refuse_odd_data()
-        self._refuse_odd_arguments()
+        for what, whole, by, part in (
+            ("hidden_size", self.hidden_size, "attention_heads", self.attention_heads),
+            ("attention_heads", self.attention_heads, "tensor_parallel", self.tensor_parallel),
+            ("layers", self.layers, "pipeline_parallel", self.pipeline_parallel),
+        ):
+            if whole % part:
+                message = f"{what} = {whole} is not a multiple of {by} = {part}"
+                raise InputError("not-a-multiple", message, key=what, value=whole)
+        if (self.zero_stage or 0) > 1 and self.pipeline_parallel > 1:
+            message = (
+                f"zero_stage = {self.zero_stage} with pipeline_parallel = {self.pipeline_parallel}: DeepSpeed's "
+                "pipelines take stage 0 or 1"
+            )
+            raise InputError("conflicting-keys", message, key="zero_stage", value=self.zero_stage)
+        files = {"vocab_file": self.vocab_file, "merge_file": self.merge_file}
+        given = [name for name, value in files.items() if value is not None]
+        if self.data_path is None and given:
+            message = f"{' and '.join(given)} without data_path: mock data has a tokenizer of its own"
+            raise InputError("key-does-not-apply", message, key=given[0], value=files[given[0]])
+        if self.data_path is not None and len(given) < len(files) and "--tokenizer-type" not in self.extra:
+            message = "data_path needs vocab_file and merge_file, or another --tokenizer-type in 'extra'"
+            raise InputError("missing-key", message, key=next(name for name in files if name not in given))
+        for word in self.extra:
+            name = word.partition("=")[0]
+            if name.startswith("--") and any(sign.isspace() for sign in name):
+                message = f"extra: '{word}' is several words; write each of them as an element of the list"
+                raise InputError("several-words", message, key="extra", value=word)
+            if name in OWNED:
+                instead = f"use the parameter {OWNED[name]}" if OWNED[name] else "every iteration must be reported"
+                message = f"extra: {name} is Paceline's to set; {instead}"
+                raise InputError("reserved-argument", message, key="extra", value=word, suggestion=OWNED[name] or None)
         if self.processes is not None:
             self.refuse_mesh(self.processes)
 
@@ -101,43 +129,6 @@ class MegatronParameters(Parameters):
 
     def _data_parallel(self, processes: int) -> int:
         return max(1, processes // (self.tensor_parallel * self.pipeline_parallel))
-
-    def _refuse_odd_shapes(self) -> None:
-        for what, whole, by, part in (
-            ("hidden_size", self.hidden_size, "attention_heads", self.attention_heads),
-            ("attention_heads", self.attention_heads, "tensor_parallel", self.tensor_parallel),
-            ("layers", self.layers, "pipeline_parallel", self.pipeline_parallel),
-        ):
-            if whole % part:
-                message = f"{what} = {whole} is not a multiple of {by} = {part}"
-                raise InputError("not-a-multiple", message, key=what, value=whole)
-        if (self.zero_stage or 0) > 1 and self.pipeline_parallel > 1:
-            message = (
-                f"zero_stage = {self.zero_stage} with pipeline_parallel = {self.pipeline_parallel}: DeepSpeed's "
-                "pipelines take stage 0 or 1"
-            )
-            raise InputError("conflicting-keys", message, key="zero_stage", value=self.zero_stage)
-
-    def _refuse_odd_data(self) -> None:
-        files = {"vocab_file": self.vocab_file, "merge_file": self.merge_file}
-        given = [name for name, value in files.items() if value is not None]
-        if self.data_path is None and given:
-            message = f"{' and '.join(given)} without data_path: mock data has a tokenizer of its own"
-            raise InputError("key-does-not-apply", message, key=given[0], value=files[given[0]])
-        if self.data_path is not None and len(given) < len(files) and "--tokenizer-type" not in self.extra:
-            message = "data_path needs vocab_file and merge_file, or another --tokenizer-type in 'extra'"
-            raise InputError("missing-key", message, key=next(name for name in files if name not in given))
-
-    def _refuse_odd_arguments(self) -> None:
-        for word in self.extra:
-            name = word.partition("=")[0]
-            if name.startswith("--") and any(sign.isspace() for sign in name):
-                message = f"extra: '{word}' is several words; write each of them as an element of the list"
-                raise InputError("several-words", message, key="extra", value=word)
-            if name in OWNED:
-                instead = f"use the parameter {OWNED[name]}" if OWNED[name] else "every iteration must be reported"
-                message = f"extra: {name} is Paceline's to set; {instead}"
-                raise InputError("reserved-argument", message, key="extra", value=word, suggestion=OWNED[name] or None)
 
 
 DIE_WITH_PARENT = Path(__file__).with_name("_die_with_parent.py")
@@ -191,7 +182,7 @@ def launch(python: str, processes: int, script: Path, arguments: Sequence[str]) 
 
 
 def arguments(parameters: MegatronParameters, processes: int, checkout: Path, config: Path | None) -> list[str]:
-    """What pretrain_gpt.py is told; `config` is DeepSpeed's, where it is used."""
+    """The arguments of pretrain_gpt.py; `config` is DeepSpeed's, where it is used."""
     iterations = parameters.warm_up_iterations + parameters.iterations
     sizes = {
         "--num-layers": parameters.layers,
@@ -209,7 +200,17 @@ def arguments(parameters: MegatronParameters, processes: int, checkout: Path, co
         "--seed": parameters.seed,
     }
     words = [word for name, value in {**sizes, **RECIPE}.items() for word in (name, str(value))]
-    words += _precision(parameters.precision) + _data(parameters)
+    if parameters.precision != "fp32":
+        words.append(f"--{parameters.precision}")
+    if parameters.precision == "fp16":
+        words += ["--initial-loss-scale", str(2**LOSS_SCALE_POWER)]
+    if parameters.data_path is None:
+        words += ["--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", str(parameters.vocabulary)]
+    else:
+        words += ["--data-path", parameters.data_path]
+        if parameters.vocab_file is not None and parameters.merge_file is not None:
+            words += ["--tokenizer-type", "GPT2BPETokenizer"]
+            words += ["--vocab-file", parameters.vocab_file, "--merge-file", parameters.merge_file]
     if config is not None:
         words += ["--deepspeed", "--deepspeed_config", str(config), "--zero-stage", str(parameters.zero_stage)]
         words += ["--no-pipeline-parallel"] if parameters.pipeline_parallel == 1 else []
@@ -220,7 +221,7 @@ def arguments(parameters: MegatronParameters, processes: int, checkout: Path, co
 
 
 def deepspeed_config(parameters: MegatronParameters, processes: int) -> str:
-    """The file that DeepSpeed reads beside the script's arguments."""
+    """The file that DeepSpeed reads in addition to the script's arguments."""
     config: dict[str, Any] = {
         "train_batch_size": parameters.batch_over(processes),
         "train_micro_batch_size_per_gpu": parameters.micro_batch_size,
@@ -238,18 +239,18 @@ def deepspeed_config(parameters: MegatronParameters, processes: int) -> str:
 def environment(target: str) -> dict[str, str]:
     """What the ranks need to find in their environment; a user's own setting stays."""
     # Megatron insists on it where layers are split, so that communication is issued in order.
-    found = {} if "CUDA_DEVICE_MAX_CONNECTIONS" in os.environ else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    variables = {} if "CUDA_DEVICE_MAX_CONNECTIONS" in os.environ else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     kind, index = split_target(target)
     if kind == HOST:
         for other in accelerators():
-            found |= other.hidden()  # or a GPU's figures would pass for the CPU's
+            variables |= other.hidden()  # or a GPU's figures would pass for the CPU's
     elif index.isdecimal():
-        found |= kind_named(kind).showing(index)
-    return found
+        variables |= kind_named(kind).showing(index)
+    return variables
 
 
 def script_of(code_base: str) -> Path:
-    """The script of a checkout, which must be there."""
+    """The script of a checkout; a missing one is refused."""
     folder = Path(code_base).expanduser()
     if not folder.is_dir():
         message = f"code_base = {code_base} is not a folder: name a checkout of Megatron-LM or Megatron-DeepSpeed"
@@ -264,7 +265,7 @@ def script_of(code_base: str) -> Path:
 
 
 def refuse_unknown(parameters: MegatronParameters, checkout: Path) -> None:
-    """Raise InputError for what this checkout cannot do, as its code tells."""
+    """Raise InputError for what this checkout's code cannot do."""
     if parameters.data_path is None and not mentions(checkout, "mock-data"):
         message = (
             f"{checkout.name} has no --mock-data, which newer checkouts of Megatron-LM have: give data_path, "
@@ -282,21 +283,6 @@ def refuse_unknown(parameters: MegatronParameters, checkout: Path) -> None:
 @lru_cache(maxsize=64)
 def mentions(checkout: Path, words: str) -> bool:
     """Whether the checkout's own code has these words; generations differ, and refuse arguments they do not know."""
-    wanted = re.compile(re.escape(words).replace(r"\-", "[-_]").encode())
+    pattern = re.compile(re.escape(words).replace(r"\-", "[-_]").encode())
     files = [*checkout.glob("*.py"), *(checkout / "megatron").rglob("*.py")]
-    return any(wanted.search(file.read_bytes()) for file in files if file.is_file())
-
-
-def _precision(precision: str) -> list[str]:
-    scale = ["--initial-loss-scale", str(2**LOSS_SCALE_POWER)] if precision == "fp16" else []
-    return [] if precision == "fp32" else [f"--{precision}", *scale]
-
-
-def _data(parameters: MegatronParameters) -> list[str]:
-    if parameters.data_path is None:
-        return ["--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", str(parameters.vocabulary)]
-    words = ["--data-path", parameters.data_path]
-    if parameters.vocab_file is not None and parameters.merge_file is not None:
-        words += ["--tokenizer-type", "GPT2BPETokenizer"]
-        words += ["--vocab-file", parameters.vocab_file, "--merge-file", parameters.merge_file]
-    return words
+    return any(pattern.search(file.read_bytes()) for file in files if file.is_file())

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.benchmarks import _superbench
+from paceline.benchmarks._micro.metrics import rate_metric
+from paceline.benchmarks._micro.parameters import join_words
 from paceline.benchmarks._micro.tools import ToolError, follow_tool
 from paceline.benchmarks._model.metrics import DEVICE_MEMORY, STEP_TIME, THROUGHPUT, TOKEN_THROUGHPUT
 from paceline.benchmarks.megatron import _command, _log
@@ -30,24 +32,20 @@ from paceline.machine import conditions
 from paceline.machine.software import git, scrub
 from paceline.measure import loop
 
-TOLD_TO = 1e-4  # seconds: the log has a tenth of a millisecond
+RESOLUTION = 1e-4  # seconds: the log has a tenth of a millisecond
 
-FLOPS_PER_GPU = Metric(
-    name="flops_per_gpu",
-    unit="FLOP/s",
-    better=Better.HIGHER,
-    merge=Merge.MEAN,
-    description="by Megatron's own formula, as its log says; absent where the log does not",
+FLOPS_PER_GPU = rate_metric(
+    "flops_per_gpu", "by Megatron's own formula, as its log says; absent where the log does not", Merge.MEAN, "FLOP/s"
 )
 ALLOCATED = Metric(
     name="device_memory",
     unit="B",
     better=Better.LOWER,
     merge=Merge.MAXIMUM,
-    description="allocated on the fullest GPU when the log tells it, after the first iterations; also of each rank",
+    description="allocated on the fullest GPU when the log reports it, after the first iterations; also of each rank",
 )
 PEAK_ALLOCATED = DEVICE_MEMORY.model_copy(
-    update={"description": "most that was allocated until then, on the fullest GPU; also of each rank that tells it"}
+    update={"description": "most that was allocated until then, on the fullest GPU; also of each rank that reports it"}
 )
 LOSS = Metric(name="loss", unit="", description="the log's 'lm loss' in the measured iterations")
 _REMEDIES = {
@@ -72,7 +70,7 @@ class MegatronGpt(Benchmark[MegatronParameters]):
     def title(cls, parameters: MegatronParameters) -> str:
         """The model, its format and its mesh."""
         p = parameters
-        words = [
+        return join_words(
             f"nl{p.layers} h{p.hidden_size} s{p.sequence_length} {p.precision} mb{p.micro_batch_size}",
             f"gb{p.global_batch_size}" if p.global_batch_size else "",
             f"tp{p.tensor_parallel}" if p.tensor_parallel > 1 else "",
@@ -80,8 +78,7 @@ class MegatronGpt(Benchmark[MegatronParameters]):
             f"zero{p.zero_stage}" if p.zero_stage is not None else "",
             f"on {p.processes}" if p.processes else "",
             " ".join(p.extra),
-        ]
-        return " ".join(word for word in words if word)
+        )
 
     @classmethod
     def check(cls, parameters: MegatronParameters, case: Case) -> None:
@@ -105,7 +102,6 @@ class MegatronGpt(Benchmark[MegatronParameters]):
 
     @classmethod
     def describe(cls, record: Record, parameters: MegatronParameters, environment: Environment) -> Description:
-        said = super().describe(record, parameters, environment)
         start = f"{parameters.precision}_train"
         values = _superbench.means(
             record,
@@ -116,13 +112,13 @@ class MegatronGpt(Benchmark[MegatronParameters]):
             },
         )
         memory = {f"{start}_mem_allocated": "device_memory", f"{start}_max_mem_allocated": "peak_device_memory"}
-        for key, metric in memory.items():  # there, the mean of the ranks that tell it
+        for key, metric in memory.items():  # there, the mean of the ranks that report it
             ranks = [m.value for m in record.measurements if m.metric.name == metric and m.scope]
             if ranks:
                 values[key] = sum(ranks) / len(ranks) / _superbench.GIBI
         note = _superbench.cpu_note(record.case)
         aliases = _superbench.alias(record, "megatron-gpt", values, part=start, note=note)
-        return said.model_copy(update={"aliases": aliases})
+        return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
 
     def measure(self, parameters: MegatronParameters, context: Context) -> Result:
         _refuse_network(context.case)
@@ -140,14 +136,18 @@ class MegatronGpt(Benchmark[MegatronParameters]):
             context.report(Progress(phase=f"starting {_log.SCRIPT}"))
             listener = _Listener(parameters, context)
             try:
-                said = follow_tool(command, listener.hear, environment=_command.environment(context.case.target))
+                written = follow_tool(command, listener.hear, environment=_command.environment(context.case.target))
             except ToolError as error:
-                raise explained(error, python, len(listener.heard), listener.wanted) from None
+                raise explained(error, python, len(listener.seconds), listener.iterations) from None
         batch = parameters.batch_over(processes)
-        log = _log.parse(f"{said.output}\n{said.errors}", listener.wanted, batch)
+        log = _log.parse(f"{written.output}\n{written.errors}", listener.iterations, batch)
         result = _result(parameters, log, batch)
-        result.warnings += listener.warnings()
-        result.facts |= _facts(parameters, log, processes, batch, script) | listener.facts()
+        result.facts |= _facts(parameters, log, processes, batch, script)
+        before, after = listener.before, listener.after
+        if before is not None and after is not None:
+            result.warnings += conditions.warnings(before, after)
+            looks = {"before": before.model_dump(mode="json"), "after": after.model_dump(mode="json")}
+            result.facts["conditions"] = looks
         result.facts["command"] = scrub(shlex.join(command))
         return result
 
@@ -160,55 +160,44 @@ def _refuse_network(case: Case) -> None:
 
 @dataclass
 class _Listener:
-    """Follows the log as it is written, so that what was measured is kept whatever happens later."""
+    """Follows the log as it is written, so that what was measured is recorded whatever happens later."""
 
     parameters: MegatronParameters
     context: Context
-    heard: dict[int, float] = field(default_factory=dict)  # seconds of each iteration
-    _before: conditions.Conditions | None = None
-    _after: conditions.Conditions | None = None
+    seconds: dict[int, float] = field(default_factory=dict)  # of each iteration
+    before: conditions.Conditions | None = None
+    after: conditions.Conditions | None = None
 
     @property
-    def wanted(self) -> int:
+    def iterations(self) -> int:
         return self.parameters.warm_up_iterations + self.parameters.iterations
 
     def hear(self, line: str) -> None:
         for iteration in _log.read_iterations(line):
-            if iteration.number in self.heard:
+            if iteration.number in self.seconds:
                 continue
-            self.heard[iteration.number] = iteration.seconds
-            self._report(iteration)
+            self.seconds[iteration.number] = iteration.seconds
+            if iteration.number <= self.parameters.warm_up_iterations:
+                progress = Progress(phase="warming up")
+            else:
+                work, sample = float(iteration.batch), (iteration.seconds,)
+                progress = Progress("measuring", STEP_TIME.name, STEP_TIME.unit, sample, work, THROUGHPUT.unit)
+            self.context.report(progress)
             # Looked at while the ranks are there, so that they are not taken for strangers.
             if iteration.number == self.parameters.warm_up_iterations:
-                self._before = conditions.observe(self.context.case.target)
-            elif iteration.number == self.wanted:
-                self._after = conditions.observe(self.context.case.target)
-
-    def _report(self, iteration: Iteration) -> None:
-        if iteration.number <= self.parameters.warm_up_iterations:
-            self.context.report(Progress(phase="warming up"))
-            return
-        work, sample = float(iteration.batch), (iteration.seconds,)
-        self.context.report(Progress("measuring", STEP_TIME.name, STEP_TIME.unit, sample, work, THROUGHPUT.unit))
-
-    def warnings(self) -> list[RecordWarning]:
-        return conditions.warnings(self._before, self._after) if self._before and self._after else []
-
-    def facts(self) -> dict[str, Any]:
-        if self._before is None or self._after is None:
-            return {}
-        looks = {"before": self._before, "after": self._after}
-        return {"conditions": {when: look.model_dump(mode="json") for when, look in looks.items()}}
+                self.before = conditions.observe(self.context.case.target)
+            elif iteration.number == self.iterations:
+                self.after = conditions.observe(self.context.case.target)
 
 
 def _processes(parameters: MegatronParameters, target: str) -> int:
     """One for each GPU of the target; a script that trains without one is taken at its word."""
     if split_target(target)[1] != ALL:
         return parameters.processes or 1
-    there = kind_of(target).count()
-    if there < (parameters.processes or 1):
-        raise Unsupported(f"Megatron needs a GPU for each process, and this machine has {there} of them")
-    return parameters.processes or there
+    gpus = kind_of(target).count()
+    if gpus < (parameters.processes or 1):
+        raise Unsupported(f"Megatron needs a GPU for each process, and this machine has {gpus} of them")
+    return parameters.processes or gpus
 
 
 def _result(parameters: MegatronParameters, log: Log, batch: int) -> Result:
@@ -222,46 +211,40 @@ def _result(parameters: MegatronParameters, log: Log, batch: int) -> Result:
             "learning rate (--lr in 'extra')"
         )
     step_time = Measurement.of_samples(STEP_TIME, [one.seconds for one in measured])
-    found = [
+    figures = [
         Measurement.of_rate(THROUGHPUT, float(batch), step_time),
         step_time,
         Measurement.of_rate(TOKEN_THROUGHPUT, float(batch * parameters.sequence_length), step_time),
     ]
     flops = [one.flops * one.seconds for one in measured if one.flops is not None]
     if len(flops) == len(measured):  # back to work, so that the rate is all work over all time
-        found.append(Measurement.of_rate(FLOPS_PER_GPU, sum(flops) / len(flops), step_time))
-    found += _memory(log)
+        figures.append(Measurement.of_rate(FLOPS_PER_GPU, sum(flops) / len(flops), step_time))
+    for metric, by_rank in (
+        (ALLOCATED, {rank: one.allocated for rank, one in sorted(log.memory.items())}),
+        (PEAK_ALLOCATED, {rank: one.peak for rank, one in sorted(log.memory.items())}),
+    ):
+        if by_rank:
+            figures.append(Measurement.of_value(metric, max(by_rank.values())))
+            figures += [Measurement.of_value(metric, value, scope=f"rank {rank}") for rank, value in by_rank.items()]
     losses = [one.loss for one in measured if one.loss is not None]
     if losses:
-        found.append(Measurement.of_samples(LOSS, losses, statistic="single"))
-    return Result(measurements=found, warnings=_warnings(warm, measured))
-
-
-def _memory(log: Log) -> list[Measurement]:
-    found = []
-    for metric, told in (
-        (ALLOCATED, {rank: one.allocated for rank, one in log.memory.items()}),
-        (PEAK_ALLOCATED, {rank: one.peak for rank, one in log.memory.items()}),
-    ):
-        if told:
-            found.append(Measurement.of_value(metric, max(told.values())))
-            found += [Measurement.of_value(metric, told[rank], scope=f"rank {rank}") for rank in sorted(told)]
-    return found
+        figures.append(Measurement.of_samples(LOSS, losses, statistic="single"))
+    return Result(measurements=figures, warnings=_warnings(warm, measured))
 
 
 def _warnings(warm: list[Iteration], measured: list[Iteration]) -> list[RecordWarning]:
     before, times = [one.seconds for one in warm], [one.seconds for one in measured]
     window = before[-loop.WINDOW_STEPS :]
-    # Of fewer iterations nobody can tell; the warning 'drifting' then says what they leave to the measured ones.
+    # Fewer iterations do not show it; the warning 'drifting' then says what they leave to the measured ones.
     steady = len(window) < loop.WINDOW_STEPS or abs(drift(window)) <= loop.STEADY_TOLERANCE
     timed = loop.Timed(times, loop.Stop.STEPS, executed=len(times))
-    found = [
+    warnings = [
         warning.model_copy(update={"remedy": _REMEDIES.get(warning.kind, warning.remedy)})
         for warning in loop.warnings(loop.WarmUp(before, steady), timed, MeasuringParameters())
     ]
     skipped = sum(one.skipped for one in measured)
     if skipped:
-        found.append(
+        warnings.append(
             RecordWarning(
                 kind="skipped-steps",
                 message=f"{skipped} of {len(measured)} measured iterations took no optimizer step, because scaled "
@@ -269,21 +252,21 @@ def _warnings(warm: list[Iteration], measured: list[Iteration]) -> list[RecordWa
                 remedy="use bf16, or allow more warm-up so that the scale settles (--warm-up-iterations)",
             )
         )
-    if min(times) < 100 * TOLD_TO:
-        found.append(
+    if min(times) < 100 * RESOLUTION:
+        resolution, fastest = f"{RESOLUTION * 1e3:g} ms", f"{min(times) * 1e3:.1f} ms"
+        warnings.append(
             RecordWarning(
                 kind="imprecise",
-                message=f"the log tells times to {TOLD_TO * 1e3:g} ms, and an iteration took {min(times) * 1e3:.1f} ms",
+                message=f"the log reports times to {resolution}, and an iteration took {fastest}",
                 remedy="train a larger model or batch, whose iterations take longer",
             )
         )
-    return found
+    return warnings
 
 
 def _facts(parameters: MegatronParameters, log: Log, processes: int, batch: int, script: Path) -> dict[str, Any]:
     first, last = parameters.warm_up_iterations + 1, len(log.iterations)
     checkout = git(script.parent)
-    after = sorted({one.after for one in log.memory.values()})
     return {
         "timing": "the script's own clock, one time for each iteration in its log",
         "measured_iterations": f"{first} to {last}; 1 to {first - 1} warmed up and were dropped",
@@ -291,7 +274,7 @@ def _facts(parameters: MegatronParameters, log: Log, processes: int, batch: int,
         "processes": processes,
         "global_batch_size": batch,
         "checkout": checkout.model_dump(mode="json") if checkout else None,
-        "memory_told_after_iterations": after,
+        "memory_told_after_iterations": sorted({one.after for one in log.memory.values()}),
         "skipped_iterations": [one.number for one in log.iterations if one.skipped],
         "last_loss": log.iterations[-1].loss,
     }

@@ -7,7 +7,7 @@ import math
 import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -24,14 +24,13 @@ from paceline.core.record import RecordWarning
 from paceline.machine.container import cpu_quota
 from paceline.machine.cpu import describe_cpu, describe_memory
 
-UNKNOWN_CACHE = 64 * 1024**2  # taken for the caches of a machine that does not tell them
+UNKNOWN_CACHE = 64 * 1024**2  # taken for the caches of a machine that does not report them
 HUGE_PAGE = 2 * 1024**2
 SAMPLE_SECONDS = 2e-4  # native code repeats what is shorter, and divides
 
 Bytes = NDArray[np.uint8]
 
-
-# A sweep over memory; less than a cache line cannot be told from it.
+# A sweep over memory; less than a cache line cannot be distinguished from it.
 Sizes = Annotated[list[Annotated[Size, Field(ge=64)]], OneOrMore, Field(min_length=1), Upwards]
 
 
@@ -62,29 +61,28 @@ def usable_cpus(node: int | None = None, *, root: Path = ROOT, allowed: Set[int]
     if node is not None:
         listed = read_text(root / f"sys/devices/system/node/node{node}/cpulist")
         if listed is None:
-            known = sorted(path.name for path in (root / "sys/devices/system/node").glob("node[0-9]*"))
-            raise Unsupported(f"numa_node = {node} does not exist here; there are {', '.join(known) or 'none'}")
+            nodes = sorted(path.name for path in (root / "sys/devices/system/node").glob("node[0-9]*"))
+            raise Unsupported(f"numa_node = {node} does not exist here; there are {', '.join(nodes) or 'none'}")
         allowed = set(allowed) & read_cpu_list(listed)
         if not allowed:
             raise Unsupported(f"numa_node = {node} has no CPU that this process may use; it has {listed or 'none'}")
-    firsts: list[int] = []
-    siblings: list[int] = []
-    seen: set[str] = set()
+    cores: dict[str, list[int]] = {}
     for cpu in sorted(allowed):
         topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
         core = read_text(topology / "core_cpus_list") or read_text(topology / "thread_siblings_list") or str(cpu)
-        (siblings if core in seen else firsts).append(cpu)
-        seen.add(core)
+        cores.setdefault(core, []).append(cpu)
+    firsts = [cpus[0] for cpus in cores.values()]
+    siblings = sorted(cpu for cpus in cores.values() for cpu in cpus[1:])
     return Cpus((*firsts, *siblings), len(firsts), cpu_quota(root))
 
 
 def read_cpu_list(text: str) -> set[int]:
     """The CPUs that the kernel's notation `0-3,8` names."""
-    found: set[int] = set()
+    cpus: set[int] = set()
     for part in filter(None, (part.strip() for part in text.split(","))):
         low, _, high = part.partition("-")
-        found.update(range(int(low), int(high or low) + 1))
-    return found
+        cpus.update(range(int(low), int(high or low) + 1))
+    return cpus
 
 
 def show_cpu_list(cpus: list[int]) -> str:
@@ -99,7 +97,7 @@ def show_cpu_list(cpus: list[int]) -> str:
 
 
 def cache_of(cpus: Sequence[int] | None = None, *, root: Path = ROOT) -> int | None:
-    """Bytes of the largest level of caches that these CPUs (unset: the first one) have together; None: nobody tells.
+    """Bytes of the largest level of caches that these CPUs (unset: the first one) have together; None if not reported.
 
     Each cache counts once, by the list of CPUs that share it: their number alone says nothing about how many caches
     one thread per core reaches, for siblings on a core are counted in it too.
@@ -153,7 +151,8 @@ class HostMemory:
             message = f"{show_size(size)} of memory cannot be had ({error.strerror}): use smaller sizes"
             raise OutOfMemory(message, "host") from None
         if huge_pages is not None:
-            self._advise(mmap.MADV_HUGEPAGE if huge_pages else mmap.MADV_NOHUGEPAGE)
+            with suppress(OSError):  # a kernel without huge pages refuses both advices
+                self._map.madvise(mmap.MADV_HUGEPAGE if huge_pages else mmap.MADV_NOHUGEPAGE)
         whole = np.frombuffer(self._map, dtype=np.uint8)
         start = -whole.ctypes.data % HUGE_PAGE
         self.bytes: Bytes = whole[start : start + size]
@@ -162,12 +161,6 @@ class HostMemory:
     def address(self) -> ctypes.c_void_p:
         """For native code."""
         return ctypes.c_void_p(self.bytes.ctypes.data)
-
-    def _advise(self, advice: int) -> None:
-        try:
-            self._map.madvise(advice)
-        except OSError:  # a kernel without huge pages refuses both advices
-            return
 
 
 def huge_page_bytes() -> int:

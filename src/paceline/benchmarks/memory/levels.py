@@ -24,7 +24,7 @@ def pcie_peak(target: str, *, ways: int) -> Peak | None:
         return None
     generation, width = link
     both = ", both directions" if ways == 2 else ""
-    return Peak(ways * rate, f"PCIe generation {generation} x{width}{both}, before packet headers, as the driver tells")
+    return Peak(ways * rate, f"PCIe generation {generation} x{width}{both}, before packet headers, from the driver")
 
 
 def is_beyond_cache(device: Device, size: int) -> bool:
@@ -52,15 +52,15 @@ def levels(caches: Sequence[Cache], cores: int, *, threads_per_core: float = 1.0
 
     A cache is said to be shared by so many logical CPUs, of which a core may have several.
     """
-    known: list[Level] = []
+    hierarchy: list[Level] = []
     below = 0.0
     data = [cache for cache in caches if cache.kind != "Instruction" and cache.size]
     for cache in sorted(data, key=lambda cache: cache.level):
         sharing_cores = max(1.0, (cache.shared_by or 1) / threads_per_core)
         capacity = float(cache.size or 0) * math.ceil(cores / sharing_cores)
-        known.append(Level(f"L{cache.level}", OUTGROWS * below, FITS * capacity))
+        hierarchy.append(Level(f"L{cache.level}", OUTGROWS * below, FITS * capacity))
         below = capacity
-    return [*known, Level(MAIN_MEMORY, OUTGROWS * below, math.inf)] if known else []
+    return [*hierarchy, Level(MAIN_MEMORY, OUTGROWS * below, math.inf)] if hierarchy else []
 
 
 def of_machine(environment: Environment, cores: int) -> list[Level]:
@@ -71,11 +71,11 @@ def of_machine(environment: Environment, cores: int) -> list[Level]:
 
 
 def shown(
-    record: Record, metric: str, kind: CeilingKind, known: Sequence[Level], *, arrays: int
+    record: Record, metric: str, kind: CeilingKind, hierarchy: Sequence[Level], *, arrays: int
 ) -> Iterator[ShownCeiling]:
     """Of a sweep over the sizes of so many arrays: for each level of memory, the largest data that belong to it."""
     points = [m.at for m in record.measurements if m.metric.name == metric and not m.scope and "size" in m.at]
-    for level in known:
+    for level in hierarchy:
         inside = [at for at in points if level.low <= arrays * float(at["size"]) <= level.high]
         if inside:
             at = max(inside, key=lambda at: float(at["size"]))
