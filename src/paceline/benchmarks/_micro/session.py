@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Any, Self
 
 from paceline.benchmarks._micro.parameters import MicroParameters
@@ -75,9 +74,7 @@ class MicroSession:
         self._before = conditions.observe(self.context.target, self.ranks.siblings)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is None:
             self._after = conditions.observe(self.context.target, self.ranks.siblings)
             self._left = monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -43,17 +43,12 @@ class EndTimes:
         return max(self.computed, self.arrived)
 
 
-class Runner(Protocol):
-    """Runs a computation, a collective, or both; returns when they have ended."""
-
-    how: str  # for the record: how the time is taken
-
-    def __call__(self, compute: Computation | None, start: Callable[[], Any] | None) -> EndTimes:
-        """`compute` issues the computation; `start` begins the collective and returns its handle."""
-
-
 class HostRunner:
-    """The collective runs in the backend's threads while this thread computes."""
+    """Runs a computation, a collective, or both; returns when they have ended.
+
+    `compute` issues the computation; `start` begins the collective and returns its handle. The collective runs in the
+    backend's threads while this thread computes.
+    """
 
     how = "host monotonic clock; the collective's end is noted by the thread that carried it out"
 
@@ -67,7 +62,7 @@ class HostRunner:
 
 
 class DeviceRunner:
-    """The collective runs on the backend's stream while the computation runs on the current one.
+    """The same on an accelerator: the collective runs on the backend's stream, the computation on the current one.
 
     Issuing takes microseconds and returns long before the work is done: the events are read after the device was
     synchronised, never a clock before it.
@@ -202,7 +197,7 @@ class Trial:
             in_place=operation.in_place(None, "torch"),
             seed=parameters.seed,
         )
-        self._run: Runner = DeviceRunner(device) if device.kind.is_accelerator else HostRunner()
+        self._run = DeviceRunner(device) if device.kind.is_accelerator else HostRunner()
 
     def measure(self) -> list[Measurement]:
         """All figures: each alone, each computation together with the collective, and what follows from them."""

@@ -10,10 +10,15 @@ and name it here with `--peer host[:port]`. Without a peer this host is its own,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import errno
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field
 
@@ -22,15 +27,7 @@ from paceline.benchmarks._micro.metrics import BANDWIDTH, TIME, rate_metric, tim
 from paceline.benchmarks._micro.parameters import MicroParameters, OneOrMore, join_words
 from paceline.benchmarks._micro.session import MicroSession, headline
 from paceline.benchmarks.communication import _iperf3, _tcp_peer
-from paceline.benchmarks.communication._sockets import (
-    Address,
-    PeerError,
-    connect,
-    echoing,
-    greet,
-    local_peer,
-    swallowing,
-)
+from paceline.benchmarks.communication._tcp_peer import BUFFER, COUNT, ECHO, GREETING, MAGIC, SWALLOW, receive_exactly
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
@@ -43,6 +40,7 @@ from paceline.core.subject import CeilingKind, Description, ShownCeiling, key_wo
 from paceline.devices.cpu import CpuDevice
 from paceline.devices.timeline import monotonic
 
+PATIENCE_SECONDS = 30.0  # of one answer; only a lost peer takes so long
 SMALLEST_TRANSFER = 1024**2
 TRANSFER_SECONDS = {"own": 0.03, "iperf3": 0.1}  # iperf3 takes a while to begin and to end
 ROUND_TRIPS = 30  # a transfer ends with one, the receiver's answer, which must not weigh
@@ -55,6 +53,34 @@ ROUND_TRIP_TIME = time_metric(
     "round_trip_time", "from sending a small message to having all of it back, without Nagle's delay", Merge.POOLED
 )
 TRANSFER_TIME = TIME.model_copy(update={"description": "time of one transfer, until the receiver has all of it"})
+
+
+class PeerError(CaseError):
+    """The other end cannot be reached, or does not speak our protocol."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """A host and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @classmethod
+    def read(cls, text: str, default_port: int | None = None) -> Self:
+        """`host:port`, `[address]:port`, or a host alone where a default port is given; otherwise a ValueError."""
+        host, separator, port = text.rpartition(":")
+        if not separator or (":" in host and not host.endswith("]")):  # a name, or an IPv6 address, without a port
+            host, port = text, "" if default_port is None else str(default_port)
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or any(letter.isspace() or letter == "/" for letter in host):
+            raise ValueError(f"'{text}' does not name a host; write it like node2:22 or [::1]:22")
+        if not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ValueError(f"'{text}' needs a port from 1 to 65535; write it like node2:22 or [::1]:22")
+        return cls(host, int(port))
 
 
 def _with_port(text: str) -> str:
@@ -229,7 +255,7 @@ def _exchange(
     engine: str = parameters.engine
     if engine == "auto":
         try:
-            greet(peer, _tcp_peer.SWALLOW, 0, parameters.connect_timeout).close()
+            greet(peer, SWALLOW, 0, parameters.connect_timeout).close()
             engine = "own"
         except PeerError:
             engine = "iperf3"
@@ -297,3 +323,110 @@ def _amount(send: Callable[[int], float], enough: float) -> int:
     while (seconds := min(send(amount), send(amount))) < enough:
         amount *= 2 if seconds > enough / 4 else 4
     return amount
+
+
+def connect(address: Address, timeout: float) -> socket.socket:
+    """A connection without delays of its own."""
+    connection = socket.create_connection((address.host, address.port), timeout=timeout)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def greet(address: Address, kind: int, size: int, timeout: float) -> socket.socket:
+    """A connection to a peer that is ready to echo or to swallow; anything else is a PeerError."""
+    try:
+        connection = connect(address, timeout)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise PeerError("too many connections for this process: use fewer streams, or raise ulimit -n") from None
+        raise PeerError(f"{address} cannot be reached: {error.strerror or error}") from None
+    try:
+        connection.sendall(GREETING.pack(MAGIC, kind, size))
+        answer = bytearray(len(MAGIC))
+        understood = receive_exactly(connection, memoryview(answer)) and bytes(answer) == MAGIC
+    except OSError:
+        understood = False
+    if not understood:
+        connection.close()
+        raise PeerError(f"{address} is not a peer of Paceline")
+    connection.settimeout(PATIENCE_SECONDS)
+    return connection
+
+
+@contextmanager
+def echoing(address: Address, size: int, timeout: float) -> Iterator[Callable[[], None]]:
+    """A call that sends a message and waits until the whole of it is back."""
+    with greet(address, ECHO, size, timeout) as connection:
+        message = bytes(size)
+        buffer = memoryview(bytearray(size))
+
+        def there_and_back() -> None:
+            connection.sendall(message)
+            if not receive_exactly(connection, buffer):
+                raise PeerError(f"{address} closed the connection")
+
+        yield there_and_back
+
+
+@contextmanager
+def swallowing(address: Address, streams: int, timeout: float) -> Iterator[Callable[[int], float]]:
+    """A call that sends so many bytes through every stream at once; seconds until the peer has all of them."""
+    with ExitStack() as stack:
+        connections = [stack.enter_context(greet(address, SWALLOW, 0, timeout)) for _ in range(streams)]
+        data = memoryview(bytes(BUFFER))
+
+        def send_all(amount: int) -> float:
+            failures: list[OSError | PeerError] = []
+
+            def send(connection: socket.socket) -> None:
+                try:
+                    _send(connection, data, amount)
+                except (OSError, PeerError) as error:
+                    failures.append(error)
+
+            others = [threading.Thread(target=send, args=(connection,)) for connection in connections[1:]]
+            begun = monotonic()
+            for thread in others:
+                thread.start()
+            send(connections[0])
+            for thread in others:
+                thread.join()
+            seconds = monotonic() - begun
+            if failures:
+                raise PeerError(f"{address} was lost while {streams} streams were sent: {failures[0]}")
+            return seconds
+
+        yield send_all
+
+
+@contextmanager
+def local_peer() -> Iterator[Address]:
+    """A peer of our own on the loopback device; it ends with this process, however that ends."""
+    command = [sys.executable, "-P", "-m", "paceline.benchmarks.communication._tcp_peer"]
+    with subprocess.Popen(
+        [*command, "--bind", "127.0.0.1", "--port", "0", "--until-input-ends"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as peer:
+        try:
+            assert peer.stdout is not None
+            port = peer.stdout.readline().strip()
+            if not port.isdecimal():
+                raise PeerError(f"the peer on this host did not start (exit code {peer.wait()})")
+            yield Address("127.0.0.1", int(port))
+        finally:
+            peer.kill()
+
+
+def _send(connection: socket.socket, data: memoryview, amount: int) -> None:
+    announced = COUNT.pack(amount)
+    connection.sendall(announced)
+    left = amount
+    while left:
+        part = data[: min(left, len(data))]
+        connection.sendall(part)
+        left -= len(part)
+    answer = bytearray(COUNT.size)
+    if not receive_exactly(connection, memoryview(answer)) or bytes(answer) != announced:
+        raise PeerError("the peer closed the connection")

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -33,6 +33,10 @@ from paceline.devices import Device, open_device
 from paceline.measure.memory import peak_flops
 from paceline.models.base import ModelSpec, Scale
 from paceline.models.user import MODEL_NAME, find_model, is_reference
+
+if TYPE_CHECKING:
+    from paceline.benchmarks.compute.dnn_functions import Convolution
+    from paceline.benchmarks.compute.gemm import Product
 
 MOST_TRACED = 12
 
@@ -92,16 +96,6 @@ Counted = dict[F, int]  # how often each function is called
 Recognise = Callable[[str, Sequence[Any]], F | None]  # an operator's name and arguments; None where it is another
 
 
-class Prepared(Protocol):
-    """A function with its operands in memory."""
-
-    call: Callable[[], Any]
-    worst: float  # largest error so far, as a part of what is allowed
-
-    def check(self) -> None:
-        """Raise SilentCorruption where the result is wrong."""
-
-
 @dataclass(frozen=True)
 class FunctionTask:
     """One point of the sweep."""
@@ -109,7 +103,7 @@ class FunctionTask:
     at: At
     count: int
     work: float
-    prepare: Callable[[], Prepared]
+    prepare: Callable[[], Product | Convolution]  # brings its operands into memory
 
 
 class FunctionListBenchmark(Benchmark[P]):
@@ -120,6 +114,7 @@ class FunctionListBenchmark(Benchmark[P]):
     primary = "compute_rate"
     kind: ClassVar[type[Function]]
     what: ClassVar[str]  # the functions, for messages
+    how: ClassVar[dict[str, str]]  # how they are called, for the facts
 
     @classmethod
     def title(cls, parameters: P) -> str:
@@ -164,10 +159,6 @@ class FunctionListBenchmark(Benchmark[P]):
     @abstractmethod
     def tasks(self, parameters: P, device: Device, function: Any, count: int) -> Iterator[FunctionTask]:
         """The points that one function makes."""
-
-    @abstractmethod
-    def facts(self) -> dict[str, Any]:
-        """How the functions are called."""
 
     @classmethod
     @abstractmethod
@@ -214,7 +205,7 @@ class FunctionListBenchmark(Benchmark[P]):
             "checked": f"each function before and after, against fp64; largest error {worst:.3g} of what the format "
             "allows",
         }
-        return session.result(whole + measurements, facts | self.facts())
+        return session.result(whole + measurements, facts | self.how)
 
     def _list(self, parameters: P, device: Device, context: Context) -> tuple[Counted[Any], str]:
         if parameters.file is not None:

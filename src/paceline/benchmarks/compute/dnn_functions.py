@@ -110,6 +110,11 @@ class DnnFunctions(FunctionListBenchmark[DnnFunctionsParameters]):
     Parameters = DnnFunctionsParameters
     kind = ConvolutionFunction
     what = "convolutions"
+    how = {
+        "library_call": "aten::convolution and aten::convolution_backward for one of the two gradients, no bias",
+        "layout": "channels last",
+        "autotune": "cuDNN tries its algorithms for every shape before it is timed (on a GPU)",
+    }
 
     @classmethod
     def superbench_names(cls, record: Record, parameters: DnnFunctionsParameters) -> dict[str, Alias]:
@@ -146,13 +151,6 @@ class DnnFunctions(FunctionListBenchmark[DnnFunctionsParameters]):
             at = {"function": function.label, "pass": way}
             prepare = partial(Convolution, function, way, parameters.precision, parameters.seed, device)
             yield FunctionTask(at, count, function.work, prepare)
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "library_call": "aten::convolution and aten::convolution_backward for one of the two gradients, no bias",
-            "layout": "channels last",
-            "autotune": "cuDNN tries its algorithms for every shape before it is timed (on a GPU)",
-        }
 
 
 class Convolution:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -30,10 +31,9 @@ from paceline.models.base import set_fp32_mode
 if TYPE_CHECKING:
     from torch import Tensor
 
+SOURCE = Path(__file__).with_name("plain_product.cu")
 RESULT = {**BYTES, "fp8": 2, "int8": 4}  # bytes of a result's number
-TILE = 128
-DEPTH = 8
-THREADS = 256
+TILE, DEPTH, THREADS = 128, 8, 256  # as in the CUDA source
 GPU_SIZE = 8192
 CPU_SIZE = 1024
 SLOW_SIZE = 256  # for formats that take a processor longer than this for a product of this size
@@ -69,81 +69,6 @@ _WORDS = {
     ),
 }
 
-_SOURCE = """
-typedef %(word)s Word;
-typedef %(element)s Element;
-// Memory is read two neighbours at a time: an alignment that the compiler knows makes it one instruction.
-struct __align__(2 * sizeof(Word)) Words { Word first, second; };
-struct __align__(2 * sizeof(Element)) Elements { Element first, second; };
-#define FILL(x) %(fill)s
-#define MULTIPLY_ADD(acc, a, b) %(multiply_add)s
-#define TILE 128
-#define DEPTH 8
-
-extern "C" __global__ void __launch_bounds__(256)
-plain_product(const Element *A, const Word *B, Word *C, int words, int k)
-{
-    __shared__ __align__(16) Word tileA[2][DEPTH][TILE], tileB[2][DEPTH][TILE];
-    const int thread = threadIdx.x, x = thread %% 16 * 2, y = thread / 16 * 2;
-    const int rowA = thread / 2, depthA = thread %% 2 * 4;
-    const int rowB = thread / 32, columnB = thread %% 32 * 4;
-    const Element *nextA = A + (long long)(blockIdx.y * TILE + rowA) * k + depthA;
-    const Word *nextB = B + (long long)rowB * words + blockIdx.x * TILE + columnB;
-    Word sums[8][8] = {};
-    Elements heldA[2];
-    Words heldB[2];
-
-#define FETCH()                                                                     \\
-    heldA[0] = ((const Elements *)nextA)[0], heldA[1] = ((const Elements *)nextA)[1]; \\
-    heldB[0] = ((const Words *)nextB)[0], heldB[1] = ((const Words *)nextB)[1];       \\
-    nextA += DEPTH;                                                                 \\
-    nextB += (long long)DEPTH * words
-#define KEEP(half)                                                                  \\
-    for (int i = 0; i < 2; i++) {                                                   \\
-        tileA[half][depthA + 2 * i][rowA] = FILL(heldA[i].first);                   \\
-        tileA[half][depthA + 2 * i + 1][rowA] = FILL(heldA[i].second);              \\
-        *(Words *)&tileB[half][rowB][columnB + 2 * i] = heldB[i];                   \\
-    }
-
-    FETCH();
-    KEEP(0);
-    __syncthreads();
-    int half = 0;
-    for (int done = 0; done < k; done += DEPTH, half ^= 1) {
-        const bool more = done + DEPTH < k;
-        if (more) { FETCH(); }
-#pragma unroll
-        for (int depth = 0; depth < DEPTH; depth++) {
-            Word a[8], b[8];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const Words pair = *(const Words *)&tileA[half][depth][i * 32 + y];
-                a[2 * i] = pair.first, a[2 * i + 1] = pair.second;
-            }
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const Words pair = *(const Words *)&tileB[half][depth][j * 32 + x];
-                b[2 * j] = pair.first, b[2 * j + 1] = pair.second;
-            }
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-#pragma unroll
-                for (int j = 0; j < 8; j++) { MULTIPLY_ADD(sums[i][j], a[i], b[j]); }
-        }
-        if (more) { KEEP(half ^ 1); }
-        __syncthreads();
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const long long row = blockIdx.y * TILE + i / 2 * 32 + y + i %% 2;
-            const Words pair = {sums[i][2 * j], sums[i][2 * j + 1]};
-            *(Words *)&C[row * words + blockIdx.x * TILE + j * 32 + x] = pair;
-        }
-}
-"""
-
 
 def plain_product(precision: str, a: Tensor, b: Tensor, out: Tensor, device: Device) -> Callable[[], object]:
     """A call that computes `out = a @ b`, all of them stored by rows, without Tensor Cores."""
@@ -155,8 +80,11 @@ def plain_product(precision: str, a: Tensor, b: Tensor, out: Tensor, device: Dev
             f"without Tensor Cores {precision} goes with m a multiple of {TILE}, n of {TILE * halves} and k of "
             f"{DEPTH}, but they are {m}, {n} and {k}"
         )
-    source = _SOURCE % {"word": word, "element": element, "fill": fill, "multiply_add": multiply_add}
-    kernel = device.build_kernel(source, "plain_product")
+    definitions = (
+        f"typedef {word} Word;\ntypedef {element} Element;\n"
+        f"#define FILL(x) {fill}\n#define MULTIPLY_ADD(acc, a, b) {multiply_add}\n"
+    )
+    kernel = device.build_kernel(definitions + SOURCE.read_text(encoding="utf-8"), "plain_product")
     grid = (n // (TILE * halves), m // TILE, 1)
     arguments = [a, b, out, n // halves, k]
     return lambda: kernel(grid=grid, block=(THREADS, 1, 1), args=arguments)

@@ -161,23 +161,15 @@ _VERDICT = "Root Cause (first observed failure)"
 _LOGGED = re.compile(r"[IWEF]\d{4} ")  # a line of a log
 _OF_TORCHRUN = re.compile(r"\*+|Setting OMP_NUM_THREADS .*|W\d{4} .*\] Sending process \d+ closing signal .*")
 _LAUNCHER = "failed (exitcode:"  # begins what torchrun says of the failure
-_WITHOUT_GPU = (
-    "Megatron requires CUDA",
-    "Torch not compiled with CUDA enabled",
-    "No CUDA GPUs are available",
-    "Found no NVIDIA driver",
-    "no CUDA-capable device",
-    "no GPUs found",
+_WITHOUT_GPU = re.compile(
+    "Megatron requires CUDA|Torch not compiled with CUDA enabled|No CUDA GPUs are available|"
+    "Found no NVIDIA driver|no CUDA-capable device|no GPUs found"
 )
 # What the other ranks and the launcher say when one rank is gone: a consequence, not a cause.
-_CONSEQUENCES = (
-    "ChildFailedError",
-    "SignalException",
-    "connection closed by peer",
-    "connection reset",
-    "broken pipe",
-    "socket closed",
+_CONSEQUENCE = re.compile(
+    "ChildFailedError|SignalException|connection closed by peer|connection reset|broken pipe|socket closed|"
     "remote process",
+    re.IGNORECASE,
 )
 
 
@@ -189,10 +181,6 @@ class Raised:
     line: str
     more: str  # with the lines that follow
 
-    @property
-    def is_consequence(self) -> bool:
-        return any(words.casefold() in self.more.casefold() for words in _CONSEQUENCES)
-
 
 def explained(error: ToolError, python: str, reported: int, expected: int) -> Exception:
     """The error that ends the case, from that of the launcher, after so many iterations were reported."""
@@ -200,13 +188,13 @@ def explained(error: ToolError, python: str, reported: int, expected: int) -> Ex
         return error
     errors = error.written.errors
     text = f"{error.written.output}\n{errors}"
-    raised = [one for one in exceptions(text) if not one.is_consequence]
+    raised = [one for one in exceptions(text) if not _CONSEQUENCE.search(one.more)]
     after = f"after {reported} of {expected} iterations"
     out_of_memory = _out_of_memory(raised, after)
     if out_of_memory is not None:
         return out_of_memory
     for one in raised:
-        if any(words in one.more for words in _WITHOUT_GPU):
+        if _WITHOUT_GPU.search(one.more):
             return Unsupported(
                 f"Megatron trains on NVIDIA GPUs, and {python} finds none here ({_short(one.line)}): use a machine "
                 "that has one, and a torch that is built for CUDA"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Way = Literal["h2d", "d2h", "d2d", "h2h", "h2d and d2h"]
 
-SOURCE = Path(__file__).with_name("copy.c")
+
 SMALLEST = 4 * 1024
 FACTOR = 4
 GPU_LARGEST = 1024**3
@@ -124,7 +124,7 @@ class Copy(Benchmark[CopyParameters]):
         with join(context, device.kind) as ranks:
             if way == "h2h":
                 cpus = host.usable_cpus().order
-                copies: Copies = HostCopies(sizes[-1], parameters.seed, cpus[ranks.rank % len(cpus)])
+                copies: HostCopies | DeviceCopies = HostCopies(sizes[-1], parameters.seed, cpus[ranks.rank % len(cpus)])
             else:
                 copies = DeviceCopies(way, parameters.host_memory, device, sizes[-1], parameters.seed)
             with MicroSession(parameters, context, device, ranks) as session:
@@ -189,33 +189,24 @@ def default_sizes(device: Device) -> list[int]:
     return [size for size in host.powers(SMALLEST, largest, FACTOR) if size <= most] or [SMALLEST]
 
 
-class Copies(Protocol):
-    """Buffers, and copies between them."""
-
-    at_once: int  # copies of one size that go at the same time
-    facts: dict[str, Any]
-
-    def time(self, session: MicroSession, size: int) -> TimedPoint:
-        """Time copies of one size, and compare what arrived."""
-
-
 class HostCopies:
     """Copies within host memory, by the C library, one thread."""
 
-    at_once = 1
+    at_once = 1  # copies of one size that go at the same time
 
     def __init__(self, largest: int, seed: int, cpu: int) -> None:
-        self._copy = native.load(SOURCE).copy_repeatedly
+        self._copy = native.load(Path(__file__).with_name("copy.c")).copy_repeatedly
         self._copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
         self._copy.restype = ctypes.c_double
         self._cpu = cpu
-        self.facts = {"how": "memcpy of the C library, one thread", "cpu": cpu}
+        self.facts: dict[str, Any] = {"how": "memcpy of the C library, one thread", "cpu": cpu}
         self._sent = host.random_bytes(largest, seed)
         self.source, self.destination = HostMemory(largest), HostMemory(largest)
         with host.pinned_to(cpu):
             self.source.bytes[:] = self._sent
 
     def time(self, session: MicroSession, size: int) -> TimedPoint:
+        """Time copies of one size, and compare what arrived."""
         with host.pinned_to(self._cpu):
             np.bitwise_not(self._sent[:size], out=self.destination.bytes[:size])
             passes = host.repeats_for(host.SAMPLE_SECONDS, MOST_PASSES, lambda passes: self._seconds(size, passes))
@@ -268,6 +259,7 @@ class DeviceCopies:
         self._side = device.stream() if self.at_once == 2 else None
 
     def time(self, session: MicroSession, size: int) -> TimedPoint:
+        """Time copies of one size, and compare what arrived."""
         for pair in self.pairs:
             # Every byte differs before, so that no copy can be missed.
             pair.destination[:size].copy_(pair.source[:size]).bitwise_not_()
@@ -284,11 +276,10 @@ class DeviceCopies:
 
     def call(self, size: int) -> Callable[[], object]:
         """The copy of this size, or both of them."""
-        parts = [(pair.destination[:size], pair.source[:size]) for pair in self.pairs]
-        to, source = parts[0]
+        (to, source), *rest = [(pair.destination[:size], pair.source[:size]) for pair in self.pairs]
         if self._side is None:
             return lambda: to.copy_(source, non_blocking=True)
-        side, (back_to, back_source) = self._side, parts[1]
+        side, (back_to, back_source) = self._side, rest[0]
 
         def at_once() -> None:
             here = self._device.current_stream()

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from paceline.benchmarks._micro.parameters import OneOrMore, Upwards
 from paceline.core.errors import OutOfMemory, Unsupported
-from paceline.core.probe import ROOT, parse_size, read_int, read_text
+from paceline.core.probe import ROOT, parse_size, read_int, read_table, read_text
 from paceline.core.quantity import Size, show_size
 from paceline.core.record import RecordWarning
 from paceline.machine.container import cpu_quota
@@ -165,10 +165,7 @@ class HostMemory:
 
 def huge_page_bytes() -> int:
     """How much of this process's memory lies in huge pages."""
-    for line in (read_text(Path("/proc/self/smaps_rollup")) or "").splitlines():
-        if line.startswith("AnonHugePages:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    return parse_size(read_table(Path("/proc/self/smaps_rollup")).get("AnonHugePages", "0"))
 
 
 def random_bytes(count: int, seed: int) -> Bytes:

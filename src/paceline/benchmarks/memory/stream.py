@@ -125,17 +125,12 @@ class Stream(Benchmark[StreamParameters]):
             threads = int(record.facts.get("threads") or 1)
             caches = levels.of_machine(environment, cores=threads)[:-1]
             ceilings = tuple(levels.shown(record, metric, "memory", caches, arrays=3))
-        return (
-            super()
-            .describe(record, parameters, environment)
-            .model_copy(
-                update={
-                    "work": None if parameters.sizes else _triad_work(record),
-                    "ceilings": ceilings,
-                    "aliases": _superbench.alias(record, group, values),
-                }
-            )
-        )
+        update = {
+            "work": None if parameters.sizes else _triad_work(record),
+            "ceilings": ceilings,
+            "aliases": _superbench.alias(record, group, values),
+        }
+        return super().describe(record, parameters, environment).model_copy(update=update)
 
     def measure(self, parameters: StreamParameters, context: Context) -> Result:
         context.report(Progress(phase="preparing"))

@@ -8,7 +8,7 @@ import re
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -27,6 +27,7 @@ from paceline.core.environment import Environment
 from paceline.core.errors import CaseError, InputError, Unsupported
 from paceline.core.metric import Merge
 from paceline.core.network import FromNetwork
+from paceline.core.probe import read_text
 from paceline.core.quantity import Duration, Fraction, Size, show_size
 from paceline.core.record import Measurement, Record, RecordWarning, Result
 from paceline.core.subject import Alias, At, Description, ShownCeiling, key_word
@@ -190,20 +191,14 @@ def _use_of(device: Path) -> str:
     for point, _, source in _mounts():
         if Path(source).resolve() in names:
             return f"{source} is mounted on {point}"
-    try:
-        swaps = Path("/proc/swaps").read_text().splitlines()[1:]
-    except OSError:
-        swaps = []
-    return next((f"{line.split()[0]} is swap" for line in swaps if Path(line.split()[0]).resolve() in names), "")
+    swaps = [line.split()[0] for line in (read_text(Path("/proc/swaps")) or "").splitlines()[1:]]
+    return next((f"{swap} is swap" for swap in swaps if Path(swap).resolve() in names), "")
 
 
 def _mounts(text: str | None = None) -> Iterator[tuple[Path, str, str]]:
     """Mount point, kind and source of every mount."""
     if text is None:
-        try:
-            text = Path("/proc/self/mountinfo").read_text(errors="replace")
-        except OSError:
-            return
+        text = read_text(Path("/proc/self/mountinfo")) or ""
     for line in text.splitlines():
         mount, separator, source = line.partition(" - ")
         mount_fields, source_fields = mount.split(), source.split()
@@ -318,7 +313,12 @@ class Disk(Benchmark[DiskParameters]):
     def measure(self, parameters: DiskParameters, context: Context) -> Result:
         fio = find_tool("fio", "fio", purpose="reads and writes the disk")
         context.report(Progress(phase="preparing"))
-        with _open_target(parameters) as target:
+        if parameters.raw_device is not None:
+            opened = raw_device(parameters.raw_device, parameters.size, writes=_writes(parameters))
+        else:
+            folder = Path(parameters.folder).expanduser() if parameters.folder else default_folder()
+            opened = scratch_file(folder, parameters.size)
+        with opened as target:
             job = _choose(fio, target, parameters)
             work = _window_work(fio, job)
             windows: list[FioWindow] = []
@@ -387,13 +387,6 @@ def _writes(parameters: DiskParameters) -> bool:
 
 def _block_size(parameters: DiskParameters) -> int:
     return parameters.block_size or (RANDOM_BLOCK if parameters.pattern.startswith("random") else SEQUENTIAL_BLOCK)
-
-
-def _open_target(parameters: DiskParameters) -> AbstractContextManager[DiskTarget]:
-    if parameters.raw_device is not None:
-        return raw_device(parameters.raw_device, parameters.size, writes=_writes(parameters))
-    folder = Path(parameters.folder).expanduser() if parameters.folder else default_folder()
-    return scratch_file(folder, parameters.size)
 
 
 def _choose(fio: str, target: DiskTarget, parameters: DiskParameters) -> FioJob:

@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.benchmarks._micro.tools import free_port
 from paceline.benchmarks.communication import _tcp_peer
-from paceline.benchmarks.communication._sockets import (
+from paceline.benchmarks.communication.tcp import (
     Address,
     PeerError,
+    TcpParameters,
     echoing,
-    free_port,
     greet,
     local_peer,
     swallowing,
 )
-from paceline.benchmarks.communication.tcp import TcpParameters
 from paceline.core.errors import InputError
 
 
