@@ -14,7 +14,7 @@ from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.metrics import BANDWIDTH, PEAK_SHARE, TIME, peak_share
 from paceline.benchmarks._micro.parameters import MicroParameters, join_words, show_sizes
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
-from paceline.benchmarks.memory import host, levels
+from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.host import HostMemory, Sizes
 from paceline.benchmarks.ranks import join
 from paceline.core.benchmark import Benchmark, Context, Progress
@@ -317,9 +317,9 @@ def _peak_share(
     unknown, work = "unknown for this device", rate.work or 0.0
     if way == "d2d":
         share, facts = peak_share(peak_memory_bandwidth(device.name), 2.0 * work, time, unknown)
-        reason = "" if levels.is_beyond_cache(device, size) else "the data may stay in the GPU's cache"
+        reason = "" if host.is_beyond_cache(device, size) else "the data may stay in the GPU's cache"
     else:
-        peak = levels.pcie_peak(target, ways=2 if way == "h2d and d2h" else 1)
+        peak = host.pcie_peak(target, ways=2 if way == "h2d and d2h" else 1)
         share, facts = peak_share(peak, work, time, unknown)
         reason = "the copies are faster than PCIe, so they go another way" if peak and rate.value > peak.rate else ""
     if share and reason:

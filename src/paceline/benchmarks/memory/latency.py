@@ -12,7 +12,7 @@ from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.metrics import time_metric
 from paceline.benchmarks._micro.parameters import MicroParameters, join_words, show_sizes
 from paceline.benchmarks._micro.session import MicroSession, headline
-from paceline.benchmarks.memory import host, levels
+from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.host import HostMemory, Sizes
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.environment import Environment
@@ -64,9 +64,9 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
 
     @classmethod
     def describe(cls, record: Record, parameters: MemoryLatencyParameters, environment: Environment) -> Description:
-        caches = levels.of_machine(environment, cores=1)
+        caches = host.levels_of_machine(environment, cores=1)
         whole = ShownCeiling(kind="latency", name=MAIN_MEMORY, metric=LATENCY.name)
-        shown = tuple(levels.shown(record, LATENCY.name, "latency", caches, arrays=1)) if caches else (whole,)
+        shown = tuple(host.shown_ceilings(record, LATENCY.name, "latency", caches, arrays=1)) if caches else (whole,)
         node = record.facts.get("numa_node")
         key = f"mem_bandwidth_matrix_numa_{node}_{node}_lat" if isinstance(node, int) else "mem_latency_lat"
         by_size = {

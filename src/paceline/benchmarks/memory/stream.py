@@ -18,7 +18,7 @@ from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.metrics import BANDWIDTH, PEAK_SHARE, TIME, peak_share
 from paceline.benchmarks._micro.parameters import MicroParameters, join_words, show_sizes
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
-from paceline.benchmarks.memory import host, levels
+from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.host import HostMemory, Sizes
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
@@ -39,7 +39,6 @@ SOURCE = Path(__file__).with_name("stream.c")
 WORD = 8  # bytes of a double
 FACTOR = 3.0
 START_VALUES = 1021
-BEYOND_CACHE = 4
 GPU_SIZE = 1024**3
 FREE_PART = 8  # of the free memory, each array takes at most one in so many bytes
 CALL_SECONDS = 0.02  # native code repeats a kernel for about so long before it comes back
@@ -123,8 +122,8 @@ class Stream(Benchmark[StreamParameters]):
         ceilings: tuple[ShownCeiling, ...] = (ShownCeiling(kind="memory", name=name, metric=metric),)
         if record.case.target == "cpu" and parameters.sizes:
             threads = int(record.facts.get("threads") or 1)
-            caches = levels.of_machine(environment, cores=threads)[:-1]
-            ceilings = tuple(levels.shown(record, metric, "memory", caches, arrays=3))
+            caches = host.levels_of_machine(environment, cores=threads)[:-1]
+            ceilings = tuple(host.shown_ceilings(record, metric, "memory", caches, arrays=3))
         update = {
             "work": None if parameters.sizes else _triad_work(record),
             "ceilings": ceilings,
@@ -154,7 +153,7 @@ class Stream(Benchmark[StreamParameters]):
         peak = peak_memory_bandwidth(device.name) if device.kind.is_accelerator else None
         moved = points[TRIAD.bandwidth.name][-1].work or 0.0
         share, peak_facts = peak_share(peak, moved, headline(points[TRIAD.time.name]))
-        if share and not levels.is_beyond_cache(device, sizes[-1]):
+        if share and not host.is_beyond_cache(device, sizes[-1]):
             share, peak_facts["peak_share"] = [], "left out: the arrays may stay in the GPU's cache"
         swept = [point for sweep in points.values() for point in sweep] if parameters.sizes else []
         facts = {
@@ -165,7 +164,7 @@ class Stream(Benchmark[StreamParameters]):
             "stopped": stopped,
         }
         result = session.result([*whole, *share, *swept], facts | placement.facts | peak_facts)
-        result.warnings += host.cached_warning(sizes[-1], placement.cache, BEYOND_CACHE)
+        result.warnings += host.cached_warning(sizes[-1], placement.cache, host.BEYOND_CACHE)
         return result
 
 
@@ -252,7 +251,7 @@ def place_arrays(parameters: StreamParameters, device: Device) -> ArrayPlacement
     cpus = host.usable_cpus(parameters.numa_node).choose(parameters.threads)
     cache = host.cache_of(cpus)
     free = host.free_memory(parameters.numa_node)
-    size = min(BEYOND_CACHE * (cache or host.UNKNOWN_CACHE), free // FREE_PART)
+    size = min(host.BEYOND_CACHE * (cache or host.UNKNOWN_CACHE), free // FREE_PART)
     facts: dict[str, Any] = {"threads": len(cpus), "cpus": host.show_cpu_list(cpus), "caches": cache}
     try:
         if parameters.engine != "torch":
