@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from paceline.benchmarks.communication import _mpi
-from paceline.benchmarks.communication._operations import OPERATIONS
+from paceline.benchmarks.communication._exchange import OPERATIONS
 from paceline.core.errors import SilentCorruption
 from paceline.core.record import CauseKind, Outcome, Record
 from support.cli import Sandbox

@@ -15,7 +15,7 @@ from threading import Thread
 
 import pytest
 
-from paceline.benchmarks.communication._sockets import free_port
+from paceline.benchmarks._micro.tools import free_port
 from paceline.benchmarks.storage import disk
 from paceline.core.record import CauseKind, Outcome, Record
 from support.cli import Sandbox, case_processes

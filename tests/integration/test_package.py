@@ -66,7 +66,17 @@ def test_the_wheel_has_every_file_of_the_package(packages: Path) -> None:
     with wheel_of(packages) as wheel:
         names = {name for name in wheel.namelist() if not name.startswith(f"paceline-{VERSION}.dist-info/")}
     files = package_files()
-    assert {Path(name).suffix for name in files} >= {".c", ".css", ".csv", ".html", ".js", ".mako", ".py", ".yaml"}
+    assert {Path(name).suffix for name in files} >= {
+        ".c",
+        ".css",
+        ".csv",
+        ".cu",
+        ".html",
+        ".js",
+        ".mako",
+        ".py",
+        ".yaml",
+    }
     assert names == files
 
 

@@ -1,7 +1,7 @@
 """Fills the names that SuperBench gives to what we measure too, in its units.
 
-Times are means, as there; so are rates but where a benchmark says so. What SuperBench measures on a GPU alone carries a
-note when it was measured on a CPU, so that it never passes for the other.
+Times are means, as there; so are rates except where a benchmark says so. What SuperBench measures on a GPU alone
+carries a note when it was measured on a CPU, so that it never passes for the other.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def alias(record: Record, group: str, values: Values, *, part: str = "", note: s
 
 def means(record: Record, keys: dict[str, tuple[str, float]], at: At | None = None) -> Values:
     """Means of metrics of the whole case, or of one point, each in its unit."""
-    found = {key: (record.measurement(metric, at=at), unit) for key, (metric, unit) in keys.items()}
-    return {key: measured.summary.mean / unit for key, (measured, unit) in found.items() if measured}
+    measured = {key: (record.measurement(metric, at=at), unit) for key, (metric, unit) in keys.items()}
+    return {key: one.summary.mean / unit for key, (one, unit) in measured.items() if one}
 
 
 def points(record: Record, metric: str, axes: tuple[str, ...]) -> list[Measurement]:

@@ -16,17 +16,12 @@ from paceline.devices import Device, DeviceKind
 
 
 def emulated(precision: str, device: Device) -> list[RecordWarning]:
-    """The warning that a figure tells nothing about hardware; none where it does."""
+    """The warning that a figure says nothing about hardware; none where it does."""
     if device.format(precision).how == "native":
         return []
-    of = f"this {device.kind.noun} has no {precision} instructions"
-    return [
-        RecordWarning(
-            kind="emulated",
-            message=f"{of}, so the time says nothing about hardware that has",
-            remedy="use fp32 on this machine",
-        )
-    ]
+    reason = f"this {device.kind.noun} has no {precision} instructions"
+    message = f"{reason}, so the time says nothing about hardware that has"
+    return [RecordWarning(kind="emulated", message=message, remedy="use fp32 on this machine")]
 
 
 @dataclass(frozen=True)
@@ -35,11 +30,11 @@ class Ranks:
 
     rank: int
     world_size: int
-    control: Any = None  # a group on the CPU for verdicts, beside the one that carries gradients
+    control: Any = None  # a group on the CPU for verdicts, next to the one that carries gradients
     siblings: tuple[int, ...] = ()  # processes of the other ranks on this host
 
     def agree(self, mine: bool) -> bool:
-        """The first rank's verdict, for everybody."""
+        """The first rank's verdict, for all ranks."""
         if self.world_size == 1:
             return mine
         import torch
@@ -50,7 +45,7 @@ class Ranks:
         return bool(verdict.item())
 
     def meet(self) -> None:
-        """Go on when everybody is here."""
+        """Go on when every rank is here."""
         if self.world_size > 1:
             from torch import distributed
 
@@ -68,18 +63,18 @@ class Ranks:
         return int(number.item())
 
     def all_agree(self, mine: bool) -> bool:
-        """Whether everybody says yes."""
+        """Whether every rank says yes."""
         return bool(self.smallest(int(mine)))
 
     def gather(self, mine: Any) -> list[Any]:
-        """What every rank has, in the order of ranks, for everybody."""
+        """What every rank has, in the order of ranks, on all of them."""
         if self.world_size == 1:
             return [mine]
         from torch import distributed
 
-        everybody: list[Any] = [None] * self.world_size
-        distributed.all_gather_object(everybody, mine, group=self.control)
-        return everybody
+        values: list[Any] = [None] * self.world_size
+        distributed.all_gather_object(values, mine, group=self.control)
+        return values
 
 
 @contextmanager
@@ -101,25 +96,20 @@ def join(context: Context, device_kind: DeviceKind, backend: str | None = None) 
     )
     try:
         if not device_kind.is_accelerator:
-            _share_cores()
+            import torch
+
+            # Ranks on one host divide its cores instead of fighting for them: of as many threads as one rank alone
+            # would take, so that one and several ranks can be compared.
+            alone = min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
+            torch.set_num_threads(max(1, alone // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
         ranks = Ranks(context.rank, context.world_size, distributed.new_group(backend="gloo"))
         yield replace(ranks, siblings=siblings_among(ranks.gather(own_process())))
     finally:
         distributed.destroy_process_group()
 
 
-def _share_cores() -> None:
-    """Ranks on one host divide its cores instead of fighting for them."""
-    import torch
-
-    beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    # Of as many threads as one rank alone would take, so that one and several ranks can be compared.
-    alone = min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
-    torch.set_num_threads(max(1, alone // beside))
-
-
 def own_process() -> tuple[str, int]:
-    """This process, so that others can tell where it is."""
+    """The host and the id of this process."""
     return socket.gethostname(), os.getpid()
 
 

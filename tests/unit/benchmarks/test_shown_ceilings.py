@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.analysis.roofline import ceilings_of
-from paceline.benchmarks.memory.levels import levels
+from paceline.benchmarks.memory.host import levels
 from paceline.core.benchmark import described
 from paceline.core.environment import Cache, Environment
 from paceline.core.metric import Better, Merge, Metric

@@ -1,46 +1,21 @@
-"""Parameters that every micro benchmark takes."""
+"""What micro benchmarks declare alike: their parameters, their titles, and that torch is imported for them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from paceline.core.metric import Better, Merge, Metric
-from paceline.core.parameters import MeasuringParameters
+from paceline.core.benchmark import Benchmark
+from paceline.core.parameters import MeasuringParameters, Parameters
 from paceline.core.quantity import Duration, Size, show_size
 
-TIME = Metric(name="time", unit="s", better=Better.LOWER, merge=Merge.SLOWEST, description="time of one call")
-COMPUTE_RATE = Metric(
-    name="compute_rate",
-    unit="FLOP/s",
-    better=Better.HIGHER,
-    merge=Merge.SUM,
-    description="operations of the mathematical definition over time (OP/s for integers)",
-)
-BANDWIDTH = Metric(
-    name="bandwidth",
-    unit="B/s",
-    better=Better.HIGHER,
-    merge=Merge.SUM,
-    description="bytes over time, all calls together; never a mean of rates",
-)
-PEAK_SHARE = Metric(
-    name="peak_share",
-    unit="%",
-    better=Better.HIGHER,
-    merge=Merge.MEAN,
-    description="part of what the vendor promises; absent for a device whose datasheet is not known",
-)
+P = TypeVar("P", bound=Parameters)
 
 
-def _as_list(value: Any) -> Any:
-    return value if value is None or isinstance(value, list | tuple) else [value]
-
-
-# For a parameter that is a list: whoever writes a single value means a list of one.
-OneOrMore = BeforeValidator(_as_list)
+# For a parameter that is a list: a single value means a list of one.
+OneOrMore = BeforeValidator(lambda value: value if value is None or isinstance(value, list | tuple) else [value])
 
 # A sweep goes upwards, each size once.
 Upwards = AfterValidator(lambda sizes: sorted(set(sizes)))
@@ -65,3 +40,16 @@ class MicroParameters(MeasuringParameters):
     """Take at most this many samples of each point"""
     seed: int = Field(default=1234, ge=0, lt=2**63)
     """Seed of the data"""
+
+
+class TorchBenchmark(Benchmark[P]):
+    """Base of benchmarks that run in torch, which is imported once, before the cases are forked."""
+
+    @classmethod
+    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("torch",)
+
+
+def join_words(*words: str | None) -> str:
+    """The words of a title, without the empty ones."""
+    return " ".join(word for word in words if word)

@@ -1,4 +1,4 @@
-"""Times calls, one point of a sweep after another, and gathers what is to be known about them.
+"""Times calls, one point of a sweep after another, and gathers facts and warnings about them.
 
 A call may be shorter than the clock can tell or than Python can issue. Several calls then make one sample: their
 number is found by doubling until a sample is long enough, and the sample is divided by it. On a GPU, calls that are
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Any, Self
 
 from paceline.benchmarks._micro.parameters import MicroParameters
@@ -75,9 +74,7 @@ class MicroSession:
         self._before = conditions.observe(self.context.target, self.ranks.siblings)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is None:
             self._after = conditions.observe(self.context.target, self.ranks.siblings)
             self._left = monotonic()
@@ -100,8 +97,8 @@ class MicroSession:
         one caller sees it) instead of keeping the device busy.
         """
         calls = 1 if each else self._calls_per_sample(call)
-        how = ""
         block = _repeated(call, calls)
+        how = ""
         if graph and self.device.kind.supports_graphs:
             seconds = min(_seconds_per_call(block, calls, self.device) for _ in range(2))
             if seconds < GRAPH_BELOW:
@@ -111,15 +108,7 @@ class MicroSession:
             how = f", {calls} calls per sample{how}"
         in_flight = 1 if each else IN_FLIGHT
         return self._point(
-            block,
-            lambda: self.device.timeline(in_flight),
-            metric,
-            at or {},
-            calls=calls,
-            how=how,
-            work=work,
-            rate_unit=rate_unit,
-            is_latency=each,
+            block, lambda: self.device.timeline(in_flight), metric, at or {}, calls, how, work, rate_unit, each
         )
 
     def time_reported(
@@ -138,15 +127,9 @@ class MicroSession:
         Each duration is that of `calls` calls; the metric is the time of one.
         """
         timeline = ReportedTimeline(how)
+        several = f", {calls} calls per sample" if calls > 1 else ""
         return self._point(
-            lambda: timeline.tell(step()),
-            lambda: timeline,
-            metric,
-            at or {},
-            calls=calls,
-            how=f", {calls} calls per sample" if calls > 1 else "",
-            work=work,
-            rate_unit=rate_unit,
+            lambda: timeline.tell(step()), lambda: timeline, metric, at or {}, calls, several, work, rate_unit
         )
 
     def result(self, measurements: list[Measurement], facts: dict[str, Any] | None = None) -> Result:
@@ -154,21 +137,18 @@ class MicroSession:
         if self._before is None or self._after is None:
             raise RuntimeError("result() before the session was entered and left")
         timings = list(dict.fromkeys(point.timing for point in self.points))
-        own = {
+        usual = {
             "device": self.device.name,
             "timing": timings[0] if len(timings) == 1 else timings,
-            "stopped": {_label(point.at) or "case": point.timed.stopped.value for point in self.points},
+            "stopped": {show_at(point.at) or "case": point.timed.stopped.value for point in self.points},
             "spent": {"preparing": self._entered - self.context.began, "measuring": self._left - self._entered},
             "conditions": {
                 "before": self._before.model_dump(mode="json"),
                 "after": self._after.model_dump(mode="json"),
             },
         }
-        return Result(
-            measurements=measurements,
-            facts=own | (facts or {}),
-            warnings=[*_gathered(self.points), *conditions.warnings(self._before, self._after)],
-        )
+        warnings = [*_merged_warnings(self.points), *conditions.warnings(self._before, self._after)]
+        return Result(measurements=measurements, facts=usual | (facts or {}), warnings=warnings)
 
     def _point(
         self,
@@ -176,7 +156,6 @@ class MicroSession:
         new_timeline: Callable[[], Timeline],
         metric: Metric,
         at: At,
-        *,
         calls: int,
         how: str,
         work: float | None,
@@ -184,7 +163,7 @@ class MicroSession:
         is_latency: bool = False,
     ) -> TimedPoint:
         agree = self.ranks.agree if self.ranks.world_size > 1 else None
-        label = _label(at)
+        label = show_at(at)
 
         def report(phase: str, samples: list[float]) -> None:
             self.context.report(
@@ -223,11 +202,16 @@ class MicroSession:
         return DEVICE_SAMPLE if self.device.kind.is_accelerator else HOST_SAMPLE
 
     def _calls_per_sample(self, call: Call) -> int:
-        """How many calls make a sample that is long enough; the same on every rank."""
+        """How many calls make a sample that is long enough; the first rank decides for all."""
+
+        def is_sample() -> bool:
+            took = _seconds_per_call(_repeated(call, calls), calls, self.device) * calls
+            return self.ranks.agree(took >= self._sample_seconds)
+
         call()  # what is lazy is paid for here
         calls = 1
         # Twice, for a pause of the machine would pass for a long call.
-        while calls < MOST_CALLS and not (self._is_sample(call, calls) and self._is_sample(call, calls)):
+        while calls < MOST_CALLS and not (is_sample() and is_sample()):
             calls *= 2
         return calls
 
@@ -242,11 +226,6 @@ class MicroSession:
         more = min(GRAPH_CALLS, math.ceil(calls * self._sample_seconds / took))
         return (more, self.device.capture(_repeated(call, more))) if more > calls else (calls, replay)
 
-    def _is_sample(self, call: Call, calls: int) -> bool:
-        """Whether so many calls took long enough just now, in the eyes of the first rank."""
-        took = _seconds_per_call(_repeated(call, calls), calls, self.device) * calls
-        return self.ranks.agree(took >= self._sample_seconds)
-
 
 def headline(points: Sequence[Measurement]) -> Measurement:
     """The last point of a sweep as the figure of the whole case: chosen beforehand, not because it is the best."""
@@ -254,11 +233,7 @@ def headline(points: Sequence[Measurement]) -> Measurement:
 
 
 def show_at(at: At) -> str:
-    """A point as people say it."""
-    return _label(at)
-
-
-def _label(at: At) -> str:
+    """A point in words."""
     return " ".join(show_size(float(value)) if key == "size" else f"{key} {value}" for key, value in at.items())
 
 
@@ -281,17 +256,17 @@ def _seconds_per_call(block: Call, calls: int, device: Device) -> float:
     return (device.clock() - begun) / calls
 
 
-def _gathered(points: Sequence[TimedPoint]) -> list[RecordWarning]:
-    """One warning of each kind: where there are several points, the first one's words and at how many it was seen."""
-    seen: dict[str, list[tuple[str, RecordWarning]]] = {}
+def _merged_warnings(points: Sequence[TimedPoint]) -> list[RecordWarning]:
+    """One warning of each kind: the first point's message, and at how many more points it occurred."""
+    by_kind: dict[str, list[tuple[str, RecordWarning]]] = {}
     for point in points:
         for warning in point.warnings:
-            seen.setdefault(warning.kind, []).append((_label(point.at), warning))
-    found = []
-    for told in seen.values():
-        label, first = told[0]
+            by_kind.setdefault(warning.kind, []).append((show_at(point.at), warning))
+    merged = []
+    for same_kind in by_kind.values():
+        label, first = same_kind[0]
         message = f"at {label}: {first.message}" if label else first.message
-        if len(told) > 1:
-            message += f" (and at {len(told) - 1} of {len(points)} points more)"
-        found.append(first.model_copy(update={"message": message}))
-    return found
+        if len(same_kind) > 1:
+            message += f" (and at {len(same_kind) - 1} of {len(points)} points more)"
+        merged.append(first.model_copy(update={"message": message}))
+    return merged

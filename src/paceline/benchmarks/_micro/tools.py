@@ -1,15 +1,18 @@
-"""Programs of others that some benchmarks drive: found, run to their end, and their words kept when they fail."""
+"""External programs that some benchmarks drive: found, run to their end, and their output reported when they fail."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from paceline.core.errors import CaseError, MissingDependency
 
@@ -17,7 +20,7 @@ LAST_LINES = 15
 
 
 @dataclass(frozen=True)
-class Said:
+class ToolOutput:
     """What a program wrote."""
 
     output: str
@@ -25,73 +28,63 @@ class Said:
 
 
 class ToolError(CaseError):
-    """A program failed, or said something that cannot be understood."""
+    """A program failed, or its output cannot be understood."""
 
-    def __init__(self, message: str, said: Said | None = None) -> None:
-        super().__init__(f"{message}: {last_words(said.errors or said.output)}" if said else message)
+    def __init__(self, message: str, written: ToolOutput | None = None) -> None:
+        super().__init__(f"{message}: {last_words(written.errors or written.output)}" if written else message)
         self.message = message
-        self.said = said  # all of it, where the program ran
+        self.written = written  # all of it, where the program ran
 
 
-def find_tool(name: str, package: str, *, purpose: str = "") -> str:
+def find_tool(name: str, package: str, *, purpose: str) -> str:
     """The path of a program; absent, the case is unsupported and says what to install."""
-    found = shutil.which(name)
-    if found is None:
-        what = f"{name}{f', which {purpose},' if purpose else ''}"
-        raise MissingDependency(what, f"install it (apt install {package})")
-    return found
+    path = shutil.which(name)
+    if path is None:
+        raise MissingDependency(f"{name}, which {purpose},", f"install it (apt install {package})")
+    return path
 
 
-def run_tool(
-    command: Sequence[str | Path],
-    *,
-    timeout: float,
-    folder: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> Said:
+def run_tool(command: Sequence[str], *, timeout: float) -> ToolOutput:
     """Run a program to its end; a failure carries the last lines it wrote.
 
     The program stays in this process's group, so that whatever ends the case ends it too.
     """
-    words = [str(word) for word in command]
     try:
         done = subprocess.run(
-            words,
+            command,
             capture_output=True,
             text=True,
             errors="replace",
             stdin=subprocess.DEVNULL,
-            cwd=folder,
-            env=_environment(environment),
+            env={**os.environ, "LC_ALL": "C"},
             timeout=timeout,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ToolError(f"{words[0]} did not end within {timeout:.0f} s") from None
+        raise ToolError(f"{command[0]} did not end within {timeout:.0f} s") from None
     except OSError as error:
-        raise ToolError(f"{words[0]} cannot be started: {error.strerror or error}") from None
-    return _checked(words[0], done.returncode, Said(done.stdout, done.stderr))
+        raise ToolError(f"{command[0]} cannot be started: {error.strerror or error}") from None
+    return _checked(command[0], done.returncode, ToolOutput(done.stdout, done.stderr))
 
 
 def follow_tool(
-    command: Sequence[str | Path], hear: Callable[[str], None], *, environment: Mapping[str, str] | None = None
-) -> Said:
-    """Like `run_tool`, for a program that tells line by line how far it is; only the case's own deadline ends it."""
-    words = [str(word) for word in command]
+    command: Sequence[str], hear: Callable[[str], None], *, environment: Mapping[str, str] | None = None
+) -> ToolOutput:
+    """Like `run_tool`, but calls `hear` with every line as it is written; only the case's own deadline ends it."""
     lines: list[str] = []
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
         try:
             running = subprocess.Popen(
-                words,
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
                 errors="replace",
-                env=_environment(environment),
+                env={**os.environ, "LC_ALL": "C", **(environment or {})},
             )
         except OSError as error:
-            raise ToolError(f"{words[0]} cannot be started: {error.strerror or error}") from None
+            raise ToolError(f"{command[0]} cannot be started: {error.strerror or error}") from None
         with running:
             assert running.stdout is not None
             try:
@@ -102,35 +95,40 @@ def follow_tool(
                 running.kill()
                 raise
         errors.seek(0)
-        return _checked(words[0], running.returncode, Said("".join(lines), errors.read()))
+        return _checked(command[0], running.returncode, ToolOutput("".join(lines), errors.read()))
 
 
-def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
-    return {**os.environ, "LC_ALL": "C", **(more or {})}
-
-
-def _checked(program: str, code: int, said: Said) -> Said:
-    """What a program said, if it ended well."""
+def _checked(program: str, code: int, written: ToolOutput) -> ToolOutput:
+    """What a program wrote, if it ended well."""
     name = Path(program).name
     if code < 0:
+        number = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         again = "--resume RUN --retry-failed measures it again"
-        raise ToolError(f"{name} was ended by {_signal_name(-code)}, by somebody or for want of memory ({again})", said)
+        raise ToolError(f"{name} was ended by {number}, by somebody or for want of memory ({again})", written)
     if code > 0:
-        raise ToolError(f"{name} ended with exit code {code}", said)
-    return said
+        raise ToolError(f"{name} ended with exit code {code}", written)
+    return written
 
 
-def _signal_name(number: int) -> str:
-    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+def free_port() -> int:
+    """A port of the loopback device that nothing used a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def last_words(text: str) -> str:
     """The end of what a program wrote, on one line."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
-    return " | ".join(lines[-LAST_LINES:]) or "it said nothing"
+    return " | ".join(lines[-LAST_LINES:]) or "it wrote nothing"
 
 
-def garbled(name: str, why: str, text: str) -> ToolError:
-    """The error for output that cannot be understood."""
+def garbled(name: str, why: str | Exception, text: str) -> ToolError:
+    """The error for output that cannot be understood, because of a reason or of an error of its parser."""
+    if isinstance(why, ValidationError):
+        first = why.errors()[0]
+        why = f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}"
+    elif isinstance(why, Exception):
+        why = f"its JSON breaks off or is wrong ({why})"
     shown = text.strip()[:200] or "nothing"
     return ToolError(f"the output of {name} cannot be understood: {why}; it began with: {shown}")

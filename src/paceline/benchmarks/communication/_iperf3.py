@@ -1,4 +1,4 @@
-"""iperf3 as a client and, on this host, as its own server; and what it tells in JSON."""
+"""iperf3 as a client and, on this host, as its own server; and what it reports in JSON."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasPath, BaseModel, ConfigDict, Field
 
-from paceline.benchmarks._micro.tools import ToolError, find_tool, garbled, run_tool
-from paceline.benchmarks.communication._sockets import free_port
+from paceline.benchmarks._micro.tools import ToolError, find_tool, free_port, garbled, run_tool
 from paceline.devices.timeline import monotonic
 
 DEFAULT_PORT = 5201
 PATIENCE_SECONDS = 60.0
 BUSY_SECONDS = 30.0  # it has not yet ended the last test, or serves another client
-# Whoever connects and leaves again, as a look whether it is there does, makes it drop what comes next and begin anew.
+# A client that connects and leaves again, as one that only looks for it does, makes it drop the next and begin anew.
 SHAKEN_SECONDS = 5.0
 _BUSY = "server is busy"
 _SHAKEN = ("control message", "control socket", "Connection reset", "Connection refused")
@@ -27,50 +25,30 @@ RETRY_SECONDS = 0.1
 STARTS = 3  # a free port may be taken by somebody else before iperf3 has it
 
 
-@dataclass(frozen=True)
-class Moved:
+class Moved(BaseModel):
     """What arrived at the receiver, and how long it took."""
 
-    bytes: int
-    seconds: float
-
-
-class _Said(BaseModel):
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
-
-class _Sum(_Said):
-    bytes: int = Field(ge=0)  # what is still under way is not counted, which may be all of a short transfer
-    seconds: float = Field(gt=0)
-
-
-class _End(_Said):
-    sum_received: _Sum
-
-
-class _Output(_Said):
-    end: _End
+    # What is still under way is not counted, which may be all of a short transfer.
+    bytes: int = Field(ge=0, validation_alias=AliasPath("end", "sum_received", "bytes"))
+    seconds: float = Field(gt=0, validation_alias=AliasPath("end", "sum_received", "seconds"))
 
 
 def parse(text: str) -> Moved:
     """What one run of a client moved; anything else is a ToolError."""
     try:
-        said = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise garbled("iperf3", f"its JSON breaks off or is wrong ({error})", text) from None
-    # It ends with exit code 0 also when it could not connect.
-    if isinstance(said, dict) and "error" in said:
-        raise ToolError(f"iperf3: {said['error']}")
-    try:
-        received = _Output.model_validate(said).end.sum_received
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise garbled("iperf3", f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}", text) from None
-    return Moved(received.bytes, received.seconds)
+        document = json.loads(text)
+        # It ends with exit code 0 also when it could not connect.
+        if isinstance(document, dict) and "error" in document:
+            raise ToolError(f"iperf3: {document['error']}")
+        return Moved.model_validate(document)
+    except (ValueError, RecursionError) as error:  # pydantic's and json's errors are ValueErrors
+        raise garbled("iperf3", error, text) from None
 
 
 def send(host: str, port: int, amount: int, streams: int) -> Moved:
-    """Send about so many bytes through so many connections; a server that cannot just now is asked again."""
+    """Send about so many bytes through so many connections; a server that is busy just now is tried again."""
     command = [find(), "--client", host, "--port", str(port), "--json", "--bytes", str(amount)]
     begun = monotonic()
     while True:
@@ -96,7 +74,7 @@ def find() -> str:
 @contextmanager
 def local_server() -> Iterator[int]:
     """A server on the loopback device, for as long as the block lasts; its port."""
-    said = ""
+    output = ""
     for _ in range(STARTS):
         port = free_port()
         command = [find(), "--server", "--bind", "127.0.0.1", "--port", str(port), "--forceflush"]
@@ -106,12 +84,12 @@ def local_server() -> Iterator[int]:
             try:
                 assert server.stdout is not None
                 for line in server.stdout:
-                    said = line.strip() or said
+                    output = line.strip() or output
                     if "listening" in line:
-                        # What it says of every test would fill the pipe in the end, and then it would wait.
+                        # What it writes about every test would fill the pipe in the end, and then it would wait.
                         threading.Thread(target=server.stdout.read, daemon=True).start()
                         yield port
                         return
             finally:
                 server.kill()
-    raise ToolError(f"iperf3 cannot serve on the loopback device: {said}")
+    raise ToolError(f"iperf3 cannot serve on the loopback device: {output}")

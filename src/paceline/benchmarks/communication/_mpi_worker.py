@@ -1,4 +1,4 @@
-"""One MPI rank of a collective, started by mpirun: measures a sweep with the others; the first tells what they saw."""
+"""One MPI rank of a collective, started by mpirun: measures a sweep with the others; the first reports the result."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from paceline.benchmarks._micro.parameters import TIME
 from paceline.benchmarks._micro.session import MicroSession
+from paceline.benchmarks.communication._exchange import OPERATIONS, ROOT, Exchange, Payload
 from paceline.benchmarks.communication._mpi import Begin, Corruption, End, Failed, Line, PointLine
-from paceline.benchmarks.communication._operations import OPERATIONS, ROOT, Operation
-from paceline.benchmarks.communication._payload import Payload
 from paceline.benchmarks.communication.collective import CollectiveParameters, sizes_of
 from paceline.benchmarks.ranks import Ranks, own_process, siblings_among
 from paceline.core.benchmark import Context
@@ -50,26 +48,27 @@ class MpiRanks(Ranks):
         return list(self.control.allgather(mine))
 
 
-class MpiExchange:
-    """One operation at one size."""
+class MpiExchange(Exchange):
+    """One operation among the ranks of an MPI communicator."""
 
     def __init__(self, payload: Payload, in_place: bool, communicator: Any) -> None:
         self.payload = payload
-        self._in_place = in_place
-        self._communicator = communicator
-        self._move = self._bound()
+        self._move = self._bound(in_place, communicator)
 
     def call(self) -> None:
-        """Move the data."""
         self._move()
 
-    def _bound(self) -> Callable[[], object]:
+    def verify(self, ranks: Ranks) -> None:
+        complaint = next(filter(None, ranks.gather(self.payload.complaint())), None)
+        if complaint is not None:
+            raise SilentCorruption(complaint)
+
+    def _bound(self, in_place: bool, comm: Any) -> Callable[[], object]:
         """The operation with its data: found once, for looking it up takes half as long as a small message."""
         from mpi4py import MPI
 
-        comm = self._communicator
         received = self.payload.received
-        sent = MPI.IN_PLACE if self._in_place else self.payload.sent
+        sent = MPI.IN_PLACE if in_place else self.payload.sent
         match self.payload.operation.name:
             case "all-reduce":
                 return partial(comm.Allreduce, sent, received)
@@ -83,7 +82,7 @@ class MpiExchange:
             case "all-gather":
                 return partial(comm.Allgather, sent, received)
             case "reduce-scatter":
-                return partial(comm.Reduce_scatter_block, sent, self.payload.sent if self._in_place else received)
+                return partial(comm.Reduce_scatter_block, sent, self.payload.sent if in_place else received)
             case "all-to-all":
                 return partial(comm.Alltoall, sent, received)
 
@@ -154,8 +153,9 @@ def _shared_segments() -> list[Path]:
 def _measure(case: Case, communicator: Any, library: str, exchange_type: type[MpiExchange]) -> None:
     parameters = CollectiveParameters.model_validate(case.parameters)
     operation = OPERATIONS[parameters.operation]
+    in_place = operation.in_place(parameters.in_place, "mpi")
     ranks = MpiRanks(communicator.Get_rank(), communicator.Get_size(), communicator.Dup())
-    ranks = MpiRanks(ranks.rank, ranks.world_size, ranks.control, siblings_among(ranks.gather(own_process())))
+    ranks = replace(ranks, siblings=siblings_among(ranks.gather(own_process())))
     _say(ranks, Begin(ranks=ranks.world_size, library=library.splitlines()[0].strip("\0 ")))
     if ranks.world_size != case.ranks:
         return
@@ -165,60 +165,27 @@ def _measure(case: Case, communicator: Any, library: str, exchange_type: type[Mp
     try:
         with MicroSession(parameters, context, device, ranks) as session:
             for size in sizes:
-                exchange = _new_exchange(operation, parameters, size, ranks, communicator, exchange_type)
-                samples = _samples(exchange, session, ranks)
+                payload = Payload(
+                    operation,
+                    ranks.rank,
+                    ranks.world_size,
+                    size,
+                    precision=parameters.precision,
+                    in_place=in_place,
+                    seed=parameters.seed,
+                    empty=lambda count: np.empty(count, np.float32),
+                    lift=lambda table: table.astype(np.float32),
+                )
+                if in_place and operation.name == "reduce-scatter":
+                    # MPI lays the result where the array begins.
+                    payload.received = payload.sent[: payload.count // ranks.world_size]
+                samples = exchange_type(payload, in_place, communicator).time(session).timed.samples
                 _say(ranks, PointLine(size=size, samples=max(ranks.gather(samples), key=np.mean)))
     except SilentCorruption as error:
         _say(ranks, Corruption(message=str(error)))
         return
-    seen = session.result([])
-    _say(ranks, End(points=len(sizes), facts=seen.facts, warnings=seen.warnings))
-
-
-def _new_exchange(
-    operation: Operation,
-    parameters: CollectiveParameters,
-    size: int,
-    ranks: Ranks,
-    communicator: Any,
-    exchange_type: type[MpiExchange],
-) -> MpiExchange:
-    in_place = operation.in_place(parameters.in_place, "mpi")
-    payload = Payload(
-        operation,
-        ranks.rank,
-        ranks.world_size,
-        size,
-        precision=parameters.precision,
-        in_place=in_place,
-        seed=parameters.seed,
-        empty=lambda count: np.empty(count, np.float32),
-        lift=lambda table: table.astype(np.float32),
-    )
-    if in_place and operation.name == "reduce-scatter":
-        payload.received = payload.sent[: payload.count // ranks.world_size]  # MPI lays it where the array begins
-    return exchange_type(payload, in_place, communicator)
-
-
-def _samples(exchange: MpiExchange, session: MicroSession, ranks: Ranks) -> list[float]:
-    """Seconds of each call on this rank, the result checked before and after."""
-    payload = exchange.payload
-    payload.prepare()
-    exchange.call()
-    _verify(payload, ranks)
-    payload.prepare()
-    point = session.time(exchange.call, TIME, at={"size": payload.size})
-    if not payload.keeps_input:
-        payload.prepare()
-        exchange.call()
-    _verify(payload, ranks)
-    return point.timed.samples
-
-
-def _verify(payload: Payload, ranks: Ranks) -> None:
-    complaint = next(filter(None, ranks.gather(payload.complaint())), None)
-    if complaint is not None:
-        raise SilentCorruption(complaint)
+    result = session.result([])
+    _say(ranks, End(points=len(sizes), facts=result.facts, warnings=result.warnings))
 
 
 def _say(ranks: Ranks, line: Line) -> None:

@@ -1,7 +1,7 @@
 """The other end of a TCP measurement: echoes small messages, swallows large ones.
 
 On another host: python -m paceline.benchmarks.communication._tcp_peer --bind ADDRESS [--port 18500]
-It keeps nothing that it is sent, and answers only those who speak its protocol.
+It stores nothing that it receives, and answers only those who speak its protocol.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def receive_exactly(connection: socket.socket, buffer: memoryview) -> bool:
 
 
 def serve(listener: socket.socket) -> None:
-    """Answer everybody, each in a thread, for as long as the process lives."""
+    """Answer every client, each in a thread, for as long as the process lives."""
     while True:
         connection, _ = listener.accept()
         threading.Thread(target=_answer, args=(connection,), daemon=True).start()
@@ -54,16 +54,12 @@ def _answer(connection: socket.socket) -> None:
             return
         connection.settimeout(None)
         connection.sendall(MAGIC)
-        if kind == ECHO:
-            _echo(connection, size)
-        else:
+        if kind == SWALLOW:
             _swallow(connection)
-
-
-def _echo(connection: socket.socket, size: int) -> None:
-    buffer = memoryview(bytearray(size))
-    while receive_exactly(connection, buffer):
-        connection.sendall(buffer)
+            return
+        buffer = memoryview(bytearray(size))
+        while receive_exactly(connection, buffer):
+            connection.sendall(buffer)
 
 
 def _swallow(connection: socket.socket) -> None:
@@ -81,7 +77,7 @@ def _swallow(connection: socket.socket) -> None:
 
 
 def _end_with_parent() -> None:
-    """Whoever started this holds the other end of its input; it closes however that process ends."""
+    """The process that started this holds the other end of its input, which closes however that process ends."""
     sys.stdin.buffer.read()
     os._exit(0)
 

@@ -8,41 +8,40 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.parameters import TIME, MicroParameters, Sizes, show_sizes
-from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
+from paceline.benchmarks._micro.metrics import TIME, rate_metric
+from paceline.benchmarks._micro.parameters import MicroParameters, Sizes, join_words, show_sizes
+from paceline.benchmarks._micro.session import MicroSession, headline
 from paceline.benchmarks.communication import _mpi
-from paceline.benchmarks.communication._exchange import TorchExchange
-from paceline.benchmarks.communication._operations import OPERATIONS, Operation, OperationName
-from paceline.benchmarks.communication._payload import ELEMENT_BYTES
+from paceline.benchmarks.communication._exchange import (
+    ELEMENT_BYTES,
+    OPERATIONS,
+    Operation,
+    OperationName,
+    TorchExchange,
+)
 from paceline.benchmarks.ranks import join
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported
-from paceline.core.metric import Better, Merge, Metric
+from paceline.core.metric import Merge, Metric
 from paceline.core.network import FromNetwork
 from paceline.core.quantity import Duration
 from paceline.core.record import Measurement, Record, Result
 from paceline.core.subject import Description, ShownCeiling, key_word
-from paceline.devices import Device, DeviceKind, kind_of, open_device
+from paceline.devices import DeviceKind, kind_of, open_device
 
 # Each eight times the one before.
 GPU_SIZES = [8**power for power in range(1, 11)]  # 8 B to 1 GiB
 CPU_SIZES = [32 * 8**power for power in range(8)]  # 32 B to 64 MiB
 
-ALGORITHM_BANDWIDTH = Metric(
-    name="algorithm_bandwidth",
-    unit="B/s",
-    better=Better.HIGHER,
-    merge=Merge.MEAN,
-    description="size of the whole array over the time of the slowest rank",
+ALGORITHM_BANDWIDTH = rate_metric(
+    "algorithm_bandwidth", "size of the whole array over the time of the slowest rank", Merge.MEAN
 )
-BUS_BANDWIDTH = Metric(
-    name="bus_bandwidth",
-    unit="B/s",
-    better=Better.HIGHER,
-    merge=Merge.MEAN,
-    description="algorithm bandwidth times the part that must pass each rank's link; compares with the link's speed",
+BUS_BANDWIDTH = rate_metric(
+    "bus_bandwidth",
+    "algorithm bandwidth times the part that must pass each rank's link; compares with the link's speed",
+    Merge.MEAN,
 )
 
 
@@ -81,14 +80,13 @@ class Collective(Benchmark[CollectiveParameters]):
 
     @classmethod
     def title(cls, parameters: CollectiveParameters) -> str:
-        words = [
+        return join_words(
             parameters.operation,
             parameters.backend if parameters.backend != "auto" else "",
             parameters.precision if parameters.precision != "fp32" else "",
             {None: "", True: "in place", False: "out of place"}[parameters.in_place],
             show_sizes(parameters.sizes),
-        ]
-        return " ".join(word for word in words if word)
+        )
 
     @classmethod
     def check(cls, parameters: CollectiveParameters, case: Case) -> None:
@@ -104,9 +102,8 @@ class Collective(Benchmark[CollectiveParameters]):
 
     @classmethod
     def describe(cls, record: Record, parameters: CollectiveParameters, environment: Environment) -> Description:
-        said = super().describe(record, parameters, environment)
-        on_gpus = record.case.target != "cpu"
-        name = f"{parameters.operation.replace('_', '-')}, {record.case.ranks} {'GPUs' if on_gpus else 'processes'}"
+        rank = "processes" if record.case.target == "cpu" else "GPUs"
+        name = f"{parameters.operation.replace('_', '-')}, {record.case.ranks} {rank}"
         shown = [ShownCeiling(kind="link", name=name, metric="bus_bandwidth")]
         sizes = [m.at for m in record.measurements if m.metric.name == "time" and not m.scope and "size" in m.at]
         if sizes:
@@ -127,100 +124,47 @@ class Collective(Benchmark[CollectiveParameters]):
             for point in _superbench.points(record, metric, ("size",))
         }
         aliases = _superbench.alias(record, f"{key_word(backend)}-bw", values, part=operation)
-        return said.model_copy(update={"ceilings": tuple(shown), "aliases": aliases})
+        usual = super().describe(record, parameters, environment)
+        return usual.model_copy(update={"ceilings": tuple(shown), "aliases": aliases})
 
     def measure(self, parameters: CollectiveParameters, context: Context) -> Result:
         operation = OPERATIONS[parameters.operation]
-        _refuse_one_rank(context)
+        if context.world_size == 1:
+            if context.target == "cpu":
+                raise Unsupported("a collective takes several ranks, but there is one: use --ranks 2 or more")
+            raise Unsupported(
+                "a collective takes several ranks, and each needs a GPU of its own: use --target 'cuda:*' where there "
+                "are several GPUs, torchrun over several machines, or --target cpu --ranks 2"
+            )
         if parameters.backend == "mpi":
             return _measure_over_mpi(operation, parameters, context)
         device = open_device(context.target)
-        backend = _backend(parameters.backend, device)
+        backend = device.kind.collective_backend
+        if parameters.backend not in ("auto", backend):
+            other = {"nccl": "--target 'cuda:*' with several GPUs", "gloo": "--target cpu --ranks 2"}
+            raise Unsupported(
+                f"{parameters.backend} is not measured on {device.name}: use backend = {backend}, or "
+                f"{other[parameters.backend]}"
+            )
         in_place = operation.in_place(parameters.in_place, "torch")
         context.report(Progress(phase="preparing"))
         with join(context, device.kind, backend) as ranks, MicroSession(parameters, context, device, ranks) as session:
-            points = [
-                self._measure_size(size, operation, in_place, parameters, session)
-                for size in sizes_of(parameters, operation, device.kind, ranks.world_size)
-            ]
-        factor = operation.factor(ranks.world_size)
-        facts = facts_of(operation, parameters, in_place, ranks.world_size) | {
-            "backend": backend,
-            "library": device.kind.collective_library(),
-        }
-        return session.result(figures([point.time for point in points], factor), facts)
-
-    def _measure_size(
-        self, size: int, operation: Operation, in_place: bool, parameters: CollectiveParameters, session: MicroSession
-    ) -> TimedPoint:
-        ranks = session.ranks
-        exchange = self.exchange(
-            operation,
-            ranks,
-            size,
-            session.device,
-            precision=parameters.precision,
-            in_place=in_place,
-            seed=parameters.seed,
-        )
-        exchange.check()
-        exchange.payload.prepare()
-        work = operation.factor(ranks.world_size) * size
-        point = session.time(exchange.call, TIME, at={"size": size}, work=work, rate_unit="B/s")
-        exchange.check_again()
-        return point
-
-
-def sizes_of(parameters: CollectiveParameters, operation: Operation, kind: DeviceKind, ranks: int) -> list[int]:
-    """The sizes to measure, smallest first, in whole elements with the same share for every rank, none twice."""
-    asked = parameters.sizes or (GPU_SIZES if kind.is_accelerator else CPU_SIZES)
-    element = ELEMENT_BYTES[parameters.precision]
-    return sorted({operation.count(size, element, ranks) * element for size in asked})
-
-
-def figures(times: Sequence[Measurement], factor: float) -> list[Measurement]:
-    """What the times of a sweep say: three metrics of the largest size for the case, and of every size."""
-    sweeps: list[list[Measurement]] = [[], [], list(times)]
-    for time in times:
-        size = float(time.at["size"])
-        for sweep, metric, work in zip(
-            sweeps, (BUS_BANDWIDTH, ALGORITHM_BANDWIDTH), (factor * size, size), strict=False
-        ):
-            merge = Merge.FIRST if time.metric.merge is Merge.FIRST else metric.merge
-            sweep.append(Measurement.of_rate(metric.model_copy(update={"merge": merge}), work, time))
-    return [*map(headline, sweeps), *(measurement for sweep in sweeps for measurement in sweep)]
-
-
-def facts_of(operation: Operation, parameters: CollectiveParameters, in_place: bool, ranks: int) -> dict[str, Any]:
-    """What one needs to know to read the figures."""
-    grows = in_place and operation.sums
-    return {
-        "bus_bandwidth": f"algorithm bandwidth times {operation.formula} = {operation.factor(ranks):.4g}, n = {ranks}",
-        "size": "of the whole array, rounded up to whole elements and equal shares",
-        "place": "in place" if in_place else "out of place",
-        "data": f"{parameters.precision}, small integers"
-        + ("; sums in place grow without bound while they are timed" if grows else ""),
-        "checked": "every element on every rank, before and after timing, at every size",
-    }
-
-
-def _refuse_one_rank(context: Context) -> None:
-    if context.world_size > 1:
-        return
-    if context.target == "cpu":
-        raise Unsupported("a collective takes several ranks, but there is one: use --ranks 2 or more")
-    raise Unsupported(
-        "a collective takes several ranks, and each needs a GPU of its own: use --target 'cuda:*' where there are "
-        "several GPUs, torchrun over several machines, or --target cpu --ranks 2"
-    )
-
-
-def _backend(asked: str, device: Device) -> str:
-    own = device.kind.collective_backend
-    if asked not in ("auto", own):
-        other = {"nccl": "--target 'cuda:*' with several GPUs", "gloo": "--target cpu --ranks 2"}[asked]
-        raise Unsupported(f"{asked} is not measured on {device.name}: use backend = {own}, or {other}")
-    return own
+            factor = operation.factor(ranks.world_size)
+            times = []
+            for size in sizes_of(parameters, operation, device.kind, ranks.world_size):
+                exchange = self.exchange(
+                    operation,
+                    ranks,
+                    size,
+                    device,
+                    precision=parameters.precision,
+                    in_place=in_place,
+                    seed=parameters.seed,
+                )
+                times.append(exchange.time(session, work=factor * size).time)
+        facts = facts_of(operation, parameters, in_place, ranks.world_size)
+        facts |= {"backend": backend, "library": device.kind.collective_library()}
+        return session.result(figures(times, factor), facts)
 
 
 def _measure_over_mpi(operation: Operation, parameters: CollectiveParameters, context: Context) -> Result:
@@ -230,11 +174,42 @@ def _measure_over_mpi(operation: Operation, parameters: CollectiveParameters, co
         raise Unsupported(f"MPI has no {parameters.precision}: use fp32")
     in_place = operation.in_place(parameters.in_place, "mpi")
     if context.rank > 0:
-        return Result()  # mpirun starts ranks of its own, and the first rank tells what they saw
-    told = _mpi.run(context, parameters.hosts)
-    factor = operation.factor(context.world_size)
-    facts = told.facts | facts_of(operation, parameters, in_place, context.world_size)
-    facts |= {"backend": "mpi", "library": told.library}
+        return Result()  # mpirun starts ranks of its own, and the first rank reports what they measured
+    sweep = _mpi.run(context, parameters.hosts)
+    facts = sweep.facts | facts_of(operation, parameters, in_place, context.world_size)
+    facts |= {"backend": "mpi", "library": sweep.library}
     once = TIME.model_copy(update={"merge": Merge.FIRST})
-    times = [Measurement.of_samples(once, point.samples, at={"size": point.size}) for point in told.points]
-    return Result(measurements=figures(times, factor), facts=facts, warnings=told.warnings)
+    times = [Measurement.of_samples(once, point.samples, at={"size": point.size}) for point in sweep.points]
+    factor = operation.factor(context.world_size)
+    return Result(measurements=figures(times, factor), facts=facts, warnings=sweep.warnings)
+
+
+def sizes_of(parameters: CollectiveParameters, operation: Operation, kind: DeviceKind, ranks: int) -> list[int]:
+    """The sizes to measure, smallest first, in whole elements with the same share for every rank, none twice."""
+    sizes = parameters.sizes or (GPU_SIZES if kind.is_accelerator else CPU_SIZES)
+    element = ELEMENT_BYTES[parameters.precision]
+    return sorted({operation.count(size, element, ranks) * element for size in sizes})
+
+
+def figures(times: Sequence[Measurement], factor: float) -> list[Measurement]:
+    """What the times of a sweep say: three metrics of the largest size for the case, and of every size."""
+
+    def rate(metric: Metric, work: float, time: Measurement) -> Measurement:
+        merge = Merge.FIRST if time.metric.merge is Merge.FIRST else metric.merge
+        return Measurement.of_rate(metric.model_copy(update={"merge": merge}), work, time)
+
+    bus = [rate(BUS_BANDWIDTH, factor * float(time.at["size"]), time) for time in times]
+    algorithm = [rate(ALGORITHM_BANDWIDTH, float(time.at["size"]), time) for time in times]
+    return [*map(headline, (bus, algorithm, times)), *bus, *algorithm, *times]
+
+
+def facts_of(operation: Operation, parameters: CollectiveParameters, in_place: bool, ranks: int) -> dict[str, Any]:
+    """What one needs to know to read the figures."""
+    grows = "; sums in place grow without bound while they are timed" if in_place and operation.sums else ""
+    return {
+        "bus_bandwidth": f"algorithm bandwidth times {operation.formula} = {operation.factor(ranks):.4g}, n = {ranks}",
+        "size": "of the whole array, rounded up to whole elements and equal shares",
+        "place": "in place" if in_place else "out of place",
+        "data": f"{parameters.precision}, small integers{grows}",
+        "checked": "every element on every rank, before and after timing, at every size",
+    }

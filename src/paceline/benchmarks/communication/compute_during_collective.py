@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks._micro.parameters import MicroParameters
+from paceline.benchmarks._micro.metrics import time_metric
+from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark
 from paceline.benchmarks._micro.session import MicroSession, headline
-from paceline.benchmarks.communication._exchange import TorchExchange
-from paceline.benchmarks.communication._operations import OPERATIONS, OperationName
+from paceline.benchmarks.communication._exchange import OPERATIONS, OperationName, TorchExchange
 from paceline.benchmarks.ranks import Ranks, join
-from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.benchmark import Context, Progress
 from paceline.core.environment import Environment
 from paceline.core.errors import Unsupported
 from paceline.core.metric import Better, Merge, Metric
@@ -27,9 +27,11 @@ from paceline.devices import Device, open_device
 from paceline.devices.timeline import monotonic
 from paceline.models.base import set_fp32_mode
 
+Computation = Callable[[], object]
+
 
 @dataclass(frozen=True)
-class Seen:
+class EndTimes:
     """Seconds from the common begin to the end of each; zero for what did not run."""
 
     computed: float
@@ -41,36 +43,26 @@ class Seen:
         return max(self.computed, self.arrived)
 
 
-class Runner(Protocol):
-    """Runs a computation, a collective, or both; returns when they have ended."""
-
-    how: str  # for the record: how the time is taken
-
-    def __call__(self, compute: Callable[[], object] | None, start: Callable[[], Any] | None) -> Seen:
-        """`compute` issues the computation; `start` begins the collective and returns its handle."""
-
-
-def runner_on(device: Device) -> Runner:
-    """How it is done on this device."""
-    return DeviceRunner(device) if device.kind.is_accelerator else HostRunner()
-
-
 class HostRunner:
-    """The collective runs in the backend's threads while this thread computes."""
+    """Runs a computation, a collective, or both; returns when they have ended.
+
+    `compute` issues the computation; `start` begins the collective and returns its handle. The collective runs in the
+    backend's threads while this thread computes.
+    """
 
     how = "host monotonic clock; the collective's end is noted by the thread that carried it out"
 
-    def __call__(self, compute: Callable[[], object] | None, start: Callable[[], Any] | None) -> Seen:
+    def __call__(self, compute: Computation | None, start: Callable[[], Any] | None) -> EndTimes:
         begun = monotonic()
         ended = start().get_future().then(lambda _: monotonic()) if start else None
         if compute:
             compute()
         computed = monotonic() - begun if compute else 0.0
-        return Seen(computed, ended.wait() - begun if ended else 0.0)
+        return EndTimes(computed, ended.wait() - begun if ended else 0.0)
 
 
 class DeviceRunner:
-    """The collective runs on the backend's stream while the computation runs on the current one.
+    """The same on an accelerator: the collective runs on the backend's stream, the computation on the current one.
 
     Issuing takes microseconds and returns long before the work is done: the events are read after the device was
     synchronised, never a clock before it.
@@ -80,51 +72,42 @@ class DeviceRunner:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._beside = device.stream()
+        self._side_stream = device.stream()
         self._begun, self._computed, self._arrived = device.event(), device.event(), device.event()
 
-    def __call__(self, compute: Callable[[], object] | None, start: Callable[[], Any] | None) -> Seen:
+    def __call__(self, compute: Computation | None, start: Callable[[], Any] | None) -> EndTimes:
         self._device.synchronize()
         self._begun.record()
         if start:
             handle = start()
-            with self._device.on_stream(self._beside):
+            with self._device.on_stream(self._side_stream):
                 handle.wait()  # makes this stream wait, neither the host nor the computation
                 self._arrived.record()
         if compute:
             compute()
             self._computed.record()
         self._device.synchronize()
-        return Seen(
+        return EndTimes(
             self._begun.elapsed_time(self._computed) * 1e-3 if compute else 0.0,
             self._begun.elapsed_time(self._arrived) * 1e-3 if start else 0.0,
         )
 
-
-Computation = Callable[[], object]
 
 GPU_SIZE, CPU_SIZE = 256 * 1024**2, 4 * 1024**2
 GPU_MATMUL, CPU_MATMUL = 2048, 384
 TRIALS = 5
 
 
-def _time(name: str, description: str) -> Metric:
-    return Metric(name=name, unit="s", better=Better.LOWER, merge=Merge.SLOWEST, description=description)
-
-
 def _slowdown(name: str) -> Metric:
-    words = f"time of the {name} beside the other over its time alone, on the rank where it is worst"
+    words = f"time of the {name} alongside the other over its time alone, on the rank where it is worst"
     return Metric(name=f"{name}_slowdown", unit="x", better=Better.LOWER, merge=Merge.MAXIMUM, description=words)
 
 
-COMPUTATIONS = ("multiply", "matmul")  # the last one is the headline
-ALONE = {name: _time(f"{name}_time", f"time of the {name} alone") for name in (*COMPUTATIONS, "collective")}
-TOGETHER = {
-    name: _time(f"{name}_time_together", f"time of the {name} while the other runs")
-    for name in (*COMPUTATIONS, "collective")
-}
-SLOWDOWN = {name: _slowdown(name) for name in (*COMPUTATIONS, "collective")}
-WHOLE_TIME = _time("together_time", "from the common begin until both have ended")
+PARTS = ("multiply", "matmul", "collective")
+ALONE = {name: time_metric(f"{name}_time", f"time of the {name} alone") for name in PARTS}
+TOGETHER = {name: time_metric(f"{name}_time_together", f"time of the {name} while the other runs") for name in PARTS}
+SLOWDOWN = {name: _slowdown(name) for name in PARTS}
+WHOLE_TIME = time_metric("together_time", "from the common begin until both have ended")
 OVERLAP = Metric(
     name="overlap",
     unit="%",
@@ -136,7 +119,7 @@ OVERLAP = Metric(
 
 
 class ComputeDuringCollectiveParameters(MicroParameters):
-    """A collective and the computations beside it."""
+    """A collective and the computations alongside it."""
 
     operation: OperationName = "all-reduce"
     """all-reduce, all-gather, broadcast, reduce, reduce-scatter, all-to-all"""
@@ -148,7 +131,7 @@ class ComputeDuringCollectiveParameters(MicroParameters):
     """Format of all data"""
 
 
-class ComputeDuringCollective(Benchmark[ComputeDuringCollectiveParameters]):
+class ComputeDuringCollective(TorchBenchmark[ComputeDuringCollectiveParameters]):
     """Each alone, then together; the computation is repeated until it is about as long as the collective."""
 
     name = "compute-during-collective"
@@ -160,21 +143,16 @@ class ComputeDuringCollective(Benchmark[ComputeDuringCollectiveParameters]):
     distributed = True
 
     @classmethod
-    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        return ("torch",)
-
-    @classmethod
     def describe(
         cls, record: Record, parameters: ComputeDuringCollectiveParameters, environment: Environment
     ) -> Description:
-        said = super().describe(record, parameters, environment)
         keys = {
             "mul_time": ("multiply_time_together", _superbench.MS),
             "matmul_time": ("matmul_time_together", _superbench.MS),
         }
         group, note = "pytorch-computation-communication-overlap", _superbench.cpu_note(record.case)
         aliases = _superbench.alias(record, group, _superbench.means(record, keys), note=note)
-        return said.model_copy(update={"aliases": aliases})
+        return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
 
     def measure(self, parameters: ComputeDuringCollectiveParameters, context: Context) -> Result:
         if context.world_size == 1:
@@ -184,17 +162,16 @@ class ComputeDuringCollective(Benchmark[ComputeDuringCollectiveParameters]):
         context.report(Progress(phase="preparing"))
         with join(context, device.kind) as ranks, MicroSession(parameters, context, device, ranks) as session:
             trial = Trial(parameters, session, ranks)
-            found = trial.measure()
-        operation = OPERATIONS[parameters.operation]
+            measurements = trial.measure()
         facts = {
-            "operation": operation.name,
+            "operation": parameters.operation,
             "size": trial.exchange.payload.size,
             "matmul_size": trial.edge,
             "repeats": trial.repeats,
             "overlap": "(computation alone + collective alone - together) / the shorter of the two alone",
-            "checked": "the collective's result, every element, alone and beside each computation",
+            "checked": "the collective's result, every element, alone and alongside each computation",
         }
-        return session.result(found, facts)
+        return session.result(measurements, facts)
 
 
 @dataclass
@@ -220,23 +197,44 @@ class Trial:
             in_place=operation.in_place(None, "torch"),
             seed=parameters.seed,
         )
-        self._run: Runner = runner_on(device)
+        self._run = DeviceRunner(device) if device.kind.is_accelerator else HostRunner()
 
     def measure(self) -> list[Measurement]:
         """All figures: each alone, each computation together with the collective, and what follows from them."""
-        self.exchange.check()
+        self.exchange.check(self.ranks)
         self.exchange.payload.prepare()
         collective = self._alone("collective", None)
-        found, overlaps, slowdowns = [collective], [], []
-        for name, once in _computations(self.parameters, self.edge, self.exchange.payload.count, self.session.device):
+        times, overlaps, slowdowns = [collective], [], []
+        for name, once in self._computations().items():
             compute = self._as_long_as(collective.value, name, once)
             alone = self._alone(name, compute)
             at: At = {"compute": name}
             computing, moving, whole = self._together(name, compute, at)
-            slowdowns.append(_ratio(SLOWDOWN["collective"], moving, collective, at))
-            overlaps.append(_overlap(alone, collective, whole, at))
-            found += [alone, computing, _ratio(SLOWDOWN[name], computing, alone, {}), moving, whole]
-        return [headline(overlaps), headline(slowdowns), *overlaps, *slowdowns, *found]
+            slowdowns.append(Measurement.of_value(SLOWDOWN["collective"], moving.value / collective.value, at=at))
+            hidden = alone.value + collective.value - whole.value
+            share = 100.0 * hidden / min(alone.value, collective.value)
+            overlaps.append(Measurement.of_value(OVERLAP, share, at=at))
+            slowdown = Measurement.of_value(SLOWDOWN[name], computing.value / alone.value)
+            times += [alone, computing, slowdown, moving, whole]
+        return [headline(overlaps), headline(slowdowns), *overlaps, *slowdowns, *times]
+
+    def _computations(self) -> dict[str, Computation]:
+        """The last one is the headline."""
+        import torch
+
+        precision, edge, count = self.parameters.precision, self.edge, self.exchange.payload.count
+        generator = torch.Generator(self.session.device.torch()).manual_seed(self.parameters.seed)
+
+        def operand(*shape: int) -> Any:
+            return formats.random_operand(precision, shape, generator)
+
+        set_fp32_mode(precision)
+        a, b, product = operand(count), operand(count), operand(count)
+        left, right, result = operand(edge, edge), operand(edge, edge), operand(edge, edge)
+        return {
+            "multiply": lambda: torch.mul(a, b, out=product),
+            "matmul": lambda: torch.mm(left, right, out=result),
+        }
 
     def _as_long_as(self, seconds: float, name: str, once: Computation) -> Computation:
         """The computation so often that it takes about as long; the same number on every rank."""
@@ -255,59 +253,29 @@ class Trial:
 
         def step() -> list[float]:
             self.ranks.meet()
-            seen = self._run(compute, start)
-            return [seen.computed if compute else seen.arrived]
+            ends = self._run(compute, start)
+            return [ends.computed if compute else ends.arrived]
 
-        return self.session.time_reported(step, ALONE[name], self._run.how, at={"alone": name}).time.model_copy(
-            update={"at": {}}
-        )
+        return headline([self.session.time_reported(step, ALONE[name], self._run.how, at={"alone": name}).time])
 
     def _together(self, name: str, compute: Computation, at: At) -> tuple[Measurement, Measurement, Measurement]:
-        """The times of the computation, of the collective, and of both; the collective is checked beside it."""
-        seen: list[Seen] = []
+        """The times of the computation, of the collective, and of both; the collective is checked alongside it."""
+        runs: list[EndTimes] = []
 
         def step() -> list[float]:
             self.ranks.meet()
-            seen.append(self._run(compute, self.exchange.start))
-            return [seen[-1].whole]
+            runs.append(self._run(compute, self.exchange.start))
+            return [runs[-1].whole]
 
         def check() -> None:
             self.exchange.payload.prepare()
             step()
-            self.exchange.verify()
+            self.exchange.verify(self.ranks)
 
         check()
         whole = self.session.time_reported(step, WHOLE_TIME, self._run.how, at=at)
-        measured = seen[-whole.timed.executed :]
+        measured = runs[-whole.timed.executed :]
         check()
         computing = Measurement.of_samples(TOGETHER[name], [one.computed for one in measured])
         moving = Measurement.of_samples(TOGETHER["collective"], [one.arrived for one in measured], at=at)
         return computing, moving, whole.time
-
-
-def _computations(
-    parameters: ComputeDuringCollectiveParameters, edge: int, count: int, device: Device
-) -> list[tuple[str, Computation]]:
-    import torch
-
-    generator = torch.Generator(device.torch()).manual_seed(parameters.seed)
-
-    def operand(*shape: int) -> Any:
-        return formats.random_operand(parameters.precision, shape, generator)
-
-    set_fp32_mode(parameters.precision)
-    a, b, product = operand(count), operand(count), operand(count)
-    left, right, result = operand(edge, edge), operand(edge, edge), operand(edge, edge)
-    return [
-        ("multiply", lambda: torch.mul(a, b, out=product)),
-        ("matmul", lambda: torch.mm(left, right, out=result)),
-    ]
-
-
-def _ratio(metric: Metric, together: Measurement, alone: Measurement, at: At) -> Measurement:
-    return Measurement.of_value(metric, together.value / alone.value, at=at)
-
-
-def _overlap(computation: Measurement, collective: Measurement, whole: Measurement, at: At) -> Measurement:
-    hidden = computation.value + collective.value - whole.value
-    return Measurement.of_value(OVERLAP, 100.0 * hidden / min(computation.value, collective.value), at=at)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.parameters import BANDWIDTH, TIME, MicroParameters
+from paceline.benchmarks._micro.metrics import BANDWIDTH, TIME, rate_metric, time_metric
+from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark
 from paceline.benchmarks._micro.session import MicroSession
-from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.benchmark import Context, Progress
 from paceline.core.environment import Environment
 from paceline.core.errors import SilentCorruption, Unsupported
-from paceline.core.metric import Better, Metric
+from paceline.core.metric import Merge
 from paceline.core.quantity import Duration, Size
 from paceline.core.record import At, Measurement, Record, Result
 from paceline.core.subject import Description, ShownCeiling
@@ -27,22 +28,14 @@ SMALL = 8  # bytes: what remains of such a copy's time is its latency
 ELEMENT_BYTES = 8
 
 
-def _over_pairs(which: str, description: str) -> Metric:
-    return Metric(name=f"{which}_bandwidth", unit="B/s", better=Better.HIGHER, description=description)
-
-
-MINIMUM = _over_pairs("minimum", "of the slowest pair, one way: what bounds everything that takes all GPUs")
-AVERAGE = _over_pairs("average", "over all pairs, one way")
-MAXIMUM = _over_pairs("maximum", "of the fastest pair, one way")
-LATENCY = Metric(
-    name="latency", unit="s", better=Better.LOWER, description=f"a copy of {SMALL} bytes, waited for by the host"
+MINIMUM = rate_metric(
+    "minimum_bandwidth", "of the slowest pair, one way: what bounds everything that takes all GPUs", Merge.FIRST
 )
-BOTH_WAYS_TIME = Metric(
-    name="both_ways_time", unit="s", better=Better.LOWER, description="a copy each way at the same time, both ended"
-)
-BOTH_WAYS_BANDWIDTH = Metric(
-    name="both_ways_bandwidth", unit="B/s", better=Better.HIGHER, description="bytes of both copies over their time"
-)
+AVERAGE = rate_metric("average_bandwidth", "over all pairs, one way", Merge.FIRST)
+MAXIMUM = rate_metric("maximum_bandwidth", "of the fastest pair, one way", Merge.FIRST)
+LATENCY = time_metric("latency", f"a copy of {SMALL} bytes, waited for by the host", Merge.FIRST)
+BOTH_WAYS_TIME = time_metric("both_ways_time", "a copy each way at the same time, both ended", Merge.FIRST)
+BOTH_WAYS_BANDWIDTH = rate_metric("both_ways_bandwidth", "bytes of both copies over their time", Merge.FIRST)
 
 
 class P2pParameters(MicroParameters):
@@ -56,52 +49,36 @@ class P2pParameters(MicroParameters):
     """Time to spend on warming up each pair, at most; it ends sooner when the time is steady"""
 
 
-class P2p(Benchmark[P2pParameters]):
+class P2p(TorchBenchmark[P2pParameters]):
     """Every pair of this machine's GPUs, one after another."""
 
     name = "p2p"
     summary = "copies between all pairs of GPUs: bandwidth matrix one way and both ways, latency, data checked"
     category = "communication"
     Parameters = P2pParameters
-    metrics = (
-        MINIMUM,
-        AVERAGE,
-        MAXIMUM,
-        BANDWIDTH,
-        TIME,
-        BOTH_WAYS_BANDWIDTH,
-        BOTH_WAYS_TIME,
-        LATENCY,
-    )
+    metrics = (MINIMUM, AVERAGE, MAXIMUM, BANDWIDTH, TIME, BOTH_WAYS_BANDWIDTH, BOTH_WAYS_TIME, LATENCY)
     primary = "minimum_bandwidth"
 
     @classmethod
-    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        return ("torch",)
-
-    @classmethod
     def describe(cls, record: Record, parameters: P2pParameters, environment: Environment) -> Description:
-        said = super().describe(record, parameters, environment)
         shown = {"maximum_bandwidth": "GPU to GPU, fastest pair", "minimum_bandwidth": "GPU to GPU, slowest pair"}
         values = {
             f"gpu{point.at['from']}_to_gpu{point.at['to']}_write_by_dma_bw": point.summary.mean / _superbench.GIGA
             for point in _superbench.points(record, "bandwidth", ("from", "to"))
         }
-        return said.model_copy(
-            update={
-                "ceilings": tuple(ShownCeiling(kind="link", name=name, metric=key) for key, name in shown.items()),
-                "aliases": _superbench.alias(record, "gpu-copy-bw", values),
-            }
-        )
+        ceilings = tuple(ShownCeiling(kind="link", name=name, metric=key) for key, name in shown.items())
+        aliases = _superbench.alias(record, "gpu-copy-bw", values)
+        usual = super().describe(record, parameters, environment)
+        return usual.model_copy(update={"ceilings": ceilings, "aliases": aliases})
 
     def measure(self, parameters: P2pParameters, context: Context) -> Result:
-        kind, there = kind_of(context.target), counts()
-        if there and not kind.is_accelerator:
-            other = f"{next(iter(there))}:0"
+        kind, gpus = kind_of(context.target), counts()
+        if gpus and not kind.is_accelerator:
+            other = f"{next(iter(gpus))}:0"
             raise Unsupported(
                 f"copies between GPUs are not measured on a CPU: use --target {other}, which takes all GPUs"
             )
-        count = there.get(kind.name, 0)
+        count = gpus.get(kind.name, 0)
         if count < 2:
             show = f", and let {kind.visible_variable} show them" if kind.visible_variable else ""
             raise Unsupported(
@@ -109,25 +86,25 @@ class P2p(Benchmark[P2pParameters]):
                 f"GPUs{show}"
             )
         context.report(Progress(phase="preparing"))
-        found: list[Measurement] = []
+        measurements: list[Measurement] = []
         devices = [kind.open(index) for index in range(count)]
         with MicroSession(parameters, context, devices[0]) as session:
             for source, target in permutations(range(count), 2):
                 # torch copies on the source's stream: it is there that events must lie.
                 session.device = devices[source] = kind.open(source)
-                found += _measure_pair(session, parameters, devices[source], devices[target])
+                measurements += _measure_pair(session, parameters, devices[source], devices[target])
         facts = {
             "size": parameters.size // ELEMENT_BYTES * ELEMENT_BYTES,
             "gpus": [device.name for device in devices],
             "peer_access": {f"{a} to {b}": kind.can_access_peer(a, b) for a, b in permutations(range(count), 2)},
             "checked": "every element of the last copy of every pair",
         }
-        return session.result([*over_pairs(found), *found], facts)
+        return session.result([*over_pairs(measurements), *measurements], facts)
 
 
-def over_pairs(found: list[Measurement]) -> list[Measurement]:
+def over_pairs(measurements: list[Measurement]) -> list[Measurement]:
     """The slowest pair, the average pair and the fastest, of the copies one way."""
-    rates = [measurement.value for measurement in found if measurement.metric.name == BANDWIDTH.name]
+    rates = [measurement.value for measurement in measurements if measurement.metric.name == BANDWIDTH.name]
     return [
         Measurement.of_value(MINIMUM, min(rates)),
         Measurement.of_value(AVERAGE, sum(rates) / len(rates)),
@@ -165,23 +142,19 @@ class Copy:
 
         self.source, self.target = source, target
         self._count = size // ELEMENT_BYTES
+        self.size = self._count * ELEMENT_BYTES  # bytes that are copied
         self._seed = seed
         self._from = self._data(source)
         self._to = torch.zeros(self._count, dtype=torch.int64, device=target.torch())
         source.synchronize()
         target.synchronize()
 
-    @property
-    def size(self) -> int:
-        """Bytes that are copied."""
-        return self._count * ELEMENT_BYTES
-
     def call(self) -> None:
         """Copy; the host does not wait."""
         self._to.copy_(self._from, non_blocking=True)
 
     def check(self) -> None:
-        """Every element must have arrived; then the place is cleared for the next."""
+        """Every element must have arrived; then the destination is cleared for the next."""
         self.source.synchronize()
         self.target.synchronize()
         wrong = self._to != self._data(self.target)
@@ -189,8 +162,7 @@ class Copy:
             index = int(wrong.nonzero()[0])
             raise SilentCorruption(
                 f"a copy from GPU {self.source.torch().index} to GPU {self.target.torch().index} is wrong at "
-                f"element {index}: "
-                f"{int(self._to[index])} instead of {int(self._from[index])}"
+                f"element {index}: {int(self._to[index])} instead of {int(self._from[index])}"
             )
         self._to.zero_()
         self.target.synchronize()
@@ -199,8 +171,8 @@ class Copy:
         """Computed alike on both GPUs, so that the check needs no copy; never zero, for that is what clears."""
         import torch
 
-        place = torch.arange(1, self._count + 1, dtype=torch.int64, device=device.torch())
-        return place.mul_(0x9E3779B97F4A7C15 - (1 << 64)).add_(2 * (self._seed % (1 << 32))).bitwise_or_(1)
+        numbers = torch.arange(1, self._count + 1, dtype=torch.int64, device=device.torch())
+        return numbers.mul_(0x9E3779B97F4A7C15 - (1 << 64)).add_(2 * (self._seed % (1 << 32))).bitwise_or_(1)
 
 
 def both_ways(there: Copy, back: Copy) -> Callable[[], None]:

@@ -15,8 +15,8 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -24,15 +24,15 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.parameters import TIME, MicroParameters, OneOrMore
+from paceline.benchmarks._micro.metrics import TIME, rate_metric, time_metric
+from paceline.benchmarks._micro.parameters import MicroParameters, OneOrMore, join_words
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
-from paceline.benchmarks._micro.tools import ToolError, find_tool, garbled, last_words, run_tool
-from paceline.benchmarks.communication._sockets import free_port
+from paceline.benchmarks._micro.tools import ToolError, find_tool, free_port, garbled, last_words, run_tool
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported
-from paceline.core.metric import Better, Merge, Metric
+from paceline.core.metric import Merge
 from paceline.core.network import OTHER_HOSTS, WORD, FromNetwork
 from paceline.core.quantity import Duration, Size, show_size
 from paceline.core.record import At, Measurement, Record, Result
@@ -55,7 +55,7 @@ class Bandwidth:
     size: int
     iterations: int
     average: float
-    peak: float | None  # not told where it was not looked for
+    peak: float | None  # None where perftest did not look for it
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,7 @@ class Latency:
     size: int
     iterations: int
     typical: float
-    minimum: float
-    maximum: float
-    average: float | None  # older versions tell less
-    p99: float | None
-    p999: float | None
+    p99: float | None  # older versions do not report it
 
 
 Row = TypeVar("Row", Bandwidth, Latency)
@@ -81,75 +77,64 @@ def parse_bandwidth(text: str) -> list[Bandwidth]:
     unit = next((column.partition("[")[2].rstrip("]") for column in header if column.startswith("BW average")), "")
     if unit not in _UNITS:
         raise garbled("perftest", f"no column 'BW average' in a known unit ({', '.join(header)})", text)
-    average_at, peak_at = header.index(f"BW average[{unit}]"), _index(header, f"BW peak[{unit}]")
-    found = []
+    figures = []
     for row in rows:
-        average, peak = row[average_at], row[peak_at] if peak_at is not None else 0.0
-        if average > 0:  # too slow for the digits that are printed: not a figure
-            told = peak * _UNITS[unit] if peak > 0 else None
-            found.append(Bandwidth(int(row[0]), int(row[1]), average * _UNITS[unit], told))
-    return _some(found, text)
+        average, peak = (row.get(f"BW {which}[{unit}]", 0.0) * _UNITS[unit] for which in ("average", "peak"))
+        if average > 0:  # zero: too slow for the digits that are printed
+            figures.append(Bandwidth(int(row["#bytes"]), int(row["#iterations"]), average, peak or None))
+    if not figures:
+        raise garbled("perftest", "its table has no figures", text)
+    return figures
 
 
 def parse_latency(text: str) -> list[Latency]:
     """The rows of ib_write_lat and its like; anything else is a ToolError."""
     header, rows = _table(text)
-    places = {name: _index(header, f"{name}[usec]") for name in ("t_min", "t_max", "t_typical")}
-    if None in places.values():
+    columns = ("t_typical[usec]", "t_min[usec]", "t_max[usec]")
+    if not set(columns) <= set(header):
         raise garbled("perftest", f"no columns of latencies in microseconds ({', '.join(header)})", text)
-
-    def tell(row: list[float], name: str) -> float | None:
-        at = _index(header, f"{name}[usec]")
-        return row[at] * _MICRO if at is not None and row[at] > 0 else None
-
-    found = []
+    figures = []
     for row in rows:
-        typical, minimum, maximum = (tell(row, name) for name in ("t_typical", "t_min", "t_max"))
-        if typical is None or minimum is None or maximum is None:
-            continue
-        average, p99, p999 = (tell(row, name) for name in ("t_avg", "99% percentile", "99.9% percentile"))
-        found.append(Latency(int(row[0]), int(row[1]), typical, minimum, maximum, average, p99, p999))
-    return _some(found, text)
+        if all(row[column] > 0 for column in columns):
+            p99 = row.get("99% percentile[usec]", 0.0) * _MICRO
+            typical = row["t_typical[usec]"] * _MICRO
+            figures.append(Latency(int(row["#bytes"]), int(row["#iterations"]), typical, p99 or None))
+    if not figures:
+        raise garbled("perftest", "its table has no figures", text)
+    return figures
 
 
-def _table(text: str) -> tuple[list[str], list[list[float]]]:
+def _table(text: str) -> tuple[list[str], list[dict[str, float]]]:
     """The names of the columns and the rows; a table whose last rule is missing was cut off."""
     lines = iter(text.splitlines())
     header = next((_COLUMN.findall(line) for line in lines if line.lstrip().startswith("#bytes")), None)
     if header is None or header[:2] != ["#bytes", "#iterations"]:
         raise garbled("perftest", "there is no table in it", text)
-    rows: list[list[float]] = []
+    rows: list[dict[str, float]] = []
     for line in lines:
         if line.strip().startswith(_RULE):
             return header, rows
         words = line.split()
         # Warnings about the clocks of the processor stand between the rows.
         if words and words[0].isdecimal():
-            rows.append(list(_numbers(words, len(header), text)))
+            rows.append(dict(zip(header, _numbers(words, len(header), text), strict=False)))
     raise garbled("perftest", "its table breaks off", text)
 
 
-def _numbers(words: list[str], least: int, text: str) -> Iterator[float]:
+def _numbers(words: list[str], least: int, text: str) -> list[float]:
     if len(words) < least:
         raise garbled("perftest", f"a row has {len(words)} of {least} columns", text)
-    for number, word in enumerate(words):
+    numbers: list[float] = []
+    for word in words:
         try:
             value = float(word)
         except ValueError:
-            raise garbled("perftest", f"'{word[:20]}' is no number", text) from None
-        if not math.isfinite(value) or value < 0 or (number < 2 and not 1 <= value == int(value)):
-            raise garbled("perftest", f"'{word[:20]}' cannot be", text)
-        yield value
-
-
-def _index(header: list[str], name: str) -> int | None:
-    return header.index(name) if name in header else None
-
-
-def _some(rows: list[Row], text: str) -> list[Row]:
-    if not rows:
-        raise garbled("perftest", "its table has no figures", text)
-    return rows
+            raise garbled("perftest", f"'{word[:20]}' is not a number", text) from None
+        is_count = len(numbers) < 2  # the size and the iterations
+        if not math.isfinite(value) or value < 0 or (is_count and not 1 <= value == int(value)):
+            raise garbled("perftest", f"'{word[:20]}' is not a valid figure", text)
+        numbers.append(value)
+    return numbers
 
 
 DEVICES = Path("/sys/class/infiniband")
@@ -160,30 +145,16 @@ SWEEP_SECONDS = 120.0
 SERVER_SECONDS = 20.0  # until a server that was just started, or ended its last test, listens again
 RETRY_SECONDS = 0.1
 
-BANDWIDTH_AVERAGE = Metric(
-    name="bandwidth_average",
-    unit="B/s",
-    better=Better.HIGHER,
-    merge=Merge.SUM,
-    description="bytes of all messages over the time of all of them",
+BANDWIDTH_AVERAGE = rate_metric("bandwidth_average", "bytes of all messages over the time of all of them")
+BANDWIDTH_PEAK = rate_metric(
+    "bandwidth_peak", "the best that perftest saw between any two of its messages; absent where it did not look"
 )
-BANDWIDTH_PEAK = Metric(
-    name="bandwidth_peak",
-    unit="B/s",
-    better=Better.HIGHER,
-    merge=Merge.SUM,
-    description="the best that perftest saw between any two of its messages; absent where it did not look",
+LATENCY = time_metric(
+    "latency",
+    "of a typical message, as perftest counts: half a round trip of write and send, a whole one of read",
+    Merge.MAXIMUM,
 )
-LATENCY = Metric(
-    name="latency",
-    unit="s",
-    better=Better.LOWER,
-    merge=Merge.MAXIMUM,
-    description="of a typical message, as perftest counts: half a round trip of write and send, a whole one of read",
-)
-LATENCY_99 = LATENCY.model_copy(
-    update={"name": "latency_99", "description": "that 99 % of the messages did not exceed"}
-)
+LATENCY_99 = time_metric("latency_99", "that 99 % of the messages did not exceed", Merge.MAXIMUM)
 MESSAGE_TIME = TIME.model_copy(update={"description": "time of one message among many in flight"})
 
 
@@ -214,16 +185,12 @@ class RdmaParameters(MicroParameters):
 class Test:
     """One of perftest's programs, and how it is called."""
 
-    tool: str
-    options: tuple[str, ...]
-    port: int
+    command: list[str]  # of the server; the client adds the server's name
     peer: str | None
 
-    def client(self, server: str) -> list[str]:
-        return [*self.server(), server]
-
-    def server(self) -> list[str]:
-        return [self.tool, *self.options, "--port", str(self.port)]
+    @property
+    def name(self) -> str:
+        return Path(self.command[0]).name
 
 
 class Rdma(Benchmark[RdmaParameters]):
@@ -238,13 +205,12 @@ class Rdma(Benchmark[RdmaParameters]):
 
     @classmethod
     def title(cls, parameters: RdmaParameters) -> str:
-        words = [
+        return join_words(
             parameters.operation,
             parameters.measure if parameters.measure != "both" else "",
             f"with {parameters.peer}" if parameters.peer else "loopback",
-            parameters.device or "",
-        ]
-        return " ".join(word for word in words if word)
+            parameters.device,
+        )
 
     @classmethod
     def check(cls, parameters: RdmaParameters, case: Case) -> None:
@@ -255,110 +221,105 @@ class Rdma(Benchmark[RdmaParameters]):
 
     @classmethod
     def describe(cls, record: Record, parameters: RdmaParameters, environment: Environment) -> Description:
-        said = super().describe(record, parameters, environment)
+        usual = super().describe(record, parameters, environment)
         if parameters.peer is not None:
-            return said  # there, two hosts are named by their place in a pattern of traffic
+            return usual  # there, two hosts are named by their place in a pattern of traffic
         values = {
             f"ib_{parameters.operation}_bw_{point.at['size']}:0": point.summary.mean / _superbench.GIGA
             for point in _superbench.points(record, "bandwidth_average", ("size",))
         }
         aliases = _superbench.alias(record, "ib-loopback", values, part=parameters.operation)
-        return said.model_copy(update={"aliases": aliases})
+        return usual.model_copy(update={"aliases": aliases})
 
     def measure(self, parameters: RdmaParameters, context: Context) -> Result:
         device = choose_device(parameters.device)
         options = ["--all", "-F", "--iters", str(parameters.iterations), "--ib-dev", device]
         if parameters.gid_index is not None:
             options += ["--gid-index", str(parameters.gid_index)]
-        stem = f"ib_{parameters.operation}"
-        found: list[Measurement] = []
+
+        def test(suffix: str, port: int, *more: str) -> Test:
+            tool = find_tool(f"ib_{parameters.operation}_{suffix}", "perftest", purpose="measures RDMA")
+            port = port if parameters.peer else free_port()
+            return Test([tool, *options, *more, "--port", str(port)], parameters.peer)
+
+        measurements: list[Measurement] = []
         with MicroSession(parameters, context, CpuDevice()) as session:
             if parameters.measure != "latency":
-                test = _test(f"{stem}_bw", [*options, "--report_gbits"], parameters, parameters.port)
-                found += _bandwidth(_sweeps(test, parse_bandwidth, parameters, context), session)
+                bandwidth = test("bw", parameters.port, "--report_gbits")
+                measurements += _bandwidth(_sweeps(bandwidth, parse_bandwidth, parameters, context), session)
             if parameters.measure != "bandwidth":
-                test = _test(f"{stem}_lat", options, parameters, parameters.port + 1)
-                found += _latency(_sweeps(test, parse_latency, parameters, context), session)
+                latency = test("lat", parameters.port + 1)
+                measurements += _latency(_sweeps(latency, parse_latency, parameters, context), session)
         facts: dict[str, Any] = {
             "device": device,
             "peer": parameters.peer or "this host",
             "perftest_options": options,
             "sweeps": f"the first one of each program warms up; {parameters.iterations} messages of each size",
         }
-        return session.result(found, facts)
+        return session.result(measurements, facts)
 
 
-def choose_device(wanted: str | None) -> str:
+def choose_device(name: str | None) -> str:
     """The device to use; without one the case is unsupported, and says where it was looked for."""
-    there = sorted(entry.name for entry in DEVICES.iterdir()) if DEVICES.is_dir() else []
-    if not there:
+    devices = sorted(entry.name for entry in DEVICES.iterdir()) if DEVICES.is_dir() else []
+    if not devices:
         raise Unsupported(
             f"this machine has no RDMA device ({DEVICES} is empty): it takes an InfiniBand or RoCE adapter and its "
             "driver (rdma link lists them); in a container pass /dev/infiniband through"
         )
-    if wanted is not None and wanted not in there:
-        raise Unsupported(f"this machine has no RDMA device '{wanted}': use {', '.join(there)}")
-    return wanted or there[0]
-
-
-def _test(name: str, options: Sequence[str], parameters: RdmaParameters, port: int) -> Test:
-    tool = find_tool(name, "perftest", purpose="measures RDMA")
-    return Test(tool, tuple(options), port if parameters.peer else free_port(), parameters.peer)
+    if name is not None and name not in devices:
+        raise Unsupported(f"this machine has no RDMA device '{name}': use {', '.join(devices)}")
+    return name or devices[0]
 
 
 def _sweeps(
     test: Test, parse: Callable[[str], list[Row]], parameters: RdmaParameters, context: Context
 ) -> dict[int, list[Row]]:
     """The rows of every size, one of each sweep; the first sweep stands first."""
-    found: dict[int, list[Row]] = {size: [] for size in parameters.sizes}
+    by_size: dict[int, list[Row]] = {size: [] for size in parameters.sizes}
     fewest = 1 + (parameters.steps or FEWEST_SWEEPS)
     begun, sweeps = monotonic(), 0
     while sweeps < fewest or (parameters.steps is None and monotonic() - begun < parameters.budget):
-        context.report(Progress(phase=f"sweep {sweeps} of {Path(test.tool).name}" if sweeps else "warming up"))
+        context.report(Progress(phase=f"sweep {sweeps} of {test.name}" if sweeps else "warming up"))
         rows = {row.size: row for row in parse(_run(test))}
         missing = [show_size(size) for size in parameters.sizes if size not in rows]
         if missing:
-            raise ToolError(f"{Path(test.tool).name} told no figure for {', '.join(missing)}")
-        for size, kept in found.items():
-            kept.append(rows[size])
+            raise ToolError(f"{test.name} reported no figure for {', '.join(missing)}")
+        for size, rows_of_size in by_size.items():
+            rows_of_size.append(rows[size])
         sweeps += 1
-    return found
+    return by_size
 
 
 def _run(test: Test) -> str:
-    """One sweep; a server serves one client and ends."""
-    if test.peer is not None:
-        return _ask(test, test.peer, lambda: None)
-    with _server(test) as check:
-        return _ask(test, "127.0.0.1", check)
-
-
-def _ask(test: Test, server: str, check: Callable[[], None]) -> str:
-    """Run the client until the server listens."""
-    deadline = monotonic() + SERVER_SECONDS
-    while True:
-        try:
-            return run_tool(test.client(server), timeout=SWEEP_SECONDS).output
-        except ToolError as error:
-            check()
-            if "connect" not in str(error).lower() or monotonic() > deadline:
-                raise
-        time.sleep(RETRY_SECONDS)
+    """One sweep; a server serves one client and ends. The client is started until the server listens."""
+    client = [*test.command, test.peer or "127.0.0.1"]
+    with _server(test) if test.peer is None else nullcontext() as server_failed:
+        deadline = monotonic() + SERVER_SECONDS
+        while True:
+            try:
+                return run_tool(client, timeout=SWEEP_SECONDS).output
+            except ToolError as error:
+                if server_failed:
+                    server_failed()
+                if "connect" not in str(error).lower() or monotonic() > deadline:
+                    raise
+            time.sleep(RETRY_SECONDS)
 
 
 @contextmanager
 def _server(test: Test) -> Iterator[Callable[[], None]]:
-    """A server on this host; the call that is given raises what it said if it has failed."""
+    """A server on this host; the call that is given raises an error with its output if it has failed."""
     with (
-        tempfile.TemporaryFile() as said,
-        subprocess.Popen(test.server(), stdin=subprocess.DEVNULL, stdout=said, stderr=said) as server,
+        tempfile.TemporaryFile() as output,
+        subprocess.Popen(test.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output) as server,
     ):
 
         def check() -> None:
             if server.poll():
-                said.seek(0)
-                words = last_words(said.read().decode(errors="replace"))
-                raise ToolError(f"the server {Path(test.tool).name} ended with {server.returncode}: {words}")
+                output.seek(0)
+                words = last_words(output.read().decode(errors="replace"))
+                raise ToolError(f"the server {test.name} ended with {server.returncode}: {words}")
 
         try:
             yield check
@@ -372,9 +333,9 @@ def _bandwidth(rows: dict[int, list[Bandwidth]], session: MicroSession) -> list[
         point = _point(session, {"size": size}, [size / row.average for row in sweeps], sweeps[0].iterations)
         averages.append(point.rate(BANDWIDTH_AVERAGE, float(size)))
         times.append(point.time)
-        seen = [row.peak for row in sweeps[1:] if row.peak is not None]
-        if seen:
-            peaks.append(Measurement.of_samples(BANDWIDTH_PEAK, seen, at={"size": size}))
+        peak = [row.peak for row in sweeps[1:] if row.peak is not None]
+        if peak:
+            peaks.append(Measurement.of_samples(BANDWIDTH_PEAK, peak, at={"size": size}))
     return [headline(averages), *([headline(peaks)] if peaks else []), *averages, *peaks, *times]
 
 
@@ -385,9 +346,9 @@ def _latency(rows: dict[int, list[Latency]], session: MicroSession) -> list[Meas
         at: At = {"size": size}
         _point(session, at, [row.typical for row in sweeps], sweeps[0].iterations)
         typical.append(Measurement.of_samples(LATENCY, [row.typical for row in sweeps[1:]], at=at))
-        seen = [row.p99 for row in sweeps[1:] if row.p99 is not None]
-        if seen:
-            slow.append(Measurement.of_samples(LATENCY_99, seen, at=at))
+        p99 = [row.p99 for row in sweeps[1:] if row.p99 is not None]
+        if p99:
+            slow.append(Measurement.of_samples(LATENCY_99, p99, at=at))
     return [headline(typical[:1]), *([headline(slow[:1])] if slow else []), *typical, *slow]
 
 

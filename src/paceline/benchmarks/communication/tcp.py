@@ -1,6 +1,6 @@
 """TCP between hosts, or on the loopback device: connecting, small messages, bulk transfers.
 
-Bandwidth and round trips need somebody at the other end. On the other host run either of
+Bandwidth and round trips need a peer at the other end. On the other host run either of
 
     python -m paceline.benchmarks.communication._tcp_peer --bind ADDRESS
     iperf3 --server
@@ -10,31 +10,29 @@ and name it here with `--peer host[:port]`. Without a peer this host is its own,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import errno
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.parameters import BANDWIDTH, TIME, MicroParameters, OneOrMore
+from paceline.benchmarks._micro.metrics import BANDWIDTH, TIME, rate_metric, time_metric
+from paceline.benchmarks._micro.parameters import MicroParameters, OneOrMore, join_words
 from paceline.benchmarks._micro.session import MicroSession, headline
 from paceline.benchmarks.communication import _iperf3, _tcp_peer
-from paceline.benchmarks.communication._sockets import (
-    Address,
-    PeerError,
-    connect,
-    echoing,
-    greet,
-    local_peer,
-    swallowing,
-)
+from paceline.benchmarks.communication._tcp_peer import BUFFER, COUNT, ECHO, GREETING, MAGIC, SWALLOW, receive_exactly
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import CaseError, InputError
-from paceline.core.metric import Better, Merge, Metric
+from paceline.core.metric import Merge
 from paceline.core.network import OTHER_HOSTS
 from paceline.core.quantity import Duration, Size, show_size
 from paceline.core.record import At, Measurement, Record, RecordWarning, Result
@@ -42,32 +40,47 @@ from paceline.core.subject import CeilingKind, Description, ShownCeiling, key_wo
 from paceline.devices.cpu import CpuDevice
 from paceline.devices.timeline import monotonic
 
+PATIENCE_SECONDS = 30.0  # of one answer; only a lost peer takes so long
 SMALLEST_TRANSFER = 1024**2
 TRANSFER_SECONDS = {"own": 0.03, "iperf3": 0.1}  # iperf3 takes a while to begin and to end
 ROUND_TRIPS = 30  # a transfer ends with one, the receiver's answer, which must not weigh
 
-CONNECT_TIME = Metric(
-    name="connect_time",
-    unit="s",
-    better=Better.LOWER,
-    merge=Merge.POOLED,
-    description="from asking for a connection to having it, looking up the name included",
+CONNECT_TIME = time_metric(
+    "connect_time", "from asking for a connection to having it, looking up the name included", Merge.POOLED
 )
-SUCCESS_RATE = Metric(
-    name="success_rate",
-    unit="%",
-    better=Better.HIGHER,
-    merge=Merge.MEAN,
-    description="attempts to connect that succeeded",
-)
-ROUND_TRIP_TIME = Metric(
-    name="round_trip_time",
-    unit="s",
-    better=Better.LOWER,
-    merge=Merge.POOLED,
-    description="from sending a small message to having all of it back, without Nagle's delay",
+SUCCESS_RATE = rate_metric("success_rate", "attempts to connect that succeeded", Merge.MEAN, unit="%")
+ROUND_TRIP_TIME = time_metric(
+    "round_trip_time", "from sending a small message to having all of it back, without Nagle's delay", Merge.POOLED
 )
 TRANSFER_TIME = TIME.model_copy(update={"description": "time of one transfer, until the receiver has all of it"})
+
+
+class PeerError(CaseError):
+    """The other end cannot be reached, or does not speak our protocol."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """A host and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @classmethod
+    def read(cls, text: str, default_port: int | None = None) -> Self:
+        """`host:port`, `[address]:port`, or a host alone where a default port is given; otherwise a ValueError."""
+        host, separator, port = text.rpartition(":")
+        if not separator or (":" in host and not host.endswith("]")):  # a name, or an IPv6 address, without a port
+            host, port = text, "" if default_port is None else str(default_port)
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or any(letter.isspace() or letter == "/" for letter in host):
+            raise ValueError(f"'{text}' does not name a host; write it like node2:22 or [::1]:22")
+        if not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ValueError(f"'{text}' needs a port from 1 to 65535; write it like node2:22 or [::1]:22")
+        return cls(host, int(port))
 
 
 def _with_port(text: str) -> str:
@@ -83,15 +96,11 @@ def _with_or_without_port(text: str) -> str:
 class TcpParameters(MicroParameters):
     """Whom to connect to, and what to send."""
 
-    hosts: Annotated[
-        Annotated[list[Annotated[str, AfterValidator(_with_port)]], OneOrMore],
-        OTHER_HOSTS,
-    ] = Field(default_factory=list)
+    hosts: Annotated[list[Annotated[str, AfterValidator(_with_port)]], OneOrMore, OTHER_HOSTS] = Field(
+        default_factory=list
+    )
     """Peers to connect to, as host:port; anything that listens there will do"""
-    peer: Annotated[
-        Annotated[str, AfterValidator(_with_or_without_port)] | None,
-        OTHER_HOSTS,
-    ] = None
+    peer: Annotated[Annotated[str, AfterValidator(_with_or_without_port)] | None, OTHER_HOSTS] = None
     """Peer for round trips and bandwidth, as host or host:port; unset, and without hosts, this host is its own"""
     engine: Literal["auto", "own", "iperf3"] = "auto"
     """Who sends in bulk; auto takes our own, or iperf3 where the peer is one"""
@@ -133,8 +142,7 @@ class Tcp(Benchmark[TcpParameters]):
     @classmethod
     def title(cls, parameters: TcpParameters) -> str:
         where = [*parameters.hosts, *([f"peer {parameters.peer}"] if parameters.peer else [])]
-        words = [", ".join(where) or "loopback", parameters.engine if parameters.engine != "auto" else ""]
-        return " ".join(word for word in words if word)
+        return join_words(", ".join(where) or "loopback", parameters.engine if parameters.engine != "auto" else "")
 
     @classmethod
     def check(cls, parameters: TcpParameters, case: Case) -> None:
@@ -144,11 +152,11 @@ class Tcp(Benchmark[TcpParameters]):
 
     @classmethod
     def describe(cls, record: Record, parameters: TcpParameters, environment: Environment) -> Description:
-        said = super().describe(record, parameters, environment)
         shown: dict[str, CeilingKind] = {"bandwidth": "link", "round_trip_time": "latency"}
         ceilings = tuple(ShownCeiling(kind=kind, name="tcp loopback", metric=key) for key, kind in shown.items())
         aliases = _superbench.alias(record, "tcp-connectivity", _superbench_values(record))
-        return said.model_copy(update={"ceilings": ceilings, "aliases": aliases})
+        usual = super().describe(record, parameters, environment)
+        return usual.model_copy(update={"ceilings": ceilings, "aliases": aliases})
 
     def measure(self, parameters: TcpParameters, context: Context) -> Result:
         if parameters.engine == "iperf3":
@@ -158,20 +166,32 @@ class Tcp(Benchmark[TcpParameters]):
             targets = {text: Address.read(text) for text in parameters.hosts}
             peer: Address | None = None
             if parameters.peer:
-                own_port = _iperf3.DEFAULT_PORT if parameters.engine == "iperf3" else _tcp_peer.DEFAULT_PORT
-                peer = Address.read(parameters.peer, default_port=own_port)
+                default_port = _iperf3.DEFAULT_PORT if parameters.engine == "iperf3" else _tcp_peer.DEFAULT_PORT
+                peer = Address.read(parameters.peer, default_port=default_port)
                 targets[parameters.peer] = peer
             elif not parameters.hosts:
                 peer = stack.enter_context(local_peer())
                 targets["loopback"] = peer
             session = stack.enter_context(MicroSession(parameters, context, CpuDevice()))
             connected = [_connect(label, address, parameters, context) for label, address in targets.items()]
-            found, facts = _connectivity(connected), {"hosts": list(targets)}
+            measurements, facts = _connectivity(connected), {"hosts": list(targets)}
             if peer is not None:
-                more, told = _exchange(session, parameters, peer)
-                found, facts = [*more, *found], facts | told
-        result = session.result(found, facts)
-        result.warnings.extend(_unreliable(connected))
+                figures, more_facts = _exchange(session, parameters, peer)
+                measurements, facts = [*figures, *measurements], facts | more_facts
+        result = session.result(measurements, facts)
+        failed = [
+            f"{len(one.failures)} of {one.count} to {one.label} ({one.failures[-1]})"
+            for one in connected
+            if one.failures
+        ]
+        if failed:
+            result.warnings.append(
+                RecordWarning(
+                    kind="unreliable",
+                    message=f"attempts to connect failed: {', '.join(failed)}",
+                    remedy="look for packet loss and full queues of the listener (nstat, ss -lnt), then measure again",
+                )
+            )
         return result
 
 
@@ -216,46 +236,34 @@ def _connectivity(connected: Sequence[Attempts]) -> list[Measurement]:
             f"no attempt out of {connected[0].count} reached {', '.join(lost)}: "
             "check name, port and firewall, and that something listens there"
         )
-    found = []
+    groups: list[tuple[At, Sequence[Attempts]]] = [({}, connected)]
     if len(connected) > 1:
-        for one in connected:
-            found += _reached([one], {"host": one.label})
-    return [*_reached(connected, {}), *found]
-
-
-def _reached(connected: Sequence[Attempts], at: At) -> list[Measurement]:
-    times = [time for one in connected for time in one.times]
-    share = 100.0 * len(times) / sum(one.count for one in connected)
-    return [
-        Measurement.of_samples(CONNECT_TIME, times, at=at),
-        Measurement.of_value(SUCCESS_RATE, share, at=at),
-    ]
-
-
-def _unreliable(connected: Sequence[Attempts]) -> list[RecordWarning]:
-    failed = [one for one in connected if one.failures]
-    if not failed:
-        return []
-    told = ", ".join(f"{len(one.failures)} of {one.count} to {one.label} ({one.failures[-1]})" for one in failed)
-    return [
-        RecordWarning(
-            kind="unreliable",
-            message=f"attempts to connect failed: {told}",
-            remedy="look for packet loss and full queues of the listener (nstat, ss -lnt), then measure again",
-        )
-    ]
+        groups += [({"host": one.label}, [one]) for one in connected]
+    measurements = []
+    for at, group in groups:
+        times = [time for one in group for time in one.times]
+        share = 100.0 * len(times) / sum(one.count for one in group)
+        measurements.append(Measurement.of_samples(CONNECT_TIME, times, at=at))
+        measurements.append(Measurement.of_value(SUCCESS_RATE, share, at=at))
+    return measurements
 
 
 def _exchange(
     session: MicroSession, parameters: TcpParameters, peer: Address
 ) -> tuple[list[Measurement], dict[str, Any]]:
     """Round trips and bandwidth, as far as the peer can."""
-    engine = parameters.engine if parameters.engine != "auto" else _engine_of(peer, parameters.connect_timeout)
-    found: list[Measurement] = []
+    engine: str = parameters.engine
+    if engine == "auto":
+        try:
+            greet(peer, SWALLOW, 0, parameters.connect_timeout).close()
+            engine = "own"
+        except PeerError:
+            engine = "iperf3"
+    round_trips: list[Measurement] = []
     is_ours = engine == "own" or parameters.peer is None
     if is_ours:
         with echoing(peer, parameters.message_size, parameters.connect_timeout) as there_and_back:
-            found.append(session.time(there_and_back, ROUND_TRIP_TIME, each=True).time)
+            round_trips.append(session.time(there_and_back, ROUND_TRIP_TIME, each=True).time)
     with ExitStack() as stack:
         if engine == "iperf3" and parameters.peer is None:
             peer = Address("127.0.0.1", stack.enter_context(_iperf3.local_server()))
@@ -268,21 +276,12 @@ def _exchange(
         "bandwidth": "bytes that the receiver has, over the time until it said so; connecting is outside"
         + (f"; at least {ROUND_TRIPS} times as long as an answer takes" if engine == "own" else ""),
     }
-    return [headline(rates), *found, *rates, *(time for _, time in points)], facts
-
-
-def _engine_of(peer: Address, timeout: float) -> Literal["own", "iperf3"]:
-    try:
-        greet(peer, _tcp_peer.SWALLOW, 0, timeout).close()
-    except PeerError:
-        return "iperf3"
-    return "own"
+    return [headline(rates), *round_trips, *rates, *(time for _, time in points)], facts
 
 
 def _bandwidth(
     session: MicroSession, parameters: TcpParameters, peer: Address, engine: str, streams: int
 ) -> tuple[Measurement, Measurement]:
-    at: At = {"streams": streams}
     moved: list[int] = []
     enough = TRANSFER_SECONDS[engine]
     with ExitStack() as stack:
@@ -306,7 +305,7 @@ def _bandwidth(
             lambda: [send(amount)],
             TRANSFER_TIME,
             f"{'host clock' if engine == 'own' else 'iperf3 itself'}, transfers of {show_size(amount)} each stream",
-            at=at,
+            at={"streams": streams},
             work=float(amount * streams),
             rate_unit="B/s",
         )
@@ -324,3 +323,110 @@ def _amount(send: Callable[[int], float], enough: float) -> int:
     while (seconds := min(send(amount), send(amount))) < enough:
         amount *= 2 if seconds > enough / 4 else 4
     return amount
+
+
+def connect(address: Address, timeout: float) -> socket.socket:
+    """A connection without delays of its own."""
+    connection = socket.create_connection((address.host, address.port), timeout=timeout)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def greet(address: Address, kind: int, size: int, timeout: float) -> socket.socket:
+    """A connection to a peer that is ready to echo or to swallow; anything else is a PeerError."""
+    try:
+        connection = connect(address, timeout)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise PeerError("too many connections for this process: use fewer streams, or raise ulimit -n") from None
+        raise PeerError(f"{address} cannot be reached: {error.strerror or error}") from None
+    try:
+        connection.sendall(GREETING.pack(MAGIC, kind, size))
+        answer = bytearray(len(MAGIC))
+        understood = receive_exactly(connection, memoryview(answer)) and bytes(answer) == MAGIC
+    except OSError:
+        understood = False
+    if not understood:
+        connection.close()
+        raise PeerError(f"{address} is not a peer of Paceline")
+    connection.settimeout(PATIENCE_SECONDS)
+    return connection
+
+
+@contextmanager
+def echoing(address: Address, size: int, timeout: float) -> Iterator[Callable[[], None]]:
+    """A call that sends a message and waits until the whole of it is back."""
+    with greet(address, ECHO, size, timeout) as connection:
+        message = bytes(size)
+        buffer = memoryview(bytearray(size))
+
+        def there_and_back() -> None:
+            connection.sendall(message)
+            if not receive_exactly(connection, buffer):
+                raise PeerError(f"{address} closed the connection")
+
+        yield there_and_back
+
+
+@contextmanager
+def swallowing(address: Address, streams: int, timeout: float) -> Iterator[Callable[[int], float]]:
+    """A call that sends so many bytes through every stream at once; seconds until the peer has all of them."""
+    with ExitStack() as stack:
+        connections = [stack.enter_context(greet(address, SWALLOW, 0, timeout)) for _ in range(streams)]
+        data = memoryview(bytes(BUFFER))
+
+        def send_all(amount: int) -> float:
+            failures: list[OSError | PeerError] = []
+
+            def send(connection: socket.socket) -> None:
+                try:
+                    _send(connection, data, amount)
+                except (OSError, PeerError) as error:
+                    failures.append(error)
+
+            others = [threading.Thread(target=send, args=(connection,)) for connection in connections[1:]]
+            begun = monotonic()
+            for thread in others:
+                thread.start()
+            send(connections[0])
+            for thread in others:
+                thread.join()
+            seconds = monotonic() - begun
+            if failures:
+                raise PeerError(f"{address} was lost while {streams} streams were sent: {failures[0]}")
+            return seconds
+
+        yield send_all
+
+
+@contextmanager
+def local_peer() -> Iterator[Address]:
+    """A peer of our own on the loopback device; it ends with this process, however that ends."""
+    command = [sys.executable, "-P", "-m", "paceline.benchmarks.communication._tcp_peer"]
+    with subprocess.Popen(
+        [*command, "--bind", "127.0.0.1", "--port", "0", "--until-input-ends"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as peer:
+        try:
+            assert peer.stdout is not None
+            port = peer.stdout.readline().strip()
+            if not port.isdecimal():
+                raise PeerError(f"the peer on this host did not start (exit code {peer.wait()})")
+            yield Address("127.0.0.1", int(port))
+        finally:
+            peer.kill()
+
+
+def _send(connection: socket.socket, data: memoryview, amount: int) -> None:
+    announced = COUNT.pack(amount)
+    connection.sendall(announced)
+    left = amount
+    while left:
+        part = data[: min(left, len(data))]
+        connection.sendall(part)
+        left -= len(part)
+    answer = bytearray(COUNT.size)
+    if not receive_exactly(connection, memoryview(answer)) or bytes(answer) != announced:
+        raise PeerError("the peer closed the connection")

@@ -12,19 +12,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks._micro.parameters import COMPUTE_RATE, PEAK_SHARE, TIME, MicroParameters, OneOrMore
+from paceline.benchmarks._micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME, peak_share, time_metric
+from paceline.benchmarks._micro.parameters import MicroParameters, OneOrMore, join_words
 from paceline.benchmarks._micro.session import MicroSession
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported, located
-from paceline.core.metric import Better, Merge, Metric
 from paceline.core.parameters import refusal
 from paceline.core.quantity import Duration
 from paceline.core.record import At, Measurement, Record, Result
@@ -34,16 +34,13 @@ from paceline.measure.memory import peak_flops
 from paceline.models.base import ModelSpec, Scale
 from paceline.models.user import MODEL_NAME, find_model, is_reference
 
+if TYPE_CHECKING:
+    from paceline.benchmarks.compute.dnn_functions import Convolution
+    from paceline.benchmarks.compute.gemm import Product
+
 MOST_TRACED = 12
 
-TOTAL_TIME = Metric(
-    name="total_time",
-    unit="s",
-    better=Better.LOWER,
-    merge=Merge.SLOWEST,
-    description="one pass over the list, each function as often as the models call it",
-)
-
+TOTAL_TIME = time_metric("total_time", "one pass over the list, each function as often as the models call it")
 
 Names = Annotated[list[str], OneOrMore, Field(min_length=1)]
 
@@ -81,32 +78,22 @@ class Function(BaseModel):
     @property
     @abstractmethod
     def label(self) -> str:
-        """What tells it from others."""
+        """What distinguishes it from others."""
 
     @property
     @abstractmethod
     def work(self) -> float:
         """FLOPs of one call; a multiply-add is two."""
 
-    def complain(self) -> str | None:
+    def complaint(self) -> str:
         """What is wrong with the values together, if anything is."""
-        return None
+        return ""
 
 
 F = TypeVar("F", bound=Function)
 P = TypeVar("P", bound=FunctionListParameters)
 Counted = dict[F, int]  # how often each function is called
 Recognise = Callable[[str, Sequence[Any]], F | None]  # an operator's name and arguments; None where it is another
-
-
-class Prepared(Protocol):
-    """A function with its operands in memory."""
-
-    call: Callable[[], Any]
-    worst: float  # largest error that was seen, as a part of what is allowed
-
-    def check(self) -> None:
-        """Raise SilentCorruption where the result is wrong."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +103,7 @@ class FunctionTask:
     at: At
     count: int
     work: float
-    prepare: Callable[[], Prepared]
+    prepare: Callable[[], Product | Convolution]  # brings its operands into memory
 
 
 class FunctionListBenchmark(Benchmark[P]):
@@ -127,19 +114,18 @@ class FunctionListBenchmark(Benchmark[P]):
     primary = "compute_rate"
     kind: ClassVar[type[Function]]
     what: ClassVar[str]  # the functions, for messages
+    how: ClassVar[dict[str, str]]  # how they are called, for the facts
 
     @classmethod
     def title(cls, parameters: P) -> str:
-        words = [parameters.precision, parameters.file.name if parameters.file else ", ".join(parameters.models)]
-        if parameters.scale and not parameters.file:
-            words.append(parameters.scale)
-        if parameters.batch_size and not parameters.file:
-            words.append(f"b{parameters.batch_size}")
-        return " ".join(words)
+        if parameters.file:
+            return join_words(parameters.precision, parameters.file.name)
+        batch = f"b{parameters.batch_size}" if parameters.batch_size else ""
+        return join_words(parameters.precision, ", ".join(parameters.models), parameters.scale, batch)
 
     @classmethod
     def check(cls, parameters: P, case: Case) -> None:
-        """Refuse a list that cannot be read, and models that nobody knows."""
+        """Refuse a list that cannot be read, and unknown models."""
         if parameters.file is not None:
             if case.origin != "local":
                 message = (
@@ -161,10 +147,10 @@ class FunctionListBenchmark(Benchmark[P]):
         from paceline.models import registry
 
         specs = [registry().entries.get(str(name)) for name in parameters.get("models", ())]
-        wanted = ["torch", "torch.utils.flop_counter"]
+        names = ["torch", "torch.utils.flop_counter"]
         if parameters.get("file") is None:
-            wanted += [name for spec in specs if spec for name in spec.imports]
-        return tuple(dict.fromkeys(wanted))
+            names += [name for spec in specs if spec for name in spec.imports]
+        return tuple(dict.fromkeys(names))
 
     @abstractmethod
     def recognise(self, operator: str, arguments: Sequence[Any]) -> Function | None:
@@ -174,10 +160,6 @@ class FunctionListBenchmark(Benchmark[P]):
     def tasks(self, parameters: P, device: Device, function: Any, count: int) -> Iterator[FunctionTask]:
         """The points that one function makes."""
 
-    @abstractmethod
-    def facts(self) -> dict[str, Any]:
-        """How the functions are called."""
-
     @classmethod
     @abstractmethod
     def superbench_names(cls, record: Record, parameters: P) -> dict[str, Alias]:
@@ -185,21 +167,18 @@ class FunctionListBenchmark(Benchmark[P]):
 
     @classmethod
     def describe(cls, record: Record, parameters: P, environment: Environment) -> Description:
-        said = super().describe(record, parameters, environment)
-        return said.model_copy(update={"aliases": cls.superbench_names(record, parameters)})
+        aliases = cls.superbench_names(record, parameters)
+        return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
 
     def measure(self, parameters: P, context: Context) -> Result:
         device = open_device(context.target)
         formats.check_device(parameters.precision, device)
         context.report(Progress(phase="preparing"))
-        found, source = self._list(parameters, device, context)
-        most = parameters.most or (None if parameters.file else MOST_TRACED)
-        chosen = largest(found, most)
+        functions, source = self._list(parameters, device, context)
+        chosen = largest(functions, parameters.most or (None if parameters.file else MOST_TRACED))
         tasks = [task for function, count in chosen.items() for task in self.tasks(parameters, device, function, count)]
-        peak = peak_flops(device.name, parameters.precision)
         measurements: list[Measurement] = []
-        worst = 0.0
-        seconds = work = 0.0
+        worst = seconds = work = 0.0
         with MicroSession(parameters, context, device) as session:
             for task in tasks:
                 prepared = task.prepare()
@@ -211,40 +190,38 @@ class FunctionListBenchmark(Benchmark[P]):
                 seconds += task.count * point.time.summary.mean
                 work += task.count * task.work
         total = Measurement.of_value(TOTAL_TIME, seconds)
-        whole = [Measurement.of_rate(COMPUTE_RATE, work, total), total]
-        if peak is not None:
-            whole.insert(1, Measurement.of_rate(PEAK_SHARE, 100.0 * work / peak.rate, total))
+        share, peak_facts = peak_share(peak_flops(device.name, parameters.precision), work, total)
+        whole = [Measurement.of_rate(COMPUTE_RATE, work, total), *share, total]
         facts = {
             "source": source,
             "functions": [
                 {"function": one.label, "count": count} | one.model_dump(exclude={"name"}, mode="json")
                 for one, count in chosen.items()
             ],
-            "distinct": f"{len(chosen)} of {len(found)} distinct {self.what}, "
-            f"{work_share(chosen, found):.1%} of the work",
+            "distinct": f"{len(chosen)} of {len(functions)} distinct {self.what}, "
+            f"{work_share(chosen, functions):.1%} of the work",
             "operations": f"{work:g} in one pass; all work over all time, each function counted as often as called",
-            "peak": peak.rate if peak else None,
-            "peak_source": peak.source if peak else "no datasheet is known for this device",
+            **peak_facts,
             "checked": f"each function before and after, against fp64; largest error {worst:.3g} of what the format "
             "allows",
         }
-        return session.result(whole + measurements, facts | self.facts())
+        return session.result(whole + measurements, facts | self.how)
 
     def _list(self, parameters: P, device: Device, context: Context) -> tuple[Counted[Any], str]:
         if parameters.file is not None:
             return read_list(parameters.file, self.kind), f"the file {parameters.file.name}"
         on_cpu = not device.kind.is_accelerator
         scale: Scale = parameters.scale or ("tiny" if on_cpu else "full")
-        found: Counter[Any] = Counter()
-        told = []
+        functions: Counter[Any] = Counter()
+        sources = []
         for name in parameters.models:
             spec = find_model(name, allow_import=context.case.origin == "local", key="models")
             batch = parameters.batch_size or (1 if on_cpu else spec.batch_size)
-            found.update(trace(spec, scale, batch, self.recognise))
-            told.append(f"{name} with batch {batch}")
-        if not found:
+            functions.update(trace(spec, scale, batch, self.recognise))
+            sources.append(f"{name} with batch {batch}")
+        if not functions:
             raise Unsupported(f"{', '.join(parameters.models)} has no {self.what}: choose other models")
-        return dict(found), f"forward pass of {'; '.join(told)}; scale {scale}"
+        return dict(functions), f"forward pass of {'; '.join(sources)}; scale {scale}"
 
 
 def trace(spec: ModelSpec, scale: Scale, batch: int, recognise: Recognise[F]) -> Counted[F]:
@@ -254,13 +231,13 @@ def trace(spec: ModelSpec, scale: Scale, batch: int, recognise: Recognise[F]) ->
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    found: Counter[F] = Counter()
+    functions: Counter[F] = Counter()
 
     class Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             function = recognise(func.overloadpacket.__name__, args)
             if function is not None:
-                found[function] += 1
+                functions[function] += 1
             return func(*args, **(kwargs or {}))
 
     with torch.device("meta"):
@@ -273,12 +250,12 @@ def trace(spec: ModelSpec, scale: Scale, batch: int, recognise: Recognise[F]) ->
     inputs = workload.make_batch(batch, torch.Generator()).to(torch.device("meta")).inputs
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), Notes():  # type: ignore[no-untyped-call]
         module(*inputs)
-    return dict(found)
+    return dict(functions)
 
 
 def read_list(file: Path, kind: type[F]) -> Counted[F]:
     """The functions in a user's file, in their order; a mistake is refused with its place and what to write."""
-    found: Counter[F] = Counter()
+    functions: Counter[F] = Counter()
     labels: dict[str, F] = {}
     for number, entry in enumerate(_entries(file, kind), start=1):
         with located(f"{file}, entry {number}"):
@@ -286,8 +263,8 @@ def read_list(file: Path, kind: type[F]) -> Counted[F]:
             if labels.setdefault(function.label, function) != function:
                 message = f"another function is called '{function.label}' already; choose another name"
                 raise InputError("duplicate-name", message, key="file", value=function.label)
-        found[function] += count
-    return dict(found)
+        functions[function] += count
+    return dict(functions)
 
 
 def _function(entry: object, kind: type[F]) -> tuple[F, int]:
@@ -296,16 +273,18 @@ def _function(entry: object, kind: type[F]) -> tuple[F, int]:
         message = f"{entry!r} is not a function; write it like {kind.EXAMPLE}"
         raise InputError("not-a-function", message, key="file", value=entry)
     fields = dict(entry)
-    count = _count(fields.pop("count", 1))
+    count = fields.pop("count", 1)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        message = f"'count' = {count!r} must be a whole number from 1: how often it is called"
+        raise InputError("invalid-count", message, key="file", value=count)
     try:
         function = kind.model_validate(fields)
     except ValidationError as error:
         first = refusal(error, kind)
         message = f"{first.message}; write it like {kind.EXAMPLE}"
         raise InputError(first.code, message, key="file", value=first.value, suggestion=first.suggestion) from None
-    complaint = function.complain()
-    if complaint:
-        raise InputError("impossible-function", complaint, key="file", value=entry)
+    if function.complaint():
+        raise InputError("impossible-function", function.complaint(), key="file", value=entry)
     return function, count
 
 
@@ -313,7 +292,7 @@ def _entries(file: Path, kind: type[Function]) -> Iterable[Any]:
     try:
         document = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        message = f"there is no file '{file}'; give the path of a YAML or JSON list"
+        message = f"file '{file}' not found; give the path of a YAML or JSON list"
         raise InputError("missing-file", message, key="file", value=str(file)) from None
     except (OSError, UnicodeDecodeError) as error:
         message = f"the file '{file}' cannot be read: {error}"
@@ -328,25 +307,16 @@ def _entries(file: Path, kind: type[Function]) -> Iterable[Any]:
     return document
 
 
-def _count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        message = f"'count' = {value!r} must be a whole number from 1: how often it is called"
-        raise InputError("invalid-count", message, key="file", value=value)
-    return value
-
-
-def largest(found: Counted[F], most: int | None) -> Counted[F]:
+def largest(functions: Counted[F], most: int | None) -> Counted[F]:
     """Those with the most work in all their calls, most first; everything in its own order where nothing is cut."""
-    if most is None or most >= len(found):
-        return found
-    ordered = sorted(found, key=lambda function: -found[function] * function.work)  # stable: ties keep their order
-    return {function: found[function] for function in ordered[:most]}
+    if most is None or most >= len(functions):
+        return functions
+    # Stable: ties stay in their order.
+    ordered = sorted(functions, key=lambda function: -functions[function] * function.work)
+    return {function: functions[function] for function in ordered[:most]}
 
 
-def work_share(chosen: Counted[F], found: Counted[F]) -> float:
+def work_share(chosen: Counted[F], functions: Counted[F]) -> float:
     """How much of the list's work is chosen."""
-    return _work(chosen) / _work(found)
-
-
-def _work(functions: Counted[F]) -> float:
-    return sum(count * function.work for function, count in functions.items())
+    part, whole = (sum(count * one.work for one, count in counted.items()) for counted in (chosen, functions))
+    return part / whole

@@ -67,15 +67,16 @@ class BlasFunctions(FunctionListBenchmark[BlasFunctionsParameters]):
     Parameters = BlasFunctionsParameters
     kind = GemmFunction
     what = "matrix products"
+    how = {
+        "library_call": "torch.mm or torch.bmm into a prepared result; operands dense, biases left out",
+        "letters": "n: an operand lies by rows, t: it lies transposed; A first",
+    }
 
     @classmethod
     def superbench_names(cls, record: Record, parameters: BlasFunctionsParameters) -> dict[str, Alias]:
-        is_single = parameters.precision in ("fp32", "tf32")
-        calls = (
-            ("cublassgemm", "cublassgemmstridedbatched")
-            if is_single
-            else ("cublasgemmex", "cublasgemmstridedbatchedex")
-        )
+        calls = ("cublasgemmex", "cublasgemmstridedbatchedex")
+        if parameters.precision in ("fp32", "tf32"):
+            calls = ("cublassgemm", "cublassgemmstridedbatched")
         listed = record.facts.get("functions")
         shapes = {one.get("function"): one for one in listed} if isinstance(listed, list) else {}
         values = {
@@ -104,12 +105,6 @@ class BlasFunctions(FunctionListBenchmark[BlasFunctionsParameters]):
         shape = function.model_dump(exclude={"name"})
         product = GemmParameters(precision=parameters.precision, seed=parameters.seed, **shape)
         yield FunctionTask({"function": function.label}, count, function.work, partial(Product, product, device))
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "library_call": "torch.mm or torch.bmm into a prepared result; operands dense, biases left out",
-            "letters": "n: an operand lies by rows, t: it lies transposed; A first",
-        }
 
 
 def _is_transposed(matrix: Tensor) -> bool:

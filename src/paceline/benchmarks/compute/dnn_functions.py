@@ -93,13 +93,13 @@ class ConvolutionFunction(Function):
         terms = self.in_channels // self.groups * self.kernel[0] * self.kernel[1]
         return 2.0 * self.batch * self.out_channels * height * width * terms
 
-    def complain(self) -> str | None:
+    def complaint(self) -> str:
         for name in ("in_channels", "out_channels"):
             if getattr(self, name) % self.groups:
                 return f"{name} = {getattr(self, name)} is not a multiple of groups = {self.groups}; change one of them"
         if min(self.output) < 1:
             return f"kernel = {_pair(self.kernel)} does not fit into image = {_pair(self.image)}; add padding"
-        return None
+        return ""
 
 
 class DnnFunctions(FunctionListBenchmark[DnnFunctionsParameters]):
@@ -110,6 +110,11 @@ class DnnFunctions(FunctionListBenchmark[DnnFunctionsParameters]):
     Parameters = DnnFunctionsParameters
     kind = ConvolutionFunction
     what = "convolutions"
+    how = {
+        "library_call": "aten::convolution and aten::convolution_backward for one of the two gradients, no bias",
+        "layout": "channels last",
+        "autotune": "cuDNN tries its algorithms for every shape before it is timed (on a GPU)",
+    }
 
     @classmethod
     def superbench_names(cls, record: Record, parameters: DnnFunctionsParameters) -> dict[str, Alias]:
@@ -147,13 +152,6 @@ class DnnFunctions(FunctionListBenchmark[DnnFunctionsParameters]):
             prepare = partial(Convolution, function, way, parameters.precision, parameters.seed, device)
             yield FunctionTask(at, count, function.work, prepare)
 
-    def facts(self) -> dict[str, Any]:
-        return {
-            "library_call": "aten::convolution and aten::convolution_backward for one of the two gradients, no bias",
-            "layout": "channels last",
-            "autotune": "cuDNN tries its algorithms for every shape before it is timed (on a GPU)",
-        }
-
 
 class Convolution:
     """The operands of one pass of a convolution, the call that computes it, and the check of its result."""
@@ -168,14 +166,12 @@ class Convolution:
         torch.backends.cudnn.benchmark = True
         set_fp32_mode(precision)
         generator = torch.Generator(device.torch()).manual_seed(seed)
-        own = function.in_channels // function.groups
 
         def operand(*shape: int) -> Tensor:
-            made = formats.random_operand(precision, shape, generator)
-            return made.to(memory_format=torch.channels_last)
+            return formats.random_operand(precision, shape, generator).to(memory_format=torch.channels_last)
 
         self._images = operand(function.batch, function.in_channels, *function.image)
-        self._weight = operand(function.out_channels, own, *function.kernel)
+        self._weight = operand(function.out_channels, function.in_channels // function.groups, *function.kernel)
         self._gradient = operand(function.batch, function.out_channels, *function.output)
         operands = (self._images, self._weight, self._gradient)
         self.call: Callable[[], Tensor] = partial(_convolve, way, function, operands, function.groups)
@@ -188,6 +184,13 @@ class Convolution:
         """
         import torch
 
+        function = self._function
+        area = function.kernel[0] * function.kernel[1]
+        depth = {  # how many terms each element of the result sums
+            "forward": function.in_channels // function.groups * area,
+            "backward-data": function.out_channels // function.groups * area,
+            "backward-weight": function.batch * function.output[0] * function.output[1],
+        }[self._way]
         wipe(self.call())
         result = self.call()
         for group in sorted({0, self._function.groups - 1}):
@@ -196,9 +199,9 @@ class Convolution:
                 sizes = images.double().abs(), weight.double().abs(), gradient.double().abs()
                 # Not by cuDNN: it would take seconds to plan each of these small shapes, and is what is being checked.
                 with torch.backends.cudnn.flags(enabled=False):
-                    exact = _convolve(self._way, self._function, operands, 1)
-                    magnitude = _convolve(self._way, self._function, sizes, 1).amax((-2, -1), keepdim=True)
-                allowed = formats.tolerance(self._precision, exact, magnitude, self._depth)
+                    exact = _convolve(self._way, function, operands, 1)
+                    magnitude = _convolve(self._way, function, sizes, 1).amax((-2, -1), keepdim=True)
+                allowed = formats.tolerance(self._precision, exact, magnitude, depth)
                 error = (result[where].double() - exact).abs()
                 worst = float(torch.where(error == 0, 0.0, error / allowed).max())
                 if not worst <= 1.0:  # not a number is no agreement
@@ -208,22 +211,15 @@ class Convolution:
                     )
                 self.worst = max(self.worst, worst)
 
-    @property
-    def _depth(self) -> int:
-        """How many terms each element of the result sums."""
-        function = self._function
-        area = function.kernel[0] * function.kernel[1]
-        if self._way == "forward":
-            return function.in_channels // function.groups * area
-        if self._way == "backward-data":
-            return function.out_channels // function.groups * area
-        return function.batch * function.output[0] * function.output[1]
-
     def _parts(self, group: int) -> Iterator[tuple[Operands, tuple[slice, slice]]]:
         """A few channels of a group's result: the operands that each depends on, and where in the result it is."""
         function = self._function
-        inputs = _nth(group, function.in_channels // function.groups)
-        outputs = _nth(group, function.out_channels // function.groups)
+
+        def channels_of_group(channels: int) -> slice:
+            each = channels // function.groups
+            return slice(group * each, (group + 1) * each)
+
+        inputs, outputs = channels_of_group(function.in_channels), channels_of_group(function.out_channels)
         last = slice(function.batch - 1, None)
         images, weight, gradient = self._images, self._weight, self._gradient
         if self._way == "forward":
@@ -246,20 +242,16 @@ def _convolve(way: Pass, function: ConvolutionFunction, operands: Operands, grou
     shape = (function.stride, function.padding, function.dilation, False, (0, 0), groups)
     if way == "forward":
         return torch.convolution(images, weight, None, *shape)
-    wanted = [way == "backward-data", way == "backward-weight", False]
-    found = torch.ops.aten.convolution_backward(gradient, images, weight, None, *shape, wanted)
-    result: Tensor = found[0 if way == "backward-data" else 1]
+    gradients = [way == "backward-data", way == "backward-weight", False]
+    results = torch.ops.aten.convolution_backward(gradient, images, weight, None, *shape, gradients)
+    result: Tensor = results[0 if way == "backward-data" else 1]
     return result
-
-
-def _nth(group: int, channels: int) -> slice:
-    return slice(group * channels, (group + 1) * channels)
 
 
 def _some(channels: slice) -> list[slice]:
     """The first two channels and the last, each by itself."""
-    places = sorted({*range(channels.start, min(channels.start + 2, channels.stop)), channels.stop - 1})
-    return [slice(place, place + 1) for place in places]
+    numbers = sorted({*range(channels.start, min(channels.start + 2, channels.stop)), channels.stop - 1})
+    return [slice(number, number + 1) for number in numbers]
 
 
 def _pair(pair: tuple[int, int]) -> str:

@@ -7,22 +7,22 @@ it; what the loop costs is measured too, with a function that does nothing in th
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.parameters import MicroParameters
+from paceline.benchmarks._micro.metrics import time_metric
+from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark
 from paceline.benchmarks._micro.session import MicroSession
-from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.benchmark import Context, Progress
 from paceline.core.environment import Environment
 from paceline.core.errors import CaseError, Unsupported
-from paceline.core.metric import Better, Merge, Metric
 from paceline.core.record import Record, Result
 from paceline.core.subject import Description, ShownCeiling
-from paceline.devices import Device, open_device
+from paceline.devices import open_device
 from paceline.measure import native
 
 SOURCE = Path(__file__).with_suffix(".c")
@@ -33,16 +33,11 @@ SINGLE_LAUNCHES = 100  # in each step that times them one by one
 LOOP_CALLS = 1_000_000  # of nothing, which are over in milliseconds
 MESSAGE_BYTES = 500
 
-
-def _per_launch(name: str, description: str) -> Metric:
-    return Metric(name=name, unit="s", better=Better.LOWER, merge=Merge.SLOWEST, description=description)
-
-
-WALL_TIME = _per_launch("wall_time", "per launch, by the host's clock, until the last of many launches has ended")
-EVENT_TIME = _per_launch("event_time", "per launch, by the device's events around many launches")
-ISSUE_TIME = _per_launch("issue_time", "per launch, what the host spends on issuing it")
-SINGLE_LATENCY = _per_launch("single_launch_latency", "one launch until the host knows that it has ended")
-LOOP_COST = _per_launch("loop_cost", "per launch, the same loop with nothing launched: the part that is ours")
+WALL_TIME = time_metric("wall_time", "per launch, by the host's clock, until the last of many launches has ended")
+EVENT_TIME = time_metric("event_time", "per launch, by the device's events around many launches")
+ISSUE_TIME = time_metric("issue_time", "per launch, what the host spends on issuing it")
+SINGLE_LATENCY = time_metric("single_launch_latency", "one launch until the host knows that it has ended")
+LOOP_COST = time_metric("loop_cost", "per launch, the same loop with nothing launched: the part that is ours")
 
 
 class KernelLaunchParameters(MicroParameters):
@@ -54,7 +49,7 @@ class KernelLaunchParameters(MicroParameters):
     """Launches in each sample"""
 
 
-class KernelLaunch(Benchmark[KernelLaunchParameters]):
+class KernelLaunch(TorchBenchmark[KernelLaunchParameters]):
     """An empty kernel, launched again and again."""
 
     name = "kernel-launch"
@@ -69,35 +64,29 @@ class KernelLaunch(Benchmark[KernelLaunchParameters]):
         return f"{parameters.launches} launches"
 
     @classmethod
-    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        return ("torch",)
-
-    @classmethod
     def describe(cls, record: Record, parameters: KernelLaunchParameters, environment: Environment) -> Description:
-        said = super().describe(record, parameters, environment)
         keys = {"event_time": ("event_time", _superbench.MS), "wall_time": ("wall_time", _superbench.MS)}
         shown = {
             "issue_time": "issuing a kernel",
             "event_time": "kernel after kernel",
             "single_launch_latency": "one kernel, awaited",
         }
-        return said.model_copy(
-            update={
-                "ceilings": tuple(ShownCeiling(kind="launch", name=name, metric=key) for key, name in shown.items()),
-                "aliases": _superbench.alias(record, "kernel-launch", _superbench.means(record, keys)),
-            }
-        )
+        update = {
+            "ceilings": tuple(ShownCeiling(kind="launch", name=name, metric=key) for key, name in shown.items()),
+            "aliases": _superbench.alias(record, "kernel-launch", _superbench.means(record, keys)),
+        }
+        return super().describe(record, parameters, environment).model_copy(update=update)
 
     def measure(self, parameters: KernelLaunchParameters, context: Context) -> Result:
         device = open_device(context.target)
         if not device.kind.launches_kernels:
-            launches = (
+            why = (
                 "launches go through CUDA's driver" if device.kind.is_accelerator else "a CPU has no kernels to launch"
             )
-            raise Unsupported(f"kernel-launch needs an NVIDIA GPU: {launches}; use --target cuda:0")
+            raise Unsupported(f"kernel-launch needs an NVIDIA GPU: {why}; use --target cuda:0")
         context.report(Progress(phase="preparing"))
         device.synchronize()  # the framework has opened the device's context, which the launches share
-        launcher = open_launcher(device)
+        launcher = Launcher(device.torch().index or 0, device.empty_kernel(KERNEL))
         empty_loop = EmptyLoop()
         many = parameters.launches
         few = min(many, MOST_IN_QUEUE)
@@ -127,10 +116,7 @@ class KernelLaunch(Benchmark[KernelLaunchParameters]):
                 calls=LOOP_CALLS,
             )
         share = loop.time.value / wall.time.value
-        facts = {
-            "launches": many,
-            "loop_share": f"{100 * share:.2g} % of wall_time is the loop itself",
-        }
+        facts = {"launches": many, "loop_share": f"{100 * share:.2g} % of wall_time is the loop itself"}
         return session.result([wall.time, event.time, issue.time, single.time, loop.time], facts)
 
 
@@ -166,11 +152,11 @@ class Launcher(EmptyLoop):
     def __init__(self, ordinal: int, ptx: str) -> None:
         self._code = _library()
         message = ctypes.create_string_buffer(MESSAGE_BYTES)
-        found = self._code.open_launcher(ordinal, ptx.encode(), KERNEL.encode(), message, MESSAGE_BYTES)
-        if not found:
+        handle = self._code.open_launcher(ordinal, ptx.encode(), KERNEL.encode(), message, MESSAGE_BYTES)
+        if not handle:
             why = message.value.decode(errors="replace")
             raise Unsupported(f"the CUDA driver cannot launch an empty kernel: {why}; see 'paceline doctor'")
-        self._handle = ctypes.c_void_p(found)
+        self._handle = ctypes.c_void_p(handle)
 
     def event_seconds(self, launches: int) -> float:
         """Between an event before the first launch and one after the last."""
@@ -179,20 +165,12 @@ class Launcher(EmptyLoop):
         return seconds.value
 
 
-def open_launcher(device: Device) -> Launcher:
-    """A launcher on the device that the framework has opened."""
-    return Launcher(device.torch().index or 0, device.empty_kernel(KERNEL))
-
-
 def _library() -> ctypes.CDLL:
     code = native.load(SOURCE)
     double = ctypes.POINTER(ctypes.c_double)
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "open_empty_loop": (ctypes.c_void_p, []),
-        "open_launcher": (
-            ctypes.c_void_p,
-            [ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t],
-        ),
+        "open_launcher": (ctypes.c_void_p, [ctypes.c_int, *[ctypes.c_char_p] * 3, ctypes.c_size_t]),
         "time_on_host": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_long, double, double]),
         "time_on_device": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_long, double]),
         "explain": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int]),

@@ -3,24 +3,24 @@
 This differs from gemm, which asks what the arithmetic units can do. Here each call is `torch.matmul(a, b)`: it passes
 the framework's dispatch, allocates its result and leaves the old one to be freed, is never recorded into a CUDA graph,
 and writes into no prepared output. Besides the time of a call in a busy stream, the latency of a single call that is
-waited for is told. The distance from gemm's rate at the same shape is what the framework costs.
+waited for is measured. The distance from gemm's rate at the same shape is what the framework costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks._micro.parameters import COMPUTE_RATE, PEAK_SHARE, TIME, MicroParameters
+from paceline.benchmarks._micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME, peak_share, time_metric
+from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words
 from paceline.benchmarks._micro.session import MicroSession
-from paceline.benchmarks.compute.gemm import CHECKED_ROWS, GemmParameters, Product, product_work
-from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.benchmarks.compute.gemm import GemmParameters, Product, product_work
+from paceline.core.benchmark import Context, Progress
 from paceline.core.environment import Environment
-from paceline.core.metric import Better, Merge, Metric
 from paceline.core.record import Record, Result
 from paceline.core.subject import Description
 from paceline.devices import Device, DeviceKind, open_device
@@ -35,13 +35,7 @@ GPU_SHAPE: Shape = (16000, 12288, 12288)  # what cluster acceptance tests common
 CPU_SHAPE: Shape = (1000, 768, 768)  # a sixteenth of it each way
 CPU_SMALL: Shape = (250, 192, 192)  # formats that many a processor computes in software
 
-LATENCY = Metric(
-    name="latency",
-    unit="s",
-    better=Better.LOWER,
-    merge=Merge.SLOWEST,
-    description="one call on an idle device until its result is there",
-)
+LATENCY = time_metric("latency", "one call on an idle device until its result is there")
 
 
 class MatmulParameters(MicroParameters):
@@ -62,8 +56,13 @@ class MatmulParameters(MicroParameters):
         m, n, k = GPU_SHAPE if device_kind.is_accelerator else cpu
         return self.m or m, self.n or n, self.k or k
 
+    def show_shape(self) -> str:
+        """The sizes that were given, in a title."""
+        given = {"m": self.m, "n": self.n, "k": self.k}
+        return " ".join(f"{name} {size}" for name, size in given.items() if size is not None)
 
-class Matmul(Benchmark[MatmulParameters]):
+
+class Matmul(TorchBenchmark[MatmulParameters]):
     """torch.matmul on random data, checked against a higher precision."""
 
     name = "matmul"
@@ -75,28 +74,18 @@ class Matmul(Benchmark[MatmulParameters]):
 
     @classmethod
     def title(cls, parameters: MatmulParameters) -> str:
-        given = [f"{name} {value}" for name in ("m", "n", "k") if (value := getattr(parameters, name)) is not None]
-        return " ".join([parameters.precision, *given])
-
-    @classmethod
-    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        return ("torch",)
+        return join_words(parameters.precision, parameters.show_shape())
 
     @classmethod
     def describe(cls, record: Record, parameters: MatmulParameters, environment: Environment) -> Description:
-        said = super().describe(record, parameters, environment)
         # There, every call is waited for.
-        key = "nosharding_time"
-        values = _superbench.means(record, {key: ("latency", _superbench.MS)}) or _superbench.means(
-            record, {key: ("time", _superbench.MS)}
-        )
-        note = _superbench.cpu_note(record.case)
-        return said.model_copy(
-            update={
-                "work": product_work(record, parameters.precision, parameters.precision),
-                "aliases": _superbench.alias(record, "pytorch-matmul", values, note=note),
-            }
-        )
+        metric = "latency" if record.measurement("latency") else "time"
+        values = _superbench.means(record, {"nosharding_time": (metric, _superbench.MS)})
+        update = {
+            "work": product_work(record, parameters.precision, parameters.precision),
+            "aliases": _superbench.alias(record, "pytorch-matmul", values, note=_superbench.cpu_note(record.case)),
+        }
+        return super().describe(record, parameters, environment).model_copy(update=update)
 
     def measure(self, parameters: MatmulParameters, context: Context) -> Result:
         device = open_device(context.target)
@@ -106,24 +95,19 @@ class Matmul(Benchmark[MatmulParameters]):
         m, n, k = operator.shape
         operator.check()
         work = 2.0 * m * n * k
-        peak = peak_flops(device.name, parameters.precision)
         with MicroSession(parameters, context, device) as session:
             point = session.time(operator.call, TIME, work=work, rate_unit="FLOP/s")
             alone = session.time(operator.call, LATENCY, each=True)
         operator.check()
-        found = [point.time, point.rate(COMPUTE_RATE, work), alone.time]
-        if peak is not None:
-            found.insert(2, point.rate(PEAK_SHARE, 100.0 * work / peak.rate))
+        share, peak_facts = peak_share(peak_flops(device.name, parameters.precision), work, point.time)
         facts = {
             "shape": {"m": m, "n": n, "k": k},
             "operations": f"2 m n k = {work:g}",
             "library_call": operator.how,
-            "peak": peak.rate if peak else None,
-            "peak_source": peak.source if peak else "no datasheet is known for this device",
-            "checked": f"{CHECKED_ROWS} rows before and after, against fp64; largest error "
-            f"{operator.worst:.3g} of what the format allows",
+            **peak_facts,
+            "checked": operator.checked,
         }
-        return session.result(found, facts)
+        return session.result([point.time, point.rate(COMPUTE_RATE, work), *share, alone.time], facts)
 
 
 class Operator(Product):

@@ -7,21 +7,21 @@ of B, and the columns are put side by side. Either way every rank ends with the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks._micro.parameters import COMPUTE_RATE, TIME
+from paceline.benchmarks._micro.metrics import COMPUTE_RATE, TIME, time_metric
+from paceline.benchmarks._micro.parameters import TorchBenchmark, join_words
 from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.compute.gemm import CHECKED_ROWS, GemmParameters, Product
 from paceline.benchmarks.compute.matmul import MatmulParameters, Shape
 from paceline.benchmarks.ranks import Ranks, join
-from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.benchmark import Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported
-from paceline.core.metric import Better, Merge, Metric
 from paceline.core.record import Record, Result
 from paceline.core.subject import Description
 from paceline.devices import Device, open_device
@@ -32,20 +32,8 @@ if TYPE_CHECKING:
 Mode = Literal["all-reduce", "all-gather"]
 SPLIT = {"all-reduce": "k", "all-gather": "n"}
 
-MULTIPLY_TIME = Metric(
-    name="multiply_time",
-    unit="s",
-    better=Better.LOWER,
-    merge=Merge.SLOWEST,
-    description="a rank's part of the product alone, nothing communicated",
-)
-COMMUNICATE_TIME = Metric(
-    name="communicate_time",
-    unit="s",
-    better=Better.LOWER,
-    merge=Merge.SLOWEST,
-    description="the collective operation alone, nothing multiplied",
-)
+MULTIPLY_TIME = time_metric("multiply_time", "a rank's part of the product alone, nothing communicated")
+COMMUNICATE_TIME = time_metric("communicate_time", "the collective operation alone, nothing multiplied")
 
 
 class ShardingMatmulParameters(MatmulParameters):
@@ -55,7 +43,7 @@ class ShardingMatmulParameters(MatmulParameters):
     """all-reduce splits k and sums partial results; all-gather splits n and puts columns side by side"""
 
 
-class ShardingMatmul(Benchmark[ShardingMatmulParameters]):
+class ShardingMatmul(TorchBenchmark[ShardingMatmulParameters]):
     """A product over several ranks, checked against the undivided one."""
 
     name = "sharding-matmul"
@@ -68,8 +56,7 @@ class ShardingMatmul(Benchmark[ShardingMatmulParameters]):
 
     @classmethod
     def title(cls, parameters: ShardingMatmulParameters) -> str:
-        given = [f"{name} {value}" for name in ("m", "n", "k") if (value := getattr(parameters, name)) is not None]
-        return " ".join([parameters.mode, parameters.precision, *given])
+        return join_words(parameters.mode, parameters.precision, parameters.show_shape())
 
     @classmethod
     def check(cls, parameters: ShardingMatmulParameters, case: Case) -> None:
@@ -84,17 +71,12 @@ class ShardingMatmul(Benchmark[ShardingMatmulParameters]):
             raise InputError("not-divisible", message, key=name, value=size, suggestion=str(near))
 
     @classmethod
-    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        return ("torch",)
-
-    @classmethod
     def describe(cls, record: Record, parameters: ShardingMatmulParameters, environment: Environment) -> Description:
-        said = super().describe(record, parameters, environment)
         key = f"{_superbench.joined(parameters.mode)}_time"
         values = _superbench.means(record, {key: ("time", _superbench.MS)})
         note = _superbench.cpu_note(record.case)
         aliases = _superbench.alias(record, "pytorch-sharding-matmul", values, part=key, note=note)
-        return said.model_copy(update={"aliases": aliases})
+        return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
 
     def measure(self, parameters: ShardingMatmulParameters, context: Context) -> Result:
         if context.world_size == 1:
@@ -112,8 +94,8 @@ class ShardingMatmul(Benchmark[ShardingMatmulParameters]):
                 multiply = session.time(product.multiply, MULTIPLY_TIME)
                 communicate = session.time(product.communicate, COMMUNICATE_TIME)
             product.check()
-        # Each rank tells its own part of the work; merged, all of it is over the time of the slowest.
-        found = [whole.time, whole.rate(COMPUTE_RATE, work / ranks.world_size), multiply.time, communicate.time]
+        # Each rank reports its own part of the work; merged, all of it is over the time of the slowest.
+        rate = whole.rate(COMPUTE_RATE, work / ranks.world_size)
         facts = {
             "shape": {"m": m, "n": n, "k": k},
             "split": f"{SPLIT[parameters.mode]} over {ranks.world_size} ranks",
@@ -123,7 +105,7 @@ class ShardingMatmul(Benchmark[ShardingMatmulParameters]):
             "checked": f"{CHECKED_ROWS} rows on every rank before and after, against the undivided product in fp64; "
             f"largest error {product.worst:.3g} of what the format allows",
         }
-        return session.result(found, facts)
+        return session.result([whole.time, rate, multiply.time, communicate.time], facts)
 
 
 class ShardedProduct(Product):
@@ -142,14 +124,26 @@ class ShardedProduct(Product):
         super().__init__(GemmParameters(precision=parameters.precision, m=m, n=n, k=k, seed=parameters.seed), device)
 
     def _make_call(self, lead: tuple[int, ...]) -> Callable[[], Tensor]:
-        return self._by_sum() if self._mode == "all-reduce" else self._by_columns()
+        _, n, k = self.shape
+        each = (k if self._mode == "all-reduce" else n) // self._ranks.world_size
+        mine = slice(self._ranks.rank * each, (self._ranks.rank + 1) * each)
+        sent, result = self._split_k(mine) if self._mode == "all-reduce" else self._split_n(mine)
+        multiply, communicate = self.multiply, self.communicate
+        self.communicated_bytes = sent.numel() * sent.element_size()
 
-    def _by_sum(self) -> Callable[[], Tensor]:
+        def call() -> Tensor:
+            multiply()
+            communicate()
+            return result
+
+        return call
+
+    def _split_k(self, mine: slice) -> tuple[Tensor, Tensor]:
+        """What is sent, and the result."""
         import torch
         from torch import distributed
 
-        m, n, k = self.shape
-        mine = self._mine(k)
+        m, n, _ = self.shape
         a, b = self._a[:, mine].contiguous(), self._b[mine].contiguous()
         result = torch.empty((m, n), dtype=a.dtype, device=a.device)
 
@@ -161,14 +155,14 @@ class ShardedProduct(Product):
             distributed.all_reduce(result)
 
         self.how = "torch.mm, then torch.distributed.all_reduce of the result"
-        return self._joined(multiply, communicate, result, result)
+        self.multiply, self.communicate = multiply, communicate
+        return result, result
 
-    def _by_columns(self) -> Callable[[], Tensor]:
+    def _split_n(self, mine: slice) -> tuple[Tensor, Tensor]:
         import torch
         from torch import distributed
 
         m, n, _ = self.shape
-        mine = self._mine(n)
         # Transposed, the ranks' columns are rows, which lie one after another in the result without another copy.
         a, b = self._a.t(), self._b[:, mine].t().contiguous()
         part = torch.empty((b.shape[0], m), dtype=a.dtype, device=a.device)
@@ -185,24 +179,8 @@ class ShardedProduct(Product):
             gather(result, part)
 
         self.how = f"torch.mm, then torch.distributed.{name} of the parts"
-        return self._joined(multiply, communicate, part, result.t())
-
-    def _joined(
-        self, multiply: Callable[[], object], communicate: Callable[[], object], sent: Tensor, result: Tensor
-    ) -> Callable[[], Tensor]:
         self.multiply, self.communicate = multiply, communicate
-        self.communicated_bytes = sent.numel() * sent.element_size()
-
-        def call() -> Tensor:
-            multiply()
-            communicate()
-            return result
-
-        return call
-
-    def _mine(self, size: int) -> slice:
-        each = size // self._ranks.world_size
-        return slice(self._ranks.rank * each, (self._ranks.rank + 1) * each)
+        return part, result.t()
 
 
 def divisible(shape: Shape, mode: Mode, ranks: int) -> Shape:

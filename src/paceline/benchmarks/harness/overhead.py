@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from pydantic import Field
 
-from paceline.core.benchmark import Benchmark, Context, Progress
-from paceline.core.metric import Better, Metric
+from paceline.benchmarks._micro.metrics import time_metric
+from paceline.benchmarks._micro.parameters import TorchBenchmark
+from paceline.core.benchmark import Context, Progress
+from paceline.core.metric import Better, Merge, Metric
 from paceline.core.parameters import MeasuringParameters, Parameters
 from paceline.core.quantity import Duration
 from paceline.core.record import Measurement, Result
@@ -23,9 +24,7 @@ RATIO = Metric(
     better=Better.LOWER,
     description="time per step in the harness over time per step in a bare loop",
 )
-PER_STEP = Metric(
-    name="overhead_per_step", unit="s", better=Better.LOWER, description="what the harness adds to each step"
-)
+PER_STEP = time_metric("overhead_per_step", "what the harness adds to each step", Merge.FIRST)
 BARE = Metric(name="bare_step_time", unit="s", description="time per step in the bare loop")
 
 
@@ -40,7 +39,7 @@ class OverheadParameters(Parameters):
     """How many times each loop runs; they alternate, so that drift hits both"""
 
 
-class Overhead(Benchmark[OverheadParameters]):
+class Overhead(TorchBenchmark[OverheadParameters]):
     """The measuring loop around work of a known size."""
 
     name = "overhead"
@@ -53,10 +52,6 @@ class Overhead(Benchmark[OverheadParameters]):
     @classmethod
     def title(cls, parameters: OverheadParameters) -> str:
         return f"{parameters.step * 1e3:g} ms steps"
-
-    @classmethod
-    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        return ("torch",)
 
     def measure(self, parameters: OverheadParameters, context: Context) -> Result:
         device = open_device(context.target)
@@ -123,27 +118,26 @@ def _repeat(work: Callable[[], object], times: int) -> None:
 
 def _calibrated_work(device: Device, seconds: float) -> Callable[[], object]:
     """Work that takes about this long: hashing on a CPU, a spinning kernel on a GPU."""
+
+    def make(size: int) -> Callable[[], object]:
+        if device.kind.is_accelerator:
+            return device.spin(size)
+        data = bytes(size)
+        return lambda: hashlib.sha256(data).digest()
+
+    def time_once() -> float:
+        device.synchronize()
+        begun = monotonic()
+        work()
+        device.synchronize()
+        return monotonic() - begun
+
     size = 1 << 12
-    work = _work(device, size)
+    work = make(size)
     for _ in range(8):
-        took = min(_timed(device, work) for _ in range(5))
+        took = min(time_once() for _ in range(5))
         if abs(took / seconds - 1.0) < 0.05:
             break
         size = max(64, int(size * min(16.0, seconds / took)))
-        work = _work(device, size)
+        work = make(size)
     return work
-
-
-def _work(device: Device, size: int) -> Callable[[], object]:
-    if device.kind.is_accelerator:
-        return device.spin(size)
-    data = bytes(size)
-    return lambda: hashlib.sha256(data).digest()
-
-
-def _timed(device: Device, work: Callable[[], object]) -> float:
-    device.synchronize()
-    begun = monotonic()
-    work()
-    device.synchronize()
-    return monotonic() - begun

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline.benchmarks._micro.tools import Said, ToolError, garbled, last_words
+from paceline.benchmarks._micro.tools import ToolError, garbled, last_words
 from paceline.core.errors import MissingDependency, OutOfMemory, Unsupported
 from paceline.measure.memory import exhausted
 
@@ -31,7 +31,7 @@ _MEBIBYTE = 2**20  # what the scripts call MB
 
 @dataclass(frozen=True)
 class Iteration:
-    """One iteration as the log tells it."""
+    """One iteration as the log reports it."""
 
     number: int
     total: int  # of the whole training
@@ -45,10 +45,10 @@ class Iteration:
 
     @property
     def is_broken(self) -> bool:
-        """Whether it trained on something that is no number.
+        """Whether it trained on something that is not a number.
 
         The scripts leave a loss out that is not above zero, which is how one that is not a number looks. An iteration
-        that was skipped tells no loss either, and its gradients may well overflow.
+        that was skipped reports no loss either, and its gradients may well overflow.
         """
         if self.nan:
             return True
@@ -59,7 +59,7 @@ class Iteration:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a rank says of its GPU's memory, in bytes."""
+    """What a rank reports of its GPU's memory, in bytes."""
 
     after: int  # iterations
     allocated: int
@@ -71,50 +71,54 @@ class Log:
     """A whole training."""
 
     iterations: list[Iteration]  # in order, from the first
-    memory: dict[int, Memory]  # by rank: the last that it said
+    memory: dict[int, Memory]  # by rank: the last that it reported
 
 
 def read_iterations(line: str) -> Iterator[Iteration]:
-    """The iterations that a line of the log tells; what is torn or garbled is none."""
-    found = list(_ITERATION.finditer(line))
-    ends = [*(following.start() for following in found[1:]), len(line)]
-    for match, end in zip(found, ends, strict=False):  # a line without any has an end all the same
+    """The iterations that a line of the log reports; what is torn or garbled is none."""
+    matches = list(_ITERATION.finditer(line))
+    ends = [*(following.start() for following in matches[1:]), len(line)]
+    for match, end in zip(matches, ends, strict=False):  # a line without any has an end all the same
         iteration = _iteration(int(match.group(1)), int(match.group(2)), line[match.end() : end])
         if iteration is not None:
             yield iteration
 
 
-def parse(text: str, wanted: int, batch: int) -> Log:
+def parse(text: str, expected: int, batch: int) -> Log:
     """The log of a training of so many iterations with this global batch; anything else is a ToolError."""
     *lines, _torn = text.split("\n")
-    seen: dict[int, Iteration] = {}
+    reported: dict[int, Iteration] = {}
     for iteration in (one for line in lines for one in read_iterations(line)):
-        if seen.setdefault(iteration.number, iteration) != iteration:
-            raise garbled(SCRIPT, f"iteration {iteration.number} is told twice, with different figures", text)
-    if not seen:
+        if reported.setdefault(iteration.number, iteration) != iteration:
+            raise garbled(SCRIPT, f"iteration {iteration.number} is reported twice, with different figures", text)
+    if not reported:
         raise ToolError(
-            f"{SCRIPT} told of no iteration, where {wanted} were to come; it ended with: {last_words(text)}"
+            f"{SCRIPT} reported no iteration, where {expected} were expected; it ended with: {last_words(text)}"
         )
-    missing = [number for number in range(1, wanted + 1) if number not in seen]
-    if missing and max(seen) >= wanted:
+    missing = [number for number in range(1, expected + 1) if number not in reported]
+    extent = f"it reports {len(reported)} of {expected} iterations, the last one is {max(reported)}"
+    if missing and max(reported) >= expected:
         raise ToolError(
-            f"the log of {SCRIPT} has gaps: it tells of {len(seen)} of {wanted} iterations, the last one is "
-            f"{max(seen)}, but iteration {missing[0]} is not there or cannot be read; another rank "
-            "wrote into its line, or the training began from a checkpoint (--load in 'extra')"
+            f"the log of {SCRIPT} has gaps: {extent}, but iteration {missing[0]} is missing or cannot be read; another "
+            "rank wrote into its line, or the training began from a checkpoint (--load in 'extra')"
         )
     if missing:
         raise ToolError(
-            f"the log of {SCRIPT} breaks off: it tells of {len(seen)} of {wanted} iterations, the last one is "
-            f"{max(seen)}; the training was ended from outside or by itself, and measured nothing whole"
+            f"the log of {SCRIPT} breaks off: {extent}; the training was ended from outside or by itself, and measured "
+            "nothing whole"
         )
-    strange = next((one for one in seen.values() if one.total != wanted or one.batch != batch), None)
+    strange = next((one for one in reported.values() if one.total != expected or one.batch != batch), None)
     if strange is not None:
         raise ToolError(
             f"{SCRIPT} trained something else than it was asked to: iteration {strange.number} is one of "
-            f"{strange.total} with a global batch of {strange.batch}, but {wanted} with {batch} were asked for; "
+            f"{strange.total} with a global batch of {strange.batch}, but {expected} with {batch} were asked for; "
             "look for an argument in 'extra' that changes it"
         )
-    return Log([seen[number] for number in sorted(seen)], _memory(lines))
+    memory = {}
+    for match in (one for line in lines for one in _MEMORY.finditer(line)):
+        allocated, peak = (round(float(match.group(group)) * _MEBIBYTE) for group in (3, 4))
+        memory[int(match.group(1))] = Memory(int(match.group(2)), allocated, peak)
+    return Log([reported[number] for number in sorted(reported)], memory)
 
 
 def _iteration(number: int, total: int, fields: str) -> Iteration | None:
@@ -122,9 +126,9 @@ def _iteration(number: int, total: int, fields: str) -> Iteration | None:
     for field in fields.split("|")[:-1]:  # what no bar ends is torn
         name, _, value = field.rpartition(":")
         if _NUMBER.fullmatch(value.strip()):
-            told = float(value)
-            # One and the same NaN, so that a line that is told twice is equal to itself.
-            values.setdefault(name.strip(), math.nan if math.isnan(told) else told)
+            number_read = float(value)
+            # One and the same NaN, so that a line that is written twice is equal to itself.
+            values.setdefault(name.strip(), math.nan if math.isnan(number_read) else number_read)
     seconds = next((values[name] * unit for name, unit in _TIME.items() if name in values), math.nan)
     batch = values.get("global batch size", math.nan)
     skipped, nans = values.get("number of skipped iterations"), values.get("number of nan iterations")
@@ -145,15 +149,6 @@ def _iteration(number: int, total: int, fields: str) -> Iteration | None:
     )
 
 
-def _memory(lines: list[str]) -> dict[int, Memory]:
-    found: dict[int, Memory] = {}
-    for match in (one for line in lines for one in _MEMORY.finditer(line)):
-        rank, after = int(match.group(1)), int(match.group(2))
-        allocated, peak = (round(float(match.group(place)) * _MEBIBYTE) for place in (3, 4))
-        found[rank] = Memory(after, allocated, peak)
-    return found
-
-
 MORE_LINES = 4  # of a message that may say what the first one does not
 _SHOWN = 300
 _WHO = re.compile(r"^(?:\[[\w.:-]+\]: ?)*")  # torch and some launchers write before each line whose it is
@@ -166,23 +161,15 @@ _VERDICT = "Root Cause (first observed failure)"
 _LOGGED = re.compile(r"[IWEF]\d{4} ")  # a line of a log
 _OF_TORCHRUN = re.compile(r"\*+|Setting OMP_NUM_THREADS .*|W\d{4} .*\] Sending process \d+ closing signal .*")
 _LAUNCHER = "failed (exitcode:"  # begins what torchrun says of the failure
-_WITHOUT_GPU = (
-    "Megatron requires CUDA",
-    "Torch not compiled with CUDA enabled",
-    "No CUDA GPUs are available",
-    "Found no NVIDIA driver",
-    "no CUDA-capable device",
-    "no GPUs found",
+_WITHOUT_GPU = re.compile(
+    "Megatron requires CUDA|Torch not compiled with CUDA enabled|No CUDA GPUs are available|"
+    "Found no NVIDIA driver|no CUDA-capable device|no GPUs found"
 )
 # What the other ranks and the launcher say when one rank is gone: a consequence, not a cause.
-_CONSEQUENCES = (
-    "ChildFailedError",
-    "SignalException",
-    "connection closed by peer",
-    "connection reset",
-    "broken pipe",
-    "socket closed",
+_CONSEQUENCE = re.compile(
+    "ChildFailedError|SignalException|connection closed by peer|connection reset|broken pipe|socket closed|"
     "remote process",
+    re.IGNORECASE,
 )
 
 
@@ -194,30 +181,28 @@ class Raised:
     line: str
     more: str  # with the lines that follow
 
-    @property
-    def is_consequence(self) -> bool:
-        return any(words.casefold() in self.more.casefold() for words in _CONSEQUENCES)
 
-
-def explained(error: ToolError, python: str, seen: int, wanted: int) -> Exception:
-    """The error that ends the case, from that of the launcher; `seen` iterations had been told until then."""
-    if error.said is None:
+def explained(error: ToolError, python: str, reported: int, expected: int) -> Exception:
+    """The error that ends the case, from that of the launcher, after so many iterations were reported."""
+    if error.written is None:
         return error
-    text = f"{error.said.output}\n{error.said.errors}"
-    raised = [one for one in exceptions(text) if not one.is_consequence]
-    after = f"after {seen} of {wanted} iterations"
+    errors = error.written.errors
+    text = f"{error.written.output}\n{errors}"
+    raised = [one for one in exceptions(text) if not _CONSEQUENCE.search(one.more)]
+    after = f"after {reported} of {expected} iterations"
+    out_of_memory = _out_of_memory(raised, after)
+    if out_of_memory is not None:
+        return out_of_memory
     for one in raised:
-        where = _exhausted(one)
-        if where is not None:
-            return _out_of_memory(where, after, one)
-    for one in raised:
-        if any(words in one.more for words in _WITHOUT_GPU):
+        if _WITHOUT_GPU.search(one.more):
             return Unsupported(
                 f"Megatron trains on NVIDIA GPUs, and {python} finds none here ({_short(one.line)}): use a machine "
                 "that has one, and a torch that is built for CUDA"
             )
-    cause = _first_to_fail(raised)
-    module = _NO_MODULE.search(cause.line if cause else error.said.errors)
+    # What ended the first rank: the end of its chain of exceptions. Where no rank is named, the last one of all.
+    first = next((one.who for one in raised if one.who), "")
+    cause = next((one for one in reversed(raised) if one.who == first), None)
+    module = _NO_MODULE.search(cause.line if cause else errors)
     if module is not None:
         remedy = f"install it for {python}, or name the interpreter that has it as 'python'"
         return MissingDependency(f"the Python module {module.group(1)}", remedy)
@@ -227,8 +212,9 @@ def explained(error: ToolError, python: str, seen: int, wanted: int) -> Exceptio
             f"{SCRIPT} refused its arguments: {_short(refused.group(1))}; this checkout is older or newer than they "
             "are, or 'extra' has a wrong one"
         )
-    unforeseen = RuntimeError(f"{SCRIPT} failed {after}: {_verdict(error, error.said, cause)}")
-    unforeseen.add_note(_own_words(error.said.errors))  # the traceback is there
+    verdict = _short(cause.line) if cause else _verdict(error.message, errors)
+    unforeseen = RuntimeError(f"{SCRIPT} failed {after}: {verdict}")
+    unforeseen.add_note(_of_ranks(errors))  # the traceback is there
     return unforeseen
 
 
@@ -245,12 +231,6 @@ def exceptions(text: str) -> Iterator[Raised]:
             yield Raised(who, words, " ".join([words, *_following(lines[number + 1 :][:MORE_LINES], who)]))
 
 
-def _first_to_fail(raised: list[Raised]) -> Raised | None:
-    """What ended the first rank: the end of its chain of exceptions. Where no rank is told, the last one of all."""
-    first = next((one.who for one in raised if one.who), "")
-    return next((one for one in reversed(raised) if one.who == first), None)
-
-
 def _following(lines: list[str], who: str) -> Iterator[str]:
     """The rest of a message, up to what begins something else."""
     for other, words in map(_parted, lines):
@@ -261,42 +241,41 @@ def _following(lines: list[str], who: str) -> Iterator[str]:
 
 
 def _parted(line: str) -> tuple[str, str]:
-    found = _WHO.match(line)
-    end = found.end() if found else 0
+    match = _WHO.match(line)
+    end = match.end() if match else 0
     return line[:end].strip(), line[end:].rstrip()
 
 
-def _exhausted(raised: Raised) -> Literal["host", "device"] | None:
-    kind = raised.line.partition(":")[0].rpartition(".")[2]
+def _out_of_memory(raised: list[Raised], after: str) -> OutOfMemory | None:
     named: dict[str, Literal["host", "device"]] = {"MemoryError": "host", "OutOfMemoryError": "device"}
-    return named.get(kind) or exhausted(RuntimeError(raised.more))
+    for one in raised:
+        kind = one.line.partition(":")[0].rpartition(".")[2]
+        where = named.get(kind) or exhausted(RuntimeError(one.more))
+        if where == "host":
+            return OutOfMemory(f"the memory of the host did not suffice {after}: {_short(one.line)}", "host")
+        if where is not None:
+            return OutOfMemory(
+                f"the memory of a GPU did not suffice {after}: use a smaller micro_batch_size, a larger "
+                "tensor_parallel or pipeline_parallel, or recompute activations (--recompute-activations in 'extra'). "
+                f"{_short(one.line)}",
+                "device",
+            )
+    return None
 
 
-def _out_of_memory(where: str, after: str, raised: Raised) -> OutOfMemory:
-    if where == "host":
-        return OutOfMemory(f"the memory of the host did not suffice {after}: {_short(raised.line)}", "host")
-    remedy = "use a smaller micro_batch_size, a larger tensor_parallel or pipeline_parallel, or recompute activations"
-    return OutOfMemory(
-        f"the memory of a GPU did not suffice {after}: {remedy} (--recompute-activations in 'extra'). "
-        f"{_short(raised.line)}",
-        "device",
-    )
-
-
-def _verdict(error: ToolError, said: Said, cause: Raised | None) -> str:
-    if cause is not None:
-        return _short(cause.line)
-    before, _, verdict = said.errors.rpartition(_VERDICT)
+def _verdict(message: str, errors: str) -> str:
+    """What the launcher says of the first rank that failed, where no rank raised anything."""
+    before, _, verdict = errors.rpartition(_VERDICT)
     by_signal = _SIGNAL.search(verdict)
     if by_signal is not None:
         rank, name = by_signal.groups()
         return f"rank {rank} was ended by {name}, by somebody, by a fault of its own or for want of host memory"
     by_itself = _EXIT.search(verdict) if before else None
-    ended = "rank {} ended with exit code {}".format(*by_itself.groups()) if by_itself else error.message
-    return f"{ended}; {last_words(_own_words(said.errors))}"
+    ended = "rank {} ended with exit code {}".format(*by_itself.groups()) if by_itself else message
+    return f"{ended}; {last_words(_of_ranks(errors))}"
 
 
-def _own_words(errors: str) -> str:
+def _of_ranks(errors: str) -> str:
     """What the ranks wrote, without what the launcher says."""
     lines = errors.splitlines()
     end = next((number for number, line in enumerate(lines) if _LAUNCHER in line), len(lines))

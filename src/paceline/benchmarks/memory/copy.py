@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.parameters import BANDWIDTH, PEAK_SHARE, TIME, MicroParameters, show_sizes
+from paceline.benchmarks._micro.metrics import BANDWIDTH, PEAK_SHARE, TIME, peak_share
+from paceline.benchmarks._micro.parameters import MicroParameters, join_words, show_sizes
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
-from paceline.benchmarks.memory import host, levels
+from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.host import HostMemory, Sizes
 from paceline.benchmarks.ranks import join
 from paceline.core.benchmark import Benchmark, Context, Progress
@@ -26,20 +26,19 @@ from paceline.core.record import Measurement, Record, Result
 from paceline.core.subject import COPY_WITHIN_DEVICE, Alias, Description, ShownCeiling, key_word
 from paceline.devices import Device, open_device
 from paceline.measure import native
-from paceline.measure.memory import Peak, peak_memory_bandwidth
+from paceline.measure.memory import peak_memory_bandwidth
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Way = Literal["h2d", "d2h", "d2d", "h2h", "h2d and d2h"]
 
-SOURCE = Path(__file__).with_name("copy.c")
+
 SMALLEST = 4 * 1024
 FACTOR = 4
 GPU_LARGEST = 1024**3
 FREE_PART = 8  # of the free memory, a buffer takes at most one in so many bytes
 MOST_PASSES = 1 << 20
-
 
 # What a copy in each direction shows of a device.
 _CEILINGS = {
@@ -47,6 +46,13 @@ _CEILINGS = {
     "d2h": "device to host",
     "d2d": COPY_WITHIN_DEVICE,
     "h2h": "copy within main memory, one thread",
+}
+_COUNTED: dict[Way, str] = {
+    "h2d": "bytes copied, once",
+    "d2h": "bytes copied, once",
+    "h2d and d2h": "bytes copied in both directions together",
+    "d2d": "bytes copied, once; memory reads and writes each of them, which peak_share counts",
+    "h2h": "bytes copied, once; memory reads and writes each of them",
 }
 
 
@@ -80,12 +86,12 @@ class Copy(Benchmark[CopyParameters]):
 
     @classmethod
     def title(cls, parameters: CopyParameters) -> str:
-        words = [
-            "h2d and d2h at once" if parameters.both else parameters.direction,
+        direction = parameters.direction if parameters.direction != "auto" else ""
+        return join_words(
+            "h2d and d2h at once" if parameters.both else direction,
             "pageable" if parameters.host_memory == "pageable" else "",
             show_sizes(parameters.sizes),
-        ]
-        return " ".join(word for word in words if word not in ("", "auto"))
+        )
 
     @classmethod
     def check(cls, parameters: CopyParameters, case: Case) -> None:
@@ -102,13 +108,13 @@ class Copy(Benchmark[CopyParameters]):
 
     @classmethod
     def describe(cls, record: Record, parameters: CopyParameters, environment: Environment) -> Description:
-        said = super().describe(record, parameters, environment)
         way, memory = record.facts.get("direction"), record.facts.get("host_memory")
         shown = []
         if way in _CEILINGS:
             name = f"{_CEILINGS[way]}, {memory}" if memory else _CEILINGS[way]
             shown = [ShownCeiling(kind="link" if memory else "memory", name=name, metric=BANDWIDTH.name)]
-        return said.model_copy(update={"ceilings": tuple(shown), "aliases": _superbench_names(record, parameters)})
+        usual = super().describe(record, parameters, environment)
+        return usual.model_copy(update={"ceilings": tuple(shown), "aliases": _superbench_names(record, parameters)})
 
     def measure(self, parameters: CopyParameters, context: Context) -> Result:
         context.report(Progress(phase="preparing"))
@@ -118,7 +124,7 @@ class Copy(Benchmark[CopyParameters]):
         with join(context, device.kind) as ranks:
             if way == "h2h":
                 cpus = host.usable_cpus().order
-                copies: Copies = HostCopies(sizes[-1], parameters.seed, cpus[ranks.rank % len(cpus)])
+                copies: HostCopies | DeviceCopies = HostCopies(sizes[-1], parameters.seed, cpus[ranks.rank % len(cpus)])
             else:
                 copies = DeviceCopies(way, parameters.host_memory, device, sizes[-1], parameters.seed)
             with MicroSession(parameters, context, device, ranks) as session:
@@ -126,7 +132,7 @@ class Copy(Benchmark[CopyParameters]):
         work = [float(size * copies.at_once) for size in sizes]
         rates = [point.rate(BANDWIDTH, bytes_) for point, bytes_ in zip(points, work, strict=True)]
         times = [point.time for point in points]
-        share, peak_facts = peak_share(way, device, context.target, sizes[-1], headline(rates), headline(times))
+        share, peak_facts = _peak_share(way, device, context.target, sizes[-1], rates[-1], headline(times))
         facts = {
             "direction": way,
             "host_memory": parameters.host_memory if way not in ("d2d", "h2h") else None,
@@ -158,21 +164,12 @@ def _superbench_names(record: Record, parameters: CopyParameters) -> dict[str, A
     return _superbench.alias(record, "mem-bw", values, part=key, note=note)
 
 
-_COUNTED: dict[Way, str] = {
-    "h2d": "bytes copied, once",
-    "d2h": "bytes copied, once",
-    "h2d and d2h": "bytes copied in both directions together",
-    "d2d": "bytes copied, once; memory reads and writes each of them, which peak_share counts",
-    "h2h": "bytes copied, once; memory reads and writes each of them",
-}
-
-
 def find_way(parameters: CopyParameters, device: Device) -> Way:
     """What is to be copied where on this device; what it cannot do is unsupported."""
     if not device.kind.is_accelerator:
         if parameters.both or parameters.direction not in ("auto", "h2h"):
-            asked = "both" if parameters.both else f"direction = {parameters.direction}"
-            raise Unsupported(f"{asked} needs a GPU: use --target cuda:0, or direction = h2h on a CPU")
+            way = "both" if parameters.both else f"direction = {parameters.direction}"
+            raise Unsupported(f"{way} needs a GPU: use --target cuda:0, or direction = h2h on a CPU")
         return "h2h"
     if parameters.both:
         return "h2d and d2h"
@@ -186,39 +183,30 @@ def default_sizes(device: Device) -> list[int]:
     most = host.free_memory() // FREE_PART
     if device.kind.is_accelerator:
         most = min(most, GPU_LARGEST, device.free_memory() // FREE_PART)
-        wanted = GPU_LARGEST
+        largest = GPU_LARGEST
     else:
-        wanted = 2 * (host.cache_of() or host.UNKNOWN_CACHE)
-    return [size for size in host.powers(SMALLEST, wanted, FACTOR) if size <= most] or [SMALLEST]
-
-
-class Copies(Protocol):
-    """Buffers, and copies between them."""
-
-    at_once: int  # copies of one size that go at the same time
-    facts: dict[str, Any]
-
-    def time(self, session: MicroSession, size: int) -> TimedPoint:
-        """Time copies of one size, and compare what arrived."""
+        largest = 2 * (host.cache_of() or host.UNKNOWN_CACHE)
+    return [size for size in host.powers(SMALLEST, largest, FACTOR) if size <= most] or [SMALLEST]
 
 
 class HostCopies:
     """Copies within host memory, by the C library, one thread."""
 
-    at_once = 1
+    at_once = 1  # copies of one size that go at the same time
 
     def __init__(self, largest: int, seed: int, cpu: int) -> None:
-        self._copy = native.load(SOURCE).copy_repeatedly
+        self._copy = native.load(Path(__file__).with_name("copy.c")).copy_repeatedly
         self._copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
         self._copy.restype = ctypes.c_double
         self._cpu = cpu
-        self.facts = {"how": "memcpy of the C library, one thread", "cpu": cpu}
+        self.facts: dict[str, Any] = {"how": "memcpy of the C library, one thread", "cpu": cpu}
         self._sent = host.random_bytes(largest, seed)
         self.source, self.destination = HostMemory(largest), HostMemory(largest)
         with host.pinned_to(cpu):
             self.source.bytes[:] = self._sent
 
     def time(self, session: MicroSession, size: int) -> TimedPoint:
+        """Time copies of one size, and compare what arrived."""
         with host.pinned_to(self._cpu):
             np.bitwise_not(self._sent[:size], out=self.destination.bytes[:size])
             passes = host.repeats_for(host.SAMPLE_SECONDS, MOST_PASSES, lambda passes: self._seconds(size, passes))
@@ -231,19 +219,14 @@ class HostCopies:
                 work=float(size),
                 rate_unit="B/s",
             )
-        self.check(size)
-        return point
-
-    def check(self, size: int) -> None:
-        """Compare what arrived with what was sent."""
         compare(self._sent[:size], self.destination.bytes[:size], "h2h")
+        return point
 
     def _seconds(self, size: int, passes: int) -> float:
         return float(self._copy(self.destination.address, self.source.address, size, passes))
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """One copy: from where, to where."""
 
     way: str
@@ -276,6 +259,7 @@ class DeviceCopies:
         self._side = device.stream() if self.at_once == 2 else None
 
     def time(self, session: MicroSession, size: int) -> TimedPoint:
+        """Time copies of one size, and compare what arrived."""
         for pair in self.pairs:
             # Every byte differs before, so that no copy can be missed.
             pair.destination[:size].copy_(pair.source[:size]).bitwise_not_()
@@ -292,11 +276,10 @@ class DeviceCopies:
 
     def call(self, size: int) -> Callable[[], object]:
         """The copy of this size, or both of them."""
-        parts = [(pair.destination[:size], pair.source[:size]) for pair in self.pairs]
-        to, source = parts[0]
+        (to, source), *rest = [(pair.destination[:size], pair.source[:size]) for pair in self.pairs]
         if self._side is None:
             return lambda: to.copy_(source, non_blocking=True)
-        side, (back_to, back_source) = self._side, parts[1]
+        side, (back_to, back_source) = self._side, rest[0]
 
         def at_once() -> None:
             here = self._device.current_stream()
@@ -325,23 +308,20 @@ def compare(sent: host.Bytes, arrived: host.Bytes, way: str) -> None:
     )
 
 
-def peak_share(
+def _peak_share(
     way: Way, device: Device, target: str, size: int, rate: Measurement, time: Measurement
 ) -> tuple[list[Measurement], dict[str, Any]]:
-    """What part of the promised bandwidth the largest copy reached, where a promise is known and bears on it."""
+    """What part of the peak bandwidth the largest copy reached, where the peak is known and bears on it."""
     if way == "h2h":
         return [], {}
-    work = rate.work or 0.0
-    peak: Peak | None
+    unknown, work = "unknown for this device", rate.work or 0.0
     if way == "d2d":
-        peak, moved = peak_memory_bandwidth(device.name), 2.0 * work
-        bears, why = levels.is_beyond_cache(device, size), "the data may stay in the GPU's cache"
+        share, facts = peak_share(peak_memory_bandwidth(device.name), 2.0 * work, time, unknown)
+        reason = "" if host.is_beyond_cache(device, size) else "the data may stay in the GPU's cache"
     else:
-        peak, moved = levels.pcie_peak(target, ways=2 if way == "h2d and d2h" else 1), work
-        bears, why = peak is None or rate.value <= peak.rate, "the copies are faster than PCIe, so they go another way"
-    if peak is None:
-        return [], {"peak": None, "peak_source": "unknown for this device"}
-    facts = {"peak": peak.rate, "peak_source": peak.source}
-    if not bears:
-        return [], facts | {"peak_share": f"left out: {why}"}
-    return [Measurement.of_rate(PEAK_SHARE, 100.0 * moved / peak.rate, time)], facts
+        peak = host.pcie_peak(target, ways=2 if way == "h2d and d2h" else 1)
+        share, facts = peak_share(peak, work, time, unknown)
+        reason = "the copies are faster than PCIe, so they go another way" if peak and rate.value > peak.rate else ""
+    if share and reason:
+        return [], facts | {"peak_share": f"left out: {reason}"}
+    return share, facts

@@ -1,4 +1,4 @@
-"""The host as its memory benchmarks see it: which CPUs may be used, how large caches are, how much memory is free."""
+"""What the memory benchmarks know of a machine: usable CPUs, levels of its memory, how much of it is free."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -17,21 +17,30 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from paceline.benchmarks._micro.parameters import OneOrMore, Upwards
+from paceline.core.environment import Cache, Environment
 from paceline.core.errors import OutOfMemory, Unsupported
-from paceline.core.probe import ROOT, parse_size, read_int, read_text
+from paceline.core.probe import ROOT, parse_size, read_int, read_table, read_text
 from paceline.core.quantity import Size, show_size
-from paceline.core.record import RecordWarning
+from paceline.core.record import Record, RecordWarning
+from paceline.core.subject import MAIN_MEMORY, CeilingKind, ShownCeiling
+from paceline.devices import Device, kind_of
+from paceline.devices.datasheet import pcie_bandwidth
 from paceline.machine.container import cpu_quota
 from paceline.machine.cpu import describe_cpu, describe_memory
+from paceline.measure.memory import Peak
 
-UNKNOWN_CACHE = 64 * 1024**2  # taken for the caches of a machine that does not tell them
+UNKNOWN_CACHE = 64 * 1024**2  # taken for the caches of a machine that does not report them
 HUGE_PAGE = 2 * 1024**2
+BEYOND_CACHE = 4  # times its size: then a cache matters no more
+# Data that fill more of a cache than this share it with too much else; less than this many times the level below
+# come partly from there.
+FITS = 0.75
+OUTGROWS = 2.0
 SAMPLE_SECONDS = 2e-4  # native code repeats what is shorter, and divides
 
 Bytes = NDArray[np.uint8]
 
-
-# A sweep over memory; less than a cache line cannot be told from it.
+# A sweep over memory; less than a cache line cannot be distinguished from it.
 Sizes = Annotated[list[Annotated[Size, Field(ge=64)]], OneOrMore, Field(min_length=1), Upwards]
 
 
@@ -62,29 +71,28 @@ def usable_cpus(node: int | None = None, *, root: Path = ROOT, allowed: Set[int]
     if node is not None:
         listed = read_text(root / f"sys/devices/system/node/node{node}/cpulist")
         if listed is None:
-            known = sorted(path.name for path in (root / "sys/devices/system/node").glob("node[0-9]*"))
-            raise Unsupported(f"numa_node = {node} does not exist here; there are {', '.join(known) or 'none'}")
+            nodes = sorted(path.name for path in (root / "sys/devices/system/node").glob("node[0-9]*"))
+            raise Unsupported(f"numa_node = {node} does not exist here; there are {', '.join(nodes) or 'none'}")
         allowed = set(allowed) & read_cpu_list(listed)
         if not allowed:
             raise Unsupported(f"numa_node = {node} has no CPU that this process may use; it has {listed or 'none'}")
-    firsts: list[int] = []
-    siblings: list[int] = []
-    seen: set[str] = set()
+    cores: dict[str, list[int]] = {}
     for cpu in sorted(allowed):
         topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
         core = read_text(topology / "core_cpus_list") or read_text(topology / "thread_siblings_list") or str(cpu)
-        (siblings if core in seen else firsts).append(cpu)
-        seen.add(core)
+        cores.setdefault(core, []).append(cpu)
+    firsts = [cpus[0] for cpus in cores.values()]
+    siblings = sorted(cpu for cpus in cores.values() for cpu in cpus[1:])
     return Cpus((*firsts, *siblings), len(firsts), cpu_quota(root))
 
 
 def read_cpu_list(text: str) -> set[int]:
     """The CPUs that the kernel's notation `0-3,8` names."""
-    found: set[int] = set()
+    cpus: set[int] = set()
     for part in filter(None, (part.strip() for part in text.split(","))):
         low, _, high = part.partition("-")
-        found.update(range(int(low), int(high or low) + 1))
-    return found
+        cpus.update(range(int(low), int(high or low) + 1))
+    return cpus
 
 
 def show_cpu_list(cpus: list[int]) -> str:
@@ -99,21 +107,21 @@ def show_cpu_list(cpus: list[int]) -> str:
 
 
 def cache_of(cpus: Sequence[int] | None = None, *, root: Path = ROOT) -> int | None:
-    """Bytes of the largest level of caches that these CPUs (unset: the first one) have together; None: nobody tells.
+    """Bytes of the largest level of caches that these CPUs (unset: the first one) have together; None if not reported.
 
     Each cache counts once, by the list of CPUs that share it: their number alone says nothing about how many caches
     one thread per core reaches, for siblings on a core are counted in it too.
     """
     if cpus is None:
         cpus = usable_cpus(root=root).order[:1]
-    levels: dict[int, dict[str, int]] = {}
+    by_level: dict[int, dict[str, int]] = {}
     for cpu in cpus:
         for index in (root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index[0-9]*"):
             level, size = read_int(index / "level"), read_text(index / "size")
             if level is not None and size and read_text(index / "type") != "Instruction":
                 sharing = read_text(index / "shared_cpu_list") or str(cpu)
-                levels.setdefault(level, {})[sharing] = parse_size(size)
-    return max((sum(caches.values()) for caches in levels.values()), default=None)
+                by_level.setdefault(level, {})[sharing] = parse_size(size)
+    return max((sum(caches.values()) for caches in by_level.values()), default=None)
 
 
 def free_memory(node: int | None = None, *, root: Path = ROOT) -> int:
@@ -153,7 +161,8 @@ class HostMemory:
             message = f"{show_size(size)} of memory cannot be had ({error.strerror}): use smaller sizes"
             raise OutOfMemory(message, "host") from None
         if huge_pages is not None:
-            self._advise(mmap.MADV_HUGEPAGE if huge_pages else mmap.MADV_NOHUGEPAGE)
+            with suppress(OSError):  # a kernel without huge pages refuses both advices
+                self._map.madvise(mmap.MADV_HUGEPAGE if huge_pages else mmap.MADV_NOHUGEPAGE)
         whole = np.frombuffer(self._map, dtype=np.uint8)
         start = -whole.ctypes.data % HUGE_PAGE
         self.bytes: Bytes = whole[start : start + size]
@@ -163,19 +172,10 @@ class HostMemory:
         """For native code."""
         return ctypes.c_void_p(self.bytes.ctypes.data)
 
-    def _advise(self, advice: int) -> None:
-        try:
-            self._map.madvise(advice)
-        except OSError:  # a kernel without huge pages refuses both advices
-            return
-
 
 def huge_page_bytes() -> int:
     """How much of this process's memory lies in huge pages."""
-    for line in (read_text(Path("/proc/self/smaps_rollup")) or "").splitlines():
-        if line.startswith("AnonHugePages:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    return parse_size(read_table(Path("/proc/self/smaps_rollup")).get("AnonHugePages", "0"))
 
 
 def random_bytes(count: int, seed: int) -> Bytes:
@@ -210,3 +210,63 @@ def cached_warning(size: int, cache: int | None, times: int) -> list[RecordWarni
     message = f"{show_size(size)} of data is less than {times} times the last cache ({show_size(cache)})"
     remedy = "read the figure as one of caches, or use larger sizes"
     return [RecordWarning(kind="cached", message=message, remedy=remedy)]
+
+
+def pcie_peak(target: str, *, ways: int) -> Peak | None:
+    """The PCIe link of a GPU at its best, in so many directions; an idle link slows down, so not as it is just now."""
+    link = kind_of(target).link(target)
+    rate = pcie_bandwidth(*link) if link else None
+    if link is None or rate is None:
+        return None
+    generation, width = link
+    both = ", both directions" if ways == 2 else ""
+    return Peak(ways * rate, f"PCIe generation {generation} x{width}{both}, before packet headers, from the driver")
+
+
+def is_beyond_cache(device: Device, size: int) -> bool:
+    """Whether data of this size is too large for the GPU's cache to matter."""
+    return size >= BEYOND_CACHE * device.cache_size()
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level of the memory that a CPU sees."""
+
+    name: str
+    low: float  # bytes of data that no longer fit the level below
+    high: float  # bytes that still fit this one
+
+
+def levels(caches: Sequence[Cache], cores: int, *, threads_per_core: float = 1.0) -> list[Level]:
+    """The caches for data that `cores` cores reach together, and what lies behind them; empty where none is known.
+
+    A cache is said to be shared by so many logical CPUs, of which a core may have several.
+    """
+    hierarchy: list[Level] = []
+    below = 0.0
+    data = [cache for cache in caches if cache.kind != "Instruction" and cache.size]
+    for cache in sorted(data, key=lambda cache: cache.level):
+        sharing_cores = max(1.0, (cache.shared_by or 1) / threads_per_core)
+        capacity = float(cache.size or 0) * math.ceil(cores / sharing_cores)
+        hierarchy.append(Level(f"L{cache.level}", OUTGROWS * below, FITS * capacity))
+        below = capacity
+    return [*hierarchy, Level(MAIN_MEMORY, OUTGROWS * below, math.inf)] if hierarchy else []
+
+
+def levels_of_machine(environment: Environment, cores: int) -> list[Level]:
+    """The levels that so many cores of a machine see."""
+    physical, logical = environment.cpu.physical_cores, environment.cpu.logical_cores
+    threads_per_core = max(1.0, logical / physical) if physical and logical else 1.0
+    return levels(environment.cpu.caches, min(cores, physical or cores), threads_per_core=threads_per_core)
+
+
+def shown_ceilings(
+    record: Record, metric: str, kind: CeilingKind, hierarchy: Sequence[Level], *, arrays: int
+) -> Iterator[ShownCeiling]:
+    """Of a sweep over the sizes of so many arrays: for each level of memory, the largest data that belong to it."""
+    points = [m.at for m in record.measurements if m.metric.name == metric and not m.scope and "size" in m.at]
+    for level in hierarchy:
+        inside = [at for at in points if level.low <= arrays * float(at["size"]) <= level.high]
+        if inside:
+            at = max(inside, key=lambda at: float(at["size"]))
+            yield ShownCeiling(kind=kind, name=level.name, metric=metric, at=at)

@@ -9,14 +9,14 @@ from pathlib import Path
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.parameters import MicroParameters, show_sizes
+from paceline.benchmarks._micro.metrics import time_metric
+from paceline.benchmarks._micro.parameters import MicroParameters, join_words, show_sizes
 from paceline.benchmarks._micro.session import MicroSession, headline
-from paceline.benchmarks.memory import host, levels
+from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.host import HostMemory, Sizes
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.environment import Environment
 from paceline.core.errors import SilentCorruption, Unsupported
-from paceline.core.metric import Better, Merge, Metric
 from paceline.core.quantity import Duration, show_size
 from paceline.core.record import Record, RecordWarning, Result
 from paceline.core.subject import MAIN_MEMORY, Description, ShownCeiling
@@ -32,9 +32,7 @@ LOADS_PER_TURN = 16  # as in the C source
 SAMPLE_SECONDS = 1e-3
 MOST_TURNS = 1 << 20
 
-LATENCY = Metric(
-    name="latency", unit="s", better=Better.LOWER, merge=Merge.SLOWEST, description="time of one dependent load"
-)
+LATENCY = time_metric("latency", "time of one dependent load")
 
 
 class MemoryLatencyParameters(MicroParameters):
@@ -43,7 +41,7 @@ class MemoryLatencyParameters(MicroParameters):
     sizes: Sizes | None = None
     """Sizes of the data; unset goes from 8 KiB to four times the last cache (1 GiB at most)"""
     huge_pages: bool = False
-    """Ask for huge pages, so that address translation costs next to nothing; else forbid them"""
+    """Ask for huge pages, so that address translation costs next to nothing; otherwise forbid them"""
     budget: Duration = Field(default=0.4, gt=0)
     """Time to spend on measuring each size, at most"""
     warm_up: Duration = 0.2
@@ -62,15 +60,13 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
 
     @classmethod
     def title(cls, parameters: MemoryLatencyParameters) -> str:
-        sizes = show_sizes(parameters.sizes)
-        return " ".join(word for word in (sizes, "huge pages" if parameters.huge_pages else "") if word)
+        return join_words(show_sizes(parameters.sizes), "huge pages" if parameters.huge_pages else "")
 
     @classmethod
     def describe(cls, record: Record, parameters: MemoryLatencyParameters, environment: Environment) -> Description:
-        said = super().describe(record, parameters, environment)
-        known = levels.of_machine(environment, cores=1)
+        caches = host.levels_of_machine(environment, cores=1)
         whole = ShownCeiling(kind="latency", name=MAIN_MEMORY, metric=LATENCY.name)
-        shown = tuple(levels.shown(record, LATENCY.name, "latency", known, arrays=1)) if known else (whole,)
+        shown = tuple(host.shown_ceilings(record, LATENCY.name, "latency", caches, arrays=1)) if caches else (whole,)
         node = record.facts.get("numa_node")
         key = f"mem_bandwidth_matrix_numa_{node}_{node}_lat" if isinstance(node, int) else "mem_latency_lat"
         by_size = {
@@ -79,7 +75,8 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
         }
         values = _superbench.means(record, {key: (LATENCY.name, _superbench.NS)}) | by_size
         aliases = _superbench.alias(record, "cpu-memory-bw-latency", values)
-        return said.model_copy(update={"ceilings": shown, "aliases": aliases})
+        usual = super().describe(record, parameters, environment)
+        return usual.model_copy(update={"ceilings": shown, "aliases": aliases})
 
     def measure(self, parameters: MemoryLatencyParameters, context: Context) -> Result:
         if context.target != "cpu":
@@ -92,7 +89,9 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
         sizes = parameters.sizes or default_sizes(cache)
         huge: dict[str, int] = {}
         stride = line_bytes()
-        points = []
+        times = []
+        ordinary = show_size(os.sysconf("SC_PAGE_SIZE"))
+        pages = f"ordinary pages of {ordinary}: beyond a few MiB the time includes translating addresses"
         with host.pinned_to(cpu), MicroSession(parameters, context, open_device("cpu")) as session:
             for size in sizes:
                 before = host.huge_page_bytes()
@@ -100,21 +99,30 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
                 huge[show_size(size)] = max(0, host.huge_page_bytes() - before)
                 chain.settle()
                 how = "monotonic clock in native code"
-                points.append(session.time_reported(chain.sample, LATENCY, how, at={"size": size}, calls=chain.loads))
+                point = session.time_reported(chain.sample, LATENCY, how, at={"size": size}, calls=chain.loads)
+                times.append(point.time)
                 chain.check()
                 del chain
-        times = [point.time for point in points]
         facts = {
-            "pages": _pages(parameters),
+            "pages": "huge pages were asked for" if parameters.huge_pages else pages,
             "in_huge_pages": huge if parameters.huge_pages else None,
             "cache_line": stride,
             "cpu": cpu,
-            "caches": cache or "the machine does not tell its caches",
+            "caches": cache or "the machine does not report its caches",
             "checked": "after each size, that the chain is still one cycle through every cache line",
         }
         result = session.result([headline(times), *times], facts)
         result.warnings += host.cached_warning(sizes[-1], cache, BEYOND_CACHE)
-        result.warnings += _missing_huge_pages(sizes[-1], huge) if parameters.huge_pages else []
+        largest, got = show_size(sizes[-1]), huge[show_size(sizes[-1])]
+        if parameters.huge_pages and sizes[-1] >= host.HUGE_PAGE and got < sizes[-1] // 2:
+            result.warnings.append(
+                RecordWarning(
+                    kind="pages",
+                    message=f"huge pages were asked for, but only {show_size(got)} of {largest} lie in them",
+                    remedy="allow them (/sys/kernel/mm/transparent_hugepage/enabled), or read the figure as one of "
+                    "small pages",
+                )
+            )
         return result
 
 
@@ -122,7 +130,13 @@ class Chain:
     """Memory whose cache lines are linked into one random cycle."""
 
     def __init__(self, size: int, stride: int, seed: int, *, huge_pages: bool) -> None:
-        self._native = _load()
+        self._native = native.load(SOURCE)
+        self._native.chain_build.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_uint64]
+        self._native.chain_build.restype = None
+        self._native.chain_follow.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_double)]
+        self._native.chain_follow.restype = ctypes.c_void_p
+        self._native.chain_length.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
+        self._native.chain_length.restype = ctypes.c_size_t
         self._stride = stride
         self._lines = max(2, size // stride)
         self.memory = HostMemory(self._lines * stride, huge_pages=huge_pages)
@@ -161,46 +175,15 @@ class Chain:
 
 def default_sizes(cache: int | None) -> list[int]:
     """From what the first cache holds to what none does, in powers of two, within what memory is free."""
-    wanted = BEYOND_CACHE * (cache or host.UNKNOWN_CACHE)
+    largest = BEYOND_CACHE * (cache or host.UNKNOWN_CACHE)
     most = max(SMALLEST, min(LARGEST, host.free_memory() // FREE_PART))
-    return [size for size in host.powers(SMALLEST, wanted, 2) if size <= most]
+    return [size for size in host.powers(SMALLEST, largest, 2) if size <= most]
 
 
 def line_bytes() -> int:
     """What a cache fetches at a time."""
     try:
-        told = os.sysconf("SC_LEVEL1_DCACHE_LINESIZE")
+        reported = os.sysconf("SC_LEVEL1_DCACHE_LINESIZE")
     except (ValueError, OSError):
-        told = 0
-    return told if told in (32, 64, 128, 256) else 64
-
-
-def _load() -> ctypes.CDLL:
-    library = native.load(SOURCE)
-    library.chain_build.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_uint64]
-    library.chain_build.restype = None
-    library.chain_follow.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_double)]
-    library.chain_follow.restype = ctypes.c_void_p
-    library.chain_length.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
-    library.chain_length.restype = ctypes.c_size_t
-    return library
-
-
-def _pages(parameters: MemoryLatencyParameters) -> str:
-    if parameters.huge_pages:
-        return "huge pages were asked for"
-    ordinary = show_size(os.sysconf("SC_PAGE_SIZE"))
-    return f"ordinary pages of {ordinary}: beyond a few MiB the time includes translating addresses"
-
-
-def _missing_huge_pages(size: int, granted: dict[str, int]) -> list[RecordWarning]:
-    got = granted[show_size(size)]
-    if size < host.HUGE_PAGE or got >= size // 2:
-        return []
-    return [
-        RecordWarning(
-            kind="pages",
-            message=f"huge pages were asked for, but only {show_size(got)} of {show_size(size)} lie in them",
-            remedy="allow them (/sys/kernel/mm/transparent_hugepage/enabled), or read the figure as one of small pages",
-        )
-    ]
+        reported = 0
+    return reported if reported in (32, 64, 128, 256) else 64

@@ -6,17 +6,19 @@ import ctypes
 import importlib.util
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.parameters import BANDWIDTH, PEAK_SHARE, TIME, MicroParameters, show_sizes
+from paceline.benchmarks._micro.metrics import BANDWIDTH, PEAK_SHARE, TIME, peak_share
+from paceline.benchmarks._micro.parameters import MicroParameters, join_words, show_sizes
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
-from paceline.benchmarks.memory import host, levels
+from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.host import HostMemory, Sizes
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
@@ -37,7 +39,6 @@ SOURCE = Path(__file__).with_name("stream.c")
 WORD = 8  # bytes of a double
 FACTOR = 3.0
 START_VALUES = 1021
-BEYOND_CACHE = 4
 GPU_SIZE = 1024**3
 FREE_PART = 8  # of the free memory, each array takes at most one in so many bytes
 CALL_SECONDS = 0.02  # native code repeats a kernel for about so long before it comes back
@@ -55,12 +56,8 @@ class Kernel:
 
     @property
     def bandwidth(self) -> Metric:
-        return BANDWIDTH.model_copy(
-            update={
-                "name": f"{self.name}_bandwidth",
-                "description": f"{self.words} x 8 bytes per element over the time of {self.name}",
-            }
-        )
+        description = f"{self.words} x 8 bytes per element over the time of {self.name}"
+        return BANDWIDTH.model_copy(update={"name": f"{self.name}_bandwidth", "description": description})
 
     @property
     def time(self) -> Metric:
@@ -98,14 +95,12 @@ class Stream(Benchmark[StreamParameters]):
 
     @classmethod
     def title(cls, parameters: StreamParameters) -> str:
-        sizes = parameters.sizes or ([parameters.size] if parameters.size else [])
-        words = [
-            show_sizes(sizes),
+        return join_words(
+            show_sizes(parameters.sizes or ([parameters.size] if parameters.size else [])),
             f"{parameters.threads} threads" if parameters.threads else "",
             f"NUMA node {parameters.numa_node}" if parameters.numa_node is not None else "",
             parameters.engine if parameters.engine != "auto" else "",
-        ]
-        return " ".join(word for word in words if word)
+        )
 
     @classmethod
     def check(cls, parameters: StreamParameters, case: Case) -> None:
@@ -119,39 +114,48 @@ class Stream(Benchmark[StreamParameters]):
 
     @classmethod
     def describe(cls, record: Record, parameters: StreamParameters, environment: Environment) -> Description:
-        said = super().describe(record, parameters, environment)
-        on_cpu = record.case.target == "cpu"
-        group = "cpu-stream" if on_cpu else "gpu-stream"
-        values = _names_on_cpu(record) if on_cpu else _names_on_gpu(record)
-        return said.model_copy(
-            update={
-                "work": None if parameters.sizes else _triad_work(record),
-                "ceilings": tuple(_ceilings(record, parameters, environment)),
-                "aliases": _superbench.alias(record, group, values),
-            }
-        )
+        metric = TRIAD.bandwidth.name
+        if record.case.target == "cpu":
+            name, group, values = MAIN_MEMORY, "cpu-stream", _names_on_cpu(record)
+        else:
+            name, group, values = DEVICE_MEMORY, "gpu-stream", _names_on_gpu(record)
+        ceilings: tuple[ShownCeiling, ...] = (ShownCeiling(kind="memory", name=name, metric=metric),)
+        if record.case.target == "cpu" and parameters.sizes:
+            threads = int(record.facts.get("threads") or 1)
+            caches = host.levels_of_machine(environment, cores=threads)[:-1]
+            ceilings = tuple(host.shown_ceilings(record, metric, "memory", caches, arrays=3))
+        update = {
+            "work": None if parameters.sizes else _triad_work(record),
+            "ceilings": ceilings,
+            "aliases": _superbench.alias(record, group, values),
+        }
+        return super().describe(record, parameters, environment).model_copy(update=update)
 
     def measure(self, parameters: StreamParameters, context: Context) -> Result:
         context.report(Progress(phase="preparing"))
         device = open_device(context.target)
-        place = open_place(parameters, device)
-        sizes = parameters.sizes or [parameters.size or place.default_size]
-        found: dict[str, list[Measurement]] = {metric.name: [] for metric in self.metrics}
+        placement = place_arrays(parameters, device)
+        sizes = parameters.sizes or [parameters.size or placement.default_size]
+        points: dict[str, list[Measurement]] = {metric.name: [] for metric in self.metrics}
         stopped: dict[str, str] = {}
         with MicroSession(parameters, context, device) as session:
             for size in sizes:
                 at: At = {"size": size} if parameters.sizes else {}
-                arrays = place.new_arrays(max(1, size // WORD))
+                arrays = placement.new_arrays(max(1, size // WORD))
                 for kernel in KERNELS:
                     point = arrays.time(session, kernel, at)
-                    found[kernel.bandwidth.name].append(point.rate(kernel.bandwidth, arrays.work(kernel)))
-                    found[kernel.time.name].append(point.time)
+                    points[kernel.bandwidth.name].append(point.rate(kernel.bandwidth, arrays.work(kernel)))
+                    points[kernel.time.name].append(point.time)
                     stopped[f"{kernel.name} {show_size(size)}"] = point.timed.stopped.value
                     arrays.check(kernel)
                 del arrays  # before the next are made
-        whole = [headline(points) for points in found.values() if points]
-        share, peak_facts = _peak_share(device, sizes[-1], found)
-        swept = [point for points in found.values() for point in points] if parameters.sizes else []
+        whole = [headline(sweep) for sweep in points.values() if sweep]
+        peak = peak_memory_bandwidth(device.name) if device.kind.is_accelerator else None
+        moved = points[TRIAD.bandwidth.name][-1].work or 0.0
+        share, peak_facts = peak_share(peak, moved, headline(points[TRIAD.time.name]))
+        if share and not host.is_beyond_cache(device, sizes[-1]):
+            share, peak_facts["peak_share"] = [], "left out: the arrays may stay in the GPU's cache"
+        swept = [point for sweep in points.values() for point in sweep] if parameters.sizes else []
         facts = {
             "array_sizes": sizes,
             "counted": "16 bytes per element for copy and scale, 24 for add and triad; "
@@ -159,8 +163,8 @@ class Stream(Benchmark[StreamParameters]):
             "checked": "every element of all arrays after each kernel",
             "stopped": stopped,
         }
-        result = session.result([*whole, *share, *swept], facts | place.facts | peak_facts)
-        result.warnings += host.cached_warning(sizes[-1], place.cache, BEYOND_CACHE)
+        result = session.result([*whole, *share, *swept], facts | placement.facts | peak_facts)
+        result.warnings += host.cached_warning(sizes[-1], placement.cache, host.BEYOND_CACHE)
         return result
 
 
@@ -172,17 +176,6 @@ def _triad_work(record: Record) -> Work | None:
     rate = bandwidth.value * flops / moved
     formula = "two arrays read and one written, as STREAM counts"
     return Work(flops=flops, bytes=moved, rate=rate, unit="FLOP/s", number_format="fp64", formula=formula)
-
-
-def _ceilings(record: Record, parameters: StreamParameters, environment: Environment) -> Iterator[ShownCeiling]:
-    metric = TRIAD.bandwidth.name
-    if record.case.target == "cpu" and parameters.sizes:
-        threads = int(record.facts.get("threads") or 1)
-        caches = levels.of_machine(environment, cores=threads)[:-1]
-        yield from levels.shown(record, metric, "memory", caches, arrays=3)
-    else:
-        name = MAIN_MEMORY if record.case.target == "cpu" else DEVICE_MEMORY
-        yield ShownCeiling(kind="memory", name=name, metric=metric)
 
 
 def _names_on_cpu(record: Record) -> dict[str, float]:
@@ -210,17 +203,29 @@ def _names_on_gpu(record: Record) -> dict[str, float]:
     return _superbench.means(record, keys)
 
 
-class Arrays(Protocol):
+class Arrays(ABC):
     """Three arrays of one size."""
 
+    elements: int
+
+    @abstractmethod
     def time(self, session: MicroSession, kernel: Kernel, at: At) -> TimedPoint:
         """Time a kernel; those before it have run."""
 
+    @abstractmethod
     def check(self, kernel: Kernel) -> None:
         """Compare every element with what the kernels up to this one must have made of it."""
 
     def work(self, kernel: Kernel) -> float:
         """Bytes that one pass counts."""
+        return float(kernel.words * WORD * self.elements)
+
+    def corrupted(self, kernel: Kernel, wrong: int, first: int) -> SilentCorruption:
+        """The error for elements that are wrong."""
+        return SilentCorruption(
+            f"after {kernel.name}, {wrong} of {self.elements} elements are not what they must be, the first at "
+            f"{first}: memory or a core computes wrongly"
+        )
 
 
 @dataclass(frozen=True)
@@ -233,14 +238,20 @@ class ArrayPlacement:
     facts: dict[str, Any]
 
 
-def open_place(parameters: StreamParameters, device: Device) -> ArrayPlacement:
+def place_arrays(parameters: StreamParameters, device: Device) -> ArrayPlacement:
     """The engine that was asked for, on the device."""
     if device.kind.is_accelerator:
-        return _gpu_place(parameters, device)
+        if parameters.engine == "native":
+            raise Unsupported("engine = native is for CPUs: use engine = torch on a GPU, or --target cpu")
+        if parameters.threads is not None or parameters.numa_node is not None:
+            raise Unsupported("threads and numa_node are for CPUs: leave them out on a GPU, or use --target cpu")
+        size = min(GPU_SIZE, device.free_memory() // FREE_PART)
+        engine = {"engine": "torch"}
+        return ArrayPlacement(lambda elements: TorchArrays(elements, device), size, device.cache_size(), engine)
     cpus = host.usable_cpus(parameters.numa_node).choose(parameters.threads)
     cache = host.cache_of(cpus)
     free = host.free_memory(parameters.numa_node)
-    size = min(BEYOND_CACHE * (cache or host.UNKNOWN_CACHE), free // FREE_PART)
+    size = min(host.BEYOND_CACHE * (cache or host.UNKNOWN_CACHE), free // FREE_PART)
     facts: dict[str, Any] = {"threads": len(cpus), "cpus": host.show_cpu_list(cpus), "caches": cache}
     try:
         if parameters.engine != "torch":
@@ -260,23 +271,12 @@ def open_place(parameters: StreamParameters, device: Device) -> ArrayPlacement:
     return ArrayPlacement(lambda elements: TorchArrays(elements, device), size, cache, facts)
 
 
-def _gpu_place(parameters: StreamParameters, device: Device) -> ArrayPlacement:
-    if parameters.engine == "native":
-        raise Unsupported("engine = native is for CPUs: use engine = torch on a GPU, or --target cpu")
-    if parameters.threads is not None or parameters.numa_node is not None:
-        raise Unsupported("threads and numa_node are for CPUs: leave them out on a GPU, or use --target cpu")
-    free, cache = device.free_memory(), device.cache_size()
-    return ArrayPlacement(
-        lambda elements: TorchArrays(elements, device), min(GPU_SIZE, free // FREE_PART), cache, {"engine": "torch"}
-    )
-
-
-class NativeArrays:
+class NativeArrays(Arrays):
     """Arrays in host memory that C threads work on."""
 
     def __init__(self, library: ctypes.CDLL, elements: int, cpus: list[int]) -> None:
         self._library = library
-        self._elements = elements
+        self.elements = elements
         self.memory = [HostMemory(elements * WORD) for _ in range(3)]
         self._threads = len(cpus)
         self._cpus = (ctypes.c_int * len(cpus))(*cpus)
@@ -307,30 +307,26 @@ class NativeArrays:
         wrong, first = ctypes.c_size_t(), ctypes.c_size_t()
         self._call("stream_check", kernel.code, ctypes.byref(wrong), ctypes.byref(first))
         if wrong.value:
-            raise _corrupted(kernel, wrong.value, self._elements, first.value)
-
-    def work(self, kernel: Kernel) -> float:
-        return float(kernel.words * WORD * self._elements)
+            raise self.corrupted(kernel, wrong.value, first.value)
 
     def _call(self, function: str, *more: Any) -> None:
         addresses = [memory.address for memory in self.memory]
-        error = getattr(self._library, function)(*addresses, self._elements, self._cpus, self._threads, *more)
+        error = getattr(self._library, function)(*addresses, self.elements, self._cpus, self._threads, *more)
         if error:
             raise Unsupported(
                 f"{self._threads} pinned threads cannot be started ({os.strerror(error)}): use --threads 1"
             )
 
 
-class TorchArrays:
+class TorchArrays(Arrays):
     """Arrays on a device that torch's operators work on."""
 
     def __init__(self, elements: int, device: Device) -> None:
         import torch
 
-        self._elements = elements
-        self._start = (
-            torch.arange(elements, dtype=torch.float64, device=device.torch()).remainder_(START_VALUES).add_(1)
-        )
+        self.elements = elements
+        numbers = torch.arange(elements, dtype=torch.float64, device=device.torch())
+        self._start = numbers.remainder_(START_VALUES).add_(1)
         self.a = self._start.clone()
         self.b = torch.full_like(self.a, -1.0)
         self.c = torch.full_like(self.a, -2.0)
@@ -356,10 +352,7 @@ class TorchArrays:
         wrong |= self.c != start * (4.0 if done >= 3 else 1.0)
         count = int(wrong.sum())
         if count:
-            raise _corrupted(kernel, count, self._elements, int(wrong.nonzero()[0]))
-
-    def work(self, kernel: Kernel) -> float:
-        return float(kernel.words * WORD * self._elements)
+            raise self.corrupted(kernel, count, int(wrong.nonzero()[0]))
 
 
 def load_native() -> ctypes.CDLL:
@@ -371,25 +364,3 @@ def load_native() -> ctypes.CDLL:
     library.stream_run.argtypes = [*common, ctypes.c_int, size, size, ctypes.POINTER(ctypes.c_double)]
     library.stream_check.argtypes = [*common, ctypes.c_int, ctypes.POINTER(size), ctypes.POINTER(size)]
     return library
-
-
-def _corrupted(kernel: Kernel, wrong: int, elements: int, first: int) -> SilentCorruption:
-    return SilentCorruption(
-        f"after {kernel.name}, {wrong} of {elements} elements are not what they must be, the first at {first}: "
-        "memory or a core computes wrongly"
-    )
-
-
-def _peak_share(
-    device: Device, size: int, found: Mapping[str, list[Measurement]]
-) -> tuple[list[Measurement], dict[str, Any]]:
-    """What part of the promised bandwidth triad reached, where its data cannot stay in a cache."""
-    peak = peak_memory_bandwidth(device.name) if device.kind.is_accelerator else None
-    if peak is None:
-        return [], {"peak": None, "peak_source": "no datasheet is known for this device"}
-    facts = {"peak": peak.rate, "peak_source": peak.source}
-    if not levels.is_beyond_cache(device, size):
-        return [], facts | {"peak_share": "left out: the arrays may stay in the GPU's cache"}
-    time = headline(found[TRIAD.time.name])
-    work = found[TRIAD.bandwidth.name][-1].work or 0.0
-    return [Measurement.of_rate(PEAK_SHARE, 100.0 * work / peak.rate, time)], facts

@@ -1,14 +1,15 @@
-"""Jobs for fio, and what it tells of them in JSON."""
+"""Jobs for fio, and what it reports about them in JSON."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from paceline.benchmarks._micro.tools import garbled
 from paceline.core.stats import Interval, Summary, summarize
@@ -78,7 +79,7 @@ class FioJob:
         return [f"--{name}={value}" for name, value in chosen.items()]
 
     def command(self, fio: str, windows: Sequence[Window]) -> list[str]:
-        """fio that does these windows one after another and tells of each of them."""
+        """fio that does these windows one after another and reports each of them."""
         command = [fio, "--output-format=json+", *([] if self.writes else ["--readonly"])]
         command += ["--name=global", *self.options(), "--group_reporting"]
         command += ["--lat_percentiles=1", "--clat_percentiles=0"]
@@ -117,8 +118,8 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Ran:
-    """One window as fio saw it."""
+class FioWindow:
+    """One window as fio reports it."""
 
     seconds: float
     reads: Side | None
@@ -133,11 +134,11 @@ class Ran:
         return sum(side.bytes for side in self.sides)
 
 
-class _Said(BaseModel):
+class _Json(BaseModel):
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
 
-class _Latency(_Said):
+class _Latency(_Json):
     N: int = Field(ge=0)
     mean: float = Field(ge=0)
     stddev: float = Field(ge=0)
@@ -146,36 +147,62 @@ class _Latency(_Said):
     bins: dict[int, int] = Field(default_factory=dict)
 
 
-class _Direction(_Said):
+class _Direction(_Json):
     io_bytes: int = Field(ge=0)
     total_ios: int = Field(ge=0)
     runtime: int = Field(ge=0)  # milliseconds
     lat_ns: _Latency
 
 
-class _Window(_Said):
+class _Job(_Json):
     error: int
     read: _Direction
     write: _Direction
 
 
-class _Output(_Said):
-    jobs: list[_Window] = Field(min_length=1)
+class _Output(_Json):
+    jobs: list[_Job] = Field(min_length=1)
 
 
-def parse(text: str, count: int) -> list[Ran]:
-    """What fio says of `count` windows; anything else is a ToolError."""
-    began = _START.search(text)
-    if began is None:
+def parse(text: str, count: int) -> list[FioWindow]:
+    """What fio reports of `count` windows; anything else is a ToolError."""
+    start = _START.search(text)
+    if start is None:
         raise garbled("fio", "there is no JSON in it", text)
     try:
-        said, _ = json.JSONDecoder().raw_decode(text, began.start())
-        output = _Output.model_validate(said)
+        document, _ = json.JSONDecoder().raw_decode(text, start.start())
+        jobs = _Output.model_validate(document).jobs
     except (ValueError, RecursionError) as error:  # pydantic's and json's errors are ValueErrors
-        raise garbled("fio", _why(error), text) from None
-    if len(output.jobs) != count:
-        raise garbled("fio", f"it tells of {len(output.jobs)} jobs instead of {count}", text)
-    return [_ran(window, text) for window in output.jobs]
+        raise garbled("fio", error, text) from None
+    if len(jobs) != count:
+        raise garbled("fio", f"it reports {len(jobs)} jobs instead of {count}", text)
+    windows = []
+    for job in jobs:
+        if job.error:
+            raise garbled("fio", f"a job ended with error {job.error}", text)
+        milliseconds = max(job.read.runtime, job.write.runtime)
+        window = FioWindow(milliseconds / 1e3, _side(job.read, text), _side(job.write, text))
+        if not window.sides or not milliseconds:
+            raise garbled("fio", "a job moved nothing, or took no time", text)
+        windows.append(window)
+    return windows
+
+
+def _side(direction: _Direction, text: str) -> Side | None:
+    if direction.total_ios == 0:
+        return None
+    latency = direction.lat_ns
+    if not direction.io_bytes or not latency.bins or min(latency.bins.values()) < 1 or min(latency.bins) < 0:
+        raise garbled("fio", f"{direction.total_ios} operations without bytes or latencies", text)
+    return Side(
+        bytes=direction.io_bytes,
+        operations=direction.total_ios,
+        mean=latency.mean / 1e9,
+        deviation=latency.stddev / 1e9,
+        fastest=latency.min / 1e9,
+        slowest=latency.max / 1e9,
+        bins=latency.bins,
+    )
 
 
 def pooled_latency(windows: Sequence[Sequence[Side]]) -> Summary:
@@ -185,13 +212,16 @@ def pooled_latency(windows: Sequence[Sequence[Side]]) -> Summary:
     """
     sides = [side for window in windows for side in window]
     count = sum(side.operations for side in sides)
-    mean = math.fsum(side.mean * side.operations for side in sides) / count
+    mean = _mean(sides)
     spread = math.fsum((side.deviation**2 + (side.mean - mean) ** 2) * side.operations for side in sides) / count
     bins = _merged(side.bins for side in sides)
     median = _quantile(bins, 50.0)
     per_window = [_merged(side.bins for side in window) for window in windows if window]
     medians = summarize([_quantile(one, 50.0) for one in per_window])
     means = summarize([_mean(window) for window in windows if window])
+    # Outliers as everywhere: further from the median than 5 scaled median absolute deviations and than 2 %.
+    distances = _merged({abs(round(value - median * 1e9)): number} for value, number in bins.items())
+    far = max(5.0 * 1.4826 * _quantile(distances, 50.0) * 1e9, 0.02 * median * 1e9)
     return Summary(
         count=count,
         effective_count=float(len(per_window)),
@@ -203,72 +233,30 @@ def pooled_latency(windows: Sequence[Sequence[Side]]) -> Summary:
         mean_interval=_around(means.mean_interval, mean),
         median_interval=_around(medians.median_interval, median),
         percentiles={f"{p:g}": _quantile(bins, p) for p in PERCENTILES},
-        outliers=_outliers(bins, median),
+        outliers=sum(number for distance, number in distances.items() if distance > far),
     )
 
 
-def _ran(window: _Window, text: str) -> Ran:
-    if window.error:
-        raise garbled("fio", f"a job ended with error {window.error}", text)
-    milliseconds = max(window.read.runtime, window.write.runtime)
-    ran = Ran(milliseconds / 1e3, _side(window.read, text), _side(window.write, text))
-    if not ran.sides or not milliseconds:
-        raise garbled("fio", "a job moved nothing, or took no time", text)
-    return ran
-
-
-def _side(said: _Direction, text: str) -> Side | None:
-    if said.total_ios == 0:
-        return None
-    latency = said.lat_ns
-    if not said.io_bytes or not latency.bins or min(latency.bins.values()) < 1 or min(latency.bins) < 0:
-        raise garbled("fio", f"{said.total_ios} operations without bytes or latencies", text)
-    return Side(
-        bytes=said.io_bytes,
-        operations=said.total_ios,
-        mean=latency.mean / 1e9,
-        deviation=latency.stddev / 1e9,
-        fastest=latency.min / 1e9,
-        slowest=latency.max / 1e9,
-        bins=latency.bins,
-    )
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        return f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}"
-    return f"its JSON breaks off or is wrong ({error})"
-
-
-def _merged(parts: Iterator[Mapping[int, int]]) -> dict[int, int]:
-    total: dict[int, int] = {}
+def _merged(parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
+    total: Counter[int] = Counter()
     for part in parts:
-        for value, count in part.items():
-            total[value] = total.get(value, 0) + count
+        total.update(part)
     return dict(sorted(total.items()))
 
 
 def _quantile(bins: Mapping[int, int], percentile: float) -> float:
     """The latency, in seconds, that so many percent of the operations did not exceed."""
-    wanted = sum(bins.values()) * percentile / 100.0
+    rank = sum(bins.values()) * percentile / 100.0
     covered = 0
     for value, count in bins.items():
         covered += count
-        if covered >= wanted - 1e-9:
+        if covered >= rank - 1e-9:
             return value / 1e9
     raise ValueError("no operations")
 
 
-def _mean(window: Sequence[Side]) -> float:
-    return math.fsum(side.mean * side.operations for side in window) / sum(side.operations for side in window)
-
-
-def _outliers(bins: Mapping[int, int], median: float) -> int:
-    """As everywhere: further from the median than 5 scaled median absolute deviations and than 2 %."""
-    distances = _merged({abs(round(value - median * 1e9)): count} for value, count in bins.items())
-    far = max(5.0 * 1.4826 * _quantile(distances, 50.0) * 1e9, 0.02 * median * 1e9)
-    return sum(count for distance, count in distances.items() if distance > far)
+def _mean(sides: Sequence[Side]) -> float:
+    return math.fsum(side.mean * side.operations for side in sides) / sum(side.operations for side in sides)
 
 
 def _around(interval: Interval | None, value: float) -> Interval | None:

@@ -8,24 +8,26 @@ import re
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.parameters import BANDWIDTH, TIME, MicroParameters
+from paceline.benchmarks._micro.metrics import BANDWIDTH, TIME, rate_metric, time_metric
+from paceline.benchmarks._micro.parameters import MicroParameters, join_words
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint
 from paceline.benchmarks._micro.tools import ToolError, find_tool, run_tool
-from paceline.benchmarks.storage._fio import RW, WITHOUT_QUEUE, FioJob, Ran, Side, Window, parse, pooled_latency
+from paceline.benchmarks.storage._fio import RW, WITHOUT_QUEUE, FioJob, FioWindow, Side, Window, parse, pooled_latency
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import CaseError, InputError, Unsupported
-from paceline.core.metric import Better, Merge, Metric
+from paceline.core.metric import Merge
 from paceline.core.network import FromNetwork
+from paceline.core.probe import read_text
 from paceline.core.quantity import Duration, Fraction, Size, show_size
 from paceline.core.record import Measurement, Record, RecordWarning, Result
 from paceline.core.subject import Alias, At, Description, ShownCeiling, key_word
@@ -34,7 +36,6 @@ from paceline.devices.cpu import CpuDevice
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 CHUNK = 4 * 1024**2
 SPARE = 64 * 1024**2  # left free, so that nobody else runs out of space meanwhile
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,14 @@ def scratch_file(folder: Path, size: int) -> Iterator[DiskTarget]:
     check_folder(folder)
     kind = file_system_of(folder)
     if kind in IN_MEMORY:
-        raise Unsupported(f"'{folder}' is {kind}, which is memory and no disk: name a folder on a disk with --folder")
-    _check_room(folder, size)
+        raise Unsupported(f"'{folder}' is {kind}, which is memory, not a disk: name a folder on a disk with --folder")
+    space = os.statvfs(folder)
+    free = space.f_bavail * space.f_frsize
+    if free < size + SPARE:
+        raise Unsupported(
+            f"'{folder}' has {show_size(free)} free; a file of {show_size(size)} and {show_size(SPARE)} to spare do "
+            "not fit: use a smaller --size or another --folder"
+        )
     descriptor = _nameless(folder)
     try:
         _fill(descriptor, size, folder)
@@ -110,7 +117,7 @@ def raw_device(name: str, size: int, *, writes: bool) -> Iterator[DiskTarget]:
 
 
 def default_folder() -> Path:
-    """A folder of ours in the user's cache, or else among temporary files."""
+    """A folder of ours in the user's cache, otherwise among temporary files."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
         folder = (base if base.is_absolute() else Path.home() / ".cache") / "paceline" / "disk"
@@ -121,14 +128,11 @@ def default_folder() -> Path:
 
 
 def file_system_of(folder: Path, mounts: str | None = None) -> str | None:
-    """The kind of file system that a folder lies on; `mounts` is what the kernel says of them."""
-    found: tuple[int, str] | None = None
+    """The kind of file system that a folder lies on; `mounts` is the kernel's list of them."""
     where = folder.resolve()
-    for point, kind, _ in _mounts(mounts):
-        # Of mounts on the same point the last one is seen.
-        if (where == point or point in where.parents) and (found is None or len(point.parts) >= found[0]):
-            found = len(point.parts), kind
-    return found[1] if found else None
+    above = [(len(point.parts), kind) for point, kind, _ in _mounts(mounts) if point in (where, *where.parents)]
+    # Of mounts on the same point the last one is visible.
+    return max(reversed(above), key=lambda mount: mount[0])[1] if above else None
 
 
 def allows_direct(path: str) -> bool:
@@ -138,16 +142,6 @@ def allows_direct(path: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _check_room(folder: Path, size: int) -> None:
-    space = os.statvfs(folder)
-    free = space.f_bavail * space.f_frsize
-    if free < size + SPARE:
-        raise Unsupported(
-            f"'{folder}' has {show_size(free)} free; a file of {show_size(size)} and {show_size(SPARE)} to spare do "
-            "not fit: use a smaller --size or another --folder"
-        )
 
 
 def _nameless(folder: Path) -> int:
@@ -175,7 +169,7 @@ def _fill(descriptor: int, size: int, folder: Path) -> None:
                 data = data[os.write(descriptor, data) :]
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise Unsupported(
                 f"'{folder}' has no room for {show_size(size)} ({error.strerror}): use a smaller --size"
             ) from None
@@ -191,36 +185,27 @@ def _fill(descriptor: int, size: int, folder: Path) -> None:
 
 
 def _use_of(device: Path) -> str:
-    """What the device or a part of it is used for; empty for nothing that can be seen."""
-    names = {device, *(Path("/dev") / part.parent.name for part in _parts(device))}
+    """What the device or a partition of it is used for; empty if for nothing."""
+    partitions = Path("/sys/class/block", device.name).glob("*/partition")
+    names = {device, *(Path("/dev") / part.parent.name for part in partitions)}
     for point, _, source in _mounts():
         if Path(source).resolve() in names:
             return f"{source} is mounted on {point}"
-    try:
-        swaps = Path("/proc/swaps").read_text().splitlines()[1:]
-    except OSError:
-        swaps = []
-    return next((f"{line.split()[0]} is swap" for line in swaps if Path(line.split()[0]).resolve() in names), "")
-
-
-def _parts(device: Path) -> Iterator[Path]:
-    yield from Path("/sys/class/block", device.name).glob("*/partition")
+    swaps = [line.split()[0] for line in (read_text(Path("/proc/swaps")) or "").splitlines()[1:]]
+    return next((f"{swap} is swap" for swap in swaps if Path(swap).resolve() in names), "")
 
 
 def _mounts(text: str | None = None) -> Iterator[tuple[Path, str, str]]:
     """Mount point, kind and source of every mount."""
     if text is None:
-        try:
-            text = Path("/proc/self/mountinfo").read_text(errors="replace")
-        except OSError:
-            return
+        text = read_text(Path("/proc/self/mountinfo")) or ""
     for line in text.splitlines():
-        place, separator, kind = line.partition(" - ")
-        places, kinds = place.split(), kind.split()
-        if separator and len(places) >= 5 and len(kinds) >= 2:
+        mount, separator, source = line.partition(" - ")
+        mount_fields, source_fields = mount.split(), source.split()
+        if separator and len(mount_fields) >= 5 and len(source_fields) >= 2:
             # Spaces and the like are written as octal numbers.
-            point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), places[4])
-            yield Path(point), kinds[0], kinds[1]
+            point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), mount_fields[4])
+            yield Path(point), source_fields[0], source_fields[1]
 
 
 SEQUENTIAL_BLOCK = 1024**2
@@ -231,19 +216,9 @@ WINDOW_SECONDS = 0.3  # fio counts whole milliseconds
 WINDOWS_PER_START = 4  # starting fio takes as long as a window
 PATIENCE_SECONDS = 120.0
 
-IOPS = Metric(
-    name="iops",
-    unit="operations/s",
-    better=Better.HIGHER,
-    merge=Merge.SUM,
-    description="blocks read and written over time",
-)
-LATENCY = Metric(
-    name="latency",
-    unit="s",
-    better=Better.LOWER,
-    merge=Merge.MEAN,
-    description="from handing an operation over to its completion; of every operation, counted by fio",
+IOPS = rate_metric("iops", "blocks read and written over time", unit="operations/s")
+LATENCY = time_metric(
+    "latency", "from handing an operation over to its completion; of every operation, counted by fio", Merge.MEAN
 )
 WINDOW_TIME = TIME.model_copy(update={"description": "time of one window: the same amount of reads and writes each"})
 
@@ -278,7 +253,7 @@ class DiskParameters(MicroParameters):
 
 
 class Disk(Benchmark[DiskParameters]):
-    """fio on a file of our own, several equal windows of work, reads and writes told apart."""
+    """fio on a file of our own, several equal windows of work, reads and writes reported separately."""
 
     name = "disk"
     summary = "disk through fio: bandwidth, IOPS and latency of reads and writes, in order, at random and mixed"
@@ -289,25 +264,23 @@ class Disk(Benchmark[DiskParameters]):
 
     @classmethod
     def title(cls, parameters: DiskParameters) -> str:
-        words = [
+        return join_words(
             parameters.pattern,
             show_size(parameters.block_size) if parameters.block_size else "",
             f"depth {parameters.depth}" if parameters.depth else "",
             f"{parameters.jobs} jobs" if parameters.jobs > 1 else "",
             f"{parameters.read_share:.0%} reads" if parameters.read_share else "",
             parameters.engine if parameters.engine != "auto" else "",
-            parameters.raw_device or parameters.folder or "",
-        ]
-        return " ".join(word for word in words if word)
+            parameters.raw_device or parameters.folder,
+        )
 
     @classmethod
     def check(cls, parameters: DiskParameters, case: Case) -> None:
-        if parameters.raw_device is None:
-            if parameters.destroy_data:
-                message = "destroy_data without raw_device: files of others are never touched"
-                raise InputError("key-does-not-apply", message, key="destroy_data", value=True)
-        else:
+        if parameters.raw_device is not None:
             _check_use_of_device(parameters, parameters.raw_device, case)
+        elif parameters.destroy_data:
+            message = "destroy_data without raw_device: files of others are never touched"
+            raise InputError("key-does-not-apply", message, key="destroy_data", value=True)
         if parameters.engine in WITHOUT_QUEUE and (parameters.depth or 1) > 1:
             message = (
                 f"depth = {parameters.depth} with engine {parameters.engine}, which has one operation in flight: "
@@ -324,7 +297,7 @@ class Disk(Benchmark[DiskParameters]):
                 f"{parameters.jobs} jobs"
             )
             raise InputError("too-small", message, key="size", value=parameters.size)
-        if case.origin == "local":  # a place that somebody here has typed
+        if case.origin == "local":  # a path of this machine
             if parameters.folder is not None:
                 check_folder(Path(parameters.folder).expanduser())
             if parameters.raw_device is not None:
@@ -332,39 +305,41 @@ class Disk(Benchmark[DiskParameters]):
 
     @classmethod
     def describe(cls, record: Record, parameters: DiskParameters, environment: Environment) -> Description:
-        said = super().describe(record, parameters, environment)
-        name = f"disk {parameters.pattern}"
-        return said.model_copy(
-            update={
-                "ceilings": (ShownCeiling(kind="storage", name=name, metric="bandwidth"),),
-                "aliases": _superbench_names(record, parameters),
-            }
-        )
+        ceiling = ShownCeiling(kind="storage", name=f"disk {parameters.pattern}", metric="bandwidth")
+        aliases = _superbench_names(record, parameters)
+        usual = super().describe(record, parameters, environment)
+        return usual.model_copy(update={"ceilings": (ceiling,), "aliases": aliases})
 
     def measure(self, parameters: DiskParameters, context: Context) -> Result:
         fio = find_tool("fio", "fio", purpose="reads and writes the disk")
         context.report(Progress(phase="preparing"))
-        with _place(parameters) as place:
-            job = _choose(fio, place, parameters)
+        if parameters.raw_device is not None:
+            opened = raw_device(parameters.raw_device, parameters.size, writes=_writes(parameters))
+        else:
+            folder = Path(parameters.folder).expanduser() if parameters.folder else default_folder()
+            opened = scratch_file(folder, parameters.size)
+        with opened as target:
+            job = _choose(fio, target, parameters)
             work = _window_work(fio, job)
-            ran: list[Ran] = []
+            windows: list[FioWindow] = []
 
-            def windows() -> list[float]:
-                ran.extend(new := _run(fio, job, job.windows(WINDOWS_PER_START, work, len(ran), parameters.seed)))
+            def run_windows() -> list[float]:
+                plan = job.windows(WINDOWS_PER_START, work, len(windows), parameters.seed)
+                windows.extend(new := _run(fio, job, plan))
                 return [one.seconds for one in new]
 
             with MicroSession(parameters, context, CpuDevice()) as session:
                 how = f"fio's own clock, windows of {show_size(work * job.jobs)}"
-                point = session.time_reported(windows, WINDOW_TIME, how, work=float(work * job.jobs), rate_unit="B/s")
+                amount = float(work * job.jobs)
+                point = session.time_reported(run_windows, WINDOW_TIME, how, work=amount, rate_unit="B/s")
         before = len(point.warm.samples)
-        result = session.result(
-            _measurements(point, ran[before : before + len(point.timed.samples)]), _facts(place, job, work)
-        )
+        measured = windows[before : before + len(point.timed.samples)]
+        result = session.result(_measurements(point, measured), _facts(target, job, work))
         if not job.direct:
             result.warnings.append(
                 RecordWarning(
                     kind="buffered",
-                    message=f"{place.file_system or 'the device'} does not allow O_DIRECT with blocks of "
+                    message=f"{target.file_system or 'the device'} does not allow O_DIRECT with blocks of "
                     f"{show_size(job.block_size)}, so the page cache took part",
                     remedy="measure in a folder on another file system, or with blocks of a multiple of 4 KiB",
                 )
@@ -414,45 +389,30 @@ def _block_size(parameters: DiskParameters) -> int:
     return parameters.block_size or (RANDOM_BLOCK if parameters.pattern.startswith("random") else SEQUENTIAL_BLOCK)
 
 
-def _place(parameters: DiskParameters) -> AbstractContextManager[DiskTarget]:
-    if parameters.raw_device is not None:
-        return raw_device(parameters.raw_device, parameters.size, writes=_writes(parameters))
-    folder = Path(parameters.folder).expanduser() if parameters.folder else default_folder()
-    return scratch_file(folder, parameters.size)
-
-
-def _choose(fio: str, place: DiskTarget, parameters: DiskParameters) -> FioJob:
+def _choose(fio: str, target: DiskTarget, parameters: DiskParameters) -> FioJob:
     """The job with the first engine that works here, past the page cache where that is possible."""
     block = _block_size(parameters)
     share = (parameters.read_share or READ_SHARE) if "mixed" in parameters.pattern else None
     engines = [parameters.engine] if parameters.engine != "auto" else ["io_uring", "libaio", "psync"]
+    region = target.size // parameters.jobs // block * block
     failures: list[str] = []
-    for direct in (True, False) if allows_direct(place.path) else (False,):
+    for direct in (True, False) if allows_direct(target.path) else (False,):
         for engine in engines:
-            job = FioJob(
-                filename=place.path,
-                rw=RW[parameters.pattern],
-                block_size=block,
-                engine=engine,
-                direct=direct,
-                depth=1 if engine in WITHOUT_QUEUE else parameters.depth or QUEUE_DEPTH,
-                jobs=parameters.jobs,
-                region=place.size // parameters.jobs // block * block,
-                read_share=None if share is None else max(1, min(99, round(100 * share))),
-            )
+            # Tried by reading one block, whatever the job is going to do.
+            trial = FioJob(target.path, "read", block, engine, direct, depth=1, jobs=1, region=region)
             try:
-                _probe(fio, job)
+                _run(fio, trial, [Window(block)])
             except ToolError as error:
                 failures.append(f"{engine}: {error}")
-            else:
-                return job
-    raise Unsupported(f"fio can work with none of its engines on {place.what}: {'; '.join(failures)}")
-
-
-def _probe(fio: str, job: FioJob) -> None:
-    """Read one block, whatever the job is going to do."""
-    reading = FioJob(job.filename, "read", job.block_size, job.engine, job.direct, 1, 1, job.region)
-    _run(fio, reading, [Window(job.block_size)])
+                continue
+            return replace(
+                trial,
+                rw=RW[parameters.pattern],
+                depth=1 if engine in WITHOUT_QUEUE else parameters.depth or QUEUE_DEPTH,
+                jobs=parameters.jobs,
+                read_share=None if share is None else max(1, min(99, round(100 * share))),
+            )
+    raise Unsupported(f"fio can work with none of its engines on {target.what}: {'; '.join(failures)}")
 
 
 def _window_work(fio: str, job: FioJob) -> int:
@@ -460,37 +420,33 @@ def _window_work(fio: str, job: FioJob) -> int:
     least = job.block_size * job.depth
     work = least
     while True:
-        (ran,) = _run(fio, job, [Window(work)])
-        if ran.seconds >= WINDOW_SECONDS / 4:
-            wanted = ran.bytes / job.jobs * WINDOW_SECONDS / ran.seconds
-            return max(least, round(wanted / job.block_size) * job.block_size)
-        growth = WINDOW_SECONDS / max(ran.seconds, WINDOW_SECONDS / 64)
+        (window,) = _run(fio, job, [Window(work)])
+        if window.seconds >= WINDOW_SECONDS / 4:
+            amount = window.bytes / job.jobs * WINDOW_SECONDS / window.seconds
+            return max(least, round(amount / job.block_size) * job.block_size)
+        growth = WINDOW_SECONDS / max(window.seconds, WINDOW_SECONDS / 64)
         work = int(work * max(2.0, growth) // job.block_size) * job.block_size
 
 
-def _run(fio: str, job: FioJob, windows: Sequence[Window]) -> list[Ran]:
+def _run(fio: str, job: FioJob, windows: Sequence[Window]) -> list[FioWindow]:
     timeout = PATIENCE_SECONDS * len(windows)
     return parse(run_tool(job.command(fio, windows), timeout=timeout).output, len(windows))
 
 
-def _measurements(point: TimedPoint, ran: Sequence[Ran]) -> list[Measurement]:
+def _measurements(point: TimedPoint, windows: Sequence[FioWindow]) -> list[Measurement]:
     """Figures of all operations; where there are reads and writes, of each of them too."""
-    directions: dict[str, list[list[Side]]] = {
-        "read": [[one.reads] if one.reads else [] for one in ran],
-        "write": [[one.writes] if one.writes else [] for one in ran],
-    }
-    found = _figures(point, [one.sides for one in ran], {})
-    if all(any(sides for sides in windows) for windows in directions.values()):
-        for direction, windows in directions.items():
-            found += _figures(point, windows, {"direction": direction})
-    return [*found, point.time]
+    reads = [[one.reads] if one.reads else [] for one in windows]
+    writes = [[one.writes] if one.writes else [] for one in windows]
+    figures = _figures(point, [one.sides for one in windows], {})
+    if any(reads) and any(writes):
+        figures += _figures(point, reads, {"direction": "read"}) + _figures(point, writes, {"direction": "write"})
+    return [*figures, point.time]
 
 
 def _figures(point: TimedPoint, windows: Sequence[Sequence[Side]], at: At) -> list[Measurement]:
-    count = len(windows)
     # All work over all time: the mean work of a window over the mean time of a window.
-    work = sum(side.bytes for window in windows for side in window) / count
-    operations = sum(side.operations for window in windows for side in window) / count
+    work = sum(side.bytes for window in windows for side in window) / len(windows)
+    operations = sum(side.operations for window in windows for side in window) / len(windows)
     rates = [point.rate(BANDWIDTH, work), point.rate(IOPS, operations)]
     return [
         *(rate.model_copy(update={"at": at}) for rate in rates),
@@ -498,10 +454,18 @@ def _figures(point: TimedPoint, windows: Sequence[Sequence[Side]], at: At) -> li
     ]
 
 
-def _facts(place: DiskTarget, job: FioJob, work: int) -> dict[str, Any]:
+def _facts(target: DiskTarget, job: FioJob, work: int) -> dict[str, Any]:
+    # Which part of the data a window touches: what comes again may be answered by a cache of the disk itself.
+    passes = work / job.region
+    if passes > 1:
+        windows = f"each goes {passes:.1f} times over all of the data, which a cache of the disk may hold: see --size"
+    elif job.is_random:
+        windows = f"each touches {passes:.0%} of the blocks, anywhere"
+    else:
+        windows = f"each another part of the data; after {job.region // work} of them it begins again"
     return {
-        "device": place.what,
-        "file_system": place.file_system,
+        "device": target.what,
+        "file_system": target.file_system,
         "engine": job.engine,
         "direct": job.direct,
         "block_size": job.block_size,
@@ -509,16 +473,6 @@ def _facts(place: DiskTarget, job: FioJob, work: int) -> dict[str, Any]:
         "jobs": job.jobs,
         "read_share_percent": job.read_share,
         "fio_options": [option for option in job.options() if not option.startswith("--filename")],
-        "windows": _windows(job, work),
+        "windows": windows,
         "outside_the_time": "making the file and starting fio",
     }
-
-
-def _windows(job: FioJob, work: int) -> str:
-    """Which part of the data a window touches: what comes again may be answered by a cache of the disk itself."""
-    passes = work / job.region
-    if passes > 1:
-        return f"each goes {passes:.1f} times over all of the data, which a cache of the disk may hold: see --size"
-    if job.is_random:
-        return f"each touches {passes:.0%} of the blocks, anywhere"
-    return f"each another part of the data; after {job.region // work} of them it begins again"

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.benchmarks.communication._operations import OPERATIONS, ROOT
-from paceline.benchmarks.communication._payload import ELEMENT_BYTES, EXACT, Payload
+from paceline.benchmarks.communication._exchange import ELEMENT_BYTES, EXACT, OPERATIONS, ROOT, Payload
 from paceline.core.errors import Unsupported
 
 DTYPES = {"fp32": np.float32, "fp16": np.float16}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.benchmarks._micro.parameters import TIME
-from paceline.benchmarks.communication._operations import OPERATIONS
+from paceline.benchmarks._micro.metrics import TIME
+from paceline.benchmarks.communication._exchange import OPERATIONS
 from paceline.benchmarks.communication.collective import (
     CPU_SIZES,
     GPU_SIZES,

@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 
 from paceline.benchmarks.communication import _mpi_worker
-from paceline.benchmarks.communication._exchange import TorchExchange
-from paceline.benchmarks.communication._operations import OPERATIONS
-from paceline.benchmarks.communication._payload import Payload
+from paceline.benchmarks.communication._exchange import OPERATIONS, Payload, TorchExchange
 from paceline.benchmarks.ranks import Ranks
 from paceline.devices.cpu import CpuDevice
 

@@ -51,9 +51,7 @@ def test_the_rate_of_messages_agrees_with_the_unit() -> None:
 def test_latencies() -> None:
     (row,) = parse_latency(LATENCY)
     assert (row.size, row.iterations) == (2, 1000)
-    assert [row.minimum, row.typical, row.average, row.p99, row.p999, row.maximum] == pytest.approx(
-        [1.76e-6, 1.79e-6, 1.80e-6, 1.88e-6, 6.12e-6, 6.12e-6]
-    )
+    assert [row.typical, row.p99] == pytest.approx([1.79e-6, 1.88e-6])
 
 
 def test_an_older_table_of_latencies_tells_less() -> None:
@@ -61,7 +59,7 @@ def test_an_older_table_of_latencies_tells_less() -> None:
     header = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]"
     (row,) = parse_latency(f"{rule}\n{header}\n 2        1000          0.86           4.63         0.91   \n{rule}\n")
     assert row.typical == pytest.approx(0.91e-6)
-    assert (row.average, row.p99, row.p999) == (None, None, None)
+    assert row.p99 is None
 
 
 @given(st.integers(0, len(ALL)))

@@ -11,8 +11,7 @@ import pytest
 
 from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.communication import _tcp_peer
-from paceline.benchmarks.communication._sockets import Address
-from paceline.benchmarks.communication.tcp import TcpParameters, _amount, _bandwidth
+from paceline.benchmarks.communication.tcp import Address, TcpParameters, _amount, _bandwidth
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.devices.cpu import CpuDevice

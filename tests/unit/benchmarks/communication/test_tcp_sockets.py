@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.benchmarks._micro.tools import free_port
 from paceline.benchmarks.communication import _tcp_peer
-from paceline.benchmarks.communication._sockets import (
+from paceline.benchmarks.communication.tcp import (
     Address,
     PeerError,
+    TcpParameters,
     echoing,
-    free_port,
     greet,
     local_peer,
     swallowing,
 )
-from paceline.benchmarks.communication.tcp import TcpParameters
 from paceline.core.errors import InputError
 
 
@@ -89,7 +89,7 @@ def test_somebody_else_is_no_peer() -> None:
                 connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
         threading.Thread(target=answer, daemon=True).start()
-        with pytest.raises(PeerError, match="no peer"):
+        with pytest.raises(PeerError, match="not a peer"):
             greet(Address("127.0.0.1", listener.getsockname()[1]), _tcp_peer.ECHO, 1, 5.0)
     with pytest.raises(PeerError, match="cannot be reached"):
         greet(Address("127.0.0.1", free_port()), _tcp_peer.ECHO, 1, 5.0)

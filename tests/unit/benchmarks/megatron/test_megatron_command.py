@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from paceline.benchmarks import registry
-from paceline.benchmarks.megatron import _command
-from paceline.benchmarks.megatron._command import MegatronParameters
-from paceline.benchmarks.megatron.megatron_gpt import MegatronGpt
+from paceline.benchmarks.megatron import megatron_gpt
+from paceline.benchmarks.megatron.megatron_gpt import MegatronGpt, MegatronParameters
 from paceline.core.benchmark import Context
 from paceline.core.case import Case, Origin
 from paceline.core.suite import Here, Suite, expand
@@ -48,7 +47,7 @@ def check(checkout: Path, *, target: str = "cpu", origin: Origin = "local", **mo
 
 
 def test_the_defaults_are_those_of_superbench(checkout: Path) -> None:
-    told = options(_command.arguments(parameters(checkout), 8, checkout, None))
+    told = options(megatron_gpt.script_arguments(parameters(checkout), 8, checkout, None))
     wanted = {
         "--num-layers": "32",
         "--hidden-size": "4096",
@@ -70,24 +69,24 @@ def test_the_defaults_are_those_of_superbench(checkout: Path) -> None:
 
 def test_the_mesh_decides_the_batch(checkout: Path) -> None:
     split = parameters(checkout, tensor_parallel=2, pipeline_parallel=2)
-    told = options(_command.arguments(split, 8, checkout, None))
+    told = options(megatron_gpt.script_arguments(split, 8, checkout, None))
     assert told["--tensor-model-parallel-size"] == told["--pipeline-model-parallel-size"] == "2"
     assert told["--global-batch-size"] == "4"
-    assert options(_command.arguments(parameters(checkout, global_batch_size=64), 8, checkout, None))[
+    assert options(megatron_gpt.script_arguments(parameters(checkout, global_batch_size=64), 8, checkout, None))[
         "--global-batch-size"
     ] == "64"  # fmt: skip
 
 
 @pytest.mark.parametrize(("precision", "flags"), [("fp32", set()), ("bf16", {"--bf16"}), ("fp16", {"--fp16"})])
 def test_precisions(checkout: Path, precision: str, flags: set[str]) -> None:
-    told = options(_command.arguments(parameters(checkout, precision=precision), 1, checkout, None))
+    told = options(megatron_gpt.script_arguments(parameters(checkout, precision=precision), 1, checkout, None))
     assert told.keys() & {"--fp16", "--bf16"} == flags
     assert told.get("--initial-loss-scale") == ("65536" if precision == "fp16" else None)
 
 
 def test_data_of_ones_own(checkout: Path) -> None:
     given = {"data_path": "corpus", "vocab_file": "vocab.json", "merge_file": "merges.txt"}
-    told = options(_command.arguments(parameters(checkout, **given), 1, checkout, None))
+    told = options(megatron_gpt.script_arguments(parameters(checkout, **given), 1, checkout, None))
     assert told["--tokenizer-type"] == "GPT2BPETokenizer"
     assert (told["--data-path"], told["--vocab-file"], told["--merge-file"]) == tuple(given.values())
     assert not {"--mock-data", "--vocab-size"} & told.keys()
@@ -98,23 +97,23 @@ def test_a_checkout_is_told_only_what_its_generation_knows(checkout: Path) -> No
     with refused("missing-key", key="data_path"):
         check(checkout)
     given = {"data_path": "corpus", "vocab_file": "vocab.json", "merge_file": "merges.txt"}
-    assert "--log-throughput" not in _command.arguments(parameters(checkout, **given), 1, checkout, None)
+    assert "--log-throughput" not in megatron_gpt.script_arguments(parameters(checkout, **given), 1, checkout, None)
 
 
 def test_options_that_are_fields_of_a_class_are_known_too(checkout: Path) -> None:
     (checkout / "megatron" / "training" / "arguments.py").write_text("mock_data: bool = False\n", encoding="utf-8")
-    assert _command.mentions(checkout, "mock-data")
+    assert megatron_gpt.mentions(checkout, "mock-data")
 
 
 def test_deepspeed_has_its_arguments_and_its_file(checkout: Path) -> None:
     (checkout / "megatron" / "arguments.py").write_text(DEEPSPEED, encoding="utf-8")
     check(checkout, zero_stage=2)
     staged = parameters(checkout, zero_stage=2, precision="fp16", micro_batch_size=4)
-    told = options(_command.arguments(staged, 2, checkout, Path("config.json")))
+    told = options(megatron_gpt.script_arguments(staged, 2, checkout, Path("config.json")))
     assert (told["--deepspeed_config"], told["--zero-stage"]) == ("config.json", "2")
     assert "--no-pipeline-parallel" in told
     assert "--use-distributed-optimizer" not in told
-    config = json.loads(_command.deepspeed_config(staged, 2))
+    config = json.loads(megatron_gpt.deepspeed_config(staged, 2))
     assert config["train_batch_size"] == int(told["--global-batch-size"]) == 8
     assert config["train_micro_batch_size_per_gpu"] == 4
     assert config["zero_optimization"] == {"stage": 2}
@@ -124,23 +123,23 @@ def test_deepspeed_has_its_arguments_and_its_file(checkout: Path) -> None:
 
 
 def test_extra_arguments_come_last_so_that_they_win(checkout: Path) -> None:
-    words = _command.arguments(parameters(checkout, extra=["--lr", 0.001, "--swiglu"]), 1, checkout, None)
+    words = megatron_gpt.script_arguments(parameters(checkout, extra=["--lr", 0.001, "--swiglu"]), 1, checkout, None)
     assert words[-3:] == ["--lr", "0.001", "--swiglu"]
 
 
 def test_torchrun_stays_on_this_machine() -> None:
-    words = _command.launch("python3", 4, Path("/co/pretrain_gpt.py"), ["--a"])
+    words = megatron_gpt.launch_command("python3", 4, Path("/co/pretrain_gpt.py"), ["--a"])
     assert words[:3] == ["python3", "-m", "torch.distributed.run"]
     assert words[words.index("--local-addr") + 1] == "127.0.0.1"
     assert words[words.index("--nproc-per-node") + 1] == "4"
-    assert words[-3:] == [str(_command.DIE_WITH_PARENT), "/co/pretrain_gpt.py", "--a"]
+    assert words[-3:] == [str(megatron_gpt.DIE_WITH_PARENT), "/co/pretrain_gpt.py", "--a"]
 
 
 def test_the_leash_becomes_the_script_with_its_own_folder_on_the_path(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("WORD = 'found'\n", encoding="utf-8")
     script = tmp_path / "script.py"
     script.write_text("import beside, sys\nprint(beside.WORD, __name__, *sys.argv[1:])\n", encoding="utf-8")
-    command = [sys.executable, str(_command.DIE_WITH_PARENT), str(script), "--a", "b c"]
+    command = [sys.executable, str(megatron_gpt.DIE_WITH_PARENT), str(script), "--a", "b c"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "found __main__ --a b c\n"
 
@@ -160,14 +159,14 @@ def test_the_ranks_see_the_gpus_of_the_target(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if set_before is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", set_before)
-    assert _command.environment(target).get("CUDA_VISIBLE_DEVICES") == shown
+    assert megatron_gpt.launch_environment(target).get("CUDA_VISIBLE_DEVICES") == shown
 
 
 def test_a_users_own_number_of_connections_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
-    assert _command.environment("cuda:*") == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    assert megatron_gpt.launch_environment("cuda:*") == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
-    assert _command.environment("cuda:*") == {}
+    assert megatron_gpt.launch_environment("cuda:*") == {}
 
 
 @pytest.mark.parametrize(

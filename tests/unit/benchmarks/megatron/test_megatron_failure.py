@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.benchmarks._micro.tools import Said, ToolError
+from paceline.benchmarks._micro.tools import ToolError, ToolOutput
 from paceline.benchmarks.megatron._log import explained
 from paceline.core.errors import MissingDependency, OutOfMemory, Unsupported
 from support.recordings import recorded
@@ -42,8 +42,8 @@ Root Cause (first observed failure):
 
 
 def why(errors: str, seen: int = 3) -> Exception:
-    said = Said("training ...\n", errors)
-    return explained(ToolError("python ended with exit code 1", said), "/opt/venv/bin/python", seen, 60)
+    written = ToolOutput("training ...\n", errors)
+    return explained(ToolError("python ended with exit code 1", written), "/opt/venv/bin/python", seen, 60)
 
 
 def test_the_rank_that_raised_is_heard_and_not_those_that_lost_it() -> None:
@@ -73,7 +73,7 @@ def test_of_two_ranks_that_raised_the_first_is_heard_to_the_end_of_its_chain() -
 
 def test_a_rank_that_ends_without_a_word_is_named_with_its_exit_code() -> None:
     told = str(why(SILENT, 0))
-    assert told.endswith("after 0 of 60 iterations: rank 1 ended with exit code 3; it said nothing")
+    assert told.endswith("after 0 of 60 iterations: rank 1 ended with exit code 3; it wrote nothing")
 
 
 def test_without_a_gpu_it_is_unsupported_in_one_sentence() -> None:

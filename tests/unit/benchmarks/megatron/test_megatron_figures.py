@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from paceline.benchmarks._micro.tools import ToolError
-from paceline.benchmarks.megatron._command import MegatronParameters
 from paceline.benchmarks.megatron._log import parse
-from paceline.benchmarks.megatron.megatron_gpt import MegatronGpt, _result
+from paceline.benchmarks.megatron.megatron_gpt import MegatronGpt, MegatronParameters, _result
 from paceline.core.case import Case
 from paceline.core.record import Measurement, Outcome, Result
 from paceline.report.export import superbench

@@ -96,13 +96,13 @@ def test_a_loss_that_is_told_as_nan_is_one() -> None:
 
 
 def test_a_log_that_breaks_off_says_how_many_iterations_it_has() -> None:
-    with pytest.raises(ToolError, match=r"breaks off: it tells of 8 of 12 iterations, the last one is 8"):
+    with pytest.raises(ToolError, match=r"breaks off: it reports 8 of 12 iterations, the last one is 8"):
         parse(recorded("megatron/killed-mid-line.log"), 12, 8)
 
 
 def test_an_iteration_that_another_rank_wrote_into_is_a_gap_and_no_end() -> None:
     text = re.sub(r"(iteration        7/.*?\(ms\):)", "\\1[rank1]: UserWarning\n", TEXTS["megatron-lm-2025"])
-    with pytest.raises(ToolError, match=r"has gaps: it tells of 11 of 12.*the last one is 12, but iteration 7 is not"):
+    with pytest.raises(ToolError, match=r"has gaps: it reports 11 of 12.*last one is 12, but iteration 7 is missing"):
         parse(text, 12, 8)
 
 
@@ -112,12 +112,12 @@ def test_a_training_that_begins_from_a_checkpoint_is_no_whole_one() -> None:
         for line in TEXTS["megatron-lm-2025"].splitlines(keepends=True)
         if not re.search(r"iteration        [1-4]/", line)
     )
-    with pytest.raises(ToolError, match=r"8 of 12.*iteration 1 is not there.*--load in 'extra'"):
+    with pytest.raises(ToolError, match=r"8 of 12.*iteration 1 is missing.*--load in 'extra'"):
         parse(resumed, 12, 8)
 
 
 def test_a_log_without_iterations_ends_with_its_last_words() -> None:
-    with pytest.raises(ToolError, match=r"no iteration, where 12 were to come; it ended with: .*training \.\.\."):
+    with pytest.raises(ToolError, match=r"no iteration, where 12 were expected; it ended with: .*training \.\.\."):
         parse("done with setup ...\ntraining ...\n", 12, 8)
 
 
@@ -137,7 +137,7 @@ def test_two_figures_for_one_iteration_are_refused() -> None:
     text = TEXTS["megatron-lm-2025"]
     again = next(line for line in text.splitlines() if "iteration        5/" in line)
     slower = re.sub(r"\(ms\): [\d.]+", "(ms): 999.9", again)
-    with pytest.raises(ToolError, match="iteration 5 is told twice"):
+    with pytest.raises(ToolError, match="iteration 5 is reported twice"):
         parse(f"{text}{slower}\n", 12, 8)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paceline.benchmarks.memory import levels
+from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.copy import Copy, CopyParameters, HostCopies
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
@@ -98,7 +98,7 @@ class Driver:
 def test_a_link_that_the_driver_does_not_tell_has_no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     def peak(driver: Driver | None, ways: int = 1) -> Peak | None:
         monkeypatch.setattr(nvml, "kept", lambda: driver)
-        return levels.pcie_peak("cuda:0", ways=ways)
+        return host.pcie_peak("cuda:0", ways=ways)
 
     known = {"nvmlDeviceGetMaxPcieLinkGeneration": 4, "nvmlDeviceGetMaxPcieLinkWidth": 8}
     one, two = peak(Driver([object()], **known)), peak(Driver([object()], **known), ways=2)

@@ -17,8 +17,8 @@ def test_a_program_that_a_signal_ended_says_which(run) -> None:  # type: ignore[
 def test_a_failure_carries_what_was_said(run) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ToolError, match="sh ended with exit code 3: why") as caught:
         run(["sh", "-c", "echo out; echo why >&2; exit 3"])
-    assert caught.value.said is not None
-    assert caught.value.said.output == "out\n"
+    assert caught.value.written is not None
+    assert caught.value.written.output == "out\n"
 
 
 def test_lines_are_heard_as_they_come() -> None:
