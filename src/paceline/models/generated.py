@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from paceline.core.errors import InputError, nearest
-from paceline.models.base import Batch, ModelSpec, ModelTask, Scale, Workload
+from paceline.models.base import ModelSpec, ModelTask, Scale, Workload, class_loss, classification_batch
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
+    from torch import nn
 
 PREFIX = "generated/"
 CLASSES = 100
@@ -27,7 +26,7 @@ VOCABULARY = 8192  # of a transformer's tokens
 FEATURES = 64  # of a step of an LSTM
 CHANNELS = 3  # of an image
 
-# A knob means the same in every family. More than the limit is a slip of the pen.
+# A knob means the same in every family. A value above its limit is a typing error.
 LIMITS = {"layers": 1024, "width": 65_536, "heads": 1024, "sequence": 131_072, "kernel": 31, "image": 4096}
 TINY_LIMITS = {"layers": 2, "width": 64, "heads": 4, "sequence": 16, "kernel": 3, "image": 16}
 
@@ -41,7 +40,7 @@ class Shape(ABC):
     sample: ClassVar[str]
     linear: ClassVar[bool] = False  # whether its layers are linear ones, which fp8 asks for
     convolutional: ClassVar[bool] = False
-    takes_tokens: ClassVar[bool] = False  # instead of features
+    vocabulary: ClassVar[int | None] = None  # of the tokens that it takes instead of features
 
     layers: int
     width: int
@@ -58,10 +57,18 @@ class Shape(ABC):
         return f"{PREFIX}{self.family}" + (f":{','.join(changed)}" if changed else "")
 
     def at(self, scale: Scale) -> Self:
-        """As it was asked for, or with every knob at most as high as a slow machine can bear."""
+        """As its name says, or with every knob at most as high as a slow machine can bear."""
         if scale == "full":
             return self
         return type(self)(**{knob: min(value, TINY_LIMITS[knob]) for knob, value in asdict(self).items()})
+
+    @property
+    def classifier_parameters(self) -> int:
+        return (self.width + 1) * CLASSES
+
+    @property
+    def classifier_flops(self) -> int:
+        return 2 * self.width * CLASSES
 
     @property
     @abstractmethod
@@ -102,11 +109,11 @@ class FcShape(Shape):
 
     @property
     def parameters(self) -> int:
-        return self.layers * (self.width + 1) * self.width + _classifier_parameters(self.width)
+        return self.layers * (self.width + 1) * self.width + self.classifier_parameters
 
     @property
     def flops(self) -> int:
-        return 2 * self.layers * self.width**2 + _classifier_flops(self.width)
+        return 2 * self.layers * self.width**2 + self.classifier_flops
 
     @property
     def summary(self) -> str:
@@ -148,12 +155,12 @@ class CnnShape(Shape):
     @property
     def parameters(self) -> int:
         inputs = CHANNELS + (self.layers - 1) * self.width
-        return (self.kernel**2 * inputs + self.layers) * self.width + _classifier_parameters(self.width)
+        return (self.kernel**2 * inputs + self.layers) * self.width + self.classifier_parameters
 
     @property
     def flops(self) -> int:
         inputs = CHANNELS + (self.layers - 1) * self.width
-        return 2 * self.image**2 * self.kernel**2 * inputs * self.width + _classifier_flops(self.width)
+        return 2 * self.image**2 * self.kernel**2 * inputs * self.width + self.classifier_flops
 
     @property
     def summary(self) -> str:
@@ -182,7 +189,7 @@ class TransformerShape(Shape):
     task = "sequence classification"
     sample = "sequence"
     linear = True
-    takes_tokens = True
+    vocabulary = VOCABULARY
 
     layers: int = 4
     width: int = 256
@@ -204,23 +211,18 @@ class TransformerShape(Shape):
             return self
         width = min(self.width, TINY_LIMITS["width"])
         heads = max(heads for heads in _divisors(width) if heads <= min(self.heads, TINY_LIMITS["heads"]))
-        return type(self)(
-            layers=min(self.layers, TINY_LIMITS["layers"]),
-            width=width,
-            heads=heads,
-            sequence=min(self.sequence, TINY_LIMITS["sequence"]),
-        )
+        return super(TransformerShape, replace(self, width=width, heads=heads)).at(scale)
 
     @property
     def parameters(self) -> int:
         embedded = (VOCABULARY + self.sequence) * self.width
         block = 12 * self.width**2 + 13 * self.width  # four products in attention, eight after; biases, two norms
-        return embedded + self.layers * block + 2 * self.width + _classifier_parameters(self.width)
+        return embedded + self.layers * block + 2 * self.width + self.classifier_parameters
 
     @property
     def flops(self) -> int:
         block = 24 * self.width**2 * self.sequence + 4 * self.sequence**2 * self.width
-        return self.layers * block + _classifier_flops(self.width)
+        return self.layers * block + self.classifier_flops
 
     @property
     def summary(self) -> str:
@@ -255,12 +257,12 @@ class LstmShape(Shape):
     def parameters(self) -> int:
         inputs = FEATURES + (self.layers - 1) * self.width
         gates = 4 * self.width * (inputs + self.layers * (self.width + 2))  # two biases each, as cuDNN has them
-        return gates + _classifier_parameters(self.width)
+        return gates + self.classifier_parameters
 
     @property
     def flops(self) -> int:
         inputs = FEATURES + (self.layers - 1) * self.width
-        return 8 * self.sequence * self.width * (inputs + self.layers * self.width) + _classifier_flops(self.width)
+        return 8 * self.sequence * self.width * (inputs + self.layers * self.width) + self.classifier_flops
 
     @property
     def summary(self) -> str:
@@ -288,17 +290,17 @@ def parse(name: str) -> Shape:
     if family not in SHAPES:
         message = f"model '{name}': there is no family '{family}'{_hint(family, SHAPES)}"
         raise InputError("unknown-family", message, value=name, suggestion=nearest(family, SHAPES))
-    known = [knob.name for knob in fields(SHAPES[family])]
+    knobs = [knob.name for knob in fields(SHAPES[family])]
     given: dict[str, int] = {}
     for setting in rest.split(",") if colon else ():
         knob, equals, value = (part.strip() for part in setting.partition("="))
         if not equals:
-            example = f"{PREFIX}{family}:{known[0]}=4,{known[1]}=64"
+            example = f"{PREFIX}{family}:{knobs[0]}=4,{knobs[1]}=64"
             message = f"model '{name}': '{setting}' is not knob=value; write it like {example}"
             raise InputError("not-a-knob", message, value=name)
-        if knob not in known:
-            message = f"model '{name}': there is no knob '{knob}'{_hint(knob, known)}"
-            raise InputError("unknown-knob", message, value=name, suggestion=nearest(knob, known))
+        if knob not in knobs:
+            message = f"model '{name}': there is no knob '{knob}'{_hint(knob, knobs)}"
+            raise InputError("unknown-knob", message, value=name, suggestion=nearest(knob, knobs))
         if knob in given:
             raise InputError("duplicate-knob", f"model '{name}': {knob} is given twice", value=name)
         if not re.fullmatch("[0-9]{1,9}", value):
@@ -331,49 +333,19 @@ def _build(shape: Shape, scale: Scale) -> Workload:
     built = shape.at(scale)
     return Workload(
         module=built.module(),
-        make_batch=partial(_make_batch, built),
-        loss=_class_loss,
+        make_batch=partial(classification_batch, built.input, CLASSES, vocabulary=built.vocabulary),
+        loss=class_loss,
         tokens_per_sample=getattr(built, "sequence", None),
     )
-
-
-def _make_batch(shape: Shape, samples: int, generator: torch.Generator) -> Batch:
-    import torch
-
-    device = generator.device
-    inputs = torch.empty(samples, *shape.input, dtype=torch.int64 if shape.takes_tokens else None, device=device)
-    labels = torch.empty(samples, dtype=torch.int64, device=device)
-    for row in range(samples):  # row by row: the first samples must not depend on how many follow
-        if shape.takes_tokens:
-            inputs[row].random_(VOCABULARY, generator=generator)
-        else:
-            inputs[row].normal_(generator=generator)
-        labels[row].random_(CLASSES, generator=generator)
-    return Batch(inputs=(inputs,), targets=(labels,))
-
-
-def _class_loss(logits: Tensor, batch: Batch) -> Tensor:
-    import torch.nn.functional as F
-
-    return F.cross_entropy(logits, batch.targets[0])
-
-
-def _classifier_parameters(width: int) -> int:
-    return (width + 1) * CLASSES
-
-
-def _classifier_flops(width: int) -> int:
-    return 2 * width * CLASSES
 
 
 def _divisors(number: int) -> list[int]:
     return [candidate for candidate in range(1, LIMITS["heads"] + 1) if number % candidate == 0]
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
-    known = list(known)
-    guess = nearest(name, known)
-    return f": did you mean '{guess}'?" if guess else f"; known are {', '.join(known)}"
+def _hint(name: str, names: Collection[str]) -> str:
+    guess = nearest(name, names)
+    return f": did you mean '{guess}'?" if guess else f"; known are {', '.join(names)}"
 
 
 MODELS = tuple(generated_model(f"{PREFIX}{family}") for family in SHAPES)

@@ -28,19 +28,12 @@ def ctc_loss(logits: Tensor, labels: Tensor) -> Tensor:
 @torch.library.custom_op("paceline::ctc", mutates_args=())
 def costs_and_gradient(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Costs [batch], and their gradient by the log-probabilities [frames, batch, symbols]."""
-    costs, gradient = (_by_cudnn if _cudnn_can(probabilities, labels) else _by_torch)(probabilities, labels)
+    frames, label_count = probabilities.shape[0], labels.shape[1]
+    has_cudnn = probabilities.is_cuda and torch.version.hip is None and torch.backends.cudnn.version() is not None  # type: ignore[no-untyped-call]
+    compute = _by_cudnn if has_cudnn and label_count <= min(frames, LONGEST_FOR_CUDNN) else _by_torch
+    costs, gradient = compute(probabilities, labels)
     possible = costs.isfinite()
     return torch.where(possible, costs, 0.0), torch.where(possible.view(1, -1, 1), gradient, 0.0)
-
-
-def _cudnn_can(probabilities: Tensor, labels: Tensor) -> bool:
-    if not (probabilities.is_cuda and _has_cudnn()):
-        return False
-    return labels.shape[1] <= min(probabilities.shape[0], LONGEST_FOR_CUDNN)
-
-
-def _has_cudnn() -> bool:
-    return torch.version.hip is None and torch.backends.cudnn.version() is not None  # type: ignore[no-untyped-call]
 
 
 def _by_cudnn(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
