@@ -57,6 +57,15 @@ def find_model(name: str, *, allow_import: bool, key: str = "model") -> ModelSpe
         raise error.within("", key=key) from error.__cause__
 
 
+def check_model(name: str, *, is_local: bool) -> None:
+    """Refuse an unknown model, and a user's own in a job from the network, without importing anything."""
+    if not is_reference(name):
+        find_model(name, allow_import=False)
+    elif not is_local:
+        message = f"model '{name}' would import code, which a job from the network may not do; name a model of the zoo"
+        raise InputError("not-from-network", message, key="model", value=name)
+
+
 def load_user_model(reference: str) -> ModelSpec:
     """The model behind `package.module:factory`; the current folder is on the import path.
 

@@ -40,15 +40,15 @@ def scale_warnings(before: float, after: float) -> list[RecordWarning]:
 
 
 class Determinism:
-    """While entered, hears of operators that have no deterministic implementation."""
+    """While entered, records the warnings of operators that have no deterministic implementation."""
 
-    def __init__(self, wanted: bool) -> None:
-        self._wanted = wanted
+    def __init__(self, enabled: bool) -> None:
+        self._enabled = enabled
         self._catch = warnings.catch_warnings(record=True)
         self._caught: list[warnings.WarningMessage] = []
 
     def __enter__(self) -> Self:
-        if self._wanted:
+        if self._enabled:
             caught = self._catch.__enter__()
             self._caught = [] if caught is None else caught  # the very list that fills while it is entered
             warnings.simplefilter("always")
@@ -57,7 +57,7 @@ class Determinism:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._wanted:
+        if self._enabled:
             self._catch.__exit__(kind, error, trace)
 
     def compare(self, first: Sequence[float], second: Sequence[float], seed: int) -> None:
@@ -66,11 +66,11 @@ class Determinism:
             a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(first, second, strict=True)
         ):
             return
-        told = f"two computations from seed {seed} gave {_shown(first)} and {_shown(second)}"
+        message = f"two computations from seed {seed} gave {_shown(first)} and {_shown(second)}"
         excuses = {str(one.message).partition(".")[0] for one in self._caught if "deterministic" in str(one.message)}
         if excuses:
-            raise CaseError(f"{told}, but that proves nothing: {'; '.join(sorted(excuses))}")
-        raise SilentCorruption(f"{told}; check the device's memory (ECC) and the model's own sources of randomness")
+            raise CaseError(f"{message}, but that proves nothing: {'; '.join(sorted(excuses))}")
+        raise SilentCorruption(f"{message}; check the device's memory (ECC) and the model's own sources of randomness")
 
 
 def _shown(numbers: Sequence[float]) -> str:
