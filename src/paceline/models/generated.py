@@ -38,6 +38,8 @@ class Shape(ABC):
     family: ClassVar[str]
     task: ClassVar[ModelTask]
     sample: ClassVar[str]
+    summary: ClassVar[str]  # with the knobs to fill in
+    decision: ClassVar[str] = ""  # what the class follows from, where that is not the mean of all
     linear: ClassVar[bool] = False  # whether its layers are linear ones, which fp8 asks for
     convolutional: ClassVar[bool] = False
     vocabulary: ClassVar[int | None] = None  # of the tokens that it takes instead of features
@@ -62,28 +64,19 @@ class Shape(ABC):
             return self
         return type(self)(**{knob: min(value, TINY_LIMITS[knob]) for knob, value in asdict(self).items()})
 
-    @property
-    def classifier_parameters(self) -> int:
-        return (self.width + 1) * CLASSES
-
-    @property
-    def classifier_flops(self) -> int:
-        return 2 * self.width * CLASSES
-
-    @property
     @abstractmethod
+    def count(self) -> tuple[int, int]:
+        """The weights of the layers, and the FLOPs of one sample's forward pass through them (see `models.flops`)."""
+
+    @property
     def parameters(self) -> int:
-        """How many weights the module has."""
+        """How many weights the module has, its classifier included."""
+        return self.count()[0] + (self.width + 1) * CLASSES
 
     @property
-    @abstractmethod
     def flops(self) -> int:
-        """Of one sample's forward pass, by the formula of `models.flops`."""
-
-    @property
-    @abstractmethod
-    def summary(self) -> str:
-        """What it is, in one line."""
+        """Of one sample's forward pass, the classifier included."""
+        return self.count()[1] + 2 * self.width * CLASSES
 
     @property
     @abstractmethod
@@ -102,22 +95,14 @@ class FcShape(Shape):
     family = "fc"
     task = "vector classification"
     sample = "vector"
+    summary = "{layers} fully connected layers on vectors of {width}"
     linear = True
 
     layers: int = 8
     width: int = 1024
 
-    @property
-    def parameters(self) -> int:
-        return self.layers * (self.width + 1) * self.width + self.classifier_parameters
-
-    @property
-    def flops(self) -> int:
-        return 2 * self.layers * self.width**2 + self.classifier_flops
-
-    @property
-    def summary(self) -> str:
-        return f"{self.layers} fully connected layers on vectors of {self.width}; {CLASSES} classes"
+    def count(self) -> tuple[int, int]:
+        return self.layers * (self.width + 1) * self.width, 2 * self.layers * self.width**2
 
     @property
     def input(self) -> tuple[int, ...]:
@@ -126,7 +111,7 @@ class FcShape(Shape):
     def module(self) -> nn.Module:
         from paceline.models._modules.generated import FcClassifier
 
-        return FcClassifier(layers=self.layers, width=self.width, classes=CLASSES)
+        return FcClassifier(**asdict(self), classes=CLASSES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +121,7 @@ class CnnShape(Shape):
     family = "cnn"
     task = "image classification"
     sample = "image"
+    summary = "{layers} convolutions of {kernel} x {kernel} with {width} channels on images of {image} x {image}"
     convolutional = True
 
     layers: int = 8
@@ -152,22 +138,9 @@ class CnnShape(Shape):
             )
             raise InputError("even-kernel", message, value=self.kernel, suggestion=f"kernel={self.kernel - 1}")
 
-    @property
-    def parameters(self) -> int:
-        inputs = CHANNELS + (self.layers - 1) * self.width
-        return (self.kernel**2 * inputs + self.layers) * self.width + self.classifier_parameters
-
-    @property
-    def flops(self) -> int:
-        inputs = CHANNELS + (self.layers - 1) * self.width
-        return 2 * self.image**2 * self.kernel**2 * inputs * self.width + self.classifier_flops
-
-    @property
-    def summary(self) -> str:
-        return (
-            f"{self.layers} convolutions of {self.kernel} x {self.kernel} with {self.width} channels on images of "
-            f"{self.image} x {self.image}; {CLASSES} classes"
-        )
+    def count(self) -> tuple[int, int]:
+        weights = self.kernel**2 * (CHANNELS + (self.layers - 1) * self.width) * self.width
+        return weights + self.layers * self.width, 2 * self.image**2 * weights
 
     @property
     def input(self) -> tuple[int, ...]:
@@ -188,6 +161,9 @@ class TransformerShape(Shape):
     family = "transformer"
     task = "sequence classification"
     sample = "sequence"
+    summary = (
+        f"{{layers}} pre-norm layers, hidden size {{width}}, {{heads}} heads, over {{sequence}} of {VOCABULARY} tokens"
+    )
     linear = True
     vocabulary = VOCABULARY
 
@@ -213,23 +189,11 @@ class TransformerShape(Shape):
         heads = max(heads for heads in _divisors(width) if heads <= min(self.heads, TINY_LIMITS["heads"]))
         return super(TransformerShape, replace(self, width=width, heads=heads)).at(scale)
 
-    @property
-    def parameters(self) -> int:
-        embedded = (VOCABULARY + self.sequence) * self.width
+    def count(self) -> tuple[int, int]:
+        embedding = (VOCABULARY + self.sequence) * self.width
         block = 12 * self.width**2 + 13 * self.width  # four products in attention, eight after; biases, two norms
-        return embedded + self.layers * block + 2 * self.width + self.classifier_parameters
-
-    @property
-    def flops(self) -> int:
-        block = 24 * self.width**2 * self.sequence + 4 * self.sequence**2 * self.width
-        return self.layers * block + self.classifier_flops
-
-    @property
-    def summary(self) -> str:
-        return (
-            f"{self.layers} pre-norm layers, hidden size {self.width}, {self.heads} heads, over {self.sequence} of "
-            f"{VOCABULARY} tokens; {CLASSES} classes"
-        )
+        flops = 24 * self.width**2 * self.sequence + 4 * self.sequence**2 * self.width
+        return embedding + self.layers * block + 2 * self.width, self.layers * flops
 
     @property
     def input(self) -> tuple[int, ...]:
@@ -248,28 +212,17 @@ class LstmShape(Shape):
     family = "lstm"
     task = "sequence classification"
     sample = "sequence"
+    summary = f"{{layers}} LSTM layers, hidden size {{width}}, over {{sequence}} steps of {FEATURES} features"
+    decision = " from the last step"
 
     layers: int = 2
     width: int = 256
     sequence: int = 64
 
-    @property
-    def parameters(self) -> int:
-        inputs = FEATURES + (self.layers - 1) * self.width
-        gates = 4 * self.width * (inputs + self.layers * (self.width + 2))  # two biases each, as cuDNN has them
-        return gates + self.classifier_parameters
-
-    @property
-    def flops(self) -> int:
-        inputs = FEATURES + (self.layers - 1) * self.width
-        return 8 * self.sequence * self.width * (inputs + self.layers * self.width) + self.classifier_flops
-
-    @property
-    def summary(self) -> str:
-        return (
-            f"{self.layers} LSTM layers, hidden size {self.width}, over {self.sequence} steps of {FEATURES} features; "
-            f"{CLASSES} classes from the last step"
-        )
+    def count(self) -> tuple[int, int]:
+        weights = 4 * self.width * (FEATURES + (2 * self.layers - 1) * self.width)
+        biases = 8 * self.width * self.layers  # two each, as cuDNN has them
+        return weights + biases, 2 * self.sequence * weights
 
     @property
     def input(self) -> tuple[int, ...]:
@@ -317,7 +270,7 @@ def generated_model(name: str) -> ModelSpec:
         name=str(shape),
         family="generated",
         task=shape.task,
-        summary=f"generated: {shape.summary}",
+        summary=f"generated: {shape.summary.format(**asdict(shape))}; {CLASSES} classes{shape.decision}",
         build=partial(_build, shape),
         parameters=shape.parameters,
         flops=shape.flops,
