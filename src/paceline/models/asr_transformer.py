@@ -61,10 +61,8 @@ def build_asr(shape: AsrShape) -> Workload:
             f"{shape.frames} frames do not fit {shape.letters} letters: choose a multiple of {STRIDE}, "
             f"and at least {2 * STRIDE} for a letter"
         )
-    sizes = asdict(shape)
-    del sizes["letters"]
     return Workload(
-        module=AsrTransformer(**sizes),
+        module=AsrTransformer(shape),
         make_batch=partial(_make_batch, shape),
         loss=_ctc_loss,
         audio_per_sample=shape.frames * FRAME_SECONDS,

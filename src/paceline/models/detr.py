@@ -59,11 +59,9 @@ def build_detr(shape: DetrShape) -> Workload:
     """A DETR of any shape with random images and boxes to train it on."""
     from paceline.models._modules.detr import Detr
 
-    sizes = asdict(shape)
-    del sizes["image"], sizes["boxes"]
     marks = Marks()
     return Workload(
-        module=Detr(**sizes),
+        module=Detr(shape),
         make_batch=partial(_make_batch, shape),
         loss=partial(_detection_loss, marks),
         marks=marks,

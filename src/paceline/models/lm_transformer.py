@@ -49,10 +49,8 @@ def build_lm(shape: LmShape) -> Workload:
             f"{shape.rare} rare words do not fit: give one number for each of the {len(shape.cutoffs) - 1} clusters "
             f"after the first, together less than the {shape.sequence} words of a sample"
         )
-    sizes = asdict(shape)
-    del sizes["rare"]
     return Workload(
-        module=LmTransformer(**sizes),
+        module=LmTransformer(shape),
         make_batch=partial(_make_batch, shape),
         loss=AdaptiveSoftmax(shape.hidden, shape.cutoffs, shape.divisor),
         tokens_per_sample=shape.sequence,

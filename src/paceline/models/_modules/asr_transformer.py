@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.models._modules.adaptive import PostNormLayer, ScalarLayerNorm, sinusoidal_positions
+from paceline.models.asr_transformer import AsrShape
 
 BLANK = 0
 LONGEST_FOR_CUDNN = 255
@@ -87,30 +88,19 @@ class AsrTransformer(nn.Module):
 
     positions: Tensor
 
-    def __init__(
-        self,
-        *,
-        layers: int,
-        hidden: int,
-        heads: int,
-        feed_forward: int,
-        frames: int,
-        features: int,
-        symbols: int,
-        input_dropout: float,
-        dropout: float,
-        layer_drop: float,
-    ) -> None:
+    def __init__(self, shape: AsrShape) -> None:
         super().__init__()
-        self.layer_drop = layer_drop
-        self.input_norm = ScalarLayerNorm(frames, features)
-        self.convolution = nn.Conv1d(features, 2 * hidden, KERNEL, STRIDE, PADDING)
-        self.input_dropout = nn.Dropout(input_dropout)
-        self.register_buffer("positions", sinusoidal_positions(frames // STRIDE, hidden), persistent=False)
+        hidden = shape.hidden
+        self.layer_drop = shape.layer_drop
+        self.input_norm = ScalarLayerNorm(shape.frames, shape.features)
+        self.convolution = nn.Conv1d(shape.features, 2 * hidden, KERNEL, STRIDE, PADDING)
+        self.input_dropout = nn.Dropout(shape.input_dropout)
+        self.register_buffer("positions", sinusoidal_positions(shape.frames // STRIDE, hidden), persistent=False)
         self.layers = nn.ModuleList(
-            PostNormLayer(hidden, heads, feed_forward, causal=False, dropout=dropout) for _ in range(layers)
+            PostNormLayer(hidden, shape.heads, shape.feed_forward, causal=False, dropout=shape.dropout)
+            for _ in range(shape.layers)
         )
-        self.symbols = nn.Linear(hidden, symbols)
+        self.symbols = nn.Linear(hidden, shape.symbols)
 
     def embed(self, frames: Tensor) -> Tensor:
         """What enters the first layer."""
