@@ -40,7 +40,7 @@ class Shape(ABC):
     sample: ClassVar[str]
     summary: ClassVar[str]  # with the knobs to fill in
     decision: ClassVar[str] = ""  # what the class follows from, where that is not the mean of all
-    linear: ClassVar[bool] = False  # whether its layers are linear ones, which fp8 asks for
+    linear: ClassVar[bool] = False  # whether its layers are linear ones, which fp8 requires
     convolutional: ClassVar[bool] = False
     vocabulary: ClassVar[int | None] = None  # of the tokens that it takes instead of features
 
@@ -238,7 +238,7 @@ SHAPES: dict[str, type[Shape]] = {shape.family: shape for shape in (TransformerS
 
 
 def parse(name: str) -> Shape:
-    """The shape that a name asks for; an unknown family or knob is refused with the nearest one."""
+    """The shape that a name describes; an unknown family or knob is refused with the nearest one."""
     family, colon, rest = name.removeprefix(PREFIX).partition(":")
     if family not in SHAPES:
         message = f"model '{name}': there is no family '{family}'{_hint(family, SHAPES)}"

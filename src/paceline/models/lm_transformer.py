@@ -78,9 +78,9 @@ def _make_batch(shape: LmShape, samples: int, generator: torch.Generator) -> Bat
     words = torch.empty(samples, shape.sequence + 1, dtype=torch.int64, device=device)
     for row in words:  # row by row: the first samples must not depend on how many follow
         row.random_(shape.cutoffs[0], generator=generator)
-        # Neither the first word, which is no target, nor the last, which is no input: so both have all rare ones.
-        places = 1 + torch.randperm(shape.sequence - 1, generator=generator, device=device)
-        rare = torch.split(places[: sum(shape.rare)], list(shape.rare))
+        # Neither the first word, which is not a target, nor the last, which is not an input: both have all rare ones.
+        positions = 1 + torch.randperm(shape.sequence - 1, generator=generator, device=device)
+        rare = torch.split(positions[: sum(shape.rare)], list(shape.rare))
         for where, (start, end) in zip(rare, pairwise(shape.cutoffs), strict=True):
             row[where] = torch.empty_like(where).random_(start, end, generator=generator)
     following = words[:, 1:].contiguous()

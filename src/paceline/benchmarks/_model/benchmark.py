@@ -65,29 +65,25 @@ def _figures(record: Record, action: Action) -> Values:
     ranks = record.case.ranks
     times, rate = record.measurement("step_time"), record.measurement("throughput")
     scopes = [f"rank {rank}" for rank in range(ranks)]
-    if action == "train":
-        figures = _means(times, rate, ranks)
-    elif ranks > 1 and all(record.measurement("step_time", scope) for scope in scopes):
-        figures = {}
+    if action == "inference" and ranks > 1 and all(record.measurement("step_time", scope) for scope in scopes):
+        figures: Values = {}
         for rank, scope in enumerate(scopes):
-            values = _percentiles(record.measurement("step_time", scope), record.measurement("throughput", scope), 1)
+            values = _values(record.measurement("step_time", scope), record.measurement("throughput", scope), 1, action)
             figures |= {f"{key}:{rank}": value for key, value in values.items()}
     else:
-        figures = _percentiles(times, rate, ranks)
+        figures = _values(times, rate, ranks, action)
     return figures | ({"global_throughput": rate.value} if rate and ranks > 1 else {})
 
 
-def _means(times: Measurement | None, rate: Measurement | None, ranks: int) -> Values:
+def _values(times: Measurement | None, rate: Measurement | None, ranks: int, action: Action) -> Values:
+    """Means, and for inference percentiles as well."""
     figures: Values = {}
     if times:
         figures["step_time"] = times.summary.mean * 1000
     if rate:
         figures["throughput"] = rate.value / ranks
-    return figures
-
-
-def _percentiles(times: Measurement | None, rate: Measurement | None, ranks: int) -> Values:
-    figures = _means(times, rate, ranks)
+    if action == "train":
+        return figures
     if times:
         figures |= {f"step_time_{name}": value * 1000 for name, value in times.summary.percentiles.items()}
     if times and rate and rate.work and len(times.samples) and min(times.samples) > 0:

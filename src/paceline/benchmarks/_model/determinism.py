@@ -16,27 +16,21 @@ def loss_warnings(trace: Sequence[float]) -> list[RecordWarning]:
     """The warning about a step whose result is not a number."""
     if all(math.isfinite(loss) for loss in trace):
         return []
-    return [
-        RecordWarning(
-            kind="diverged",
-            message=f"the loss of the first steps or of the last one is not finite: {list(trace)}",
-            remedy="use bf16 or fp32; a step that computes nothing sensible may take another time",
-        )
-    ]
+    message = f"the loss of the first steps or of the last one is not finite: {list(trace)}"
+    remedy = "use bf16 or fp32; a step that computes nothing sensible may take another time"
+    return [RecordWarning(kind="diverged", message=message, remedy=remedy)]
 
 
 def scale_warnings(before: float, after: float) -> list[RecordWarning]:
     """The warning about steps that were skipped because the scaled gradients of fp16 overflowed."""
     if after >= before:
         return []
-    return [
-        RecordWarning(
-            kind="skipped-steps",
-            message=f"the loss scale fell from {before:g} to {after:g}: gradients overflowed and optimizer steps were "
-            "skipped, which is cheaper than taking them",
-            remedy="use bf16, or allow more warm-up so that the scale settles",
-        )
-    ]
+    message = (
+        f"the loss scale fell from {before:g} to {after:g}: gradients overflowed and optimizer steps were skipped, "
+        "which is cheaper than taking them"
+    )
+    remedy = "use bf16, or allow more warm-up so that the scale settles"
+    return [RecordWarning(kind="skipped-steps", message=message, remedy=remedy)]
 
 
 class Determinism:

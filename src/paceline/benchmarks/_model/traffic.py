@@ -142,8 +142,8 @@ def training_work(record: Record) -> Work | None:
     per_weight = passes + 2 * MASTER + 2 * MASTER * (1 + moments)
     peak = record.measurement("peak_device_memory")
     if peak is not None:
-        kept = max(0.0, peak.value - weights * MASTER * (2 + moments))
-        return _model(record, weights * per_weight, TRAINING + KEPT, kept)
+        activations = max(0.0, peak.value - weights * MASTER * (2 + moments))
+        return _model(record, weights * per_weight, TRAINING + KEPT, activations)
     if facts.get("activation_bytes"):
         saved = "; what was kept for the backward pass, written and read once"
         return _model(record, weights * per_weight, TRAINING + saved, float(facts["activation_bytes"]))
@@ -159,28 +159,28 @@ def mesh_work(record: Record) -> Work | None:
     held = sum(part.value for part in parts if part is not None)
     if not held:
         return None
-    kept = record.measurement("activation_memory")
+    peak = record.measurement("activation_memory")
     reading = weights * passes * BYTES[number_format(record.facts["precision"])]
     formula = (
         "each weight of a rank read once in every pass of every micro-batch, its gradient written and read once, "
         "weights and optimizer state read and written once"
     )
-    return _model(record, reading + 2 * held, formula + KEPT if kept else formula, kept.value if kept else None)
+    return _model(record, reading + 2 * held, formula + KEPT if peak else formula, peak.value if peak else None)
 
 
-def _model(record: Record, moved: float, formula: str, kept: float | None = None) -> Work | None:
+def _model(record: Record, moved: float, formula: str, activations: float | None = None) -> Work | None:
     rate = record.measurement(FLOP_RATE.name)
     flops = float(record.facts["flops_per_step"])
     if rate is None:
         return None
     return Work(
         flops=flops,
-        bytes=moved + 2 * (kept or 0.0),
+        bytes=moved + 2 * (activations or 0.0),
         # Ranks on GPUs have one each; those on a CPU share it, and its memory.
         rate=rate.value if record.case.target == "cpu" else rate.value / record.case.ranks,
         unit=rate.metric.unit,
         number_format=number_format(record.facts["precision"]),
         formula=formula,
         is_modelled=True,
-        left_out=ACTIVATIONS if kept is None else "",
+        left_out=ACTIVATIONS if activations is None else "",
     )

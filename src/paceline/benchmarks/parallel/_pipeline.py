@@ -119,9 +119,9 @@ class Pipeline:
     def run(self, inputs: tuple[Tensor, ...], head: dict[str, Tensor]) -> list[Tensor]:
         """Forward and backward of a whole batch; the scaled losses of its micro-batches where the last stage is."""
         losses: list[Tensor] = []
-        given = inputs if self._first else ()
+        entry = inputs if self._first else ()
         with self.watch.span("schedule"):
-            self._schedule.step(*given, target=head["labels"], losses=losses, return_outputs=False, **head)
+            self._schedule.step(*entry, target=head["labels"], losses=losses, return_outputs=False, **head)
         return losses
 
 

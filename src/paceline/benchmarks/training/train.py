@@ -184,7 +184,7 @@ class Trainer:
         return float(self._scaler.get_scale())
 
     def capture(self) -> Callable[[], object]:
-        """The step as one CUDA graph; only what never asks the host can be one."""
+        """The step as one CUDA graph; only what never waits for the host can be one."""
         if self._scaler.is_enabled() or self._ranks.world_size > 1:
             raise Unsupported("graph = true goes with one rank and fp32, tf32, bf16 or fp8: use one of these")
         if not self.session.workload.loss_compiles:

@@ -47,8 +47,8 @@ def generalized_iou(one: Tensor, other: Tensor) -> Tensor:
 def matching_costs(logits: Tensor, boxes: Tensor, labels: Tensor, true_boxes: Tensor) -> Tensor:
     """What it costs each query to answer for each target: [batch, layers, queries, targets], lower is better."""
     layers, queries = logits.shape[1:3]
-    wanted = labels[:, None, None, :].expand(-1, layers, queries, -1)
-    probability = logits.softmax(-1).gather(3, wanted)
+    classes = labels[:, None, None, :].expand(-1, layers, queries, -1)
+    probability = logits.softmax(-1).gather(3, classes)
     predicted, true = boxes.unsqueeze(3), true_boxes[:, None, None]
     distance = (predicted - true).abs().sum(-1)
     overlap = generalized_iou(corners(predicted), corners(true))
@@ -80,8 +80,8 @@ def set_loss(
 ) -> Tensor:
     """The loss of all layers together, given the pairs; the last class stands for no object."""
     layers, _, classes = logits.shape[1:]
-    wanted = labels.unsqueeze(1).expand(-1, layers, -1).gather(2, answered)
-    every_class = torch.full(logits.shape[:3], classes - 1, device=logits.device).scatter(2, chosen, wanted)
+    true_classes = labels.unsqueeze(1).expand(-1, layers, -1).gather(2, answered)
+    every_class = torch.full(logits.shape[:3], classes - 1, device=logits.device).scatter(2, chosen, true_classes)
     weights = logits.new_ones(classes)
     weights[-1] = NO_OBJECT_WEIGHT
     # Every layer has the same number of pairs, so that the mean over all of them is the mean of the layers' means.
