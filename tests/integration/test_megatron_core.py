@@ -72,7 +72,7 @@ def test_what_it_cannot_do_is_reported_and_no_failure(records: dict[str, Record]
     record = records["impossible"]
     assert record.outcome is Outcome.UNSUPPORTED
     assert record.cause is not None
-    assert "3 layers are no multiple of pipeline = 2" in record.cause.message
+    assert "3 layers are not a multiple of pipeline = 2" in record.cause.message
 
 
 def test_a_record_tells_the_same_metrics_and_how_it_was_made(records: dict[str, Record]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from paceline.benchmarks.serving.answers import Answers
 from paceline.benchmarks.serving.parameters import ServeParameters
-from paceline.benchmarks.serving.requests import Made, encode, made_requests
+from paceline.benchmarks.serving.requests import Requests, encode, prepare_requests
 from paceline.load.generator import drive
 from paceline.load.parameters import LoadParameters
 from paceline.load.request import Endpoint, Wire
@@ -25,7 +25,7 @@ USERS = LoadParameters(arrival="closed", users=3, requests=30)
 
 
 @contextmanager
-def served(folder: Path, model: str, wire: Wire, **requests: object) -> Iterator[tuple[Embedded, Endpoint, Made]]:
+def served(folder: Path, model: str, wire: Wire, **requests: object) -> Iterator[tuple[Embedded, Endpoint, Requests]]:
     """A started server, and requests for it."""
     server = {"engine": "torch", "max_batch": 4, "threads": 1, "ready_timeout": "10min"}
     asked = {"model": model, "scale": "tiny", "server": server, "wire": wire, "load": USERS}
@@ -37,7 +37,7 @@ def served(folder: Path, model: str, wire: Wire, **requests: object) -> Iterator
         own.prepare()
         own.start()
         endpoint = own.endpoint(wire)
-        yield own, endpoint, made_requests(parameters, own, endpoint, allow_import=False)
+        yield own, endpoint, prepare_requests(parameters, own, endpoint, allow_import=False)
     finally:
         own.stop()
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from paceline.models.base import Batch, ModelSpec, Scale, Workload
+from paceline.models.base import Batch, ModelSpec, Workload, build_scaled
 
 if TYPE_CHECKING:
     import torch
@@ -23,30 +23,20 @@ FRAME_SECONDS = 0.01
 class AsrShape:
     """The sizes that make one model; a sample has `frames` of audio and `letters` to recognise in them."""
 
-    layers: int
-    hidden: int
-    heads: int
-    feed_forward: int
-    frames: int
+    layers: int = 36
+    hidden: int = 768
+    heads: int = 4
+    feed_forward: int = 3072
+    frames: int = 1500
     features: int = 80
     symbols: int = 30
-    letters: int
-    input_dropout: float
-    dropout: float
-    layer_drop: float
+    letters: int = 100
+    input_dropout: float = 0.3
+    dropout: float = 0.4
+    layer_drop: float = 0.4
 
 
-FULL = AsrShape(
-    layers=36,
-    hidden=768,
-    heads=4,
-    feed_forward=3072,
-    frames=1500,
-    letters=100,
-    input_dropout=0.3,
-    dropout=0.4,
-    layer_drop=0.4,
-)
+FULL = AsrShape()
 TINY = AsrShape(
     layers=2,
     hidden=64,
@@ -71,10 +61,8 @@ def build_asr(shape: AsrShape) -> Workload:
             f"{shape.frames} frames do not fit {shape.letters} letters: choose a multiple of {STRIDE}, "
             f"and at least {2 * STRIDE} for a letter"
         )
-    sizes = asdict(shape)
-    del sizes["letters"]
     return Workload(
-        module=AsrTransformer(**sizes),
+        module=AsrTransformer(shape),
         make_batch=partial(_make_batch, shape),
         loss=_ctc_loss,
         audio_per_sample=shape.frames * FRAME_SECONDS,
@@ -98,10 +86,6 @@ def _ctc_loss(logits: Tensor, batch: Batch) -> Tensor:
     return ctc_loss(logits, batch.targets[0])
 
 
-def _build(scale: Scale) -> Workload:
-    return build_asr(FULL if scale == "full" else TINY)
-
-
 ASR_TRANSFORMER = ModelSpec(
     name="asr-transformer",
     family="transformer",
@@ -109,7 +93,7 @@ ASR_TRANSFORMER = ModelSpec(
     summary=f"{FULL.layers} post-norm layers, hidden size {FULL.hidden}, {FULL.heads} heads, behind a convolution with "
     f"stride 3, CTC over {FULL.symbols} symbols; {FULL.frames} frames of 10 ms a sample, dropout {FULL.dropout}, "
     f"layer-drop {FULL.layer_drop}",
-    build=_build,
+    build=partial(build_scaled, build_asr, FULL, TINY),
     parameters=255_688_880,
     flops=283_335_168_000,
     batch_size=8,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
     import torch
@@ -71,7 +71,7 @@ class Workload:
     loss_compiles: bool = True  # False where the loss must go to the host, as a matcher does
     loss_flops: float = 0.0  # forward FLOPs per sample of a loss that has weights itself
     extra_flops: float = 0.0  # forward FLOPs per sample that the counter of operators cannot see
-    answer: Callable[[Any], Any] | None = None  # what a server tells its users of the output; None is all of it
+    answer: Callable[[Any], Any] | None = None  # what a server returns of the output; None is all of it
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,53 @@ class ModelSpec:
     summary: str
     build: Callable[[Scale], Workload]  # imports torch; random weights from torch's global seed
     parameters: int | None = None  # of the full scale, as documented; checked against the built module
-    flops: int | None = None  # forward, of one sample at the full scale; what counting gives, kept to save the time
+    flops: int | None = None  # forward, of one sample at the full scale; what counting gives, stored to save the time
     batch_size: int = 32
     sample: str = "sample"  # what one sample is called: image, sequence, ...
     channels_last: bool = False  # whether convolutions gain from it
     fp8: bool = False  # whether its linear layers can run in fp8
     imports: tuple[str, ...] = ("torch",)  # heavy modules to have imported before a case is forked
     settings: dict[str, Any] = field(default_factory=dict)  # layers, hidden size, ...: for people and for formulas
+
+
+Shape = TypeVar("Shape")
+
+
+def build_scaled(build: Callable[[Shape], Workload], full: Shape, tiny: Shape, scale: Scale) -> Workload:
+    """The model in its full or its tiny shape; with the first three bound, the `build` of a spec."""
+    return build(full if scale == "full" else tiny)
+
+
+def classification_batch(
+    shape: tuple[int, ...], classes: int, samples: int, generator: torch.Generator, *, vocabulary: int | None = None
+) -> Batch:
+    """Random inputs of this shape, or token numbers where there is a vocabulary, and one label for each sample."""
+    import torch
+
+    dtype = None if vocabulary is None else torch.int64
+    inputs = torch.empty(samples, *shape, dtype=dtype, device=generator.device)
+    labels = torch.empty(samples, dtype=torch.int64, device=generator.device)
+    for row in range(samples):  # row by row: the first samples must not depend on how many follow
+        if vocabulary is None:
+            inputs[row].normal_(generator=generator)
+        else:
+            inputs[row].random_(vocabulary, generator=generator)
+        labels[row].random_(classes, generator=generator)
+    return Batch(inputs=(inputs,), targets=(labels,))
+
+
+def class_loss(logits: Tensor, batch: Batch) -> Tensor:
+    """Cross entropy with one label, or one distribution over the classes, for each sample."""
+    import torch.nn.functional as F
+
+    return F.cross_entropy(logits, batch.targets[0])
+
+
+def token_loss(logits: Tensor, batch: Batch) -> Tensor:
+    """Cross entropy with one token for each position."""
+    import torch.nn.functional as F
+
+    return F.cross_entropy(logits.flatten(0, 1), batch.targets[0].flatten())
 
 
 SETTLING_ROWS = 8
@@ -118,7 +158,7 @@ def low_dtype(precision: str) -> torch.dtype | None:
 def set_fp32_mode(precision: str) -> None:
     """Let fp32 products and convolutions run in TF32 for the precision `tf32`; true fp32 for every other.
 
-    TF32 computes with fewer bits: allowed where it is asked for, and nowhere else.
+    TF32 computes with fewer bits, so it is allowed only where it is requested.
     """
     import torch
 
@@ -128,7 +168,7 @@ def set_fp32_mode(precision: str) -> None:
 
 
 def has_batch_norm(module: nn.Module) -> bool:
-    """Whether a module has statistics that depend on the data it has seen."""
+    """Whether a module has statistics that depend on earlier data."""
     from torch.nn.modules.batchnorm import _BatchNorm
 
     return any(isinstance(layer, _BatchNorm) for layer in module.modules())
@@ -143,7 +183,7 @@ def settle_batch_norm(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
 
     for layer in module.modules():
         if isinstance(layer, _BatchNorm):
-            layer.momentum = None  # the plain average over the batches seen: of one batch, its own statistics
+            layer.momentum = None  # the plain average over the batches: of one batch, its own statistics
     module.train()
     module(*inputs)
     module.eval()

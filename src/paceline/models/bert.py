@@ -11,11 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from paceline.models.base import Batch, ModelSpec, Scale, Workload
+from paceline.models.base import Batch, ModelSpec, Workload, build_scaled, token_loss
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
 MASK_TOKEN = 103
 
@@ -50,7 +49,7 @@ def build_bert(shape: BertShape) -> Workload:
     return Workload(
         module=Bert(**sizes),
         make_batch=partial(_make_batch, shape),
-        loss=_masked_token_loss,
+        loss=token_loss,
         tokens_per_sample=sequence,
         answer=likeliest,
     )
@@ -72,16 +71,6 @@ def _make_batch(shape: BertShape, samples: int, generator: torch.Generator) -> B
     return Batch(inputs=(tokens.scatter(1, masked, MASK_TOKEN), types, masked), targets=(targets,))
 
 
-def _masked_token_loss(logits: Tensor, batch: Batch) -> Tensor:
-    import torch.nn.functional as F
-
-    return F.cross_entropy(logits.flatten(0, 1), batch.targets[0].flatten())
-
-
-def _build(shape: BertShape, scale: Scale) -> Workload:
-    return build_bert(shape if scale == "full" else TINY)
-
-
 def _spec(size: str, parameters: int, flops: int, shape: BertShape) -> ModelSpec:
     return ModelSpec(
         name=f"bert-{size}",
@@ -89,7 +78,7 @@ def _spec(size: str, parameters: int, flops: int, shape: BertShape) -> ModelSpec
         task="masked language modelling",
         summary=f"BERT {size}: {shape.layers} post-norm layers, hidden size {shape.hidden}, {shape.heads} heads; "
         f"{shape.sequence} tokens a sample, the head over {shape.masked} masked ones, no dropout",
-        build=partial(_build, shape),
+        build=partial(build_scaled, build_bert, shape, TINY),
         parameters=parameters,
         flops=flops,
         batch_size=16,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from paceline.models.base import Batch, ModelSpec, Scale, Workload
+from paceline.models.base import Batch, ModelSpec, Scale, Workload, classification_batch
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 CLASSES = 1000
@@ -18,7 +17,6 @@ TINY_IMAGE = 64
 # By family, where it is not the usual size: what it was made for, and the least that its depth allows or needs.
 IMAGES = {"inception": 299}
 TINY_IMAGES = {"inception": 75, "vgg": 32, "resnet": 32}
-TINY_BLOCKS = (1, 1, 1, 1)  # of a ResNet, in its four stages
 
 # Auxiliary classifiers add this share of their loss while training.
 AUXILIARY_WEIGHTS = {"googlenet": 0.3, "inception": 0.4}
@@ -34,32 +32,15 @@ def _build(name: str, family: str, scale: Scale) -> Workload:
         options |= {"aux_logits": scale == "full" or family != "inception", "init_weights": False}
     image = IMAGES.get(family, IMAGE) if scale == "full" else TINY_IMAGES.get(family, TINY_IMAGE)
     if scale == "tiny" and family == "resnet":
-        module = models.resnet.ResNet(_block_of(name), list(TINY_BLOCKS), num_classes=CLASSES)
+        block = models.resnet.BasicBlock if name in ("resnet18", "resnet34") else models.resnet.Bottleneck
+        module = models.resnet.ResNet(block, [1, 1, 1, 1], num_classes=CLASSES)
     else:
         module = getattr(models, name)(**options)
     return Workload(
         module=module,
-        make_batch=partial(_make_batch, image),
+        make_batch=partial(classification_batch, (3, image, image), CLASSES),
         loss=partial(_class_loss, AUXILIARY_WEIGHTS.get(family, 0.0)),
     )
-
-
-def _block_of(name: str) -> Any:
-    """What a ResNet of this name is built of."""
-    from paceline.models._modules.torchvision_import import models
-
-    return models.resnet.BasicBlock if name in ("resnet18", "resnet34") else models.resnet.Bottleneck
-
-
-def _make_batch(image: int, samples: int, generator: torch.Generator) -> Batch:
-    import torch
-
-    images = torch.empty(samples, 3, image, image, device=generator.device)
-    labels = torch.empty(samples, dtype=torch.int64, device=generator.device)
-    for row in range(samples):  # row by row: the first samples must not depend on how many follow
-        images[row].normal_(generator=generator)
-        labels[row].random_(CLASSES, generator=generator)
-    return Batch(inputs=(images,), targets=(labels,))
 
 
 def _class_loss(auxiliary_weight: float, output: Tensor | tuple[Tensor | None, ...], batch: Batch) -> Tensor:

@@ -2,7 +2,7 @@
 
 Every image holds the same number of boxes, so that shapes never change. All decoder layers are scored, each by its own
 matching with the targets. The images have padding of random extent to the right and below, as a batch of photographs
-has: what is padding is told by a mask, and no time depends on it.
+has: a mask marks the padding, and no time depends on it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from paceline.models.base import Batch, Marks, ModelSpec, Scale, Workload
+from paceline.models.base import Batch, Marks, ModelSpec, Workload, build_scaled
 
 if TYPE_CHECKING:
     import torch
@@ -59,11 +59,9 @@ def build_detr(shape: DetrShape) -> Workload:
     """A DETR of any shape with random images and boxes to train it on."""
     from paceline.models._modules.detr import Detr
 
-    sizes = asdict(shape)
-    del sizes["image"], sizes["boxes"]
     marks = Marks()
     return Workload(
-        module=Detr(**sizes),
+        module=Detr(shape),
         make_batch=partial(_make_batch, shape),
         loss=partial(_detection_loss, marks),
         marks=marks,
@@ -105,10 +103,6 @@ def _detection_loss(marks: Marks, output: tuple[Tensor, Tensor], batch: Batch) -
     return set_loss(logits, boxes, labels, true_boxes, chosen, answered)
 
 
-def _build(shape: DetrShape, scale: Scale) -> Workload:
-    return build_detr(shape if scale == "full" else TINY)
-
-
 FULL = DetrShape()
 DETR = ModelSpec(
     name="detr",
@@ -117,7 +111,7 @@ DETR = ModelSpec(
     summary=f"DETR on a ResNet-50 with frozen batch norms: {FULL.encoder_layers} + {FULL.decoder_layers} post-norm "
     f"layers, hidden size {FULL.hidden}, {FULL.queries} queries, all decoder layers scored after Hungarian matching; "
     f"images of {FULL.image} x {FULL.image} with {FULL.boxes} boxes, dropout {FULL.dropout}",
-    build=partial(_build, FULL),
+    build=partial(build_scaled, build_detr, FULL, TINY),
     parameters=41_524_768,
     flops=120_339_200_000,
     batch_size=12,

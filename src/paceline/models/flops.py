@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paceline.models.base import ModelSpec, Scale, Workload
+from paceline.models.base import ModelSpec, Scale
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -13,19 +13,13 @@ TRAINING_FACTOR = 3
 
 
 def forward_flops(spec: ModelSpec, scale: Scale = "full") -> float:
-    """Forward FLOPs of one sample: what the spec says of the full scale, or else counted."""
+    """Forward FLOPs of one sample: what the spec says of the full scale, otherwise counted."""
     return float(spec.flops) if scale == "full" and spec.flops is not None else count_flops(spec, scale)
 
 
 def training_flops(spec: ModelSpec, scale: Scale = "full", *, partly_frozen: bool = False) -> float:
     """FLOPs of training on one sample: three times the forward, or counted where a part of the model is frozen."""
-    if not partly_frozen:
-        return TRAINING_FACTOR * forward_flops(spec, scale)
-    import torch
-
-    with torch.device("meta"):
-        workload = spec.build(scale)
-    return _count(workload.module.train(), workload, backward=True)
+    return _count(spec, scale, backward=True) if partly_frozen else TRAINING_FACTOR * forward_flops(spec, scale)
 
 
 def count_flops(spec: ModelSpec, scale: Scale = "full") -> float:
@@ -39,18 +33,17 @@ def count_flops(spec: ModelSpec, scale: Scale = "full") -> float:
     Training a sample takes `TRAINING_FACTOR` = 3 times this (the backward pass takes two products for each forward
     one). Recomputed activations are not counted: they are a cost, not work.
     """
-    import torch
-
-    with torch.device("meta"):
-        workload = spec.build(scale)
-    return _count(workload.module.eval(), workload, backward=False)
+    return _count(spec, scale, backward=False)
 
 
-def _count(module: nn.Module, workload: Workload, *, backward: bool) -> float:
+def _count(spec: ModelSpec, scale: Scale, *, backward: bool) -> float:
     import torch
     from torch import nn
     from torch.utils.flop_counter import FlopCounterMode
 
+    with torch.device("meta"):
+        workload = spec.build(scale)
+    module = workload.module.train(backward)
     batch = workload.make_batch(1, torch.Generator()).to(torch.device("meta"))
     recurrent: list[float] = []
     for layer in module.modules():

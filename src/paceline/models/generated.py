@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from paceline.core.errors import InputError, nearest
-from paceline.models.base import Batch, ModelSpec, ModelTask, Scale, Workload
+from paceline.models.base import ModelSpec, ModelTask, Scale, Workload, class_loss, classification_batch
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
+    from torch import nn
 
 PREFIX = "generated/"
 CLASSES = 100
@@ -27,7 +26,7 @@ VOCABULARY = 8192  # of a transformer's tokens
 FEATURES = 64  # of a step of an LSTM
 CHANNELS = 3  # of an image
 
-# A knob means the same in every family. More than the limit is a slip of the pen.
+# A knob means the same in every family. A value above its limit is a typing error.
 LIMITS = {"layers": 1024, "width": 65_536, "heads": 1024, "sequence": 131_072, "kernel": 31, "image": 4096}
 TINY_LIMITS = {"layers": 2, "width": 64, "heads": 4, "sequence": 16, "kernel": 3, "image": 16}
 
@@ -39,9 +38,11 @@ class Shape(ABC):
     family: ClassVar[str]
     task: ClassVar[ModelTask]
     sample: ClassVar[str]
-    linear: ClassVar[bool] = False  # whether its layers are linear ones, which fp8 asks for
+    summary: ClassVar[str]  # with the knobs to fill in
+    decision: ClassVar[str] = ""  # what the class follows from, where that is not the mean of all
+    linear: ClassVar[bool] = False  # whether its layers are linear ones, which fp8 requires
     convolutional: ClassVar[bool] = False
-    takes_tokens: ClassVar[bool] = False  # instead of features
+    vocabulary: ClassVar[int | None] = None  # of the tokens that it takes instead of features
 
     layers: int
     width: int
@@ -58,25 +59,24 @@ class Shape(ABC):
         return f"{PREFIX}{self.family}" + (f":{','.join(changed)}" if changed else "")
 
     def at(self, scale: Scale) -> Self:
-        """As it was asked for, or with every knob at most as high as a slow machine can bear."""
+        """As its name says, or with every knob at most as high as a slow machine can bear."""
         if scale == "full":
             return self
         return type(self)(**{knob: min(value, TINY_LIMITS[knob]) for knob, value in asdict(self).items()})
 
-    @property
     @abstractmethod
+    def count(self) -> tuple[int, int]:
+        """The weights of the layers, and the FLOPs of one sample's forward pass through them (see `models.flops`)."""
+
+    @property
     def parameters(self) -> int:
-        """How many weights the module has."""
+        """How many weights the module has, its classifier included."""
+        return self.count()[0] + (self.width + 1) * CLASSES
 
     @property
-    @abstractmethod
     def flops(self) -> int:
-        """Of one sample's forward pass, by the formula of `models.flops`."""
-
-    @property
-    @abstractmethod
-    def summary(self) -> str:
-        """What it is, in one line."""
+        """Of one sample's forward pass, the classifier included."""
+        return self.count()[1] + 2 * self.width * CLASSES
 
     @property
     @abstractmethod
@@ -95,22 +95,14 @@ class FcShape(Shape):
     family = "fc"
     task = "vector classification"
     sample = "vector"
+    summary = "{layers} fully connected layers on vectors of {width}"
     linear = True
 
     layers: int = 8
     width: int = 1024
 
-    @property
-    def parameters(self) -> int:
-        return self.layers * (self.width + 1) * self.width + _classifier_parameters(self.width)
-
-    @property
-    def flops(self) -> int:
-        return 2 * self.layers * self.width**2 + _classifier_flops(self.width)
-
-    @property
-    def summary(self) -> str:
-        return f"{self.layers} fully connected layers on vectors of {self.width}; {CLASSES} classes"
+    def count(self) -> tuple[int, int]:
+        return self.layers * (self.width + 1) * self.width, 2 * self.layers * self.width**2
 
     @property
     def input(self) -> tuple[int, ...]:
@@ -119,7 +111,7 @@ class FcShape(Shape):
     def module(self) -> nn.Module:
         from paceline.models._modules.generated import FcClassifier
 
-        return FcClassifier(layers=self.layers, width=self.width, classes=CLASSES)
+        return FcClassifier(**asdict(self), classes=CLASSES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +121,7 @@ class CnnShape(Shape):
     family = "cnn"
     task = "image classification"
     sample = "image"
+    summary = "{layers} convolutions of {kernel} x {kernel} with {width} channels on images of {image} x {image}"
     convolutional = True
 
     layers: int = 8
@@ -145,22 +138,9 @@ class CnnShape(Shape):
             )
             raise InputError("even-kernel", message, value=self.kernel, suggestion=f"kernel={self.kernel - 1}")
 
-    @property
-    def parameters(self) -> int:
-        inputs = CHANNELS + (self.layers - 1) * self.width
-        return (self.kernel**2 * inputs + self.layers) * self.width + _classifier_parameters(self.width)
-
-    @property
-    def flops(self) -> int:
-        inputs = CHANNELS + (self.layers - 1) * self.width
-        return 2 * self.image**2 * self.kernel**2 * inputs * self.width + _classifier_flops(self.width)
-
-    @property
-    def summary(self) -> str:
-        return (
-            f"{self.layers} convolutions of {self.kernel} x {self.kernel} with {self.width} channels on images of "
-            f"{self.image} x {self.image}; {CLASSES} classes"
-        )
+    def count(self) -> tuple[int, int]:
+        weights = self.kernel**2 * (CHANNELS + (self.layers - 1) * self.width) * self.width
+        return weights + self.layers * self.width, 2 * self.image**2 * weights
 
     @property
     def input(self) -> tuple[int, ...]:
@@ -181,8 +161,11 @@ class TransformerShape(Shape):
     family = "transformer"
     task = "sequence classification"
     sample = "sequence"
+    summary = (
+        f"{{layers}} pre-norm layers, hidden size {{width}}, {{heads}} heads, over {{sequence}} of {VOCABULARY} tokens"
+    )
     linear = True
-    takes_tokens = True
+    vocabulary = VOCABULARY
 
     layers: int = 4
     width: int = 256
@@ -204,30 +187,13 @@ class TransformerShape(Shape):
             return self
         width = min(self.width, TINY_LIMITS["width"])
         heads = max(heads for heads in _divisors(width) if heads <= min(self.heads, TINY_LIMITS["heads"]))
-        return type(self)(
-            layers=min(self.layers, TINY_LIMITS["layers"]),
-            width=width,
-            heads=heads,
-            sequence=min(self.sequence, TINY_LIMITS["sequence"]),
-        )
+        return super(TransformerShape, replace(self, width=width, heads=heads)).at(scale)
 
-    @property
-    def parameters(self) -> int:
-        embedded = (VOCABULARY + self.sequence) * self.width
+    def count(self) -> tuple[int, int]:
+        embedding = (VOCABULARY + self.sequence) * self.width
         block = 12 * self.width**2 + 13 * self.width  # four products in attention, eight after; biases, two norms
-        return embedded + self.layers * block + 2 * self.width + _classifier_parameters(self.width)
-
-    @property
-    def flops(self) -> int:
-        block = 24 * self.width**2 * self.sequence + 4 * self.sequence**2 * self.width
-        return self.layers * block + _classifier_flops(self.width)
-
-    @property
-    def summary(self) -> str:
-        return (
-            f"{self.layers} pre-norm layers, hidden size {self.width}, {self.heads} heads, over {self.sequence} of "
-            f"{VOCABULARY} tokens; {CLASSES} classes"
-        )
+        flops = 24 * self.width**2 * self.sequence + 4 * self.sequence**2 * self.width
+        return embedding + self.layers * block + 2 * self.width, self.layers * flops
 
     @property
     def input(self) -> tuple[int, ...]:
@@ -246,28 +212,17 @@ class LstmShape(Shape):
     family = "lstm"
     task = "sequence classification"
     sample = "sequence"
+    summary = f"{{layers}} LSTM layers, hidden size {{width}}, over {{sequence}} steps of {FEATURES} features"
+    decision = " from the last step"
 
     layers: int = 2
     width: int = 256
     sequence: int = 64
 
-    @property
-    def parameters(self) -> int:
-        inputs = FEATURES + (self.layers - 1) * self.width
-        gates = 4 * self.width * (inputs + self.layers * (self.width + 2))  # two biases each, as cuDNN has them
-        return gates + _classifier_parameters(self.width)
-
-    @property
-    def flops(self) -> int:
-        inputs = FEATURES + (self.layers - 1) * self.width
-        return 8 * self.sequence * self.width * (inputs + self.layers * self.width) + _classifier_flops(self.width)
-
-    @property
-    def summary(self) -> str:
-        return (
-            f"{self.layers} LSTM layers, hidden size {self.width}, over {self.sequence} steps of {FEATURES} features; "
-            f"{CLASSES} classes from the last step"
-        )
+    def count(self) -> tuple[int, int]:
+        weights = 4 * self.width * (FEATURES + (2 * self.layers - 1) * self.width)
+        biases = 8 * self.width * self.layers  # two each, as cuDNN has them
+        return weights + biases, 2 * self.sequence * weights
 
     @property
     def input(self) -> tuple[int, ...]:
@@ -283,22 +238,22 @@ SHAPES: dict[str, type[Shape]] = {shape.family: shape for shape in (TransformerS
 
 
 def parse(name: str) -> Shape:
-    """The shape that a name asks for; an unknown family or knob is refused with the nearest one."""
+    """The shape that a name describes; an unknown family or knob is refused with the nearest one."""
     family, colon, rest = name.removeprefix(PREFIX).partition(":")
     if family not in SHAPES:
         message = f"model '{name}': there is no family '{family}'{_hint(family, SHAPES)}"
         raise InputError("unknown-family", message, value=name, suggestion=nearest(family, SHAPES))
-    known = [knob.name for knob in fields(SHAPES[family])]
+    knobs = [knob.name for knob in fields(SHAPES[family])]
     given: dict[str, int] = {}
     for setting in rest.split(",") if colon else ():
         knob, equals, value = (part.strip() for part in setting.partition("="))
         if not equals:
-            example = f"{PREFIX}{family}:{known[0]}=4,{known[1]}=64"
+            example = f"{PREFIX}{family}:{knobs[0]}=4,{knobs[1]}=64"
             message = f"model '{name}': '{setting}' is not knob=value; write it like {example}"
             raise InputError("not-a-knob", message, value=name)
-        if knob not in known:
-            message = f"model '{name}': there is no knob '{knob}'{_hint(knob, known)}"
-            raise InputError("unknown-knob", message, value=name, suggestion=nearest(knob, known))
+        if knob not in knobs:
+            message = f"model '{name}': there is no knob '{knob}'{_hint(knob, knobs)}"
+            raise InputError("unknown-knob", message, value=name, suggestion=nearest(knob, knobs))
         if knob in given:
             raise InputError("duplicate-knob", f"model '{name}': {knob} is given twice", value=name)
         if not re.fullmatch("[0-9]{1,9}", value):
@@ -315,7 +270,7 @@ def generated_model(name: str) -> ModelSpec:
         name=str(shape),
         family="generated",
         task=shape.task,
-        summary=f"generated: {shape.summary}",
+        summary=f"generated: {shape.summary.format(**asdict(shape))}; {CLASSES} classes{shape.decision}",
         build=partial(_build, shape),
         parameters=shape.parameters,
         flops=shape.flops,
@@ -331,49 +286,19 @@ def _build(shape: Shape, scale: Scale) -> Workload:
     built = shape.at(scale)
     return Workload(
         module=built.module(),
-        make_batch=partial(_make_batch, built),
-        loss=_class_loss,
+        make_batch=partial(classification_batch, built.input, CLASSES, vocabulary=built.vocabulary),
+        loss=class_loss,
         tokens_per_sample=getattr(built, "sequence", None),
     )
-
-
-def _make_batch(shape: Shape, samples: int, generator: torch.Generator) -> Batch:
-    import torch
-
-    device = generator.device
-    inputs = torch.empty(samples, *shape.input, dtype=torch.int64 if shape.takes_tokens else None, device=device)
-    labels = torch.empty(samples, dtype=torch.int64, device=device)
-    for row in range(samples):  # row by row: the first samples must not depend on how many follow
-        if shape.takes_tokens:
-            inputs[row].random_(VOCABULARY, generator=generator)
-        else:
-            inputs[row].normal_(generator=generator)
-        labels[row].random_(CLASSES, generator=generator)
-    return Batch(inputs=(inputs,), targets=(labels,))
-
-
-def _class_loss(logits: Tensor, batch: Batch) -> Tensor:
-    import torch.nn.functional as F
-
-    return F.cross_entropy(logits, batch.targets[0])
-
-
-def _classifier_parameters(width: int) -> int:
-    return (width + 1) * CLASSES
-
-
-def _classifier_flops(width: int) -> int:
-    return 2 * width * CLASSES
 
 
 def _divisors(number: int) -> list[int]:
     return [candidate for candidate in range(1, LIMITS["heads"] + 1) if number % candidate == 0]
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
-    known = list(known)
-    guess = nearest(name, known)
-    return f": did you mean '{guess}'?" if guess else f"; known are {', '.join(known)}"
+def _hint(name: str, names: Collection[str]) -> str:
+    guess = nearest(name, names)
+    return f": did you mean '{guess}'?" if guess else f"; known are {', '.join(names)}"
 
 
 MODELS = tuple(generated_model(f"{PREFIX}{family}") for family in SHAPES)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from paceline.models.base import Batch, ModelSpec, Scale, Workload
+from paceline.models.base import Batch, ModelSpec, Workload, build_scaled, token_loss
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +39,7 @@ def build_gpt2(shape: Gpt2Shape) -> Workload:
     return Workload(
         module=Gpt2(**sizes),
         make_batch=partial(_make_batch, shape),
-        loss=_next_token_loss,
+        loss=token_loss,
         tokens_per_sample=sequence,
         answer=_next_token,
     )
@@ -54,20 +54,10 @@ def _make_batch(shape: Gpt2Shape, samples: int, generator: torch.Generator) -> B
     return Batch(inputs=(tokens[:, :-1].contiguous(),), targets=(tokens[:, 1:].contiguous(),))
 
 
-def _next_token_loss(logits: Tensor, batch: Batch) -> Tensor:
-    import torch.nn.functional as F
-
-    return F.cross_entropy(logits.flatten(0, 1), batch.targets[0].flatten())
-
-
 def _next_token(logits: Tensor) -> tuple[Tensor, Tensor]:
     from paceline.models._modules.transformer import likeliest
 
     return likeliest(logits[:, -1:])
-
-
-def _build(shape: Gpt2Shape, scale: Scale) -> Workload:
-    return build_gpt2(shape if scale == "full" else TINY)
 
 
 def _spec(size: str, parameters: int, flops: int, batch_size: int, shape: Gpt2Shape) -> ModelSpec:
@@ -77,7 +67,7 @@ def _spec(size: str, parameters: int, flops: int, batch_size: int, shape: Gpt2Sh
         task="language modelling",
         summary=f"GPT-2 {size}: {shape.layers} pre-norm layers, hidden size {shape.hidden}, {shape.heads} heads; "
         f"{shape.sequence} tokens a sample, no dropout",
-        build=partial(_build, shape),
+        build=partial(build_scaled, build_gpt2, shape, TINY),
         parameters=parameters,
         flops=flops,
         batch_size=batch_size,

@@ -3,7 +3,7 @@
 It is the language model of Flashlight's task benchmark. The text has a fixed number of words in each cluster of the
 vocabulary, so that shapes never change: of 2048 words 384 are from the middle cluster and 96 from the rarest, in places
 that differ from sample to sample. The loss is the mean over the words. It has weights of its own, the adaptive softmax,
-which are trained with the model's. Inference ends before it: what is predicted from is the output.
+which are trained with the model's. Inference ends before it: its output is what the softmax predicts from.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from paceline.models.base import Batch, ModelSpec, Scale, Workload
+from paceline.models.base import Batch, ModelSpec, Workload, build_scaled
 
 if TYPE_CHECKING:
     import torch
@@ -23,36 +23,20 @@ if TYPE_CHECKING:
 class LmShape:
     """The sizes that make one model; of `sequence` words a sample, so many as `rare` says are from each tail."""
 
-    layers: int
-    hidden: int
-    heads: int
-    feed_forward: int
-    cutoffs: tuple[int, ...]
+    layers: int = 16
+    hidden: int = 1024
+    heads: int = 8
+    feed_forward: int = 4096
+    cutoffs: tuple[int, ...] = (10_000, 50_000, 150_000)
     divisor: int = 4
-    sequence: int
-    rare: tuple[int, ...]
-    dropout: float
+    sequence: int = 2048
+    rare: tuple[int, ...] = (384, 96)
+    dropout: float = 0.1
 
 
-FULL = LmShape(
-    layers=16,
-    hidden=1024,
-    heads=8,
-    feed_forward=4096,
-    cutoffs=(10_000, 50_000, 150_000),
-    sequence=2048,
-    rare=(384, 96),
-    dropout=0.1,
-)
+FULL = LmShape()
 TINY = LmShape(
-    layers=2,
-    hidden=64,
-    heads=4,
-    feed_forward=128,
-    cutoffs=(64, 192, 512),
-    sequence=32,
-    rare=(6, 2),
-    dropout=0.0,
+    layers=2, hidden=64, heads=4, feed_forward=128, cutoffs=(64, 192, 512), sequence=32, rare=(6, 2), dropout=0.0
 )
 
 
@@ -65,10 +49,8 @@ def build_lm(shape: LmShape) -> Workload:
             f"{shape.rare} rare words do not fit: give one number for each of the {len(shape.cutoffs) - 1} clusters "
             f"after the first, together less than the {shape.sequence} words of a sample"
         )
-    sizes = asdict(shape)
-    del sizes["rare"]
     return Workload(
-        module=LmTransformer(**sizes),
+        module=LmTransformer(shape),
         make_batch=partial(_make_batch, shape),
         loss=AdaptiveSoftmax(shape.hidden, shape.cutoffs, shape.divisor),
         tokens_per_sample=shape.sequence,
@@ -96,17 +78,13 @@ def _make_batch(shape: LmShape, samples: int, generator: torch.Generator) -> Bat
     words = torch.empty(samples, shape.sequence + 1, dtype=torch.int64, device=device)
     for row in words:  # row by row: the first samples must not depend on how many follow
         row.random_(shape.cutoffs[0], generator=generator)
-        # Neither the first word, which is no target, nor the last, which is no input: so both have all rare ones.
-        places = 1 + torch.randperm(shape.sequence - 1, generator=generator, device=device)
-        rare = torch.split(places[: sum(shape.rare)], list(shape.rare))
+        # Neither the first word, which is not a target, nor the last, which is not an input: both have all rare ones.
+        positions = 1 + torch.randperm(shape.sequence - 1, generator=generator, device=device)
+        rare = torch.split(positions[: sum(shape.rare)], list(shape.rare))
         for where, (start, end) in zip(rare, pairwise(shape.cutoffs), strict=True):
             row[where] = torch.empty_like(where).random_(start, end, generator=generator)
     following = words[:, 1:].contiguous()
     return Batch(inputs=(words[:, :-1].contiguous(),), targets=(following, *tail_positions(following, shape.cutoffs)))
-
-
-def _build(scale: Scale) -> Workload:
-    return build_lm(FULL if scale == "full" else TINY)
 
 
 LM_TRANSFORMER = ModelSpec(
@@ -116,7 +94,7 @@ LM_TRANSFORMER = ModelSpec(
     summary=f"{FULL.layers} causal post-norm layers, hidden size {FULL.hidden}, {FULL.heads} heads, over "
     f"{FULL.cutoffs[-1]:,} words with adaptive embedding and softmax; {FULL.sequence} words a sample, "
     f"dropout {FULL.dropout}",
-    build=_build,
+    build=partial(build_scaled, build_lm, FULL, TINY),
     parameters=229_582_912,
     flops=1_105_148_772_352,
     batch_size=1,

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
-from paceline.models.base import Batch, ModelSpec, Scale, Workload
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+from paceline.models.base import ModelSpec, Workload, build_scaled, class_loss, classification_batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,31 +29,10 @@ def build_lstm(shape: LstmShape) -> Workload:
 
     return Workload(
         module=LstmClassifier(layers=shape.layers, inputs=shape.inputs, hidden=shape.hidden, classes=shape.classes),
-        make_batch=partial(_make_batch, shape),
-        loss=_class_loss,
+        make_batch=partial(classification_batch, (shape.sequence, shape.inputs), shape.classes),
+        loss=class_loss,
         tokens_per_sample=shape.sequence,
     )
-
-
-def _make_batch(shape: LstmShape, samples: int, generator: torch.Generator) -> Batch:
-    import torch
-
-    features = torch.empty(samples, shape.sequence, shape.inputs, device=generator.device)
-    labels = torch.empty(samples, dtype=torch.int64, device=generator.device)
-    for row in range(samples):  # row by row: the first samples must not depend on how many follow
-        features[row].normal_(generator=generator)
-        labels[row].random_(shape.classes, generator=generator)
-    return Batch(inputs=(features,), targets=(labels,))
-
-
-def _class_loss(logits: Tensor, batch: Batch) -> Tensor:
-    import torch.nn.functional as F
-
-    return F.cross_entropy(logits, batch.targets[0])
-
-
-def _build(scale: Scale) -> Workload:
-    return build_lstm(FULL if scale == "full" else TINY)
 
 
 LSTM = ModelSpec(
@@ -67,7 +41,7 @@ LSTM = ModelSpec(
     task="sequence classification",
     summary=f"{FULL.layers} LSTM layers, hidden size {FULL.hidden}, over {FULL.sequence} steps of {FULL.inputs} "
     f"features; {FULL.classes} classes from the last step",
-    build=_build,
+    build=partial(build_scaled, build_lstm, FULL, TINY),
     parameters=64_131_172,
     flops=65_498_456_064,
     batch_size=32,

@@ -24,7 +24,7 @@ def is_reference(name: str) -> bool:
 
 
 def _network_name(name: str) -> str:
-    """Why a job from the network may not ask for this model; empty where it may."""
+    """Why a job from the network may not name this model; empty where it may."""
     if is_reference(name):
         return f"= {shorten(name)} would import code; name a model of the zoo"
     if not _GENERATED.fullmatch(name):
@@ -42,23 +42,28 @@ def find_model(name: str, *, allow_import: bool, key: str = "model") -> ModelSpe
     A refusal names the parameter that the model was given as.
     """
     try:
-        return _found(name, allow_import)
+        if name.startswith(generated.PREFIX):
+            return generated.generated_model(name)
+        if not is_reference(name):
+            return registry().get(name)
+        if not allow_import:
+            message = (
+                f"model '{name}' is refused: a model given as module:factory runs code, "
+                "so it is taken only from the command line or a local suite"
+            )
+            raise InputError("not-from-network", message, value=name)
+        return load_user_model(name)
     except InputError as error:
         raise error.within("", key=key) from error.__cause__
 
 
-def _found(name: str, allow_import: bool) -> ModelSpec:
-    if name.startswith(generated.PREFIX):
-        return generated.generated_model(name)
+def check_model(name: str, *, is_local: bool) -> None:
+    """Refuse an unknown model, and a user's own in a job from the network, without importing anything."""
     if not is_reference(name):
-        return registry().get(name)
-    if not allow_import:
-        message = (
-            f"model '{name}' is refused: a model given as module:factory runs code, "
-            "so it is taken only from the command line or a local suite"
-        )
-        raise InputError("not-from-network", message, value=name)
-    return load_user_model(name)
+        find_model(name, allow_import=False)
+    elif not is_local:
+        message = f"model '{name}' would import code, which a job from the network may not do; name a model of the zoo"
+        raise InputError("not-from-network", message, key="model", value=name)
 
 
 def load_user_model(reference: str) -> ModelSpec:
@@ -66,13 +71,13 @@ def load_user_model(reference: str) -> ModelSpec:
 
     The factory takes nothing, or a keyword `scale` ("full" or "tiny"), and returns a `Workload` or a `ModelSpec`.
     It is called here once, to see which (at the tiny scale where it takes one), unless it is annotated to return a
-    `Workload`: then only a case calls it, and a large model is not built merely to be looked at.
+    `Workload`: then only a case calls it, and a large model is not built merely to be inspected.
     """
     factory = _attribute(reference)
     if isinstance(factory, ModelSpec):
         return factory
     if not callable(factory):
-        message = f"model '{reference}' is {_a(factory)}, not a function: {_SHAPE}"
+        message = f"model '{reference}' is an object of type {type(factory).__name__}, not a function: {_SHAPE}"
         raise InputError("not-a-function", message, value=reference)
     takes_scale = _takes_scale(reference, factory)
 
@@ -82,7 +87,8 @@ def load_user_model(reference: str) -> ModelSpec:
             return built.build(scale)
         return _checked(reference, built)
 
-    if not _promises_workload(factory):
+    annotation = getattr(factory, "__annotations__", {}).get("return")
+    if annotation is not Workload and str(annotation).rpartition(".")[2] != "Workload":
         try:
             probe = factory(scale="tiny") if takes_scale else factory()
         except PacelineError:
@@ -135,7 +141,7 @@ def _attribute(reference: str) -> Any:
 def _takes_scale(reference: str, factory: Callable[..., Any]) -> bool:
     try:
         parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):  # some callables written in C do not tell
+    except (TypeError, ValueError):  # some callables written in C have no signature
         return False
     required = [
         parameter.name
@@ -156,19 +162,11 @@ def _takes_scale(reference: str, factory: Callable[..., Any]) -> bool:
     )
 
 
-def _promises_workload(factory: Callable[..., Any]) -> bool:
-    promised = getattr(factory, "__annotations__", {}).get("return")
-    return promised is Workload or (isinstance(promised, str) and promised.rpartition(".")[2] == "Workload")
-
-
 def _checked(reference: str, built: object) -> Workload:
     if isinstance(built, Workload):
         return built
     message = (
-        f"model '{reference}' returned {_a(built)}: return a paceline.models.Workload or a paceline.models.ModelSpec"
+        f"model '{reference}' returned an object of type {type(built).__name__}: "
+        "return a paceline.models.Workload or a paceline.models.ModelSpec"
     )
     raise InputError("not-a-workload", message, value=reference)
-
-
-def _a(value: object) -> str:
-    return f"an object of type {type(value).__name__}"

@@ -6,11 +6,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from paceline.models.base import Batch, ModelSpec, Scale, Workload
+from paceline.models.base import Batch, ModelSpec, Workload, build_scaled, class_loss
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +33,7 @@ def build_vit(shape: VitShape) -> Workload:
     """A vision transformer of any shape with random images to train it on."""
     from paceline.models._modules.transformer import Vit
 
-    return Workload(module=Vit(**asdict(shape)), make_batch=partial(_make_batch, shape), loss=_soft_label_loss)
+    return Workload(module=Vit(**asdict(shape)), make_batch=partial(_make_batch, shape), loss=class_loss)
 
 
 def _make_batch(shape: VitShape, samples: int, generator: torch.Generator) -> Batch:
@@ -48,16 +47,6 @@ def _make_batch(shape: VitShape, samples: int, generator: torch.Generator) -> Ba
     return Batch(inputs=(images,), targets=(labels / labels.sum(dim=1, keepdim=True),))
 
 
-def _soft_label_loss(logits: Tensor, batch: Batch) -> Tensor:
-    import torch.nn.functional as F
-
-    return F.cross_entropy(logits, batch.targets[0])
-
-
-def _build(shape: VitShape, scale: Scale) -> Workload:
-    return build_vit(shape if scale == "full" else TINY)
-
-
 BASE = VitShape(layers=12, hidden=768, heads=12)
 VIT_BASE = ModelSpec(
     name="vit-base",
@@ -66,7 +55,7 @@ VIT_BASE = ModelSpec(
     summary=f"ViT-Base: {BASE.layers} pre-norm layers, hidden size {BASE.hidden}, {BASE.heads} heads; images of "
     f"{BASE.image} x {BASE.image} in patches of {BASE.patch}, soft labels over {BASE.classes} classes, "
     f"drop-path up to {BASE.drop_path}, no dropout",
-    build=partial(_build, BASE),
+    build=partial(build_scaled, build_vit, BASE, TINY),
     parameters=86_567_656,
     flops=35_127_656_448,
     batch_size=64,

@@ -42,7 +42,7 @@ def test_a_search_gives_its_trials_and_the_rate_that_it_found() -> None:
 def test_a_rate_that_was_not_confirmed_is_not_sure() -> None:
     source = capacity_run()
     first = source.records[0]
-    warning = RecordWarning(kind="unconfirmed", message="a last load did not keep the promise", remedy="again")
+    warning = RecordWarning(kind="unconfirmed", message="a last load did not meet the SLO", remedy="again")
     changed = first.model_copy(update={"warnings": [warning]})
     found = one(run_of([changed]))
     (capacity,) = [point for point in found.points if point.is_capacity]

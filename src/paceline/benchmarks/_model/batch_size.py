@@ -29,7 +29,7 @@ def choose_batch_size(
 ) -> int:
     """The batch size that was given, the model's own, or the largest with which a trial runs on every rank.
 
-    `trial` builds what takes steps and returns what takes some with a batch of the size it is given.
+    `trial` builds what takes steps and returns a function that takes some with a batch of a given size.
     """
     if isinstance(parameters.batch_size, int):
         return parameters.batch_size
@@ -38,25 +38,24 @@ def choose_batch_size(
     context.report(Progress(phase="finding the largest batch"))
     attempt = trial()
 
+    def take_step(size: int) -> None:
+        attempt(size)
+        device.synchronize()
+
     def fits(size: int) -> bool:
         begun = monotonic()
-        fitted = runs_within_memory(lambda: _take(attempt, size, device), device)
+        fitted = runs_within_memory(lambda: take_step(size), device)
         # A step that outlasts the budget could not be measured, however much memory is left. The very first one
         # pays for everything lazy, so it is not judged by its time.
         return fitted and (size == 1 or monotonic() - begun <= parameters.budget)
 
-    found = ranks.smallest(largest(fits))
-    if found == 0:
+    batch_size = ranks.smallest(largest(fits))
+    if batch_size == 0:
         raise OutOfMemory(
             f"{spec.name} does not fit on {device.name} with a batch of one; choose a smaller model or --scale tiny",
             where="device" if device.kind.is_accelerator else "host",
         )
-    return found
-
-
-def _take(attempt: Callable[[int], None], size: int, device: Device) -> None:
-    attempt(size)
-    device.synchronize()
+    return batch_size
 
 
 def largest(fits: Callable[[int], bool], *, limit: int = LIMIT) -> int:
@@ -64,16 +63,11 @@ def largest(fits: Callable[[int], bool], *, limit: int = LIMIT) -> int:
 
     Assumes that whatever is smaller than a size that fits, fits as well.
     """
-    good, bad = 0, limit + 1
-    size = 1
-    while size < bad:
-        if not fits(size):
-            bad = size
-            break
-        good = size
-        if good == limit:
-            return good
-        size = min(size * 2, limit)
+    good, bad = 0, 1
+    while fits(bad):
+        if bad == limit:
+            return limit
+        good, bad = bad, min(bad * 2, limit)
     while bad - good > max(1, good // 16):
         middle = (good + bad) // 2
         if fits(middle):

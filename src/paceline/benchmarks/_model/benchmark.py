@@ -13,16 +13,12 @@ from paceline.benchmarks._superbench import Values
 from paceline.core.benchmark import Benchmark
 from paceline.core.case import Case
 from paceline.core.environment import Environment
-from paceline.core.errors import InputError
 from paceline.core.parameters import MeasuringParameters, OnOff
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.stats import PERCENTILES
 from paceline.core.subject import SUPERBENCH, Alias, Description, key_word
 from paceline.models.base import Scale
-from paceline.models.user import MODEL_NAME
-
-PrecisionName = Literal["fp32", "tf32", "fp16", "bf16", "fp8_hybrid", "fp8_e4m3"]
-
+from paceline.models.user import MODEL_NAME, check_model
 
 Switch = Annotated[Literal["auto", "on", "off"], OnOff]
 
@@ -32,7 +28,7 @@ class ModelParameters(MeasuringParameters):
 
     model: Annotated[str, MODEL_NAME]
     """A model of the zoo (paceline list models), generated/FAMILY:knob=value, or your own as package.module:factory"""
-    precision: PrecisionName = "fp32"
+    precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8_hybrid", "fp8_e4m3"] = "fp32"
     """fp32 (true), tf32, fp16 or bf16 (mixed), fp8_hybrid, fp8_e4m3"""
     batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] | None = None
     """Samples per step and rank; auto finds the largest that fits; unset takes the model's own"""
@@ -54,7 +50,7 @@ Action = Literal["train", "inference"]
 
 
 def superbench_names(record: Record, parameters: ModelParameters, action: Action) -> dict[str, Alias]:
-    """Its names for a model's record; a model that is not full size says so in every key."""
+    """SuperBench's names for a model's record; a model that is not full size says so in every key."""
     alias = Alias(
         group=f"model-benchmarks/pytorch-{key_word(parameters.model)}",
         prefix=f"{key_word(parameters.precision)}_{action}_",
@@ -69,29 +65,25 @@ def _figures(record: Record, action: Action) -> Values:
     ranks = record.case.ranks
     times, rate = record.measurement("step_time"), record.measurement("throughput")
     scopes = [f"rank {rank}" for rank in range(ranks)]
-    if action == "train":
-        figures = _means(times, rate, ranks)
-    elif ranks > 1 and all(record.measurement("step_time", scope) for scope in scopes):
-        figures = {}
+    if action == "inference" and ranks > 1 and all(record.measurement("step_time", scope) for scope in scopes):
+        figures: Values = {}
         for rank, scope in enumerate(scopes):
-            own = _percentiles(record.measurement("step_time", scope), record.measurement("throughput", scope), 1)
-            figures |= {f"{key}:{rank}": value for key, value in own.items()}
+            values = _values(record.measurement("step_time", scope), record.measurement("throughput", scope), 1, action)
+            figures |= {f"{key}:{rank}": value for key, value in values.items()}
     else:
-        figures = _percentiles(times, rate, ranks)
+        figures = _values(times, rate, ranks, action)
     return figures | ({"global_throughput": rate.value} if rate and ranks > 1 else {})
 
 
-def _means(times: Measurement | None, rate: Measurement | None, ranks: int) -> Values:
+def _values(times: Measurement | None, rate: Measurement | None, ranks: int, action: Action) -> Values:
+    """Means, and for inference percentiles as well."""
     figures: Values = {}
     if times:
         figures["step_time"] = times.summary.mean * 1000
     if rate:
         figures["throughput"] = rate.value / ranks
-    return figures
-
-
-def _percentiles(times: Measurement | None, rate: Measurement | None, ranks: int) -> Values:
-    figures = _means(times, rate, ranks)
+    if action == "train":
+        return figures
     if times:
         figures |= {f"step_time_{name}": value * 1000 for name, value in times.summary.percentiles.items()}
     if times and rate and rate.work and len(times.samples) and min(times.samples) > 0:
@@ -113,44 +105,31 @@ class ModelBenchmark(Benchmark[P]):
 
     @classmethod
     def title(cls, parameters: P) -> str:
-        """Model, precision and whatever else was asked for."""
-        words = [parameters.model, parameters.precision]
-        if parameters.scale != "full":
-            words.append(parameters.scale)
-        if parameters.batch_size is not None:
-            words.append("auto batch" if parameters.batch_size == "auto" else f"b{parameters.batch_size}")
-        if parameters.compile == "on":
-            words.append("compiled")
-        if parameters.graph:
-            words.append("graph")
-        if parameters.deterministic:
-            words.append("deterministic")
-        return " ".join(words)
+        """Model, precision and every parameter that differs from its default."""
+        size = parameters.batch_size
+        words = {
+            parameters.scale: parameters.scale != "full",
+            "auto batch" if size == "auto" else f"b{size}": size is not None,
+            "compiled": parameters.compile == "on",
+            "graph": parameters.graph,
+            "deterministic": parameters.deterministic,
+        }
+        return " ".join([parameters.model, parameters.precision, *(word for word, is_set in words.items() if is_set)])
 
     @classmethod
     def check(cls, parameters: P, case: Case) -> None:
         """Refuse an unknown model, and a user's own where it may not be imported."""
-        from paceline.models.user import find_model, is_reference
-
-        if not is_reference(parameters.model):
-            find_model(parameters.model, allow_import=False)
-        elif case.origin != "local":
-            message = (
-                f"model '{parameters.model}' would import code, which a job from the network may not do; "
-                "name a model of the zoo"
-            )
-            raise InputError("not-from-network", message, key="model", value=parameters.model)
+        check_model(parameters.model, is_local=case.origin == "local")
 
     @classmethod
     def describe(cls, record: Record, parameters: P, environment: Environment) -> Description:
         """Its work, SuperBench's names for it, and what could be switched on to give the device more at once."""
-        said = super().describe(record, parameters, environment)
-        trace = said.trace
+        description = super().describe(record, parameters, environment)
+        trace = description.trace
         if trace is not None:
-            ways = [] if said.subject.compiled else ["--compile on"]
-            ways += [] if parameters.graph else ["--graph"]
-            trace = trace.model_copy(update={"switches": tuple(ways)})
-        return said.model_copy(
+            switches = {"--compile on": description.subject.compiled, "--graph": parameters.graph}
+            trace = trace.model_copy(update={"switches": tuple(name for name, is_on in switches.items() if not is_on)})
+        return description.model_copy(
             update={
                 "trace": trace,
                 "counts_work": record.measurement(FLOP_RATE.name) is not None,
@@ -164,9 +143,7 @@ class ModelBenchmark(Benchmark[P]):
         from paceline.models import registry
 
         spec = registry().entries.get(str(parameters.get("model")))
-        wanted = list(spec.imports) if spec else ["torch"]
         # The first optimizer step imports the compiler, whether it compiles or not.
-        wanted += ["torch._dynamo", "torch.utils.flop_counter", "torch.nn.parallel"]
-        if str(parameters.get("precision")).startswith("fp8"):
-            wanted.append("torchao.float8")
-        return tuple(wanted)
+        common = ("torch._dynamo", "torch.utils.flop_counter", "torch.nn.parallel")
+        fp8 = ("torchao.float8",) if str(parameters.get("precision")).startswith("fp8") else ()
+        return (*(spec.imports if spec else ("torch",)), *common, *fp8)

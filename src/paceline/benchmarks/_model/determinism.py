@@ -16,39 +16,33 @@ def loss_warnings(trace: Sequence[float]) -> list[RecordWarning]:
     """The warning about a step whose result is not a number."""
     if all(math.isfinite(loss) for loss in trace):
         return []
-    return [
-        RecordWarning(
-            kind="diverged",
-            message=f"the loss of the first steps or of the last one is not finite: {list(trace)}",
-            remedy="use bf16 or fp32; a step that computes nothing sensible may take another time",
-        )
-    ]
+    message = f"the loss of the first steps or of the last one is not finite: {list(trace)}"
+    remedy = "use bf16 or fp32; a step that computes nothing sensible may take another time"
+    return [RecordWarning(kind="diverged", message=message, remedy=remedy)]
 
 
 def scale_warnings(before: float, after: float) -> list[RecordWarning]:
     """The warning about steps that were skipped because the scaled gradients of fp16 overflowed."""
     if after >= before:
         return []
-    return [
-        RecordWarning(
-            kind="skipped-steps",
-            message=f"the loss scale fell from {before:g} to {after:g}: gradients overflowed and optimizer steps were "
-            "skipped, which is cheaper than taking them",
-            remedy="use bf16, or allow more warm-up so that the scale settles",
-        )
-    ]
+    message = (
+        f"the loss scale fell from {before:g} to {after:g}: gradients overflowed and optimizer steps were skipped, "
+        "which is cheaper than taking them"
+    )
+    remedy = "use bf16, or allow more warm-up so that the scale settles"
+    return [RecordWarning(kind="skipped-steps", message=message, remedy=remedy)]
 
 
 class Determinism:
-    """While entered, hears of operators that have no deterministic implementation."""
+    """While entered, records the warnings of operators that have no deterministic implementation."""
 
-    def __init__(self, wanted: bool) -> None:
-        self._wanted = wanted
+    def __init__(self, enabled: bool) -> None:
+        self._enabled = enabled
         self._catch = warnings.catch_warnings(record=True)
         self._caught: list[warnings.WarningMessage] = []
 
     def __enter__(self) -> Self:
-        if self._wanted:
+        if self._enabled:
             caught = self._catch.__enter__()
             self._caught = [] if caught is None else caught  # the very list that fills while it is entered
             warnings.simplefilter("always")
@@ -57,7 +51,7 @@ class Determinism:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._wanted:
+        if self._enabled:
             self._catch.__exit__(kind, error, trace)
 
     def compare(self, first: Sequence[float], second: Sequence[float], seed: int) -> None:
@@ -66,11 +60,11 @@ class Determinism:
             a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(first, second, strict=True)
         ):
             return
-        told = f"two computations from seed {seed} gave {_shown(first)} and {_shown(second)}"
+        message = f"two computations from seed {seed} gave {_shown(first)} and {_shown(second)}"
         excuses = {str(one.message).partition(".")[0] for one in self._caught if "deterministic" in str(one.message)}
         if excuses:
-            raise CaseError(f"{told}, but that proves nothing: {'; '.join(sorted(excuses))}")
-        raise SilentCorruption(f"{told}; check the device's memory (ECC) and the model's own sources of randomness")
+            raise CaseError(f"{message}, but that proves nothing: {'; '.join(sorted(excuses))}")
+        raise SilentCorruption(f"{message}; check the device's memory (ECC) and the model's own sources of randomness")
 
 
 def _shown(numbers: Sequence[float]) -> str:

@@ -22,6 +22,7 @@ from paceline.benchmarks._model.metrics import (
 )
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context, Progress
+from paceline.core.metric import Metric
 from paceline.core.parameters import MeasuringParameters
 from paceline.core.record import Measurement, RecordWarning, Result
 from paceline.core.trace_breakdown import time_spent
@@ -39,7 +40,6 @@ NO_KERNELS = (
     "or monitor holds the GPU"
 )
 LOST = "the process ended before it was taken"
-NO_OPERATORS = "the profiler saw no operator"
 
 
 def add_trace(
@@ -51,7 +51,7 @@ def add_trace(
     ranks: Ranks,
     context: Context,
 ) -> None:
-    """If the case wants a trace, take one of a few more steps, and put into the facts what it tells."""
+    """If the case asks for a trace, take one of a few more steps, and put its summary into the facts."""
     if not context.case.trace:
         return
     context.keep(result.model_copy(update={"facts": result.facts | {FACT: {"missing": LOST}}}))
@@ -62,34 +62,29 @@ def add_trace(
         taken = trace.take(step, device, steps=steps, in_flight=in_flight, all_ready=ranks.all_agree)
         if ranks.rank == 0:
             queue = device.kind.is_accelerator and in_flight > 1
-            result.facts[FACT] = _told(taken, device, measured, queue=queue, place=context.case.trace)
+            result.facts[FACT] = _trace_facts(taken, device, measured, queue=queue, path=context.case.trace)
     except Exception as error:  # the profiler's, the memory's, the disk's: there is no trace, and that is all
-        result.facts[FACT] = {"missing": _reason(error)}
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:500]
+        result.facts[FACT] = {"missing": str(error) if isinstance(error, trace.TraceFailed) else reason}
 
 
-def _told(taken: trace.Chrome, device: Device, measured: float, *, queue: bool, place: str) -> dict[str, Any]:
-    """The summary, which stays if the file goes; and the file, unless it could not be kept."""
+def _trace_facts(taken: trace.Chrome, device: Device, measured: float, *, queue: bool, path: str) -> dict[str, Any]:
+    """The summary, which stays if the file goes; and the file, unless it could not be written."""
     on_device = device.kind.is_accelerator
     spent = time_spent(read_events(taken), on_device=on_device, steps_queue=queue)
-    told: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     if spent is None:
-        told["missing"] = NO_KERNELS if on_device else NO_OPERATORS
+        facts["missing"] = NO_KERNELS if on_device else "the profiler saw no operator"
     else:
-        told |= {"spent": spent.model_dump(mode="json"), "slowdown": spent.step_seconds / measured}
+        facts |= {"spent": spent.model_dump(mode="json"), "slowdown": spent.step_seconds / measured}
     try:
-        told |= {"bytes": trace.keep(taken, Path(place).expanduser()), "file": place}
+        facts |= {"bytes": trace.keep(taken, Path(path).expanduser()), "file": path}
     except trace.TraceFailed as error:
-        told["no_file"] = str(error)
-    return told
+        facts["no_file"] = str(error)
+    return facts
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, trace.TraceFailed):
-        return str(error)
-    return f"{type(error).__name__}: {error}".splitlines()[0][:500]
-
-
-# The GPU's energy counter advances in steps of up to a tenth of a second: less than this tells nothing.
+# The GPU's energy counter advances in steps of up to a tenth of a second: less than this says nothing.
 MIN_ENERGY_SECONDS = 2.0
 NO_PEAK = "unknown for this device, so there is no MFU; 'paceline machine --measure' measures one"
 
@@ -97,29 +92,18 @@ NO_PEAK = "unknown for this device, so there is no MFU; 'paceline machine --meas
 class Stepped(Protocol):
     """What is needed of whatever takes the steps."""
 
-    @property
-    def device(self) -> Device:
-        """Where it runs."""
+    device: Device
+    compiled: bool  # whether a compiler made a part of it
+    facts: dict[str, Any]  # for the record
+    warnings: list[RecordWarning]  # reasons to trust its figures less, from before it was measured
 
     @property
     def parameters(self) -> MeasuringParameters:
         """How long and how exactly to measure it."""
 
     @property
-    def compiled(self) -> bool:
-        """Whether a compiler made a part of it."""
-
-    @property
     def is_graph(self) -> bool:
         """Whether its steps are replayed as a graph."""
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What the record must say of it."""
-
-    @property
-    def warnings(self) -> list[RecordWarning]:
-        """Reasons to trust its figures less that are known beforehand."""
 
 
 def time_once(session: Stepped, step: Callable[[], object]) -> float:
@@ -158,42 +142,11 @@ def measure_steps(
     context: Context,
     marks: Marks | None = None,
 ) -> Result:
-    """Everything that repeating the step tells; `marks` are called by a step whose phases are to be timed apart."""
+    """Everything measured by repeating the step; `marks` are called by a step whose phases are to be timed apart."""
     entered = monotonic()
     agree = ranks.agree if ranks.world_size > 1 else None
-    report = _reporter(context, work, ranks)
     parameters = session.parameters
-    warm = loop.warm_up(step, session.device.timeline(in_flight), parameters, agree=agree, report=report)
-    warmed = monotonic()
-    graphs = _compiled_graphs() if session.compiled else {}
-    region = _measure_region(session, step, in_flight, agree, report, ranks, context, marks or Marks())
-    spent = {
-        "preparing": entered - context.began - (first_seconds or 0.0),
-        "first step": first_seconds,
-        "warming up": warmed - entered,
-        "measuring": monotonic() - warmed,
-    }
-    found = [*step_measurements(region.timed.samples, work), *phase_measurements(region.timed.phases)]
-    if first_seconds is not None:
-        found.append(Measurement.of_value(FIRST_STEP, first_seconds))
-    if session.compiled and first_seconds is not None:
-        steady = sum(region.timed.samples) / len(region.timed.samples)
-        found.append(Measurement.of_value(COMPILE_TIME, max(0.0, first_seconds - steady)))
-    found += _resources(region, work, ranks, context)
-    return Result(
-        measurements=found,
-        facts=session.facts | graphs | _facts(region, work, ranks, warm) | {"spent": spent},
-        warnings=[
-            *session.warnings,
-            *_compile_warnings(graphs, _compiled_graphs() if session.compiled else {}),
-            *loop.warnings(warm, region.timed, parameters),
-            *conditions.warnings(region.before, region.after),
-            *_peak_warnings(found, work),
-        ],
-    )
 
-
-def _reporter(context: Context, work: StepWork, ranks: Ranks) -> loop.Report:
     def report(phase: str, samples: list[float]) -> None:
         context.report(
             Progress(
@@ -206,7 +159,34 @@ def _reporter(context: Context, work: StepWork, ranks: Ranks) -> loop.Report:
             )
         )
 
-    return report
+    warm = loop.warm_up(step, session.device.timeline(in_flight), parameters, agree=agree, report=report)
+    warmed = monotonic()
+    graphs = _compiled_graphs() if session.compiled else {}
+    region = _measure_region(session, step, in_flight, agree, report, ranks, context, marks or Marks())
+    spent = {
+        "preparing": entered - context.began - (first_seconds or 0.0),
+        "first step": first_seconds,
+        "warming up": warmed - entered,
+        "measuring": monotonic() - warmed,
+    }
+    measurements = [*step_measurements(region.timed.samples, work), *phase_measurements(region.timed.phases)]
+    if first_seconds is not None:
+        measurements.append(Measurement.of_value(FIRST_STEP, first_seconds))
+    if session.compiled and first_seconds is not None:
+        steady = sum(region.timed.samples) / len(region.timed.samples)
+        measurements.append(Measurement.of_value(COMPILE_TIME, max(0.0, first_seconds - steady)))
+    measurements += _resources(region, work, ranks, context)
+    return Result(
+        measurements=measurements,
+        facts=session.facts | graphs | _facts(region, work, ranks, warm) | {"spent": spent},
+        warnings=[
+            *session.warnings,
+            *_compile_warnings(graphs, _compiled_graphs() if session.compiled else {}),
+            *loop.warnings(warm, region.timed, parameters),
+            *conditions.warnings(region.before, region.after),
+            *_peak_warnings(measurements, work),
+        ],
+    )
 
 
 def _measure_region(
@@ -227,7 +207,7 @@ def _measure_region(
     device.synchronize()
     device.reset_peak_memory()
     host.start()
-    with loop.quiet_collector():  # before the counters are read: collecting is no part of the work
+    with loop.quiet_collector():  # before the counters are read: collecting is not part of the work
         before = conditions.observe(context.target, ranks.siblings)
         ranks.meet()
         joules = meter.read() if meter else 0.0
@@ -262,23 +242,21 @@ def _compiled_graphs() -> dict[str, int]:
 
 
 def _compile_warnings(before: dict[str, int], after: dict[str, int]) -> list[RecordWarning]:
-    found = []
+    warnings = []
     if before.get("graph_breaks"):
-        message = f"the compiler gave up in {before['graph_breaks']} places, so that parts ran as they are"
-        found.append(
-            RecordWarning(kind="partly-compiled", message=message, remedy="compare with --compile off before believing")
-        )
+        message = f"the compiler gave up in {before['graph_breaks']} places, so that parts ran uncompiled"
+        remedy = "compare with --compile off before believing"
+        warnings.append(RecordWarning(kind="partly-compiled", message=message, remedy=remedy))
     if after.get("compiled_graphs", 0) > before.get("compiled_graphs", 0):
         message = "something was compiled again while steps were measured"
-        found.append(
-            RecordWarning(kind="recompiled", message=message, remedy="allow more warm-up, for example --warm-up 60s")
-        )
-    return found
+        remedy = "allow more warm-up, for example --warm-up 60s"
+        warnings.append(RecordWarning(kind="recompiled", message=message, remedy=remedy))
+    return warnings
 
 
-def _peak_warnings(found: list[Measurement], work: StepWork) -> list[RecordWarning]:
+def _peak_warnings(measurements: list[Measurement], work: StepWork) -> list[RecordWarning]:
     """Nothing is faster than its ceiling: either that, or the count of FLOPs, is wrong."""
-    mfu = next((one for one in found if one.metric.name == MFU.name), None)
+    mfu = next((one for one in measurements if one.metric.name == MFU.name), None)
     if mfu is None or work.peak is None or mfu.value <= 100.0:
         return []
     message = f"the model computes at {mfu.value:.0f} % of what is taken for the peak: {work.peak.source}"
@@ -288,18 +266,17 @@ def _peak_warnings(found: list[Measurement], work: StepWork) -> list[RecordWarni
 
 def _resources(region: Region, work: StepWork, ranks: Ranks, context: Context) -> list[Measurement]:
     """Memory at the peak, and energy per sample."""
-    found = [Measurement.of_value(HOST_MEMORY, region.host_memory)]
+    values: dict[Metric, float] = {HOST_MEMORY: region.host_memory}
     if region.device_memory is not None:
-        allocated, reserved = region.device_memory
-        found += [Measurement.of_value(DEVICE_MEMORY, allocated), Measurement.of_value(DEVICE_RESERVED, reserved)]
+        values |= {DEVICE_MEMORY: region.device_memory[0], DEVICE_RESERVED: region.device_memory[1]}
     elif region.device_reserved:
-        found.append(Measurement.of_value(DEVICE_RESERVED, region.device_reserved))
+        values[DEVICE_RESERVED] = region.device_reserved
     whole_host = not kind_of(context.target).is_accelerator
-    # The CPU's counter sees every rank on this host, so that one of them tells for all; a GPU's sees only its own.
+    # The CPU's counter sees every rank on this host, so that one of them reports for all; a GPU's sees only its own.
     if region.energy is not None and (not whole_host or context.local_rank == 0):
         samples = region.timed.executed * work.samples * (1 + len(ranks.siblings) if whole_host else 1)
-        found.append(Measurement.of_value(ENERGY, region.energy / samples))
-    return found
+        values[ENERGY] = region.energy / samples
+    return [Measurement.of_value(metric, value) for metric, value in values.items()]
 
 
 def _facts(region: Region, work: StepWork, ranks: Ranks, warm: loop.WarmUp) -> dict[str, Any]:

@@ -9,88 +9,48 @@ from paceline.core.record import Measurement
 from paceline.devices.timeline import Phases
 from paceline.measure.memory import Peak
 
-STEP_TIME = Metric(name="step_time", unit="s", better=Better.LOWER, merge=Merge.SLOWEST, description="time of one step")
+
+def lower(name: str, unit: str, merge: Merge, description: str) -> Metric:
+    """A metric of which less is better."""
+    return Metric(name=name, unit=unit, better=Better.LOWER, merge=merge, description=description)
+
+
+def higher(name: str, unit: str, merge: Merge, description: str) -> Metric:
+    """A metric of which more is better."""
+    return Metric(name=name, unit=unit, better=Better.HIGHER, merge=merge, description=description)
+
+
+STEP_TIME = lower("step_time", "s", Merge.SLOWEST, "time of one step")
 STEP_TIME_APART = STEP_TIME.model_copy(update={"merge": Merge.POOLED})
-THROUGHPUT = Metric(
-    name="throughput",
-    unit="samples/s",
-    better=Better.HIGHER,
-    merge=Merge.SUM,
-    description="samples over time, all steps together; never a mean of rates",
+THROUGHPUT = higher(
+    "throughput", "samples/s", Merge.SUM, "samples over time, all steps together; never a mean of rates"
 )
-TOKEN_THROUGHPUT = Metric(
-    name="token_throughput",
-    unit="tokens/s",
-    better=Better.HIGHER,
-    merge=Merge.SUM,
-    description="tokens over time, for sequence models",
+TOKEN_THROUGHPUT = higher("token_throughput", "tokens/s", Merge.SUM, "tokens over time, for sequence models")
+AUDIO_THROUGHPUT = higher("audio_throughput", "s/s", Merge.SUM, "seconds of audio over time, for models of speech")
+FLOP_RATE = higher(
+    "achieved_flops", "FLOP/s", Merge.SUM, "the model's FLOPs by formula over time; recomputation earns nothing"
 )
-AUDIO_THROUGHPUT = Metric(
-    name="audio_throughput",
-    unit="s/s",
-    better=Better.HIGHER,
-    merge=Merge.SUM,
-    description="seconds of audio over time, for models of speech",
+MFU = higher(
+    "mfu",
+    "%",
+    Merge.MEAN,
+    "achieved FLOP/s as a part of the device's peak in this precision; absent for an unknown device",
 )
-FLOP_RATE = Metric(
-    name="achieved_flops",
-    unit="FLOP/s",
-    better=Better.HIGHER,
-    merge=Merge.SUM,
-    description="the model's FLOPs by formula over time; recomputation earns nothing",
+DEVICE_MEMORY = lower(
+    "peak_device_memory", "B", Merge.MAXIMUM, "most bytes allocated on the device during measured steps"
 )
-MFU = Metric(
-    name="mfu",
-    unit="%",
-    better=Better.HIGHER,
-    merge=Merge.MEAN,
-    description="achieved FLOP/s as a part of the device's peak in this precision; absent for an unknown device",
+DEVICE_RESERVED = lower(
+    "peak_device_reserved", "B", Merge.MAXIMUM, "most bytes that the allocator held on the device, graphs included"
 )
-DEVICE_MEMORY = Metric(
-    name="peak_device_memory",
-    unit="B",
-    better=Better.LOWER,
-    merge=Merge.MAXIMUM,
-    description="most bytes allocated on the device during measured steps",
+HOST_MEMORY = lower("peak_host_memory", "B", Merge.MAXIMUM, "most resident memory of the process during measured steps")
+ENERGY = lower("energy_per_sample", "J", Merge.MEAN, "energy of the device per sample, from its own counter")
+FIRST_STEP = lower(
+    "first_step_time", "s", Merge.MAXIMUM, "time of the very first step: lazy initialisation, autotuning, compilation"
 )
-DEVICE_RESERVED = Metric(
-    name="peak_device_reserved",
-    unit="B",
-    better=Better.LOWER,
-    merge=Merge.MAXIMUM,
-    description="most bytes that the allocator held on the device, graphs included",
-)
-HOST_MEMORY = Metric(
-    name="peak_host_memory",
-    unit="B",
-    better=Better.LOWER,
-    merge=Merge.MAXIMUM,
-    description="most resident memory of the process during measured steps",
-)
-ENERGY = Metric(
-    name="energy_per_sample",
-    unit="J",
-    better=Better.LOWER,
-    merge=Merge.MEAN,
-    description="energy of the device per sample, from its own counter",
-)
-FIRST_STEP = Metric(
-    name="first_step_time",
-    unit="s",
-    better=Better.LOWER,
-    merge=Merge.MAXIMUM,
-    description="time of the very first step: lazy initialisation, autotuning, compilation",
-)
-COMPILE_TIME = Metric(
-    name="compile_time",
-    unit="s",
-    better=Better.LOWER,
-    merge=Merge.MAXIMUM,
-    description="what compiling cost: the first step beyond a steady one",
-)
+COMPILE_TIME = lower("compile_time", "s", Merge.MAXIMUM, "what compiling cost: the first step beyond a steady one")
 PHASES = {
     # The mean over ranks: that they step together makes the sums alike, whoever waits for whom in which phase.
-    phase: Metric(name=f"{phase}_time", unit="s", better=Better.LOWER, merge=Merge.MEAN, description=description)
+    phase: lower(f"{phase}_time", "s", Merge.MEAN, description)
     for phase, description in {
         "forward": "the model's forward pass, from the end of the step before",
         "matcher": "matching predictions to targets, where the loss has to",
@@ -134,16 +94,17 @@ def step_measurements(times: list[float], work: StepWork) -> list[Measurement]:
     """Throughput, step time and everything else that is work over the same times."""
     step_time = Measurement.of_samples(STEP_TIME if work.together else STEP_TIME_APART, times)
     throughput = THROUGHPUT.model_copy(update={"unit": f"{work.sample_name}s/s"})
-    found = [Measurement.of_rate(throughput, work.samples, step_time), step_time]
-    if work.tokens:
-        found.append(Measurement.of_rate(TOKEN_THROUGHPUT, work.tokens, step_time))
-    if work.audio:
-        found.append(Measurement.of_rate(AUDIO_THROUGHPUT, work.audio, step_time))
-    if work.flops:
-        found.append(Measurement.of_rate(FLOP_RATE, work.flops, step_time))
-        if work.peak is not None:
-            found.append(Measurement.of_rate(MFU, 100.0 * work.flops / work.peak.flops, step_time))
-    return found
+    rates = {
+        TOKEN_THROUGHPUT: work.tokens,
+        AUDIO_THROUGHPUT: work.audio,
+        FLOP_RATE: work.flops,
+        MFU: 100.0 * work.flops / work.peak.flops if work.peak is not None else None,
+    }
+    return [
+        Measurement.of_rate(throughput, work.samples, step_time),
+        step_time,
+        *(Measurement.of_rate(metric, amount, step_time) for metric, amount in rates.items() if amount),
+    ]
 
 
 def phase_measurements(phases: list[Phases]) -> list[Measurement]:

@@ -23,9 +23,6 @@ from paceline.models.flops import TRAINING_FACTOR, forward_flops, training_flops
 if TYPE_CHECKING:
     from torch import nn
 
-    from paceline.devices import Device
-
-
 Fp8Recipe = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"]
 
 
@@ -88,7 +85,7 @@ DISTINCT_ROWS = 256
 
 @dataclass
 class ModelSession:
-    """What a step needs, and what the record must say of it."""
+    """What a step needs, and what the record has to say about it."""
 
     spec: ModelSpec
     parameters: ModelParameters
@@ -152,7 +149,7 @@ class ModelSession:
 
 
 def peak_of(device: Device, precision: str) -> Peak | None:
-    """The datasheet's, or else what this machine was measured to reach: ranks on one CPU have a part of it each."""
+    """The datasheet's, otherwise what this machine was measured to reach: ranks on one CPU have a part of it each."""
     sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if not device.kind.is_accelerator else 1
     return peak_flops(device.name, precision) or measured_peak_flops(device.name, precision, sharing=sharing)
 
@@ -163,26 +160,34 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: Device, m
 
     check(parameters.precision, device, fp8_model=spec.fp8, model=spec.name)
     if parameters.graph and not device.kind.supports_graphs:
-        raise Unsupported(f"graph = true replays CUDA graphs, which a {device.kind.noun} has not; leave it out")
+        raise Unsupported(f"graph = true replays CUDA graphs, which a {device.kind.noun} does not have; leave it out")
     set_fp32_mode(parameters.precision)
     if parameters.deterministic:
-        _compute_deterministically()
+        # cuBLAS reads this when its handle is made, which no case has done yet.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
     compiled, not_compiled_because = whether_to_compile(parameters.compile, device)
-    autotuned = _wanted(parameters.autotune, compiled) and device.kind.is_accelerator and not parameters.deterministic
+    autotune = compiled if parameters.autotune == "auto" else parameters.autotune == "on"
+    autotuned = autotune and device.kind.is_accelerator and not parameters.deterministic
     torch.backends.cudnn.benchmark = autotuned
     seed_everything(parameters.seed)
     with torch.device(device.torch()):
         workload = spec.build(parameters.scale)
     module = workload.module.to(device.torch())
-    channels_last = _wanted(parameters.channels_last, spec.channels_last and device.kind.prefers_channels_last)
+    channels_last = parameters.channels_last == "on"
+    if parameters.channels_last == "auto":
+        channels_last = spec.channels_last and device.kind.prefers_channels_last
     if channels_last:
         module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     module.train(mode == "train")
-    loss = workload.loss.to(device.torch()) if isinstance(workload.loss, torch.nn.Module) else workload.loss
+    loss, loss_weights = workload.loss, 0
+    if isinstance(loss, torch.nn.Module):
+        loss = loss.to(device.torch())
+        loss_weights = sum(p.numel() for p in loss.parameters())
     facts: dict[str, Any] = {
         "model": spec.name,
         "parameter_count": sum(p.numel() for p in module.parameters()),
-        **_weights_of(loss),
+        **({"loss_parameter_count": loss_weights} if loss_weights else {}),
         "precision": parameters.precision,
         "device": device.name,
         "channels_last": channels_last,
@@ -208,14 +213,6 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: Device, m
     )
 
 
-def _weights_of(loss: object) -> dict[str, int]:
-    """What a record says of a loss that has weights of its own."""
-    import torch
-
-    count = sum(p.numel() for p in loss.parameters()) if isinstance(loss, torch.nn.Module) else 0
-    return {"loss_parameter_count": count} if count else {}
-
-
 def compile_step(function: Callable[..., Any]) -> Callable[..., Any]:
     """torch.compile in its default mode: autotuning every kernel costs minutes and gains little."""
     import torch
@@ -223,32 +220,16 @@ def compile_step(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function)
 
 
-def _wanted(switch: str, when_auto: bool) -> bool:
-    return when_auto if switch == "auto" else switch == "on"
-
-
 def whether_to_compile(switch: str, device: Device) -> tuple[bool, str]:
     """Whether to compile, and why not where `auto` decides against it."""
     compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("gcc")
-    obstacle = ""
+    obstacle = "no C++ compiler was found" if compiler is None else ""
     if device.kind.needs_triton and importlib.util.find_spec("triton") is None:
         obstacle = "triton is not installed"
-    elif compiler is None:
-        obstacle = "no C++ compiler was found"
-    if switch == "off":
-        return False, ""
-    if switch == "on":
-        if obstacle:
-            raise Unsupported(f"compile = on is not possible here: {obstacle}; use --compile off")
-        return True, ""
+    if switch == "on" and obstacle:
+        raise Unsupported(f"compile = on is not possible here: {obstacle}; use --compile off")
+    if switch != "auto":
+        return switch == "on", ""
     if not device.kind.needs_triton:
         return False, "auto compiles on GPUs only"
     return not obstacle, obstacle
-
-
-def _compute_deterministically() -> None:
-    import torch
-
-    # cuBLAS reads this when its handle is made, which no case has done yet.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)

@@ -10,43 +10,42 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from paceline.benchmarks._model.metrics import FLOP_RATE
 from paceline.core.layout import Layout
-from paceline.core.record import Measurement, Outcome, Record
+from paceline.core.record import Outcome, Record
 from paceline.core.subject import BYTES, Work, number_format
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from paceline.benchmarks._model.session import ModelSession
 
 
 Result = TypeVar("Result")
 
-KEPT_FOR_BACKWARD = "kept for the backward pass"
-RESULTS = "results of all operators"
-
 
 def count_kept(session: ModelSession, step: Callable[[], Result]) -> Result:
-    """Take a step of training; the session's facts then tell what it kept for its backward pass."""
+    """Take a step of training; the session's facts then say what it kept for its backward pass."""
     if not _is_countable(session):
         return step()
     import torch
 
-    weights = {_storage(tensor) for tensor in _weights(session)}
-    kept: dict[int, int] = {}
+    modules: list[Any] = [session.workload.module, session.workload.loss]
+    modules = [module for module in modules if hasattr(module, "parameters")]
+    weights = {_storage(tensor) for module in modules for tensor in (*module.parameters(), *module.buffers())}
+    saved: dict[int, int] = {}  # bytes by storage
 
     def pack(tensor: Tensor) -> Tensor:
         if tensor.layout is torch.strided and _storage(tensor) not in weights:
-            kept[_storage(tensor)] = tensor.untyped_storage().nbytes()
+            saved[_storage(tensor)] = tensor.untyped_storage().nbytes()
         return tensor.detach()  # itself would make a cycle where an operator keeps its own result
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         result = step()
-    session.facts |= {"activation_bytes": sum(kept.values()), "activations_are": KEPT_FOR_BACKWARD}
+    session.facts |= {"activation_bytes": sum(saved.values()), "activations_are": "kept for the backward pass"}
     return result
 
 
 def count_results(session: ModelSession, step: Callable[[], Result]) -> Result:
-    """Take a step forward; the session's facts then tell what its operators wrote for each other."""
+    """Take a step forward; the session's facts then say what its operators wrote for each other."""
     if not _is_countable(session):
         return step()
     counter = _counter()
@@ -57,12 +56,12 @@ def count_results(session: ModelSession, step: Callable[[], Result]) -> Result:
         # A user's model need not bear being looked at.
         session.facts["activations_unknown_because"] = f"{type(error).__name__}: {error}"
         return step()
-    session.facts |= {"activation_bytes": counter.written, "activations_are": RESULTS}
+    session.facts |= {"activation_bytes": counter.written, "activations_are": "results of all operators"}
     return result
 
 
 def _is_countable(session: ModelSession) -> bool:
-    """Compiled operators are fused, and what is computed in 8 bits is no plain tensor: neither shows what it writes."""
+    """Compiled operators are fused, and 8-bit values are not plain tensors: neither shows what it writes."""
     return not session.compiled and not session.parameters.precision.startswith("fp8")
 
 
@@ -98,16 +97,6 @@ def _counter() -> Any:
     return Counter()
 
 
-def _weights(session: ModelSession) -> list[Tensor]:
-    modules: list[Any] = [session.workload.module, session.workload.loss]
-    found: list[Tensor] = []
-    for module in modules:
-        if hasattr(module, "parameters"):
-            owner: nn.Module = module
-            found += [*owner.parameters(), *owner.buffers()]
-    return found
-
-
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
@@ -116,18 +105,11 @@ MASTER = 4  # bytes of a weight, a gradient and a moment in training, which keep
 MOMENTS = {"adamw": 2, "sgd": 1}  # numbers that an optimizer keeps for each weight
 ACTIVATIONS = "activations"
 
-FORWARD = "each weight read once in a step"
 TRAINING = (
     "each weight read once forward and once backward, its gradient written and read once, weights and optimizer "
     "state read and written once"
 )
-MESH = (
-    "each weight of a rank read once in every pass of every micro-batch, its gradient written and read once, weights "
-    "and optimizer state read and written once"
-)
 KEPT = "; what else was allocated at the peak, written and read once"
-SAVED = "; what was kept for the backward pass, written and read once"
-PASSED = "; at most also each operator's result, written and read once, as far as no cache holds it"
 
 
 def counted(count: Callable[[Record], Work | None], record: Record) -> Work | None:
@@ -143,11 +125,12 @@ def counted(count: Callable[[Record], Work | None], record: Record) -> Work | No
 def inference_work(record: Record) -> Work | None:
     """One forward pass."""
     word = BYTES[number_format(record.facts["precision"])]
-    found = _model(record, word * float(record.facts["parameter_count"]), FORWARD)
+    work = _model(record, word * float(record.facts["parameter_count"]), "each weight read once in a step")
     results = 2.0 * float(record.facts.get("activation_bytes") or 0)
-    if found is None or not results:
-        return found
-    return found.model_copy(update={"passed": results, "formula": found.formula + PASSED})
+    if work is None or not results:
+        return work
+    passed = "; at most also each operator's result, written and read once, as far as no cache holds it"
+    return work.model_copy(update={"passed": results, "formula": work.formula + passed})
 
 
 def training_work(record: Record) -> Work | None:
@@ -159,10 +142,11 @@ def training_work(record: Record) -> Work | None:
     per_weight = passes + 2 * MASTER + 2 * MASTER * (1 + moments)
     peak = record.measurement("peak_device_memory")
     if peak is not None:
-        kept = max(0.0, peak.value - weights * MASTER * (2 + moments))
-        return _model(record, weights * per_weight, TRAINING + KEPT, kept)
+        activations = max(0.0, peak.value - weights * MASTER * (2 + moments))
+        return _model(record, weights * per_weight, TRAINING + KEPT, activations)
     if facts.get("activation_bytes"):
-        return _model(record, weights * per_weight, TRAINING + SAVED, float(facts["activation_bytes"]))
+        saved = "; what was kept for the backward pass, written and read once"
+        return _model(record, weights * per_weight, TRAINING + saved, float(facts["activation_bytes"]))
     return _model(record, weights * per_weight, TRAINING)
 
 
@@ -171,31 +155,32 @@ def mesh_work(record: Record) -> Work | None:
     layout = Layout.parse(str(record.facts["layout"]))
     weights = float(record.facts["parameter_count"]) / (layout.tensor * layout.pipeline)
     passes = layout.micro_batches * (3 if layout.checkpointing else 2)
-    held = sum(_value(record.measurement(f"{part}_memory")) for part in ("parameter", "gradient", "optimizer"))
+    parts = [record.measurement(f"{part}_memory") for part in ("parameter", "gradient", "optimizer")]
+    held = sum(part.value for part in parts if part is not None)
     if not held:
         return None
-    kept = record.measurement("activation_memory")
+    peak = record.measurement("activation_memory")
     reading = weights * passes * BYTES[number_format(record.facts["precision"])]
-    return _model(record, reading + 2 * held, MESH + KEPT if kept else MESH, kept.value if kept else None)
+    formula = (
+        "each weight of a rank read once in every pass of every micro-batch, its gradient written and read once, "
+        "weights and optimizer state read and written once"
+    )
+    return _model(record, reading + 2 * held, formula + KEPT if peak else formula, peak.value if peak else None)
 
 
-def _model(record: Record, moved: float, formula: str, kept: float | None = None) -> Work | None:
+def _model(record: Record, moved: float, formula: str, activations: float | None = None) -> Work | None:
     rate = record.measurement(FLOP_RATE.name)
     flops = float(record.facts["flops_per_step"])
     if rate is None:
         return None
     return Work(
         flops=flops,
-        bytes=moved + 2 * (kept or 0.0),
+        bytes=moved + 2 * (activations or 0.0),
         # Ranks on GPUs have one each; those on a CPU share it, and its memory.
         rate=rate.value if record.case.target == "cpu" else rate.value / record.case.ranks,
         unit=rate.metric.unit,
         number_format=number_format(record.facts["precision"]),
         formula=formula,
         is_modelled=True,
-        left_out=ACTIVATIONS if kept is None else "",
+        left_out=ACTIVATIONS if activations is None else "",
     )
-
-
-def _value(measurement: Measurement | None) -> float:
-    return measurement.value if measurement is not None else 0.0

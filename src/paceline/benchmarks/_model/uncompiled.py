@@ -1,7 +1,7 @@
 """Whether what a compiler made computes what was written: one step is also taken uncompiled, and the two are compared.
 
-A compiler that drops a gradient gives a faster step, a plausible loss and no message. The record tells how far the two
-are apart; only what is surely missing is a warning. In 16 bits fused operators round elsewhere, which networks of many
+A compiler that drops a gradient gives a faster step, a plausible loss and no message. The record says how far the two
+are apart; only what is clearly missing is a warning. In 16 bits fused operators round elsewhere, which networks of many
 normed convolutions with random weights magnify: an output of inception_v3 then differs by more than its norm, the norm
 of a gradient of mobilenet_v2 by half. Dropout draws other numbers, too.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from paceline.core.record import RecordWarning
@@ -69,69 +70,65 @@ class Deviation(NamedTuple):
 
 
 def compare_gradients(session: Stepped, backward: Callable[[], Gradients]) -> None:
-    """Let the session's facts, or a warning, tell whether the compiled backward pass agrees with the uncompiled one."""
-    _tell(session, lambda: _of_gradients(backward))
+    """Record as a fact, or as a warning, whether the compiled backward pass agrees with the uncompiled one."""
+    _record(session, partial(_of_gradients, backward))
 
 
 def compare_outputs(session: Stepped, forward: Callable[[], object], *, exact: bool) -> None:
-    """Let the session's facts, or a warning, tell whether the compiled forward pass agrees with the uncompiled one."""
-    _tell(session, lambda: _of_outputs(forward, exact=exact))
+    """Record as a fact, or as a warning, whether the compiled forward pass agrees with the uncompiled one."""
+    _record(session, partial(_of_outputs, forward, exact=exact))
 
 
-def _tell(session: Stepped, compare: Callable[[], CompileFinding]) -> None:
+def _record(session: Stepped, compare: Callable[[], CompileFinding]) -> None:
     """Where something cannot be compared, the facts say why: what is measured is the compiled step all the same."""
     try:
-        found = compare()
+        finding = compare()
     except Exception as error:
-        found = CompileFinding(f"no: {_why(error)}")
+        reason = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
+        if exhausted(error):
+            reason = "uncompiled, a step does not fit into memory"
+        finding = CompileFinding(f"no: {reason}")
     session.device.release_memory()  # uncompiled, a step takes more memory than the one that is measured
-    session.facts[FACT] = found.fact
-    if found.fault:
+    session.facts[FACT] = finding.fact
+    if finding.fault:
         remedy = "use --compile off, or another version of torch; what is faster here may compute less"
-        session.warnings.append(RecordWarning(kind="miscompiled", message=found.fault, remedy=remedy))
-
-
-def _why(error: Exception) -> str:
-    if exhausted(error):
-        return "uncompiled, a step does not fit into memory"
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        session.warnings.append(RecordWarning(kind="miscompiled", message=finding.fault, remedy=remedy))
 
 
 def _of_gradients(backward: Callable[[], Gradients]) -> CompileFinding:
-    wanted, found = _uncompiled(backward), backward()
-    if not (found.is_finite and wanted.is_finite):
+    eager, compiled = _uncompiled(backward), backward()
+    if not (compiled.is_finite and eager.is_finite):
         return CompileFinding("no: a loss or a gradient is not finite")
-    if not (found.norms or wanted.norms):
+    if not (compiled.norms or eager.norms):
         return CompileFinding("no: no parameter has a gradient")
-    name, worst = _farthest(found.norms, wanted.norms)
-    loss = abs(found.loss - wanted.loss) / max(abs(wanted.loss), 1e-12)
+    name, worst = _farthest(compiled.norms, eager.norms)
+    loss = abs(compiled.loss - eager.loss) / max(abs(eager.loss), 1e-12)
     fact = f"the loss differs by {loss:.2%}, the norm of a parameter's gradient by up to {worst:.2%}"
     if worst <= MOST_OF_A_GRADIENT:
         return CompileFinding(fact)
-    uncompiled = [wanted.norms, *(_uncompiled(backward).norms for _ in range(MORE_PASSES))]
-    compiled = [found.norms, *(backward().norms for _ in range(MORE_PASSES))]
-    most, least = _each(max, uncompiled), _each(min, uncompiled)
+    all_eager = [eager.norms, *(_uncompiled(backward).norms for _ in range(MORE_PASSES))]
+    all_compiled = [compiled.norms, *(backward().norms for _ in range(MORE_PASSES))]
+    most, least = _each(max, all_eager), _each(min, all_eager)
     if _farthest(most, least)[1] > MOST_OF_A_GRADIENT:
         return CompileFinding(f"{fact}, {RANDOM}")
-    name, worst = _farthest(_each(max, compiled), most)
+    name, worst = _farthest(_each(max, all_compiled), most)
     if worst <= MOST_OF_A_GRADIENT:
         return CompileFinding(f"{fact}, but not in {MORE_PASSES} more passes")
-    here, there = (f"{norms.get(name, 0.0):.3g}" for norms in (found.norms, wanted.norms))
+    here, there = (f"{norms.get(name, 0.0):.3g}" for norms in (compiled.norms, eager.norms))
     return CompileFinding(fact, f"the norm of the gradient of {name} is {here} compiled, {there} uncompiled")
 
 
 def _of_outputs(forward: Callable[[], object], *, exact: bool) -> CompileFinding:
-    wanted = _uncompiled(forward)
-    found = _deviation(forward(), wanted)
-    if not math.isfinite(found.apart):
+    eager = _uncompiled(forward)
+    deviation = _deviation(forward(), eager)
+    if not math.isfinite(deviation.apart):
         return CompileFinding("no: an output is not finite")
-    fact = f"the output differs by {found.apart:.2%} of its norm"
-    if not found.is_too_much(exact=exact):
+    fact = f"the output differs by {deviation.apart:.2%} of its norm"
+    if not deviation.is_too_much(exact=exact):
         return CompileFinding(fact)
-    if _deviation(_uncompiled(forward), wanted).is_too_much(exact=exact):
+    if _deviation(_uncompiled(forward), eager).is_too_much(exact=exact):
         return CompileFinding(f"{fact}, {RANDOM}")
-    return CompileFinding(fact, f"compiled, the output is off by {found.apart:.0%} of its norm uncompiled")
+    return CompileFinding(fact, f"compiled, the output is off by {deviation.apart:.0%} of its norm uncompiled")
 
 
 def _uncompiled(compute: Callable[[], Result]) -> Result:
@@ -159,20 +156,18 @@ def _each(pick: Callable[[Iterable[float]], float], passes: Iterable[Mapping[str
     return {name: pick([one.get(name, 0.0) for one in passes]) for name in {key for one in passes for key in one}}
 
 
-def _deviation(found: object, wanted: object) -> Deviation:
+def _deviation(compiled: object, eager: object) -> Deviation:
     """Of the tensors that differ most; not a number where one of them is not finite."""
-    each = [_deviation_of(one, other) for one, other in zip(_tensors(found), _tensors(wanted), strict=True)]
+    each = []
+    for one, other in zip(_tensors(compiled), _tensors(eager), strict=True):
+        here, there, between = _norm(one), _norm(other), _norm(one - other)
+        size = max(here, there)
+        each.append(Deviation(between / size, abs(here - there) / size) if size else Deviation(0.0, 0.0))
     if not each:
         raise ValueError("the output has no tensor of numbers")
     if not all(math.isfinite(part) for one in each for part in one):
         return Deviation(math.nan, math.nan)
     return Deviation(max(one.apart for one in each), max(one.longer for one in each))
-
-
-def _deviation_of(found: Tensor, wanted: Tensor) -> Deviation:
-    here, there, between = _norm(found), _norm(wanted), _norm(found - wanted)
-    size = max(here, there)
-    return Deviation(between / size, abs(here - there) / size) if size else Deviation(0.0, 0.0)
 
 
 def _norm(tensor: Tensor) -> float:

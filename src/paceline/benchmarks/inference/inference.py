@@ -49,8 +49,8 @@ class Inference(ModelBenchmark[InferenceParameters]):
 
     @classmethod
     def describe(cls, record: Record, parameters: InferenceParameters, environment: Environment) -> Description:
-        said = super().describe(record, parameters, environment)
-        return said.model_copy(update={"work": counted(inference_work, record)})
+        description = super().describe(record, parameters, environment)
+        return description.model_copy(update={"work": counted(inference_work, record)})
 
     def measure(self, parameters: InferenceParameters, context: Context) -> Result:
         import torch
@@ -78,7 +78,7 @@ class Inference(ModelBenchmark[InferenceParameters]):
             del output
             if predictor.session.compiled and ranks.world_size == 1:
                 compare_outputs(predictor.session, predictor.step, exact=parameters.precision == "fp32")
-            is_first = reference is None and parameters.batch_size != "auto"  # else something ran before it
+            is_first = reference is None and parameters.batch_size != "auto"  # otherwise something ran before it
             step = device.capture(predictor.step) if parameters.graph else predictor.step
             result = measure_steps(
                 predictor.session,
@@ -92,13 +92,9 @@ class Inference(ModelBenchmark[InferenceParameters]):
             if reference is not None:
                 result.facts["deterministic"] = "the first outputs are the same twice"
             if not is_finite:
-                result.warnings.append(
-                    RecordWarning(
-                        kind="diverged",
-                        message="the model's output is not finite",
-                        remedy="use bf16 or fp32; a step that computes nothing sensible may take another time",
-                    )
-                )
+                remedy = "use bf16 or fp32; a step that computes nothing sensible may take another time"
+                message = "the model's output is not finite"
+                result.warnings.append(RecordWarning(kind="diverged", message=message, remedy=remedy))
             add_trace(result, step, device, in_flight=parameters.in_flight, ranks=ranks, context=context)
         return result
 
@@ -140,11 +136,7 @@ class Predictor:
 
 
 def _batch_size(
-    spec: ModelSpec,
-    parameters: InferenceParameters,
-    device: Device,
-    ranks: Ranks,
-    context: Context,
+    spec: ModelSpec, parameters: InferenceParameters, device: Device, ranks: Ranks, context: Context
 ) -> int:
     def trial() -> Callable[[int], None]:
         plain = parameters.model_copy(update={"compile": "off", "graph": False})

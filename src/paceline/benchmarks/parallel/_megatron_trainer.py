@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial, wraps
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,16 +15,22 @@ import torch.nn.functional as F
 from torch import Tensor, distributed, nn
 
 from paceline.benchmarks.parallel._mesh import Mesh
-from paceline.benchmarks.parallel._optimizer import BETAS, CLIP, EPSILON, FIRST_SCALE, GROWTH_STEPS, WEIGHT_DECAY
+from paceline.benchmarks.parallel._optimizer import (
+    BETAS,
+    CLIP,
+    EPSILON,
+    FIRST_SCALE,
+    GROWTH_STEPS,
+    WEIGHT_DECAY,
+    byte_count,
+)
 from paceline.benchmarks.parallel._parameters import LEARNING_RATE, ParallelParameters, build
 from paceline.benchmarks.parallel._stage import draw
 from paceline.devices import Device, DeviceKind
 from paceline.devices.cuda import CudaKind
-from paceline.models.base import Batch, Workload, low_dtype, seed_everything
+from paceline.models.base import Batch, low_dtype, seed_everything
 
 ABOUT = "megatron-core runs on GPUs only: here its calls to CUDA were answered for the CPU"
-_FACTORIES = ("arange", "empty", "full", "ones", "tensor", "zeros")
-
 Function = Callable[..., Any]
 
 
@@ -33,9 +40,10 @@ def on_cpu() -> Iterator[None]:
     from megatron.core.tensor_parallel import random
 
     cuda = CudaKind.torch_module()
+    factories = ("arange", "empty", "full", "ones", "tensor", "zeros")
     # Only dropout and weights that are replaced draw from the random states of a GPU.
     replacements: list[tuple[Any, str, Function]] = [
-        *((torch, name, _made_on_cpu(getattr(torch, name))) for name in _FACTORIES),
+        *((torch, name, _made_on_cpu(getattr(torch, name))) for name in factories),
         (torch.Tensor, "type", _named_as_on_gpu(torch.Tensor.type)),
         (torch.Tensor, "cuda", lambda tensor, *_, **__: tensor),
         (cuda, "current_device", lambda: torch.device("cpu")),
@@ -80,8 +88,8 @@ def _made_on_cpu(factory: Function) -> Function:
 def _named_as_on_gpu(name_of: Function) -> Function:
     @wraps(name_of)
     def name(*arguments: Any, **more: Any) -> Any:
-        found = name_of(*arguments, **more)
-        return found.replace("torch.", f"torch.{CudaKind.name}.", 1) if isinstance(found, str) else found
+        result = name_of(*arguments, **more)
+        return result.replace("torch.", f"torch.{CudaKind.name}.", 1) if isinstance(result, str) else result
 
     return name
 
@@ -91,12 +99,20 @@ def _no_state(*_: Any, **__: Any) -> torch.Tensor:
 
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # that Transformer Engine and apex are not there is said in the record
+    warnings.simplefilter("ignore")  # the record says that Transformer Engine and apex are missing
     from megatron.core import parallel_state
+    from megatron.core.distributed import (
+        DistributedDataParallel,
+        DistributedDataParallelConfig,
+        finalize_model_grads,
+    )
     from megatron.core.models.bert.bert_layer_specs import bert_layer_local_spec
     from megatron.core.models.bert.bert_model import BertModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.models.gpt.gpt_model import GPTModel
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+    from megatron.core.pipeline_parallel import get_forward_backward_func
+    from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
     from megatron.core.transformer.module import Float16Module
     from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -136,7 +152,7 @@ _EPSILON = {"gpt2": 1e-5, "bert": 1e-12}
 
 
 def transformer_config(parameters: ParallelParameters, *, fused: bool) -> TransformerConfig:
-    """The sizes of the layout as megatron-core wants them; what it does not mention is its default."""
+    """The sizes of the layout as megatron-core takes them; everything else is its default."""
     layout = parameters.layout
     low = low_dtype(layout.precision)
     gelu: Any = F.gelu if fused or layout.model == "bert" else partial(F.gelu, approximate="tanh")
@@ -191,52 +207,27 @@ def copy_weights(family: str, model: Any, ours: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             whole = ours[_our_name(family, model, name)]
-            parameter.copy_(_part(whole, parameter.shape, ranks, rank))
-
-
-def in_low_precision(config: TransformerConfig, model: nn.Module) -> nn.Module:
-    """The model with weights in fp16 or bf16, as megatron-core trains in mixed precision; fp32 stays."""
-    return Float16Module(config, model) if config.fp16 or config.bf16 else model
+            # It is split along the one axis on which the part is shorter.
+            axes = [axis for axis, length in enumerate(parameter.shape) if length != whole.shape[axis]]
+            parameter.copy_(whole.chunk(ranks, axes[0])[rank] if axes else whole)
 
 
 def _our_name(family: str, model: Any, name: str) -> str:
     block, _, rest = name.partition(".layers.")
     if not rest:
         return _AROUND[family][name]
-    place, _, inside = rest.partition(".")
+    index, _, inside = rest.partition(".")
     module, _, kind = inside.rpartition(".")
-    number = getattr(model, block).layers[int(place)].layer_number - 1  # of the whole model, not of this stage
+    number = getattr(model, block).layers[int(index)].layer_number - 1  # of the whole model, not of this stage
     return f"blocks.{number}.{_IN_A_LAYER[module]}.{kind}"
-
-
-def _part(whole: Tensor, shape: torch.Size, ranks: int, rank: int) -> Tensor:
-    """A tensor is split along the one axis on which the part is shorter."""
-    for axis, length in enumerate(shape):
-        if length != whole.shape[axis]:
-            return whole.chunk(ranks, axis)[rank]
-    return whole
-
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from megatron.core import parallel_state
-    from megatron.core.distributed import (
-        DistributedDataParallel,
-        DistributedDataParallelConfig,
-        finalize_model_grads,
-    )
-    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-    from megatron.core.pipeline_parallel import get_forward_backward_func
-    from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
 
 @contextmanager
 def groups(device_kind: DeviceKind, world_size: int) -> Iterator[None]:
-    """megatron-core wants a process group even for one rank; its own groups are forgotten at the end."""
+    """megatron-core needs a process group even for one rank; its own groups are destroyed at the end."""
     if world_size == 1:
-        backend = device_kind.collective_backend
         store = distributed.HashStore()  # type: ignore[attr-defined]
-        distributed.init_process_group(backend, store=store, rank=0, world_size=1)
+        distributed.init_process_group(device_kind.collective_backend, store=store, rank=0, world_size=1)
     try:
         yield
     finally:
@@ -248,7 +239,7 @@ def groups(device_kind: DeviceKind, world_size: int) -> Iterator[None]:
 class MegatronTrainer:
     """This rank's part of the training."""
 
-    pipeline = None  # its schedules do not tell how busy they keep a rank
+    pipeline = None  # its schedules do not say how busy they keep a rank
 
     def __init__(self, parameters: ParallelParameters, device: Device, mesh: Mesh, *, compiled: bool) -> None:
         self.parameters = parameters
@@ -259,16 +250,26 @@ class MegatronTrainer:
         self._calls = nullcontext if device.kind.is_accelerator else on_cpu
         with self._calls():
             parallel_state.initialize_model_parallel(layout.tensor, layout.pipeline)
-            workload = self._our_model()
+            seed_everything(parameters.seed)
+            with torch.device(device.torch()):
+                workload = build(parameters)
             self.parameter_count = sum(one.numel() for one in workload.module.parameters())
-            self._micro_batches = list(self._divided(draw(parameters, workload, mesh).to(device.torch())))
+            batch, size = draw(parameters, workload, mesh).to(device.torch()), layout.micro_batch
+            self._micro_batches = [
+                _MicroBatch.of(batch.rows(number * size, (number + 1) * size)) for number in range(layout.micro_batches)
+            ]
             model_parallel_cuda_manual_seed(parameters.seed)
             self._config = transformer_config(parameters, fused=compiled)
             model = build_model(parameters, self._config, device.torch())
             copy_weights(layout.model, model, dict(workload.module.named_parameters()))
-            del workload
+            del workload, batch
             device.release_memory()  # the copied model's, which the record would count as reserved
-            self._model = self._shared(in_low_precision(self._config, model))
+            if layout.precision in ("fp16", "bf16"):
+                model = Float16Module(self._config, model)
+            # With the buffers for gradients that data-parallel ranks average; one such rank has them too. The format is
+            # megatron-core's default: fp16 is accumulated and reduced in fp16, bf16 in fp32.
+            settings = DistributedDataParallelConfig(grad_reduce_in_fp32=self._config.bf16)
+            self._model = DistributedDataParallel(config=self._config, ddp_config=settings, module=model)
             self._model.train()
             self.optimizer = MegatronOptimizer(self._model, parameters)
             self._config.grad_scale_func = self.optimizer.scale_loss
@@ -276,10 +277,10 @@ class MegatronTrainer:
             self._run = get_forward_backward_func()
 
     @property
-    def scale(self) -> LossScale:
-        """What the loss is multiplied by."""
+    def scale(self) -> SimpleNamespace:
+        """What the loss is multiplied by, as `value`."""
         with self._calls():
-            return LossScale(self.optimizer.scale())
+            return SimpleNamespace(value=self.optimizer.scale())
 
     def step(self) -> Tensor | None:
         """One training step; this data-parallel rank's loss, still on the device, where the last stage is."""
@@ -303,32 +304,8 @@ class MegatronTrainer:
         if self.parameters.layout.model == "gpt2":
             return model(batch.tokens, batch.positions, None, labels=batch.labels), _mean
         output = model(batch.tokens, batch.attended, tokentype_ids=batch.types, lm_labels=batch.labels)
-        # The last stage returns a pair, of which the second belongs to a head that is not there.
+        # The last stage returns a pair, of which the second belongs to a head that is left out.
         return output[0] if isinstance(output, tuple) else output, batch.mean_of_masked
-
-    def _our_model(self) -> Workload:
-        seed_everything(self.parameters.seed)
-        with torch.device(self.device.torch()):
-            return build(self.parameters)
-
-    def _shared(self, model: Any) -> Any:
-        """With the buffers for gradients that data-parallel ranks average; one such rank has them too."""
-        # Its own default: fp16 is accumulated and reduced in fp16, bf16 in fp32.
-        settings = DistributedDataParallelConfig(grad_reduce_in_fp32=self._config.bf16)
-        return DistributedDataParallel(config=self._config, ddp_config=settings, module=model)
-
-    def _divided(self, batch: Batch) -> Iterator[_MicroBatch]:
-        layout = self.parameters.layout
-        for number in range(layout.micro_batches):
-            rows = slice(number * layout.micro_batch, (number + 1) * layout.micro_batch)
-            yield _MicroBatch.of([one[rows] for one in batch.inputs], batch.targets[0][rows])
-
-
-@dataclass(frozen=True)
-class LossScale:
-    """As it is now."""
-
-    value: Tensor
 
 
 @dataclass(frozen=True)
@@ -343,7 +320,8 @@ class _MicroBatch:
     scored: Tensor | None = None  # the share of each token in the loss
 
     @classmethod
-    def of(cls, inputs: list[Tensor], targets: Tensor) -> _MicroBatch:
+    def of(cls, batch: Batch) -> _MicroBatch:
+        inputs, targets = batch.inputs, batch.targets[0]
         tokens = inputs[0].contiguous()
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens).contiguous()
         if len(inputs) == 1:
@@ -354,7 +332,7 @@ class _MicroBatch:
         return cls(tokens, labels, positions, types.contiguous(), torch.ones_like(tokens), scored)
 
     def mean_of_masked(self, losses: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean over the tokens to fill in, once for the backward pass and once to keep."""
+        """The mean over the tokens to fill in, once for the backward pass and once to report."""
         assert self.scored is not None
         loss = (losses.float() * self.scored).sum()
         return loss, loss.detach().clone()
@@ -383,7 +361,7 @@ class MegatronOptimizer:
         self._optimizer = get_megatron_optimizer(settings, [model])
 
     def zero(self) -> None:
-        """Forget gradients."""
+        """Clear the gradients."""
         self._model.zero_grad_buffer()
         self._optimizer.zero_grad()
 
@@ -402,21 +380,17 @@ class MegatronOptimizer:
 
     def memory(self) -> dict[str, int]:
         """Bytes of this rank's weights, of their gradients, and of the optimizer's state with its fp32 weights."""
-        own = list(self._model.parameters())
+        weights = list(self._model.parameters())
         inner = [one.optimizer for one in getattr(self._optimizer, "chained_optimizers", [self._optimizer])]
         state = [value for one in inner for values in one.state.values() for value in values.values()]
-        masters = [one.main_param for one in own if getattr(one, "main_param", None) is not None]
+        masters = [one.main_param for one in weights if getattr(one, "main_param", None) is not None]
         return {
-            "parameter_memory": _bytes(own),
-            "gradient_memory": _bytes(one.main_grad for one in own),
-            "optimizer_memory": _bytes([*masters, *(value for value in state if isinstance(value, Tensor))]),
+            "parameter_memory": byte_count(weights),
+            "gradient_memory": byte_count(one.main_grad for one in weights),
+            "optimizer_memory": byte_count([*masters, *(value for value in state if isinstance(value, Tensor))]),
         }
 
 
 def _mean(losses: Tensor) -> tuple[Tensor, Tensor]:
     loss = losses.float().mean()
     return loss, loss.detach().clone()  # megatron-core divides the first one in place
-
-
-def _bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -1,4 +1,4 @@
-"""The ranks as a mesh: pipeline outermost, tensor innermost, so that those who talk most are neighbours."""
+"""The ranks as a mesh: pipeline outermost, tensor innermost, so that ranks that communicate most are neighbours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.core.layout import Layout
 
 @dataclass(frozen=True)
 class Mesh:
-    """This rank's place in the mesh, and the groups it belongs to; one rank alone has no groups."""
+    """This rank's position in the mesh, and the groups it belongs to; one rank alone has no groups."""
 
     layout: Layout
     rank: int = 0
@@ -22,14 +22,21 @@ class Mesh:
         """Every rank must call this at the same time."""
         if layout.world_size == 1:
             return cls(layout)
+        from torch import distributed
         from torch.distributed.device_mesh import init_device_mesh
 
         shape = (layout.pipeline, layout.data, layout.tensor)
         device_mesh = init_device_mesh(device_type, shape, mesh_dim_names=("pipeline", "data", "tensor"))
-        return cls(layout, rank, device_mesh, _group_of_ends(layout, rank))
+        ends = None  # keeps the embedding of the first stage and the head of the last one equal
+        plane = layout.data * layout.tensor
+        for first in range(plane if layout.pipeline > 1 else 0):
+            pair = [first, (layout.pipeline - 1) * plane + first]
+            group = distributed.new_group(pair)
+            ends = group if rank in pair else ends
+        return cls(layout, rank, device_mesh, ends)
 
     def along(self, axis: str) -> Any:
-        """The mesh of those who differ from this rank along one axis only."""
+        """The mesh of the ranks that differ from this one along one axis only."""
         return self.device_mesh[axis]
 
     @property
@@ -39,18 +46,3 @@ class Mesh:
     @property
     def data_rank(self) -> int:
         return self.rank // self.layout.tensor % self.layout.data
-
-
-def _group_of_ends(layout: Layout, rank: int) -> Any:
-    """The group that keeps the embedding of the first stage and the head of the last one equal."""
-    if layout.pipeline == 1:
-        return None
-    from torch import distributed
-
-    own = None
-    plane = layout.data * layout.tensor
-    for place in range(plane):
-        pair = [place, (layout.pipeline - 1) * plane + place]
-        group = distributed.new_group(pair)
-        own = group if rank in pair else own
-    return own

@@ -39,7 +39,7 @@ class Masters:
         self._vectors: list[nn.Parameter] = []
         self._vector_copies: list[nn.Parameter] = []
         for layer in layers.modules():
-            if type(layer) is nn.Linear:  # a kind of its own knows better what it computes with
+            if type(layer) is nn.Linear:  # a subclass chooses its own formats
                 for name, weight in list(layer.named_parameters(recurse=False)):
                     setattr(layer, name, self._hold(weight, low))
         self._vector_gradients = [torch.zeros_like(vector) for vector in self._vectors]
@@ -110,7 +110,7 @@ def _update(
     factors: Tensor,
     overflowed: Tensor | None,
 ) -> None:
-    """AdamW for one matrix, as fused implementations compute it, and the copy beside it."""
+    """AdamW for one matrix, as fused implementations compute it, and for its copy."""
     unscale, size, root, keep = factors.unbind()
     wide = gradient.float() * unscale
     mean = first + (wide - first) * (1.0 - BETAS[0])
@@ -143,14 +143,8 @@ def fused_adamw(parameters: Iterable[nn.Parameter], rate: float, *, capturable: 
         {"params": [one for one in parameters if one.dim() > 1], "weight_decay": WEIGHT_DECAY},
         {"params": [one for one in parameters if one.dim() <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=rate,
-        betas=BETAS,
-        eps=EPSILON,
-        fused=True,
-        capturable=capturable,
-    )
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(groups, lr=rate, betas=BETAS, eps=EPSILON, fused=True, capturable=capturable)
 
 
 def take_step(adamw: torch.optim.AdamW, divisor: Tensor, overflowed: Tensor | None) -> None:
@@ -212,40 +206,46 @@ class MeshOptimizer:
         self._is_tied_apart = stage_count > 1
         self.parameters: list[nn.Parameter] = [] if masters is None else masters.copies
         self._copies = len(self.parameters)  # these come first
-        known = set(self.parameters)
+        copies = set(self.parameters)
         shares = [1.0] * self._copies
         for index, stage in stages.items():
             for name, parameter in stage.named_parameters():
-                if parameter in known:
+                if parameter in copies:
                     continue
-                # A second copy of the tied embedding is no second parameter.
+                # A second copy of the tied embedding is not a second parameter.
                 is_copy = self._is_tied_apart and index == stage_count - 1 and name == f"model.{TIED}.weight"
                 self.parameters.append(parameter)
                 shares.append(0.0 if is_copy else 1.0 / self._holders(parameter))
         self._shares = torch.tensor(shares, device=scale.value.device)
-        self._own: list[nn.Parameter] = []
+        self._local: list[nn.Parameter] = []  # what this rank holds of those that are not copies
         self._adamw: torch.optim.AdamW | None = None
 
     def zero(self) -> None:
-        """Forget gradients."""
-        for parameter in (*self.parameters, *self._own):
+        """Clear the gradients."""
+        for parameter in (*self.parameters, *self._local):
             parameter.grad = None
 
     def step(self) -> Tensor:
         """Take the step, with all micro-batches' gradients there; returns the global norm before clipping."""
-        gradients = [_own_part(parameter) for parameter in self.parameters]
+        gradients = [_local_gradient(parameter) for parameter in self.parameters]
         self._join_tied(gradients)
         norm = self._global_norm(gradients) / self._scale.value
-        adamw = self._adamw or self._make()
-        for own, gradient in zip(self._own, gradients[self._copies :], strict=True):
-            own.grad = gradient
+        if self._adamw is None:
+            # Not before the first backward pass: sharding may still move what a rank holds until then.
+            self._local = [
+                nn.Parameter(one.to_local().detach()) if isinstance(one, DTensor) else one
+                for one in self.parameters[self._copies :]
+            ]
+            self._adamw = fused_adamw(self._local, self._rate, capturable=self._capturable)
+        for parameter, gradient in zip(self._local, gradients[self._copies :], strict=True):
+            parameter.grad = gradient
         divisor = self._scale.value * ((norm + 1e-6) / CLIP).clamp(min=1.0)
         overflowed = None
         if self._scale.dynamic:
             overflowed = ~torch.isfinite(norm)
             divisor.nan_to_num_(nan=1.0, posinf=1.0)
             self._scale.update(overflowed)
-        take_step(adamw, divisor, overflowed)
+        take_step(self._adamw, divisor, overflowed)
         if self._masters is not None:
             self._masters.step(gradients[: self._copies], divisor, overflowed)
         return norm
@@ -253,35 +253,26 @@ class MeshOptimizer:
     def memory(self) -> dict[str, int]:
         """Bytes of this rank's parameters, of their gradients after a step, and of the optimizer's state."""
         parts: dict[str, list[Tensor]] = {
-            "parameter_memory": [*self._own],
-            "gradient_memory": [own.grad for own in self._own if own.grad is not None],
+            "parameter_memory": [*self._local],
+            "gradient_memory": [one.grad for one in self._local if one.grad is not None],
             "optimizer_memory": state_of(self._adamw),
         }
-        behind = self._masters.memory() if self._masters is not None else {}
-        return {name: _bytes([*held, *behind.get(name, ())]) for name, held in parts.items()}
-
-    def _make(self) -> torch.optim.AdamW:
-        # Not before the first backward pass: sharding may still move what a rank holds until then.
-        self._own = [
-            nn.Parameter(one.to_local().detach()) if isinstance(one, DTensor) else one
-            for one in self.parameters[self._copies :]
-        ]
-        self._adamw = fused_adamw(self._own, self._rate, capturable=self._capturable)
-        return self._adamw
+        masters = self._masters.memory() if self._masters is not None else {}
+        return {name: byte_count([*held, *masters.get(name, ())]) for name, held in parts.items()}
 
     def _join_tied(self, gradients: list[Tensor]) -> None:
         """First and last stage hold a copy of the embedding each: both get the sum of the two gradients."""
         if not self._is_tied_apart or not self._ends:
             return
-        tied = [gradients[self._place(getattr(stage.model, TIED).weight)] for stage in self._ends]
+        tied = []
+        for stage in self._ends:
+            weight = getattr(stage.model, TIED).weight
+            tied.append(next(grad for one, grad in zip(self.parameters, gradients, strict=True) if one is weight))
         if len(tied) == 2:
             tied[0].add_(tied[1])
             tied[1].copy_(tied[0])
         else:
             distributed.all_reduce(tied[0], group=self._mesh.ends)
-
-    def _place(self, wanted: nn.Parameter) -> int:
-        return next(place for place, parameter in enumerate(self.parameters) if parameter is wanted)
 
     def _global_norm(self, gradients: list[Tensor]) -> Tensor:
         # Of copies in 16 bits and of fp32 weights apart: many tensors at once are those of one format.
@@ -302,7 +293,7 @@ class MeshOptimizer:
         return self._mesh.layout.data * self._mesh.layout.tensor // parts
 
 
-def _own_part(parameter: nn.Parameter) -> Tensor:
+def _local_gradient(parameter: nn.Parameter) -> Tensor:
     """The gradient of what this rank holds, in full: a sum that is still spread over ranks is made here."""
     gradient = parameter.grad
     if gradient is None:
@@ -315,5 +306,6 @@ def _own_part(parameter: nn.Parameter) -> Tensor:
     return local.wait() if hasattr(local, "wait") else local  # type: ignore[no-any-return]
 
 
-def _bytes(tensors: Iterable[Tensor]) -> int:
+def byte_count(tensors: Iterable[Tensor]) -> int:
+    """How much memory the tensors take together."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, field_validator
@@ -19,37 +20,28 @@ if TYPE_CHECKING:
     from paceline.models.base import Workload
 
 
-MASKED_PERCENT = 15
-MASKED_ALIGNMENT = 16
-
-
 def build(parameters: ParallelParameters) -> Workload:
     """The whole model on the current device, with weights from torch's global seed."""
     from paceline.models.bert import BertShape, build_bert
     from paceline.models.gpt2 import Gpt2Shape, build_gpt2
 
-    tokens, layers = parameters.tokens, parameters.layout.layers
-    hidden, heads, vocabulary = parameters.hidden, parameters.heads, parameters.padded_vocabulary
+    sizes = {
+        "layers": parameters.layout.layers,
+        "hidden": parameters.hidden,
+        "heads": parameters.heads,
+        "vocabulary": parameters.padded_vocabulary,
+        "context": parameters.tokens,
+        "sequence": parameters.tokens,
+    }
     if parameters.layout.model == "gpt2":
-        return build_gpt2(
-            Gpt2Shape(layers=layers, hidden=hidden, heads=heads, vocabulary=vocabulary, context=tokens, sequence=tokens)
-        )
-    return build_bert(
-        BertShape(
-            layers=layers,
-            hidden=hidden,
-            heads=heads,
-            vocabulary=vocabulary,
-            context=tokens,
-            sequence=tokens,
-            masked=masked_tokens(tokens),
-        )
-    )
+        return build_gpt2(Gpt2Shape(**sizes))
+    return build_bert(BertShape(**sizes, masked=masked_tokens(parameters.tokens)))
 
 
 def masked_tokens(tokens: int) -> int:
     """How many of a sample's tokens BERT has to fill in: 15 %, rounded up to a multiple of 16."""
-    return min(tokens, -(-tokens * MASKED_PERCENT // (100 * MASKED_ALIGNMENT)) * MASKED_ALIGNMENT)
+    percent, multiple = 15, 16
+    return min(tokens, -(-tokens * percent // (100 * multiple)) * multiple)
 
 
 def step_flops(parameters: ParallelParameters) -> tuple[float, str]:
@@ -95,30 +87,27 @@ def balance(layers: int, stages: int, head: float) -> list[int]:
 
 def stage_ranges(counts: Sequence[int]) -> list[range]:
     """Which layers each stage has."""
-    ends = [sum(counts[: stage + 1]) for stage in range(len(counts))]
-    return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
+    return [range(end - count, end) for end, count in zip(accumulate(counts), counts, strict=True)]
 
 
 SEQUENCE = {"gpt2": 1024, "bert": 512}
 VOCABULARY = {"gpt2": 50257, "bert": 21128}  # of the tokenizers, before padding
 LEARNING_RATE = {"gpt2": 1.5e-4, "bert": 1e-4}
-VOCABULARY_ALIGNMENT = 128
 BERT_TOKENS = 104  # the mask token is the last of them
 IN_THE_WORD = ("model", "layers", "precision", "data", "tensor", "pipeline", "micro_batch", "global_batch")
-_KEYS_OF_PARTS = {"layout-batch": "global_batch", "layout-stages": "pipeline"}  # what a layout is refused for
 
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "looped-bfs", "zero-bubble", "zero-bubble-v", "dual-pipe-v"]
 
 
 @dataclass(frozen=True)
 class ScheduleKind:
-    """How a pipeline schedule arranges stages, and what it asks for."""
+    """How a pipeline schedule arranges stages, and what it requires."""
 
-    torch_name: str  # as torch.distributed.pipelining knows it
+    torch_name: str  # in torch.distributed.pipelining
     stages_per_rank: int = 1
     is_v: bool = False  # the first and the last stage share a rank
     splits_backward: bool = False  # gradients of inputs and of weights apart, which a compiled block cannot do
-    fills_stages: bool = False  # wants at least as many micro-batches as stages
+    fills_stages: bool = False  # needs at least as many micro-batches as stages
     in_rounds: bool = False  # takes micro-batches in rounds of about one for each rank
 
 
@@ -134,7 +123,7 @@ SCHEDULES: dict[str, ScheduleKind] = {
 
 
 class ParallelParameters(MeasuringParameters):
-    """A layout, and what is left to say beside it."""
+    """A layout, and the settings that it does not contain."""
 
     case: Annotated[str | None, FromNetwork.matching("[a-z0-9-]+/[a-z0-9_]+")] = None
     """The whole layout in one word, like gpt2/nl24_fp16_2x2x4_ac_mb32_gb1024_2n8g; or write its parts instead"""
@@ -182,12 +171,10 @@ class ParallelParameters(MeasuringParameters):
     @field_validator("case")
     @classmethod
     def _readable(cls, word: str | None) -> str | None:
-        if word is not None:
-            try:
-                return str(Layout.parse(word).check())
-            except InputError as error:
-                raise ValueError(str(error)) from None
-        return word
+        try:
+            return word if word is None else str(Layout.parse(word).check())
+        except InputError as error:
+            raise ValueError(str(error)) from None
 
     @property
     def layout(self) -> Layout:
@@ -219,9 +206,8 @@ class ParallelParameters(MeasuringParameters):
 
     @property
     def schedule_kind(self) -> ScheduleKind:
-        """What the schedule asks for; one stage asks for nothing."""
-        name = self.schedule_name
-        return SCHEDULES[name] if name else ScheduleKind("")
+        """What the schedule requires; one stage requires nothing."""
+        return SCHEDULES.get(self.schedule_name, ScheduleKind(""))
 
     @property
     def stages(self) -> int:
@@ -236,14 +222,17 @@ class ParallelParameters(MeasuringParameters):
     @property
     def padded_vocabulary(self) -> int:
         """Every tensor-parallel rank has the same part of it, a multiple of 128."""
-        multiple = VOCABULARY_ALIGNMENT * self.layout.tensor
-        own = self.vocabulary or VOCABULARY[self.layout.model]
-        return -(-own // multiple) * multiple
+        multiple = 128 * self.layout.tensor
+        return -(-(self.vocabulary or VOCABULARY[self.layout.model]) // multiple) * multiple
 
     def refuse_contradictions(self) -> None:
         """Raise InputError, with the arithmetic shown, for numbers that do not go together."""
         self._refuse_two_layouts()
-        layout = self._checked_layout()
+        try:
+            layout = self.layout.check()
+        except InputError as error:
+            parts = {"layout-batch": "global_batch", "layout-stages": "pipeline"}
+            raise error.within("", key="case" if self.case is not None else parts.get(error.code)) from None
         if self.hidden % self.heads:
             message = f"hidden = {self.hidden} is not a multiple of heads = {self.heads}"
             raise InputError("not-a-multiple", message, key="hidden", value=self.hidden)
@@ -255,11 +244,14 @@ class ParallelParameters(MeasuringParameters):
         if layout.model == "bert" and self.padded_vocabulary < BERT_TOKENS:
             message = f"vocabulary = {self.padded_vocabulary} has no mask token; use at least {BERT_TOKENS}"
             raise InputError("too-small", message, key="vocabulary", value=self.padded_vocabulary)
-        if self.sequence_parallel:
-            self._refuse_splitting_the_sequence()
-        own = type(self).model_fields
+        if self.sequence_parallel and layout.tensor == 1:
+            message = "sequence_parallel splits over the tensor-parallel ranks, but tensor = 1; leave it out"
+            raise InputError("key-does-not-apply", message, key="sequence_parallel", value=True)
+        if self.sequence_parallel and self.tokens % layout.tensor:
+            message = f"a sequence of {self.tokens} tokens cannot be split over tensor = {layout.tensor} ranks"
+            raise InputError("not-divisible", message, key="sequence", value=self.tokens)
         for name in ("fp8_recipe", "fp8_least"):
-            if layout.precision != "fp8" and getattr(self, name) != own[name].default:
+            if layout.precision != "fp8" and getattr(self, name) != type(self).model_fields[name].default:
                 message = f"{name} is for fp8, but the precision is {layout.precision}; leave it out"
                 raise InputError("key-does-not-apply", message, key=name, value=getattr(self, name))
         if self.schedule != "auto" and layout.pipeline == 1:
@@ -267,13 +259,6 @@ class ParallelParameters(MeasuringParameters):
             raise InputError("key-does-not-apply", message, key="schedule", value=self.schedule)
         if layout.pipeline > 1:
             self._refuse_schedule()
-
-    def _checked_layout(self) -> Layout:
-        try:
-            return self.layout.check()
-        except InputError as error:
-            key = "case" if self.case is not None else _KEYS_OF_PARTS.get(error.code)
-            raise error.within("", key=key) from None
 
     def _refuse_two_layouts(self) -> None:
         if self.case is None:
@@ -287,15 +272,6 @@ class ParallelParameters(MeasuringParameters):
                 f"alongside it; change the word (like {EXAMPLE}), or write all parts without 'case'"
             )
             raise InputError("conflicting-keys", message, key=twice[0], value=getattr(self, twice[0]))
-
-    def _refuse_splitting_the_sequence(self) -> None:
-        tensor = self.layout.tensor
-        if tensor == 1:
-            message = "sequence_parallel splits over the tensor-parallel ranks, but tensor = 1; leave it out"
-            raise InputError("key-does-not-apply", message, key="sequence_parallel", value=True)
-        if self.tokens % tensor:
-            message = f"a sequence of {self.tokens} tokens cannot be split over tensor = {tensor} ranks"
-            raise InputError("not-divisible", message, key="sequence", value=self.tokens)
 
     def _refuse_schedule(self) -> None:
         layout, kind, name = self.layout, self.schedule_kind, self.schedule_name

@@ -25,7 +25,7 @@ def stages_of_rank(kind: ScheduleKind, ranks: int, rank: int) -> list[int]:
 
 
 class Stopwatch:
-    """While it runs, adds up the time of what is entered: by device events on a GPU, else by the host's clock."""
+    """While it runs, adds up the time of what is entered: by device events on a GPU, otherwise by the host's clock."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -33,7 +33,7 @@ class Stopwatch:
         self._spans: dict[str, list[tuple[Any, Any]]] = {}
 
     def start(self) -> None:
-        """Forget what was, and begin."""
+        """Clear the earlier times, and begin."""
         self._spans = {}
         self._is_running = True
 
@@ -65,7 +65,7 @@ class Stopwatch:
 
 
 class WatchedStage(PipelineStage):
-    """A stage that tells a stopwatch when it computes; receiving from its neighbours is not part of that."""
+    """A stage whose computing is timed by a stopwatch; receiving from its neighbours is not part of that."""
 
     watch: Stopwatch
 
@@ -119,9 +119,9 @@ class Pipeline:
     def run(self, inputs: tuple[Tensor, ...], head: dict[str, Tensor]) -> list[Tensor]:
         """Forward and backward of a whole batch; the scaled losses of its micro-batches where the last stage is."""
         losses: list[Tensor] = []
-        given = inputs if self._first else ()
+        entry = inputs if self._first else ()
         with self.watch.span("schedule"):
-            self._schedule.step(*given, target=head["labels"], losses=losses, return_outputs=False, **head)
+            self._schedule.step(*entry, target=head["labels"], losses=losses, return_outputs=False, **head)
         return losses
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,6 @@ from paceline.benchmarks._model.session import DISTINCT_ROWS
 from paceline.benchmarks.parallel._mesh import Mesh
 from paceline.benchmarks.parallel._parameters import ParallelParameters
 from paceline.models.base import Batch, Workload
-
-if TYPE_CHECKING:
-    import torch
 
 
 def draw(parameters: ParallelParameters, workload: Workload, mesh: Mesh) -> Batch:
@@ -49,7 +46,7 @@ class Recomputed(nn.Module):
         self.before = before
 
     def forward(self, x: Tensor) -> Tensor:
-        # Nothing in a layer is random; asking for the state of the generator would also break a CUDA graph.
+        # Nothing in a layer is random; reading the state of the generator would also break a CUDA graph.
         return checkpoint(self._compute, x, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
 
     def _compute(self, x: Tensor) -> Tensor:
@@ -70,7 +67,7 @@ class LastNorm(nn.Module):
 class Onward(nn.Module):
     """A layer that leaves its last sum to the next one, where a compiler joins it with the norm that follows.
 
-    Compiled layer by layer, the sum would else be written by one kernel and read again by the next.
+    Compiled layer by layer, the sum would otherwise be written by one kernel and read again by the next.
     """
 
     def __init__(self, layer: nn.Module) -> None:
@@ -111,7 +108,8 @@ class Stage(nn.Module):
     ) -> None:
         super().__init__()
         self.first, self.last = first, last
-        self.model: Any = workload.module
+        model: Any = workload.module
+        self.model: Any = model
         self._loss = workload.loss
         self._autocast = autocast
         self._wire = wire  # the format between layers and between stages; None leaves it as it is
@@ -120,7 +118,11 @@ class Stage(nn.Module):
         self.leave: Callable[[Tensor], Tensor] = _unchanged
         self.embed: Callable[..., Tensor] = self._embed
         self.score: Callable[..., Tensor] = self._score
-        _prune(self.model, layers, first=first, last=last)
+        # Leave only what the stage computes with; the rest is freed.
+        model.blocks = model.blocks[layers.start : layers.stop]
+        for name in (*(() if first else _ENTRY), *(() if last else _EXIT), *(() if first or last else (TIED,))):
+            if getattr(model, name, None) is not None:
+                setattr(model, name, None)
 
     def forward(self, *inputs: Tensor, labels: Tensor, positions: Tensor | None = None) -> Tensor:
         """From tokens or the stage before to the next stage or the loss; `positions` are those that are scored."""
@@ -133,7 +135,7 @@ class Stage(nn.Module):
             return self.score(self.leave(x), labels, positions)
 
     def recompute_layers(self, *, whole: bool) -> None:
-        """Trade time for memory; once the layers are as they shall be. Not whole leaves every norm in its layer."""
+        """Trade time for memory; call it when the layers are final. Not whole leaves every norm in its layer."""
         recomputed: list[nn.Module] = []
         before: nn.Module | None = None
         for block in self.model.blocks:
@@ -147,7 +149,7 @@ class Stage(nn.Module):
         self.model.blocks = nn.ModuleList(recomputed)
 
     def hand_sums_on(self) -> None:
-        """Let every layer that can leave its last sum to the next one; once the layers are as they shall be."""
+        """Let every layer that can leave its last sum to the next one; call it when the layers are final."""
         blocks = self.model.blocks
         if len(blocks) and all(hasattr(block, "without_last_sum") for block in blocks):
             self.model.blocks = nn.ModuleList([*(Onward(block) for block in blocks), LastSum()])
@@ -165,14 +167,3 @@ class Stage(nn.Module):
 
 def _unchanged(x: Tensor) -> Tensor:
     return x
-
-
-def _prune(model: nn.Module, layers: range, *, first: bool, last: bool) -> None:
-    """Leave only what the stage computes with; the rest is freed."""
-    blocks = model.blocks
-    assert isinstance(blocks, nn.ModuleList)
-    model.blocks = blocks[layers.start : layers.stop]
-    unused = [*(() if first else _ENTRY), *(() if last else _EXIT), *(() if first or last else (TIED,))]
-    for name in unused:
-        if getattr(model, name, None) is not None:
-            setattr(model, name, None)

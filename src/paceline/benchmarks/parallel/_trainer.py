@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from paceline.benchmarks._model import session as formats
 from paceline.benchmarks._model.uncompiled import Gradients
@@ -27,17 +27,15 @@ from paceline.core.errors import Unsupported
 from paceline.devices import Device
 from paceline.models.base import Batch, low_dtype, seed_everything
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-
-_NORMS = ("attention_norm", "feed_forward_norm")
-
 
 def split_stage(stage: Stage, mesh: Any, *, sequence: bool) -> None:
     """Split the stage's layers over the ranks of a one-dimensional mesh."""
-    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
     from torch.distributed.tensor.parallel import PrepareModuleOutput, RowwiseParallel, parallelize_module
+
+    def redistributed(x: Tensor, before: Any, after: Any) -> Tensor:
+        """Split the sequence over the mesh, or join it; the gradient goes the other way."""
+        return DTensor.from_local(x, mesh, [before], run_check=False).redistribute(mesh, [after]).to_local()
 
     for block in stage.model.blocks:
         parallelize_module(block, mesh, _block_plan(sequence))
@@ -46,17 +44,24 @@ def split_stage(stage: Stage, mesh: Any, *, sequence: bool) -> None:
         plan[TIED] = RowwiseParallel(input_layouts=Replicate())  # an embedding's rows are its vocabulary
     if stage.last:
         last_norm = "final_norm" if hasattr(stage.model, "final_norm") else "head_norm"
-        # The product with the split embedding wants an input that knows the mesh.
+        # The product with the split embedding needs an input that carries the mesh.
         plan[last_norm] = PrepareModuleOutput(
             output_layouts=Replicate(), desired_output_layouts=Replicate(), use_local_output=False
         )
-        _split_bias(stage.model, mesh)
-        whole = stage.score
-        stage.score = lambda *arguments: _local(whole(*arguments))
+        bias = getattr(stage.model, "head_bias", None)
+        if bias is not None:
+            stage.model.head_bias = nn.Parameter(distribute_tensor(bias.detach(), mesh, [Shard(0)]))
+        score = stage.score
+
+        def local_score(*arguments: Any) -> Tensor:
+            loss = score(*arguments)
+            return loss.to_local() if isinstance(loss, DTensor) else loss
+
+        stage.score = local_score
     parallelize_module(stage.model, mesh, plan)
     if sequence:
-        stage.enter = lambda x: _redistributed(x, mesh, joined_before=True)
-        stage.leave = lambda x: _redistributed(x, mesh, joined_before=False)
+        stage.enter = lambda x: redistributed(x, Replicate(), Shard(1))
+        stage.leave = lambda x: redistributed(x, Shard(1), Replicate())
 
 
 def _block_plan(sequence: bool) -> dict[str, Any]:
@@ -78,31 +83,8 @@ def _block_plan(sequence: bool) -> dict[str, Any]:
     if sequence:
         joined = PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate(), use_local_output=False)
         plan |= {"attention": joined, "feed_forward": joined}
-        plan |= {name: SequenceParallel(use_local_output=True) for name in _NORMS}
+        plan |= {name: SequenceParallel(use_local_output=True) for name in ("attention_norm", "feed_forward_norm")}
     return plan
-
-
-def _split_bias(model: Any, mesh: Any) -> None:
-    from torch import nn
-    from torch.distributed.tensor import Shard, distribute_tensor
-
-    bias = getattr(model, "head_bias", None)
-    if bias is not None:
-        model.head_bias = nn.Parameter(distribute_tensor(bias.detach(), mesh, [Shard(0)]))
-
-
-def _redistributed(x: Tensor, mesh: Any, *, joined_before: bool) -> Tensor:
-    """Split the sequence over the mesh, or join it; the gradient goes the other way."""
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-
-    before, after = (Replicate(), Shard(1)) if joined_before else (Shard(1), Replicate())
-    return DTensor.from_local(x, mesh, [before], run_check=False).redistribute(mesh, [after]).to_local()
-
-
-def _local(loss: Tensor) -> Tensor:
-    from torch.distributed.tensor import DTensor
-
-    return loss.to_local() if isinstance(loss, DTensor) else loss
 
 
 EMBEDDED = {"gpt2": 1, "bert": 2}  # of a batch's inputs, how many enter the embedding; the others go to the head
@@ -135,12 +117,22 @@ class ParallelTrainer:
         self.optimizer = MeshOptimizer(
             self.stages, parameters.stages, mesh, rate, self.scale, masters=self.masters, capturable=capturable
         )
-        self.pipeline = self._pipeline() if layout.pipeline > 1 else None
+        self.pipeline: Pipeline | None = None
+        if layout.pipeline > 1:
+            self.pipeline = Pipeline(
+                self.stages,
+                parameters.schedule_kind,
+                ranks=layout.pipeline,
+                micro_batches=layout.micro_batches,
+                group=mesh.along("pipeline").get_group(),
+                device=device,
+                scaled=self.scaled,
+            )
         self.norm: Tensor | None = None  # of the last step's gradient
 
     @property
     def loss_share(self) -> float:
-        """What part of the whole loss that of one micro-batch is; data-parallel ranks are averaged beside it."""
+        """What part of the whole loss that of one micro-batch is; data-parallel ranks are averaged as well."""
         return 1.0 / self.parameters.layout.micro_batches
 
     def scaled(self, loss: Tensor) -> Tensor:
@@ -164,12 +156,17 @@ class ParallelTrainer:
             self.optimizer.zero()
 
     def _forward_and_backward(self) -> list[Tensor]:
+        assert self._batch is not None  # drawn when the first stage is built
         self.optimizer.zero()
         with self._vocabulary_split():
-            return self._micro_batches(self._whole_batch())
+            return self._micro_batches(self._batch)
 
     def _micro_batches(self, batch: Batch) -> list[Tensor]:
-        entry, head = self._divided(batch)
+        # What enters the first stage, and what the last one needs as well.
+        entering = EMBEDDED[self.parameters.layout.model]
+        entry, head = batch.inputs[:entering], {"labels": batch.targets[0]}
+        if len(batch.inputs) > entering:
+            head["positions"] = batch.inputs[entering]
         if self.pipeline is not None:
             return self.pipeline.run(entry, head)
         (stage,) = self.stages.values()
@@ -184,19 +181,6 @@ class ParallelTrainer:
             losses.append(loss)
         return losses
 
-    def _divided(self, batch: Batch) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-        """What enters the first stage, and what the last one needs beside."""
-        entering = EMBEDDED[self.parameters.layout.model]
-        head = {"labels": batch.targets[0]}
-        if len(batch.inputs) > entering:
-            head["positions"] = batch.inputs[entering]
-        return batch.inputs[:entering], head
-
-    def _whole_batch(self) -> Batch:
-        if self._batch is None:
-            raise RuntimeError("the batch is drawn when the first stage is built")
-        return self._batch
-
     def _vocabulary_split(self) -> AbstractContextManager[object]:
         """Where logits are split over the vocabulary, the loss is computed without joining them."""
         if self.parameters.layout.tensor == 1:
@@ -204,18 +188,6 @@ class ParallelTrainer:
         from torch.distributed.tensor.parallel import loss_parallel
 
         return loss_parallel()
-
-    def _pipeline(self) -> Pipeline:
-        layout = self.parameters.layout
-        return Pipeline(
-            self.stages,
-            self.parameters.schedule_kind,
-            ranks=layout.pipeline,
-            micro_batches=layout.micro_batches,
-            group=self.mesh.along("pipeline").get_group(),
-            device=self.device,
-            scaled=self.scaled,
-        )
 
     def _stage(self, index: int, *, compiled: bool) -> Stage:
         """Every rank builds the whole model from the seed and keeps its part, so that all layouts start alike."""
@@ -272,14 +244,11 @@ def _compile_parts(stage: Stage, *, whole: bool) -> None:
     if stage.first and whole:
         stage.embed = torch.compile(stage.embed)
     if stage.last and whole:
-        stage.score = torch.compile(stage.score, options=_two_pass_softmax())
+        from torch._inductor import config
 
-
-def _two_pass_softmax() -> dict[str, Any] | None:
-    """A row of logits stays in the cache for a second look, which takes fewer instructions than one look at it all."""
-    from torch._inductor import config
-
-    return {"online_softmax": False} if hasattr(config, "online_softmax") else None
+        # A row of logits stays in the cache for a second pass, which takes fewer instructions than a single one.
+        two_passes: dict[str, Any] | None = {"online_softmax": False} if hasattr(config, "online_softmax") else None
+        stage.score = torch.compile(stage.score, options=two_passes)
 
 
 def _share_data(stage: Stage, mesh: Any, parameters: ParallelParameters) -> None:
@@ -293,8 +262,7 @@ def _share_data(stage: Stage, mesh: Any, parameters: ParallelParameters) -> None
         again = parameters.layout.pipeline == 1
         apply: Any = partial(fully_shard, mesh=mesh, mp_policy=policy, reshard_after_forward=again)
     else:
-        replicate = _find_replicate()
-        apply = partial(replicate, mesh=mesh, mp_policy=policy)
+        apply = partial(_find_replicate(), mesh=mesh, mp_policy=policy)
     for block in stage.model.blocks:
         apply(block)
     apply(stage)

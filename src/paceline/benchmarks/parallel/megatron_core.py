@@ -1,4 +1,4 @@
-"""The trainings of the benchmark `parallel` by megatron-core, to be measured beside it."""
+"""The trainings of the benchmark `parallel` by megatron-core, for comparison."""
 
 from __future__ import annotations
 
@@ -43,7 +43,12 @@ class MegatronCore(Parallel):
         return ("torch", "torch._dynamo", "paceline.benchmarks.parallel._megatron_trainer")
 
     def measure(self, parameters: ParallelParameters, context: Context) -> Result:
-        if not _is_there():
+        # Something else may be called megatron: a file of the user's, or another package.
+        try:
+            is_installed = importlib.util.find_spec("megatron.core") is not None
+        except ModuleNotFoundError:
+            is_installed = False
+        if not is_installed:
             raise MissingDependency(PACKAGE, "install it: pip install 'paceline[megatron]'")
         refuse(parameters)
         if parameters.layout.tensor > 1:
@@ -52,7 +57,10 @@ class MegatronCore(Parallel):
         try:
             from paceline.benchmarks.parallel._megatron_trainer import groups
         except ImportError as error:  # newer versions need Triton, which torch for the CPU does not bring
-            raise MissingDependency(_installed(), f"importing it says: {error}; install that too") from None
+            name = PACKAGE
+            with suppress(metadata.PackageNotFoundError):  # a checkout has no such record
+                name = f"{PACKAGE} {metadata.version(PACKAGE)}"
+            raise MissingDependency(name, f"importing it says: {error}; install that too") from None
         with groups(open_device(context.target).kind, context.world_size):
             return super().measure(parameters, context)
 
@@ -105,7 +113,7 @@ def refuse(parameters: ParallelParameters) -> None:
         raise Unsupported("megatron-core's layers are not compiled by torch.compile; use --compile auto or off")
     if parameters.graph == "on":
         raise Unsupported(
-            "megatron-core's step asks the host, so that no CUDA graph can hold it; use --graph auto or off"
+            "megatron-core's step waits for the host, so that no CUDA graph can hold it; use --graph auto or off"
         )
     if parameters.schedule_name not in ("", "1f1b"):
         raise Unsupported(
@@ -120,28 +128,15 @@ def refuse(parameters: ParallelParameters) -> None:
         )
     if layout.layers % layout.pipeline:
         raise Unsupported(
-            f"megatron-core gives every pipeline rank the same number of layers, but {layout.layers} layers are no "
-            f"multiple of pipeline = {layout.pipeline}"
+            f"megatron-core gives every pipeline rank the same number of layers, but {layout.layers} layers are not "
+            f"a multiple of pipeline = {layout.pipeline}"
         )
 
 
-def _is_there() -> bool:
-    """Something else may be called megatron: a file of the user's, or another package."""
-    with suppress(ModuleNotFoundError):
-        return importlib.util.find_spec("megatron.core") is not None
-    return False
-
-
-def _installed() -> str:
-    with suppress(metadata.PackageNotFoundError):  # a checkout has no such record
-        return f"{PACKAGE} {metadata.version(PACKAGE)}"
-    return PACKAGE
-
-
 def framework() -> str:
-    """Which version, and what that it would be faster with it ran without."""
+    """Which version, and which libraries that would make it faster it ran without."""
     from megatron.core import __version__  # of what runs, which may be a checkout before the installed package
 
     absent = [words for module, words in HELPERS.items() if importlib.util.find_spec(module) is None]
-    told = "its own layers" + (f", without {' and '.join(absent)}" if absent else "")
-    return f"{PACKAGE} {__version__}: {told}"
+    without = f", without {' and '.join(absent)}" if absent else ""
+    return f"{PACKAGE} {__version__}: its own layers{without}"

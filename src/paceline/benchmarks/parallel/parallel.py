@@ -17,6 +17,8 @@ from paceline.benchmarks._model.metrics import (
     LOSS,
     STEP_TIME,
     StepWork,
+    higher,
+    lower,
 )
 from paceline.benchmarks._model.session import peak_of, whether_to_compile
 from paceline.benchmarks._model.traffic import counted, mesh_work
@@ -26,7 +28,7 @@ from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import Unsupported
-from paceline.core.metric import Better, Merge, Metric
+from paceline.core.metric import Merge, Metric
 from paceline.core.parameters import MeasuringParameters
 from paceline.core.record import Measurement, Record, RecordWarning, Result
 from paceline.core.subject import Description
@@ -42,57 +44,49 @@ if TYPE_CHECKING:
     from paceline.benchmarks.parallel._pipeline import Pipeline
 
 
-LOSS_OF_ALL = LOSS.model_copy(update={"merge": Merge.FIRST})  # of the whole batch: every rank knows it
+LOSS_OF_ALL = LOSS.model_copy(update={"merge": Merge.FIRST})  # of the whole batch, the same on every rank
 GRADIENT_NORM = Metric(
     name="gradient_norm",
     unit="",
     description="norm of the whole gradient in the first steps from the seed, before clipping; shows a wrong scale of "
     "gradients, which the loss hardly does under AdamW",
 )
-THROUGHPUT_PER_RANK = Metric(
-    name="throughput_per_gpu",
-    unit="sequences/s",
-    better=Better.HIGHER,
-    merge=Merge.MEAN,
-    description="throughput divided by the number of ranks",
+THROUGHPUT_PER_RANK = higher(
+    "throughput_per_gpu", "sequences/s", Merge.MEAN, "throughput divided by the number of ranks"
 )
 MEMORY_PARTS = {
-    name: Metric(name=name, unit="B", better=Better.LOWER, merge=Merge.MAXIMUM, description=description)
+    name: lower(name, "B", Merge.MAXIMUM, description)
     for name, description in {
         "parameter_memory": "weights that a rank holds",
         "gradient_memory": "gradients that a rank holds at the end of a step",
         "optimizer_memory": "the optimizer's state on a rank",
     }.items()
 }
-ACTIVATION_MEMORY = Metric(
-    name="activation_memory",
-    unit="B",
-    better=Better.LOWER,
-    merge=Merge.MAXIMUM,
-    description="the device's peak less weights, gradients and optimizer: activations and the buffers of the mesh",
+ACTIVATION_MEMORY = lower(
+    "activation_memory",
+    "B",
+    Merge.MAXIMUM,
+    "the device's peak less weights, gradients and optimizer: activations and the buffers of the mesh",
 )
-BUBBLE = Metric(
-    name="pipeline_bubble",
-    unit="%",
-    better=Better.LOWER,
-    merge=Merge.MEAN,
-    description="share of the schedule's time in which a rank computes neither forward nor backward: it waits for its "
+BUBBLE = lower(
+    "pipeline_bubble",
+    "%",
+    Merge.MEAN,
+    "share of the schedule's time in which a rank computes neither forward nor backward: it waits for its "
     "neighbours, or for gradients to be reduced",
 )
-EXPOSED = Metric(
-    name="exposed_communication",
-    unit="s",
-    better=Better.LOWER,
-    merge=Merge.MAXIMUM,
-    description="time of a step in which a rank's data travels while it computes nothing, from a trace of a few steps; "
+EXPOSED = lower(
+    "exposed_communication",
+    "s",
+    Merge.MAXIMUM,
+    "time of a step in which a rank's data travels while it computes nothing, from a trace of a few steps; "
     "waiting for a slower rank counts, as the travelling then takes longer",
 )
-COMMUNICATION = Metric(
-    name="communication",
-    unit="s",
-    better=Better.LOWER,
-    merge=Merge.MAXIMUM,
-    description="time of a step in which a rank's data travels, hidden behind computation or not",
+COMMUNICATION = lower(
+    "communication",
+    "s",
+    Merge.MAXIMUM,
+    "time of a step in which a rank's data travels, hidden behind computation or not",
 )
 METRICS = (
     *(metric for metric in COMMON if metric is not AUDIO_THROUGHPUT),
@@ -123,13 +117,13 @@ def exposed(events: Sequence[TraceEvent], *, on_device: bool) -> tuple[int, int]
 
 
 IN_FLIGHT = 2
-TRACED_STEPS = 5  # whose losses are kept: enough to compare two layouts
+TRACED_STEPS = 5  # whose losses are recorded: enough to compare two layouts
 WATCHED_STEPS = 3  # after the measured ones, for the time in which stages compute
 
 
 @dataclass
 class Training:
-    """What the measuring loop needs to know of the training."""
+    """What the measuring loop needs of the training."""
 
     device: Device
     parameters: ParallelParameters
@@ -154,14 +148,14 @@ class Trainer(Protocol):
 
     @property
     def optimizer(self) -> Any:
-        """What tells its `memory()`."""
+        """What has a `memory()`."""
 
     @property
     def pipeline(self) -> Pipeline | None:
         """The pipeline, if there is one that can be watched."""
 
     def step(self) -> Tensor | None:
-        """One step; the loss of this data-parallel rank's part of the batch, where it is known."""
+        """One step; the loss of this data-parallel rank's part of the batch, on ranks with the last stage."""
 
 
 class Parallel(Benchmark[ParallelParameters]):
@@ -190,7 +184,7 @@ class Parallel(Benchmark[ParallelParameters]):
 
     @classmethod
     def ranks(cls, parameters: ParallelParameters) -> int:
-        """One for each place in the mesh."""
+        """One for each position in the mesh."""
         return parameters.layout.world_size
 
     @classmethod
@@ -212,14 +206,15 @@ class Parallel(Benchmark[ParallelParameters]):
 
     @classmethod
     def describe(cls, record: Record, parameters: ParallelParameters, environment: Environment) -> Description:
-        said = super().describe(record, parameters, environment)
+        description = super().describe(record, parameters, environment)
         counts = record.measurement(FLOP_RATE.name) is not None
-        subject = said.subject.model_copy(update={"layout": str(parameters.layout)})  # a failed case has no facts
-        trace = said.trace
+        # From the parameters, as a failed case has no facts.
+        subject = description.subject.model_copy(update={"layout": str(parameters.layout)})
+        trace = description.trace
         if trace is not None and not subject.compiled:
             trace = trace.model_copy(update={"switches": ("--compile on",)})
         work = counted(mesh_work, record)
-        return said.model_copy(update={"subject": subject, "trace": trace, "work": work, "counts_work": counts})
+        return description.model_copy(update={"subject": subject, "trace": trace, "work": work, "counts_work": counts})
 
     def measure(self, parameters: ParallelParameters, context: Context) -> Result:
         device = open_device(context.target)
@@ -243,10 +238,11 @@ class Parallel(Benchmark[ParallelParameters]):
                 self.compare(training, trainer)
             if training.is_graph:
                 watched.capture()
+            work = _work(training)
             result = measure_steps(
                 training,
                 watched.take,
-                _work(training),
+                work,
                 first_seconds,
                 in_flight=IN_FLIGHT,
                 ranks=ranks,
@@ -254,11 +250,13 @@ class Parallel(Benchmark[ParallelParameters]):
             )
             if training.is_graph and peak is not None:
                 result.measurements.append(Measurement.of_value(DEVICE_MEMORY, peak[0]))
-            result.measurements += [*_memory(trainer, result), *_bubble(trainer, ranks)]
+            result.measurements += _memory(trainer, result)
+            result.measurements += _bubble(trainer, ranks)
             result.measurements += _communication(trainer, ranks)
             last_loss, _ = watched.step()
-            _say_per_rank(result, training)
+            step_time = next(one for one in result.measurements if one.metric.name == STEP_TIME.name)
             result.measurements += [
+                Measurement.of_rate(THROUGHPUT_PER_RANK, work.samples, step_time),
                 Measurement.of_samples(LOSS_OF_ALL, watched.losses[:TRACED_STEPS], statistic="single"),
                 Measurement.of_samples(GRADIENT_NORM, watched.norms[:TRACED_STEPS], statistic="single"),
             ]
@@ -274,10 +272,33 @@ class Parallel(Benchmark[ParallelParameters]):
 
     def prepare(self, parameters: ParallelParameters, device: Device) -> Training:
         """Whether this device can do it, and how."""
-        return _prepare(parameters, device)
+        layout = parameters.layout
+        if layout.precision == "fp8" and layout.tensor > 1:
+            raise Unsupported("fp8 layers are not split over tensor-parallel ranks: use tensor = 1, or bf16")
+        formats.check(layout.precision, device, fp8_model=True, model=layout.model)
+        set_fp32_mode(layout.precision)
+        splits, schedule = parameters.schedule_kind.splits_backward, parameters.schedule_name
+        if splits and parameters.compile == "on":
+            raise Unsupported(
+                f"{schedule} takes the backward pass apart, which compiled layers do not allow: --compile off"
+            )
+        compiled, why_not = whether_to_compile(parameters.compile, device)
+        if splits and compiled:
+            compiled, why_not = False, f"{schedule} takes the backward pass apart"
+        training = Training(device, parameters, compiled, warnings=emulated(layout.precision, device))
+        training.is_graph = _whether_to_capture(parameters, device, compiled=compiled)
+        training.facts["graph"] = training.is_graph
+        if training.is_graph:
+            training.facts["memory_of"] = "the same step without the graph, which cannot tell"
+        if why_not:
+            training.facts["not_compiled_because"] = why_not
+        if splits and layout.checkpointing:
+            reason = f"{schedule} takes the backward pass apart, and each part pays"
+            training.facts["recomputed"] = f"several times: {reason}"
+        return training
 
     def compare(self, training: Training, trainer: Trainer) -> None:
-        """Compiled with uncompiled, for the record to tell."""
+        """Record how far compiled and uncompiled gradients are apart."""
         from paceline.benchmarks._model.uncompiled import compare_gradients
         from paceline.benchmarks.parallel._trainer import ParallelTrainer
 
@@ -285,8 +306,44 @@ class Parallel(Benchmark[ParallelParameters]):
             compare_gradients(training, trainer.gradients)
 
     def facts(self, trainer: Trainer) -> dict[str, Any]:
-        """What the record must say of the training."""
-        return _facts(trainer)
+        """What the record has to say about the training."""
+        import torch
+
+        from paceline.benchmarks.parallel._optimizer import BETAS, CLIP, EPSILON, WEIGHT_DECAY
+        from paceline.benchmarks.parallel._pipeline import ideal_bubble
+        from paceline.benchmarks.parallel._trainer import ParallelTrainer
+
+        parameters, layout = trainer.parameters, trainer.parameters.layout
+        facts: dict[str, Any] = {
+            "layout": str(layout),
+            "mesh": f"data {layout.data} x tensor {layout.tensor} x pipeline {layout.pipeline}",
+            "parameter_count": trainer.parameter_count,
+            "precision": layout.precision,
+            "device": trainer.device.name,
+            "sequence": parameters.tokens,
+            "vocabulary": parameters.padded_vocabulary,
+            "dropout": 0.0,
+            "micro_batches": layout.micro_batches,
+            "checkpointing": layout.checkpointing,
+            "sequence_parallel": parameters.sequence_parallel,
+            "data_parallel": parameters.shard if layout.data > 1 else "none",
+            "optimizer": f"AdamW, fused, betas {BETAS}, eps {EPSILON:g}, weight decay {WEIGHT_DECAY:g} (0 for norms "
+            f"and biases), constant rate {LEARNING_RATE[layout.model]:g}, gradient clipped to norm {CLIP:g}",
+            "flops_formula": step_flops(parameters)[1],
+            "threads": torch.get_num_threads(),
+            "input": "synthetic, on the device before the timed region; no input pipeline is measured",
+        }
+        if isinstance(trainer, ParallelTrainer) and trainer.masters is not None:
+            facts["weights"] = f"fp32; linear layers hold copies in {layout.precision}, which the optimizer writes"
+        if isinstance(trainer, ParallelTrainer) and layout.precision == "fp8":
+            facts |= {"fp8_layers": trainer.fp8_layers, "fp8_recipe": parameters.fp8_recipe}
+        if layout.pipeline > 1:
+            facts |= {"schedule": parameters.schedule_name, "layers_of_stages": trainer.layers}
+            per_rank = parameters.schedule_kind.stages_per_rank
+            ideal = ideal_bubble(parameters.schedule_name, layout.pipeline, layout.micro_batches, per_rank)
+            if ideal is not None:
+                facts["ideal_bubble"] = f"{100 * ideal[0]:.3g} % if all stages took equally long: {ideal[1]}"
+        return facts
 
     def trainer(self, training: Training, mesh: Mesh) -> Trainer:
         """What takes the steps."""
@@ -298,7 +355,7 @@ class Parallel(Benchmark[ParallelParameters]):
 
 
 class _Watched:
-    """Steps whose loss and gradient norm are looked at, which the measured ones do not wait for."""
+    """Steps whose loss and gradient norm are read, which the measured ones do not wait for."""
 
     def __init__(self, trainer: Trainer, ranks: Ranks) -> None:
         self._trainer = trainer
@@ -319,39 +376,12 @@ class _Watched:
         """Take a step; the loss of the whole batch and the norm of its gradient, the same on every rank."""
         self.take()
         loss = self._loss
-        # Those with the last stage know the loss of their part of the batch.
-        known = [one for one in self._ranks.gather(None if loss is None else float(loss)) if one is not None]
+        # Ranks with the last stage have the loss of their part of the batch.
+        parts = [one for one in self._ranks.gather(None if loss is None else float(loss)) if one is not None]
         assert self._trainer.norm is not None
-        self.losses.append(sum(known) / len(known))
+        self.losses.append(sum(parts) / len(parts))
         self.norms.append(float(self._trainer.norm))
         return self.losses[-1], self.norms[-1]
-
-
-def _prepare(parameters: ParallelParameters, device: Device) -> Training:
-    """Whether this device can do it, and how."""
-    layout = parameters.layout
-    if layout.precision == "fp8" and layout.tensor > 1:
-        raise Unsupported("fp8 layers are not split over tensor-parallel ranks: use tensor = 1, or bf16")
-    formats.check(layout.precision, device, fp8_model=True, model=layout.model)
-    set_fp32_mode(layout.precision)
-    splits, schedule = parameters.schedule_kind.splits_backward, parameters.schedule_name
-    if splits and parameters.compile == "on":
-        raise Unsupported(
-            f"{schedule} takes the backward pass apart, which compiled layers do not allow: --compile off"
-        )
-    compiled, why_not = whether_to_compile(parameters.compile, device)
-    if splits and compiled:
-        compiled, why_not = False, f"{schedule} takes the backward pass apart"
-    training = Training(device, parameters, compiled, warnings=emulated(layout.precision, device))
-    training.is_graph = _whether_to_capture(parameters, device, compiled=compiled)
-    training.facts["graph"] = training.is_graph
-    if training.is_graph:
-        training.facts["memory_of"] = "the same step without the graph, which cannot tell"
-    if why_not:
-        training.facts["not_compiled_because"] = why_not
-    if splits and layout.checkpointing:
-        training.facts["recomputed"] = f"several times: {schedule} takes the backward pass apart, and each part pays"
-    return training
 
 
 def _whether_to_capture(parameters: ParallelParameters, device: Device, *, compiled: bool) -> bool:
@@ -362,46 +392,6 @@ def _whether_to_capture(parameters: ParallelParameters, device: Device, *, compi
         why = f"{world} ranks talk with each other" if device.kind.supports_graphs else f"a {device.kind.noun} has none"
         raise Unsupported(f"graph = on replays CUDA graphs on one GPU, but {why}: use --graph auto or off")
     return parameters.graph == "on" or (parameters.graph == "auto" and possible and compiled)
-
-
-def _facts(trainer: Trainer) -> dict[str, Any]:
-    import torch
-
-    from paceline.benchmarks.parallel._optimizer import BETAS, CLIP, EPSILON, WEIGHT_DECAY
-    from paceline.benchmarks.parallel._pipeline import ideal_bubble
-    from paceline.benchmarks.parallel._trainer import ParallelTrainer
-
-    parameters, layout = trainer.parameters, trainer.parameters.layout
-    facts: dict[str, Any] = {
-        "layout": str(layout),
-        "mesh": f"data {layout.data} x tensor {layout.tensor} x pipeline {layout.pipeline}",
-        "parameter_count": trainer.parameter_count,
-        "precision": layout.precision,
-        "device": trainer.device.name,
-        "sequence": parameters.tokens,
-        "vocabulary": parameters.padded_vocabulary,
-        "dropout": 0.0,
-        "micro_batches": layout.micro_batches,
-        "checkpointing": layout.checkpointing,
-        "sequence_parallel": parameters.sequence_parallel,
-        "data_parallel": parameters.shard if layout.data > 1 else "none",
-        "optimizer": f"AdamW, fused, betas {BETAS}, eps {EPSILON:g}, weight decay {WEIGHT_DECAY:g} (0 for norms and "
-        f"biases), constant rate {LEARNING_RATE[layout.model]:g}, gradient clipped to norm {CLIP:g}",
-        "flops_formula": step_flops(parameters)[1],
-        "threads": torch.get_num_threads(),
-        "input": "synthetic, on the device before the timed region; no input pipeline is measured",
-    }
-    if isinstance(trainer, ParallelTrainer) and trainer.masters is not None:
-        facts["weights"] = f"fp32; linear layers hold copies in {layout.precision}, which the optimizer writes"
-    if isinstance(trainer, ParallelTrainer) and layout.precision == "fp8":
-        facts |= {"fp8_layers": trainer.fp8_layers, "fp8_recipe": parameters.fp8_recipe}
-    if layout.pipeline > 1:
-        facts |= {"schedule": parameters.schedule_name, "layers_of_stages": trainer.layers}
-        per_rank = parameters.schedule_kind.stages_per_rank
-        ideal = ideal_bubble(parameters.schedule_name, layout.pipeline, layout.micro_batches, per_rank)
-        if ideal is not None:
-            facts["ideal_bubble"] = f"{100 * ideal[0]:.3g} % if all stages took equally long: {ideal[1]}"
-    return facts
 
 
 def _work(training: Training) -> StepWork:
@@ -417,21 +407,14 @@ def _work(training: Training) -> StepWork:
     )
 
 
-def _say_per_rank(result: Result, training: Training) -> None:
-    step_time = next(one for one in result.measurements if one.metric.name == STEP_TIME.name)
-    layout = training.parameters.layout
-    share = layout.global_batch / layout.world_size
-    result.measurements.append(Measurement.of_rate(THROUGHPUT_PER_RANK, share, step_time))
-
-
 def _memory(trainer: Trainer, result: Result) -> list[Measurement]:
-    """What a rank's memory is made of; the rest of the peak is known on devices with memory of their own."""
+    """What a rank's memory is made of; the rest of the peak only on devices with memory of their own."""
     parts = trainer.optimizer.memory()
-    found = [Measurement.of_value(MEMORY_PARTS[name], size) for name, size in parts.items()]
+    measurements = [Measurement.of_value(MEMORY_PARTS[name], size) for name, size in parts.items()]
     peak = next((one for one in result.measurements if one.metric.name == DEVICE_MEMORY.name), None)
     if peak is not None:
-        found.append(Measurement.of_value(ACTIVATION_MEMORY, max(0.0, peak.value - sum(parts.values()))))
-    return found
+        measurements.append(Measurement.of_value(ACTIVATION_MEMORY, max(0.0, peak.value - sum(parts.values()))))
+    return measurements
 
 
 def _bubble(trainer: Trainer, ranks: Ranks) -> list[Measurement]:
@@ -461,6 +444,6 @@ def _communication(trainer: Trainer, ranks: Ranks) -> list[Measurement]:
         return []
     events = read_events(taken)
     if not any(event.is_talking and event.on_device == has_gpu for event in events):
-        return []  # a build whose profiler does not tell
+        return []  # a build whose profiler does not record it
     total, bare = (part / STEPS / 1e9 for part in exposed(events, on_device=has_gpu))
     return [Measurement.of_value(COMMUNICATION, total), Measurement.of_value(EXPOSED, bare)]

@@ -44,45 +44,45 @@ class Answers:
         self.deviation = 0.0  # the largest, relative to the largest value of an output
 
     def __call__(self, kind: int, body: bytes) -> None:
-        """Look at one answer; SilentCorruption if it is not the right one."""
+        """Check one answer; SilentCorruption if it is not the right one."""
         from paceline.servers.export import TOLERANCES
 
         allowed = TOLERANCES[self._artifact.precision]
         if kind not in self._expected:
             if len(self._expected) >= CHECKED:
                 return
-            self._expected[kind] = self._compute(_first_samples(self._requests[kind]))
+            if self._model is None:
+                self._model = self._load()
+            self._expected[kind] = self._model(_first_samples(self._requests[kind]))
+            if len(self._expected) >= CHECKED:
+                self._model = None  # its memory is not needed any more
         answered = decode(body, self._wire)
-        self._require_all_samples(kind, answered)
-        for place, (name, found, expected) in enumerate(self._pairs(kind, _first_samples(answered))):
-            if found.shape != expected.shape:
-                raise SilentCorruption(
-                    f"request {kind}: output '{name}' has the shape {found.shape}, the model gives {expected.shape}"
-                )
-            if self._is_choice(place):
-                _check_choices(kind, name, found, expected)
-                continue
-            largest = float(np.max(np.abs(expected), initial=0.0)) or 1.0
-            off = float(np.max(np.abs(np.subtract(found, expected, dtype=np.float64)), initial=0.0)) / largest
-            self.deviation = max(self.deviation, off)
-            if not off <= allowed:
-                raise SilentCorruption(
-                    f"request {kind}: output {place} ('{name}') differs from the model's own by {off:.2g} of its "
-                    f"largest value; at most {allowed:g} is rounding"
-                )
-        self.checked += 1
-
-    def _require_all_samples(self, kind: int, answered: Mapping[str, Array]) -> None:
-        """As only the first are compared."""
         samples = len(next(iter(self._requests[kind].values())))
-        for name, one in answered.items():
+        for name, one in answered.items():  # all samples must have come, although only the first are compared
             if samples > MOST_SAMPLES and one.shape[:1] != (samples,):
                 raise SilentCorruption(
                     f"request {kind}: output '{name}' has the shape {one.shape} for {samples} samples"
                 )
+        for index, (name, actual, expected) in enumerate(self._pairs(kind, _first_samples(answered))):
+            if actual.shape != expected.shape:
+                raise SilentCorruption(
+                    f"request {kind}: output '{name}' has the shape {actual.shape}, the model gives {expected.shape}"
+                )
+            if self._processing is None and self._artifact.outputs[index].dtype.kind in "iu":
+                _check_choices(kind, name, actual, expected)
+                continue
+            largest = float(np.max(np.abs(expected), initial=0.0)) or 1.0
+            off = float(np.max(np.abs(np.subtract(actual, expected, dtype=np.float64)), initial=0.0)) / largest
+            self.deviation = max(self.deviation, off)
+            if not off <= allowed:
+                raise SilentCorruption(
+                    f"request {kind}: output {index} ('{name}') differs from the model's own by {off:.2g} of its "
+                    f"largest value; at most {allowed:g} is rounding"
+                )
+        self.checked += 1
 
     def _pairs(self, kind: int, answered: dict[str, Array]) -> list[tuple[str, Array, NDArray[np.float64]]]:
-        """What came and what should have come, by name."""
+        """The actual and the expected outputs, by name."""
         expected = self._expected[kind]
         if self._processing is not None:
             return _likeliest_pairs(kind, answered, expected[0])
@@ -90,24 +90,10 @@ class Answers:
             raise SilentCorruption(
                 f"request {kind}: the answer has {len(answered)} outputs, the model gives {len(expected)}"
             )
-        return [(name, answered[name], one) for name, one in zip(self._in_order(answered), expected, strict=True)]
-
-    def _is_choice(self, place: int) -> bool:
-        """Whether an output of the model is of whole numbers."""
-        return self._processing is None and self._artifact.outputs[place].dtype.kind in "iu"
-
-    def _in_order(self, answered: Mapping[str, Array]) -> list[str]:
-        """The names of the outputs in the model's own order; a server that names them otherwise keeps that order."""
+        # In the model's own order; a server that names the outputs differently keeps that order.
         names = [spec.name for spec in self._artifact.outputs]
-        return names if set(names) == answered.keys() else list(answered)
-
-    def _compute(self, request: Tensors) -> list[NDArray[np.float64]]:
-        if self._model is None:
-            self._model = self._load()
-        computed = self._model(request)
-        if len(self._expected) + 1 >= CHECKED:
-            self._model = None  # its memory is not needed any more
-        return computed
+        names = names if set(names) == answered.keys() else list(answered)
+        return [(name, answered[name], one) for name, one in zip(names, expected, strict=True)]
 
     def _load(self) -> Callable[[Tensors], list[NDArray[np.float64]]]:
         import torch
@@ -115,15 +101,15 @@ class Answers:
         from paceline.servers._exported_module import flat
         from paceline.servers.export import load_module
 
-        wanted = self._artifact
-        scale: Scale = "tiny" if wanted.scale == "tiny" else "full"
+        artifact = self._artifact
+        scale: Scale = "tiny" if artifact.scale == "tiny" else "full"
         module = load_module(
-            wanted.model, scale=scale, precision="fp32", seed=wanted.seed, allow_import=self._allow_import
+            artifact.model, scale=scale, precision="fp32", seed=artifact.seed, allow_import=self._allow_import
         )
 
         def answer(request: Tensors) -> list[NDArray[np.float64]]:
             with torch.inference_mode():
-                outputs = module(*(torch.from_numpy(request[spec.name]) for spec in wanted.inputs))
+                outputs = module(*(torch.from_numpy(request[spec.name]) for spec in artifact.inputs))
                 return [one.double().numpy() for one in flat(outputs)]
 
         return answer
@@ -133,9 +119,9 @@ def _first_samples(arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {name: array[:MOST_SAMPLES] for name, array in arrays.items()}
 
 
-def _check_choices(kind: int, name: str, found: Array, expected: NDArray[np.float64]) -> None:
+def _check_choices(kind: int, name: str, actual: Array, expected: NDArray[np.float64]) -> None:
     """Where two are as good but for rounding, either may be chosen; most must be the model's, if there are many."""
-    share = float(np.mean(found == expected)) if expected.size else 1.0
+    share = float(np.mean(actual == expected)) if expected.size else 1.0
     if expected.size >= MANY_CHOICES and share < 0.5:
         raise SilentCorruption(
             f"request {kind}: {100 * share:.0f} % of the {expected.size} choices in output '{name}' are the model's "
@@ -146,18 +132,18 @@ def _check_choices(kind: int, name: str, found: Array, expected: NDArray[np.floa
 def _likeliest_pairs(
     kind: int, answered: dict[str, Array], scores: NDArray[np.float64]
 ) -> list[tuple[str, Array, NDArray[np.float64]]]:
-    """The values told, and those of the model at the places told, must be the model's largest.
+    """The returned values, and those of the model at the returned indices, must be the model's largest.
 
-    Places themselves are not compared: where two values are equal but for rounding, either may come first.
+    Indices themselves are not compared: where two values are equal but for rounding, either may come first.
     """
     if answered.keys() != {VALUES, INDICES}:
         raise SilentCorruption(f"request {kind}: the answer has {', '.join(answered)}, not {VALUES} and {INDICES}")
     best, _ = likeliest(scores)
-    places = answered[INDICES]
-    if places.shape != best.shape or places.dtype.kind != "i" or places.min() < 0 or places.max() >= scores.shape[-1]:
-        raise SilentCorruption(f"request {kind}: output '{INDICES}' has places that the model does not have")
-    there = np.take_along_axis(scores, places.astype(np.int64), axis=-1)
-    return [(VALUES, answered[VALUES], best.astype(np.float64)), (INDICES, there, best.astype(np.float64))]
+    index = answered[INDICES]
+    if index.shape != best.shape or index.dtype.kind != "i" or index.min() < 0 or index.max() >= scores.shape[-1]:
+        raise SilentCorruption(f"request {kind}: output '{INDICES}' has indices that the model does not have")
+    values = np.take_along_axis(scores, index.astype(np.int64), axis=-1)
+    return [(VALUES, answered[VALUES], best.astype(np.float64)), (INDICES, values, best.astype(np.float64))]
 
 
 def decode(body: bytes, wire: Wire) -> dict[str, Array]:
@@ -166,6 +152,6 @@ def decode(body: bytes, wire: Wire) -> dict[str, Array]:
         return kserve_grpc.decode_response(body)
     if wire == "kserve-json":
         return kserve.decode_response(body).outputs
-    # The header that tells where the JSON ends is not kept; the JSON itself tells it too.
+    # The header that says where the JSON ends is not stored; the JSON itself shows it too.
     _, length = json.JSONDecoder().raw_decode(body.decode("latin-1"))
     return kserve.decode_response(body, length if length < len(body) else None).outputs

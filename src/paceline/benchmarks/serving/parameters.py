@@ -1,4 +1,4 @@
-"""What a serving case is made of: a model, a server, requests, a load, a promise, and what it costs."""
+"""What a serving case is made of: a model, a server, requests, a load, an SLO, and what it costs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
 
 
 class Slo(Parameters):
-    """Bounds on latency from the intended time of a request; several are kept together."""
+    """Bounds on latency from the intended time of a request; all of them have to be met."""
 
     p50: Duration | None = Field(default=None, gt=0)
     """Half of the requests are answered within this time"""
@@ -72,22 +72,27 @@ class Slo(Parameters):
 
     @property
     def share(self) -> float:
-        """How many of the requests the strictest percentile speaks for."""
+        """The part of the requests that the strictest percentile is about."""
         return self.bounds[-1].share if self.bounds else _SHARES["p99"]
 
     def good(self, trace: Trace) -> NDArray[np.bool_]:
-        """Which requests were answered as promised; of several percentiles the highest bound counts."""
+        """Which requests met the SLO; of several percentiles the highest bound counts."""
         good = trace.ok.copy()
         if self.bounds:
             good &= trace.latency <= self.bounds[-1].limit
-        if self.first_token is not None:
-            good &= _first_tokens(trace) - trace.intended <= self.first_token
+        if self.is_about_tokens and trace.tokens is None:
+            return np.zeros(len(trace), np.bool_)
+        tokens = trace.tokens if trace.tokens is not None else []
+        if self.first_token is not None:  # a request without any token never has a first: an early head holds nothing
+            first = np.array([times[0] if len(times) else np.inf for times in tokens])
+            good &= first - trace.intended <= self.first_token
         if self.between_tokens is not None:
-            good &= _token_gaps(trace) <= self.between_tokens
+            gaps = [(times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0 for times in tokens]
+            good &= np.array(gaps) <= self.between_tokens
         return good
 
     def judge(self, trace: Trace) -> SloVerdict:
-        """Whether the promise was kept; a request without an answer counts as infinitely late."""
+        """Whether the SLO was met; a request without an answer counts as infinitely late."""
         count = len(trace)
         failed = count - int(trace.ok.sum())
         latency = np.where(trace.ok, trace.latency, np.inf)
@@ -98,8 +103,9 @@ class Slo(Parameters):
             late = int(np.count_nonzero(latency > bound.limit))
             used.append(_used(late, bound.share, count))
             if late > _allowed(bound.share, count):
-                seen = float(np.quantile(latency, bound.share, method="inverted_cdf"))  # as it is told
-                reasons.append(f"{bound.label} is {_shown(seen)}, above {show_duration(bound.limit)}")
+                value = float(np.quantile(latency, bound.share, method="inverted_cdf"))  # as it is reported
+                shown = show_duration(value) if math.isfinite(value) else "without end"
+                reasons.append(f"{bound.label} is {shown}, above {show_duration(bound.limit)}")
         if self.is_about_tokens:
             missed = count - int(self.good(trace).sum())
             used.append(_used(missed, self.share, count))
@@ -123,7 +129,7 @@ class SloBound:
 
 @dataclass(frozen=True)
 class SloVerdict:
-    """Whether a promise was kept."""
+    """Whether an SLO was met."""
 
     holds: bool
     reason: str  # why not
@@ -138,24 +144,6 @@ def _allowed(share: float, count: int) -> float:
 def _used(missed: int, share: float, count: int) -> float:
     """The part that missed of those that may; endless where none may."""
     return missed / ((1.0 - share) * count) if share < 1.0 else math.inf if missed else 0.0
-
-
-def _shown(seconds: float) -> str:
-    return show_duration(seconds) if np.isfinite(seconds) else "without end"
-
-
-def _first_tokens(trace: Trace) -> NDArray[np.float64]:
-    """When the first token of each request came; never for one without any: a head that comes early holds nothing."""
-    if trace.tokens is None:
-        return np.full(len(trace), np.inf)
-    return np.array([times[0] if len(times) else np.inf for times in trace.tokens])
-
-
-def _token_gaps(trace: Trace) -> NDArray[np.float64]:
-    """The mean time between the tokens of each request; 0 where it had fewer than two, endless where none are seen."""
-    if trace.tokens is None:
-        return np.full(len(trace), np.inf)
-    return np.array([(times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0 for times in trace.tokens])
 
 
 class ServerChoice(Parameters):
@@ -191,11 +179,11 @@ class ServerChoice(Parameters):
     def more_fields(cls, values: Mapping[str, Any]) -> Mapping[str, FieldInfo]:
         """The settings of the server that is named, or of several, or of the one that nobody has to name."""
         named = values.get("kind", cls.model_fields["kind"].default)
-        found: dict[str, FieldInfo] = {}
+        fields: dict[str, FieldInfo] = {}
         for kind in named if isinstance(named, list) else [named]:
             server = registry().entries.get(str(kind))
-            found |= server.Settings.model_fields if server is not None else {}
-        return {name: field for name, field in found.items() if name not in cls.model_fields}
+            fields |= server.Settings.model_fields if server is not None else {}
+        return {name: field for name, field in fields.items() if name not in cls.model_fields}
 
 
 class ClientParameters(Parameters):
@@ -230,7 +218,7 @@ class ClientParameters(Parameters):
 
 
 class ServeParameters(Parameters):
-    """A model behind a server, and how it is asked."""
+    """A model behind a server, and its load."""
 
     model: Annotated[str, MODEL_NAME] = "resnet18"
     """A model of the zoo, one made to measure like generated/transformer:layers=4,width=256, or module:factory"""
@@ -247,11 +235,11 @@ class ServeParameters(Parameters):
     load: LoadParameters | None = None
     """How requests arrive, like {arrival: poisson, rate: 50, duration: 30s}; unset with an slo searches the rate"""
     slo: Slo | None = None
-    """What is promised, like {p99: 100ms}; alone it asks for the largest rate that keeps it"""
+    """The SLO, like {p99: 100ms}; alone it searches the largest rate that meets it"""
     search_budget: Duration = Field(default=120.0, gt=0)
     """Time that the search for the largest rate may take"""
     search_tolerance: Fraction = Field(default=0.02, gt=0, lt=0.5)
-    """How exactly the largest rate is wanted"""
+    """Relative precision of the largest rate"""
     timeout_per_request: Duration = Field(default=30.0, gt=0)
     """How long an answer is waited for"""
     warm_up: Duration = Field(default=5.0, ge=0)
@@ -279,18 +267,15 @@ class ServeParameters(Parameters):
             )
         if self.instance is not None and self.price is not None:
             raise ValueError("instance and price say the same thing; give one of them")
-        if self._is_multi_stream and self.requests.samples != RequestParameters().samples:
+        is_multi_stream = self.load is not None and self.load.arrival == "multi-stream"
+        if is_multi_stream and self.requests.samples != RequestParameters().samples:
             raise ValueError("requests.samples does not go with multi-stream; say it as load.samples")
         return self
 
     @property
-    def _is_multi_stream(self) -> bool:
-        return self.load is not None and self.load.arrival == "multi-stream"
-
-    @property
-    def wanted(self) -> RequestParameters:
+    def effective_requests(self) -> RequestParameters:
         """What is sent; a load of MLPerf's multi-stream says itself how many samples a request has."""
-        if self.load is None or not self._is_multi_stream:
+        if self.load is None or self.load.arrival != "multi-stream":
             return self.requests
         samples = Distribution.constant(self.load.samples_per_request)
         return self.requests.model_copy(update={"samples": samples})
@@ -301,14 +286,14 @@ class ServeParameters(Parameters):
         return self.wire or registry().get(self.server.kind).wires[0]
 
     def label(self) -> str:
-        """What tells this case from others, in a few words."""
+        """What distinguishes this case from others, in a few words."""
         settings = self.server.model_dump(exclude={"kind"})
         words = [self.model, *([self.scale] if self.scale != "full" else [])]
         words += [self.precision] if self.precision != "fp32" else []
         words += [self.server.kind, *(_word(key, value) for key, value in settings.items())]
         words += [self.wire] if self.wire else []
-        asked = self.requests.model_dump(exclude_defaults=True, mode="json")
-        words += [_word(key, value) for key, value in asked.items()]
+        requests = self.requests.model_dump(exclude_defaults=True, mode="json")
+        words += [_word(key, value) for key, value in requests.items()]
         if self.load is not None:
             given = self.load.model_dump(exclude_none=True, exclude={"arrival", "duration", "requests"}, mode="json")
             words += [self.load.arrival, *(f"{v:g}/s" if k == "rate" else _word(k, v) for k, v in given.items())]

@@ -1,15 +1,15 @@
-"""From what a user wants to send to requests that are ready to go: tensors, pictures, texts."""
+"""Prepares the requests of a load: tensors, pictures, texts."""
 
 from __future__ import annotations
 
 import io
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -36,32 +36,44 @@ _COMMON = (
 )
 WORDS = np.array(_COMMON.split(" "))
 
+Sample = TypeVar("Sample")
 
-def language_requests(wanted: RequestParameters, wire: Wire, *, model: str, seed: int) -> tuple[list[Prepared], str]:
+
+def language_requests(
+    parameters: RequestParameters, wire: Wire, *, model: str, seed: int
+) -> tuple[list[Prepared], str]:
     """Different prompts, and where they are from."""
     random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(2,)))
-    lengths = (wanted.output_tokens or OUTPUT).draw(wanted.distinct, random)
-    if wanted.dataset is not None:
-        texts = read_prompts(wanted.dataset)
-        prompts = [texts[number % len(texts)] for number in range(wanted.distinct)]
-        source = f"the user's file {wanted.dataset.name}"
+    lengths = (parameters.output_tokens or OUTPUT).draw(parameters.distinct, random)
+    if parameters.dataset is not None:
+        texts = read_prompts(parameters.dataset)
+        prompts = [texts[number % len(texts)] for number in range(parameters.distinct)]
+        source = f"the user's file {parameters.dataset.name}"
     else:
-        prompts = _prompts(wanted, random)
+        prompts = _prompts(parameters, random)
         source = "random common words, about one token each; lengths are near, not exact"
-    bodies = [
-        _body(prompt, int(length), wire, model, wanted.stream) for prompt, length in zip(prompts, lengths, strict=True)
-    ]
-    return [Prepared(json.dumps(body).encode(), {"content-type": "application/json"}) for body in bodies], source
+    prepared = []
+    for prompt, length in zip(prompts, lengths, strict=True):
+        body = {"model": model, "max_tokens": int(length), "stream": parameters.stream, "temperature": 0.0}
+        if wire == "openai-completions":
+            body["prompt"] = prompt
+        else:
+            body["messages"] = [{"role": "user", "content": prompt}]
+        prepared.append(Prepared(json.dumps(body).encode(), {"content-type": "application/json"}))
+    return prepared, source
+
+
+def _bad_dataset(code: str, path: Path | None, reason: str) -> InputError:
+    return InputError(code, f"dataset {path}: {reason}", key="requests.dataset", value=str(path))
 
 
 def read_prompts(path: Path) -> list[str]:
     """One prompt on each line: a JSON string, or an object with `prompt`."""
-    found = []
+    prompts = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        message = f"dataset {path} cannot be read: {error}"
-        raise InputError("unreadable-file", message, key="requests.dataset", value=str(path)) from None
+        raise _bad_dataset("unreadable-file", path, f"cannot be read: {error}") from None
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -74,28 +86,21 @@ def read_prompts(path: Path) -> list[str]:
             message = 'write a JSON string or {"prompt": "..."}'
             where = f"dataset {path}, line {number}"
             raise InputError("not-a-prompt", message, where=where, key="requests.dataset", value=line)
-        found.append(text)
-    if not found:
-        raise InputError("no-prompts", f"dataset {path} has no prompts", key="requests.dataset", value=str(path))
-    return found
-
-
-def _prompts(wanted: RequestParameters, random: np.random.Generator) -> list[str]:
-    lengths = (wanted.prompt_tokens or PROMPT).draw(wanted.distinct, random)
-    shared = random.choice(WORDS, size=int(lengths.max()))
-    prompts = []
-    for length in lengths:
-        same = round(wanted.shared_prefix * int(length))
-        # What is not shared begins differently in each prompt, or a cache of prefixes would answer it.
-        prompts.append(" ".join([*shared[:same], *random.choice(WORDS, size=int(length) - same)]))
+        prompts.append(text)
+    if not prompts:
+        raise _bad_dataset("no-prompts", path, "it has no prompts")
     return prompts
 
 
-def _body(prompt: str, length: int, wire: Wire, model: str, stream: bool) -> dict[str, Any]:
-    body: dict[str, Any] = {"model": model, "max_tokens": length, "stream": stream, "temperature": 0.0}
-    if wire == "openai-completions":
-        return body | {"prompt": prompt}
-    return body | {"messages": [{"role": "user", "content": prompt}]}
+def _prompts(parameters: RequestParameters, random: np.random.Generator) -> list[str]:
+    lengths = (parameters.prompt_tokens or PROMPT).draw(parameters.distinct, random)
+    shared = random.choice(WORDS, size=int(lengths.max()))
+    prompts = []
+    for length in lengths:
+        same = round(parameters.shared_prefix * int(length))
+        # What is not shared begins differently in each prompt, or a cache of prefixes would answer it.
+        prompts.append(" ".join([*shared[:same], *random.choice(WORDS, size=int(length) - same)]))
+    return prompts
 
 
 SIZE = (500, 375)  # pixels of a synthetic picture: what photographs in collections have on average
@@ -108,54 +113,79 @@ _PICTURES = (".jpg", ".jpeg", ".png")
 
 @dataclass(frozen=True)
 class Requests:
-    """Requests that are ready to go, and what they were made of."""
+    """Requests that are ready to go, what they were made of, and how their answers are to be taken."""
 
     prepared: list[Prepared]
-    tensors: list[Tensors]  # as the model takes them
     source: str
+    tensors: list[Tensors] = field(default_factory=list)  # as the model takes them
     processing: Processing | None = None  # what the server makes of its outputs
+    is_streaming: bool = False
+    answers: Answers | None = None  # None where nobody can say what is right
 
 
-def tensor_requests(
-    wanted: RequestParameters,
-    artifact: Artifact,
-    wire: Wire,
-    *,
-    model: str,
-    seed: int,
-    most_samples: int | None,
-    allow_import: bool,
-) -> Requests:
-    """As many different requests as are wanted, each with its own samples."""
-    batches, source = tensor_batches(wanted, artifact, seed=seed, most_samples=most_samples, allow_import=allow_import)
-    return Requests([encode(batch, wire, model) for batch in batches], batches, source)
+@dataclass(frozen=True)
+class RequestMaker:
+    """Makes as many different requests as are to be sent to a model that takes tensors."""
 
+    parameters: RequestParameters
+    artifact: Artifact
+    wire: Wire
+    model: str  # as the server names it
+    seed: int
+    most_samples: int | None
+    allow_import: bool
 
-def tensor_batches(
-    wanted: RequestParameters, artifact: Artifact, *, seed: int, most_samples: int | None, allow_import: bool
-) -> tuple[list[Tensors], str]:
-    """What each of the requests carries, and where that comes from."""
-    if wanted.dataset is not None:
-        samples, source = read_samples(wanted.dataset, artifact.inputs), f"the user's file {wanted.dataset.name}"
-    else:
-        from paceline.servers.export import sample_inputs
+    def tensor_requests(self) -> Requests:
+        """Requests that carry tensors, each with its own samples."""
+        batches, source = self.tensor_batches()
+        return Requests([encode(batch, self.wire, self.model) for batch in batches], source, batches)
 
-        samples = sample_inputs(artifact, wanted.distinct, seed=seed, allow_import=allow_import)
-        _require_fit(samples[0], artifact)
-        source = "synthetic, encoded before the load begins"
-    batches = [_batch(samples, number, size) for number, size in enumerate(drawn_sizes(wanted, seed, most_samples))]
-    return batches, source
+    def tensor_batches(self) -> tuple[list[Tensors], str]:
+        """What each of the requests carries, and where that comes from."""
+        dataset, artifact = self.parameters.dataset, self.artifact
+        if dataset is not None:
+            samples, source = read_samples(dataset, artifact.inputs), f"the user's file {dataset.name}"
+        else:
+            from paceline.servers.export import sample_inputs
 
+            samples = sample_inputs(artifact, self.parameters.distinct, seed=self.seed, allow_import=self.allow_import)
+            _require_fit(samples[0], artifact)
+            source = "synthetic, encoded before the load begins"
+        return [_stacked(chosen) for chosen in self._chosen(samples)], source
 
-def drawn_sizes(wanted: RequestParameters, seed: int, most_samples: int | None) -> list[int]:
-    """How many samples each request has."""
-    random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
-    sizes = wanted.samples.draw(wanted.distinct, random)
-    if most_samples is not None and int(sizes.max()) > most_samples:
+    def raw_requests(self) -> Requests:
+        """Requests made of pictures or texts; what clients have to do for them is done and timed beforehand."""
+        parameters = self.parameters
+        assert parameters.form != "tensors"
+        processing = Processing.of(parameters.form, self.artifact, allow_import=self.allow_import)
+        samples, source = raw_samples(parameters, processing, self.seed)
+        prepared, tensors = [], []
+        for chosen in self._chosen(samples):
+            try:
+                tensors.append(processing.before(chosen))
+            except ProtocolError as error:
+                raise _bad_dataset("unreadable-sample", parameters.dataset, str(error)) from None
+            if parameters.processing == "server":
+                prepared.append(encode({processing.takes.name: byte_strings(chosen)}, self.wire, self.model))
+            else:
+                prepared.append(_by_client(processing, chosen, encode(tensors[-1], self.wire, self.model)))
+        source = f"{source}, made into tensors by the {parameters.processing}"
+        return Requests(prepared, source, tensors, processing if parameters.processing == "server" else None)
+
+    def _chosen(self, samples: Sequence[Sample]) -> Iterator[list[Sample]]:
+        """The samples of each request, as many as are drawn for it."""
+        random = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(1,)))
+        sizes = self.parameters.samples.draw(self.parameters.distinct, random)
         largest = int(sizes.max())
-        message = f"requests of {largest} samples do not fit into max_batch = {most_samples}: raise it"
-        raise InputError("too-many-samples", message, key="requests.samples", value=largest)
-    return [int(size) for size in sizes]
+        if self.most_samples is not None and largest > self.most_samples:
+            message = f"requests of {largest} samples do not fit into max_batch = {self.most_samples}: raise it"
+            raise InputError("too-many-samples", message, key="requests.samples", value=largest)
+        for first, size in enumerate(sizes):
+            yield [samples[(first + offset) % len(samples)] for offset in range(int(size))]
+
+
+def _stacked(samples: list[Tensors]) -> Tensors:
+    return {name: np.stack([one[name] for one in samples]) for name in samples[0]}
 
 
 def encode(tensors: Tensors, wire: Wire, model: str) -> Prepared:
@@ -173,29 +203,26 @@ def encode(tensors: Tensors, wire: Wire, model: str) -> Prepared:
 def read_samples(path: Path, inputs: Sequence[TensorSpec]) -> list[Tensors]:
     """Single samples from a .npz file that has an array for each input, all of one length."""
     if path.suffix != ".npz":
-        message = f"dataset {path}: tensors are read from a .npz file with an array for each input"
-        raise InputError("not-an-npz-file", message, key="requests.dataset", value=str(path))
+        raise _bad_dataset("not-an-npz-file", path, "tensors are read from a .npz file with an array for each input")
     try:
-        with np.load(path, allow_pickle=False) as found:
-            arrays = {name: found[name] for name in found.files}
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError) as error:
-        message = f"dataset {path} cannot be read: {error}"
-        raise InputError("unreadable-file", message, key="requests.dataset", value=str(path)) from None
+        raise _bad_dataset("unreadable-file", path, f"cannot be read: {error}") from None
     lengths = {len(array) for array in arrays.values() if array.ndim}
     for spec in inputs:
         if spec.name not in arrays:
-            message = f"dataset {path} has no array '{spec.name}'; it has {', '.join(arrays) or 'none'}"
-            raise InputError("missing-array", message, key="requests.dataset", value=str(path))
+            reason = f"it has no array '{spec.name}'; it has {', '.join(arrays) or 'none'}"
+            raise _bad_dataset("missing-array", path, reason)
         shape = arrays[spec.name].shape[1:]
         if not _fits(shape, spec):
-            message = f"dataset {path}: '{spec.name}' has samples of {shape}, the model takes {spec.shape}"
-            raise InputError("wrong-shape", message, key="requests.dataset", value=str(path))
+            reason = f"'{spec.name}' has samples of {shape}, the model takes {spec.shape}"
+            raise _bad_dataset("wrong-shape", path, reason)
     if len(lengths) != 1 or not lengths - {0}:
-        message = f"dataset {path}: arrays of {sorted(lengths)} samples; all of one length, and at least one"
-        raise InputError("unequal-lengths", message, key="requests.dataset", value=str(path))
-    names = [spec.name for spec in inputs]
+        reason = f"arrays of {sorted(lengths)} samples; all of one length, and at least one"
+        raise _bad_dataset("unequal-lengths", path, reason)
     typed = {spec.name: arrays[spec.name].astype(spec.dtype, copy=False) for spec in inputs}
-    return [{name: typed[name][row] for name in names} for row in range(lengths.pop())]
+    return [{name: array[row] for name, array in typed.items()} for row in range(lengths.pop())]
 
 
 def _fits(shape: tuple[int, ...], spec: TensorSpec) -> bool:
@@ -204,8 +231,8 @@ def _fits(shape: tuple[int, ...], spec: TensorSpec) -> bool:
 
 def _require_fit(sample: Tensors, artifact: Artifact) -> None:
     """Somebody else's server may serve another model than the case names."""
-    wanted = {spec.name: spec for spec in artifact.inputs}
-    if sample.keys() == wanted.keys() and all(_fits(one.shape, wanted[name]) for name, one in sample.items()):
+    specs = {spec.name: spec for spec in artifact.inputs}
+    if sample.keys() == specs.keys() and all(_fits(one.shape, specs[name]) for name, one in sample.items()):
         return
     taken = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in artifact.inputs)
     message = (
@@ -213,41 +240,6 @@ def _require_fit(sample: Tensors, artifact: Artifact) -> None:
         "name the model that is served, or your own requests (requests.dataset)"
     )
     raise InputError("another-model-is-served", message, key="model", value=artifact.model)
-
-
-def _batch(samples: Sequence[Tensors], first: int, size: int) -> Tensors:
-    chosen = [samples[(first + offset) % len(samples)] for offset in range(size)]
-    return {name: np.stack([one[name] for one in chosen]) for name in chosen[0]}
-
-
-def raw_requests(
-    wanted: RequestParameters,
-    artifact: Artifact,
-    wire: Wire,
-    *,
-    model: str,
-    seed: int,
-    most_samples: int | None,
-    allow_import: bool,
-) -> Requests:
-    """As many different requests as are wanted; what clients have to do for them is done and timed beforehand."""
-    assert wanted.form != "tensors"
-    processing = Processing.of(wanted.form, artifact, allow_import=allow_import)
-    samples, source = raw_samples(wanted, processing, seed)
-    prepared, tensors = [], []
-    for first, size in enumerate(drawn_sizes(wanted, seed, most_samples)):
-        chosen = [samples[(first + offset) % len(samples)] for offset in range(size)]
-        try:
-            tensors.append(processing.before(chosen))
-        except ProtocolError as error:
-            message = f"dataset {wanted.dataset}: {error}"
-            raise InputError("unreadable-sample", message, key="requests.dataset", value=str(wanted.dataset)) from None
-        if wanted.processing == "server":
-            prepared.append(encode({processing.takes.name: byte_strings(chosen)}, wire, model))
-        else:
-            prepared.append(_by_client(processing, chosen, encode(tensors[-1], wire, model)))
-    source = f"{source}, made into tensors by the {wanted.processing}"
-    return Requests(prepared, tensors, source, processing if wanted.processing == "server" else None)
 
 
 def _by_client(processing: Processing, samples: list[bytes], prepared: Prepared) -> Prepared:
@@ -267,16 +259,18 @@ def _seconds(call: Callable[[], object]) -> float:
     return median(taken)
 
 
-def raw_samples(wanted: RequestParameters, processing: Processing, seed: int) -> tuple[list[bytes], str]:
+def raw_samples(parameters: RequestParameters, processing: Processing, seed: int) -> tuple[list[bytes], str]:
     """So many different byte strings, each one sample, and where they are from."""
     random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(3,)))
-    if wanted.dataset is not None:
-        own = read_pictures(wanted.dataset) if processing.form == "image" else _encoded(read_prompts(wanted.dataset))
-        return own, f"the user's own in {wanted.dataset.name}"
+    if parameters.dataset is not None:
+        source = f"the user's own in {parameters.dataset.name}"
+        if processing.form == "image":
+            return read_pictures(parameters.dataset), source
+        return [text.encode() for text in read_prompts(parameters.dataset)], source
     if processing.form == "text":
         (length,) = processing.shape
-        return [_sentence(random, length) for _ in range(wanted.distinct)], "sentences of random common words"
-    pictures = [_picture(random) for _ in range(wanted.distinct)]
+        return [_sentence(random, length) for _ in range(parameters.distinct)], "sentences of random common words"
+    pictures = [_picture(random) for _ in range(parameters.distinct)]
     size = sum(map(len, pictures)) / len(pictures)
     return pictures, f"synthetic JPEG pictures of {SIZE[0]} x {SIZE[1]}, {size / 1000:.0f} kB on average"
 
@@ -284,21 +278,14 @@ def raw_samples(wanted: RequestParameters, processing: Processing, seed: int) ->
 def read_pictures(folder: Path) -> list[bytes]:
     """Every JPEG and PNG file in a folder, by name."""
     if not folder.is_dir():
-        message = f"dataset {folder}: pictures are read from a folder of JPEG and PNG files"
-        raise InputError("not-a-folder", message, key="requests.dataset", value=str(folder))
+        raise _bad_dataset("not-a-folder", folder, "pictures are read from a folder of JPEG and PNG files")
     try:
-        found = [path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix.lower() in _PICTURES]
+        pictures = [path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix.lower() in _PICTURES]
     except OSError as error:
-        message = f"dataset {folder} cannot be read: {error}"
-        raise InputError("unreadable-file", message, key="requests.dataset", value=str(folder)) from None
-    if not found:
-        message = f"dataset {folder} has no files {', '.join(_PICTURES)}"
-        raise InputError("empty-folder", message, key="requests.dataset", value=str(folder))
-    return found
-
-
-def _encoded(texts: list[str]) -> list[bytes]:
-    return [text.encode() for text in texts]
+        raise _bad_dataset("unreadable-file", folder, f"cannot be read: {error}") from None
+    if not pictures:
+        raise _bad_dataset("empty-folder", folder, f"it has no files {', '.join(_PICTURES)}")
+    return pictures
 
 
 def _sentence(random: np.random.Generator, length: int) -> bytes:
@@ -318,48 +305,35 @@ def _picture(random: np.random.Generator) -> bytes:
     return file.getvalue()
 
 
-@dataclass(frozen=True)
-class Made:
-    """Requests, and how their answers are to be taken."""
-
-    prepared: list[Prepared]
-    source: str
-    streaming: bool
-    answers: Answers | None  # None where nobody knows what is right
-
-
-def made_requests(parameters: ServeParameters, server: Server, endpoint: Endpoint, *, allow_import: bool) -> Made:
+def prepare_requests(
+    parameters: ServeParameters, server: Server, endpoint: Endpoint, *, allow_import: bool
+) -> Requests:
     """The requests of a case."""
-    wanted, wire = parameters.wanted, endpoint.wire
+    sent, wire, seed = parameters.effective_requests, endpoint.wire, parameters.seed
     if wire in ("openai-chat", "openai-completions"):
-        prepared, source = language_requests(wanted, wire, model=endpoint.model, seed=parameters.seed)
-        return Made(prepared, source, wanted.stream, None)
-    artifact = server.artifact or _as_named(parameters, allow_import)
-    most, seed = server.most_samples(server.settings), parameters.seed
-    if wire == "kserve-shm":
-        batches, source = tensor_batches(wanted, artifact, seed=seed, most_samples=most, allow_import=allow_import)
-        requests = Requests(shared_requests(batches, endpoint), batches, f"{source}, in shared memory")
-    else:
-        make = tensor_requests if wanted.form == "tensors" else raw_requests
-        requests = make(
-            wanted, artifact, wire, model=endpoint.model, seed=seed, most_samples=most, allow_import=allow_import
+        prepared, source = language_requests(sent, wire, model=endpoint.model, seed=seed)
+        return Requests(prepared, source, is_streaming=sent.stream)
+    artifact = server.artifact
+    if artifact is None:  # a server that does not say what it takes: the inputs are those of the model that is named
+        from paceline.servers.export import export
+
+        artifact = export(
+            parameters.model,
+            scale=parameters.scale,
+            format="eager",
+            precision=parameters.precision,
+            seed=seed,
+            allow_import=allow_import,
         )
-    answers = None
+    most = server.most_samples(server.settings)
+    maker = RequestMaker(sent, artifact, wire, endpoint.model, seed, most, allow_import)
+    if wire == "kserve-shm":
+        batches, source = maker.tensor_batches()
+        requests = Requests(shared_requests(batches, endpoint), f"{source}, in shared memory", batches)
+    else:
+        requests = maker.tensor_requests() if sent.form == "tensors" else maker.raw_requests()
     is_null = getattr(server.settings, "engine", None) == "null"  # it computes nothing, on purpose
-    if parameters.check_answers and server.is_checkable and not is_null:
-        answers = Answers(artifact, requests.tensors, wire, requests.processing, allow_import=allow_import)
-    return Made(requests.prepared, requests.source, False, answers)
-
-
-def _as_named(parameters: ServeParameters, allow_import: bool) -> Artifact:
-    """What goes into the model that the case names, for a server that does not tell what it takes."""
-    from paceline.servers.export import export
-
-    return export(
-        parameters.model,
-        scale=parameters.scale,
-        format="eager",
-        precision=parameters.precision,
-        seed=parameters.seed,
-        allow_import=allow_import,
-    )
+    if not parameters.check_answers or not server.is_checkable or is_null:
+        return requests
+    answers = Answers(artifact, requests.tensors, wire, requests.processing, allow_import=allow_import)
+    return replace(requests, answers=answers)

@@ -1,8 +1,8 @@
-"""The largest rate of requests at which a promise holds: a bracket, bisection, then a fit through what was seen.
+"""The largest rate of requests that meets an SLO: a bracket, bisection, then a fit through the trials.
 
-A trial is a load at one rate. Far from the limit few requests tell enough. Near it, lateness comes in clusters, so
-that one trial is a poor witness however it ends: several around the limit are taken, and the rate at which the fitted
-part of late requests crosses what is allowed is the answer, with an interval. A rate that is too high tells how much
+A trial is a load at one rate. Far from the limit few requests are enough. Near it, lateness comes in clusters, so
+that one trial is poor evidence however it ends: several around the limit are taken, and the rate at which the fitted
+part of late requests crosses what is allowed is the result, with an interval. A rate that is too high shows how much
 the server can do at most, which is a better upper end than the rate itself.
 """
 
@@ -21,7 +21,7 @@ from paceline.core.stats import CONFIDENCE, Interval, student_quantile
 TOLERANCE = 0.02
 ENOUGH = 20  # requests that may miss the bound, for the percentile to be worth anything
 QUICK = 0.25  # of enough, for a first look
-GLANCE = 12  # requests that tell a hopeless rate, where even a first look would take long
+GLANCE = 12  # requests that show a hopeless rate, where even a first look would take long
 SURE = 0.99
 MOST_AROUND = 40  # trials near the limit
 FEWEST_AROUND = 16  # trials that the fit takes before it is believed: few agree by chance too often
@@ -41,17 +41,17 @@ MOST_LOG_ODDS = 30.0
 class RateTrial:
     """What a load at one rate came to."""
 
-    rate: float  # that was asked for
+    rate: float  # as requested
     requests: int
-    missed: float  # requests that were late or failed; of several promises the one that is broken most, as its equal
+    missed: float  # requests that were late or failed; of several bounds the one that is missed most, as its equal
     throughput: float  # requests answered per second
     holds: bool
     reason: str = ""  # why it does not hold
-    limited: str = ""  # why the load itself was not what was asked for: the client, not the server
+    limited: str = ""  # why the load itself was not as requested: the client, not the server
 
 
 @dataclass
-class Found:
+class SearchResult:
     """Where the search ended."""
 
     verdict: Literal["found", "never", "client", "unsteady"]
@@ -59,6 +59,10 @@ class Found:
     interval: Interval | None = None
     trials: list[RateTrial] = field(default_factory=list)
     reason: str = ""
+
+
+class _Ended(Exception):
+    """The search cannot go on: its verdict, rate and reason."""
 
 
 Probe = Callable[[float, int], RateTrial]  # a rate and how many requests to send
@@ -79,22 +83,25 @@ def find_capacity(
     tolerance: float = TOLERANCE,
     longest: float = math.inf,
     go_on: Callable[[], bool] = lambda: True,
-) -> Found:
+) -> SearchResult:
     """The largest rate that holds: `share` of the requests within `limit` seconds; the client cannot pass `ceiling`.
 
-    No trial lasts longer than `longest` seconds. When `go_on` says no, the answer is what is known by then.
+    No trial lasts longer than `longest` seconds. When `go_on` says no, the result is from the trials until then.
     """
     search = _Search(probe, share, limit, longest, go_on)
-    bracket = search.bracket(min(max(first, LOWEST_RATE), ceiling), ceiling)
-    narrowed = search.narrow(*bracket) if bracket is not None else None
-    if narrowed is None:
-        return search.found
-    return search.refine(*narrowed, tolerance, ceiling)
+    result = search.result
+    try:
+        low, high = search.bracket(min(max(first, LOWEST_RATE), ceiling), ceiling)
+        low, high = search.narrow(low, high)
+        search.refine(low, high, tolerance, ceiling)
+    except _Ended as end:
+        result.verdict, result.rate, result.reason = end.args
+    return result
 
 
 class _Search:
     def __init__(self, probe: Probe, share: float, limit: float, longest: float, go_on: Callable[[], bool]) -> None:
-        self.found = Found("found")
+        self.result = SearchResult("found")
         self._probe = probe
         self._allowed = 1.0 - share
         self._enough = requests_for(share)
@@ -102,88 +109,78 @@ class _Search:
         self._longest = longest
         self._go_on = go_on
 
-    def bracket(self, first: float, ceiling: float) -> tuple[float, float] | None:
-        """Double or halve until one rate holds and one does not; None if there is no such pair."""
+    def bracket(self, first: float, ceiling: float) -> tuple[float, float]:
+        """Double or halve until one rate holds and one does not."""
         trial = self._look(first)
         return self._rise(trial, ceiling) if trial.holds and not trial.limited else self._fall(trial)
 
-    def _rise(self, held: RateTrial, ceiling: float) -> tuple[float, float] | None:
+    def _rise(self, held: RateTrial, ceiling: float) -> tuple[float, float]:
         while held.rate < ceiling:
             if not self._go_on():
-                self._end("unsteady", held.rate, f"the time was over at {held.rate:.4g}/s, where it still holds")
-                return None
+                raise _Ended("unsteady", held.rate, f"the time was over at {held.rate:.4g}/s, where it still holds")
             trial = self._look(min(held.rate * GROWTH, ceiling))
             if trial.limited:
-                self._end("client", held.rate, trial.limited)
-                return None
+                raise _Ended("client", held.rate, trial.limited)
             if not trial.holds:
                 return held.rate, max(self._most_answered(trial), held.rate)
             held = trial
-        self._end("client", held.rate, f"it holds at {held.rate:.4g}/s, the most that is sent")
-        return None
+        raise _Ended("client", held.rate, f"it holds at {held.rate:.4g}/s, the most that is sent")
 
-    def _fall(self, missed: RateTrial) -> tuple[float, float] | None:
+    def _fall(self, missed: RateTrial) -> tuple[float, float]:
         while missed.rate > LOWEST_RATE:
             if not self._go_on():
                 why = missed.limited or missed.reason
-                self._end("never", None, f"at {missed.rate:.4g}/s, the lowest rate before the time was over: {why}")
-                return None
+                raise _Ended("never", None, f"at {missed.rate:.4g}/s, the lowest rate before the time was over: {why}")
             high = self._most_answered(missed)
             is_hopeless = missed.missed >= missed.requests and high == missed.rate
             trial = self._look(max(LOWEST_RATE, high / (LEAP if is_hopeless else GROWTH)))
             if trial.holds and not trial.limited:
                 if missed.limited:
-                    self._end("client", trial.rate, missed.limited)
-                    return None
+                    raise _Ended("client", trial.rate, missed.limited)
                 return trial.rate, max(high, trial.rate)
             missed = trial
-        self._end("never", None, f"even at {missed.rate:g}/s: {missed.limited or missed.reason}")
-        return None
+        raise _Ended("never", None, f"even at {missed.rate:g}/s: {missed.limited or missed.reason}")
 
-    def narrow(self, low: float, high: float) -> tuple[float, float] | None:
-        """Bisect until the ends are close; None if the client could not send what was between them."""
+    def narrow(self, low: float, high: float) -> tuple[float, float]:
+        """Bisect until the ends are close."""
         while high / low > CLOSE and self._go_on():
             middle = math.sqrt(low * high)
             trial = self._look(middle)
             if trial.limited:
-                self._end("client", low, trial.limited)
-                return None
+                raise _Ended("client", low, trial.limited)
             if trial.holds:
                 low = middle
             else:
                 high = max(low, min(middle, self._most_answered(trial)))
         return low, high
 
-    def refine(self, low: float, high: float, tolerance: float, ceiling: float) -> Found:
-        """Look around the limit until its place is known well enough."""
+    def refine(self, low: float, high: float, tolerance: float, ceiling: float) -> None:
+        """Try rates around the limit until its interval is narrow enough."""
         rate, half, side = math.sqrt(low * high), math.inf, 1.0
         around = 0
         while around < MOST_AROUND and self._go_on():
             # What several trials left open needs longer ones.
             self._try(min(rate * (1.0 + side * ASIDE), ceiling), 2.0 ** (around // LONGER_AFTER))
             around, side = around + 1, -side
-            fitted = crossing(self.found.trials, self._allowed, rate)
+            fitted = crossing(self.result.trials, self._allowed, rate)
             if fitted is None:  # nothing near enough: go where the last trials point
-                last = [trial.holds for trial in self.found.trials[-2:]]
+                last = [trial.holds for trial in self.result.trials[-2:]]
                 rate *= 1.0 + ASIDE if all(last) else 1.0 if any(last) else 1.0 / (1.0 + ASIDE)
                 continue
-            # A fit through few points may point far away, where nothing was seen: go there step by step.
+            # A fit through few points may point far away, where nothing was tried: go there step by step.
             lowest, highest = max(rate / FITTED, low / GROWTH), min(rate * FITTED, high * GROWTH, ceiling)
             rate = min(max(fitted[0], lowest), highest)
             half = fitted[1]
             if around >= FEWEST_AROUND and half <= tolerance and rate == fitted[0]:
                 break
         if not math.isfinite(half):
-            self._end("unsteady", low, f"the time was over when it held at {low:.4g}/s and not at {high:.4g}/s")
-            return self.found
-        self.found.rate = rate
-        self.found.interval = Interval(
-            low=rate * (1.0 - min(1.0, half)), high=rate * (1.0 + half), confidence=CONFIDENCE
-        )
+            raise _Ended("unsteady", low, f"the time was over when it held at {low:.4g}/s and not at {high:.4g}/s")
+        self.result.rate = rate
+        width = {"low": rate * (1.0 - min(1.0, half)), "high": rate * (1.0 + half)}
+        self.result.interval = Interval(**width, confidence=CONFIDENCE)
         if half > 2 * tolerance:
-            left = f"uncertain by {100 * half:.0f} %" if math.isfinite(half) else "without an interval"
-            self._end("unsteady", rate, f"{len(self.found.trials)} trials left the rate {left}")
-        return self.found
+            count = len(self.result.trials)
+            raise _Ended("unsteady", rate, f"{count} trials left the rate uncertain by {100 * half:.0f} %")
 
     def _look(self, rate: float) -> RateTrial:
         """A first look at a rate, and longer ones where that is not sure."""
@@ -191,24 +188,20 @@ class _Search:
         glance = max(GLANCE, rate * SPANS * self._limit) / enough
         for part in (glance, QUICK, 1.0) if glance < QUICK / 2 else (QUICK, 1.0):
             trial = self._try(rate, part)
-            if (self._is_sure(trial) and not trial.limited) or part * enough >= rate * self._longest:
-                break
-            if not self._go_on():
+            is_settled = self._is_sure(trial) and not trial.limited
+            if is_settled or part * enough >= rate * self._longest or not self._go_on():
                 break
         return trial
 
     def _try(self, rate: float, part: float) -> RateTrial:
         requests = min(part * self._enough_at(rate), max(GLANCE, rate * self._longest))
         trial = self._probe(rate, math.ceil(requests))
-        self.found.trials.append(trial)
+        self.result.trials.append(trial)
         return trial
 
     def _enough_at(self, rate: float) -> float:
         """Requests that a sure trial takes."""
         return max(self._enough, rate * SPANS * self._limit)
-
-    def _end(self, verdict: Literal["client", "never", "unsteady"], rate: float | None, reason: str) -> None:
-        self.found.verdict, self.found.rate, self.found.reason = verdict, rate, reason
 
     def _is_sure(self, trial: RateTrial) -> bool:
         """Whether the part that missed is clearly on one side of what is allowed (Wilson's interval)."""
@@ -231,12 +224,12 @@ def crossing(trials: Sequence[RateTrial], allowed: float, near: float) -> tuple[
     the trials scatter around the line instead of taken from the binomial distribution.
     """
     taken = [one for one in trials if 1 / FITTED <= one.rate / near <= FITTED and not one.limited]
-    place = np.array([math.log(one.rate / near) for one in taken])
-    if len(taken) < 3 or np.ptp(place) < ASIDE / 2:
+    distance = np.array([math.log(one.rate / near) for one in taken])
+    if len(taken) < 3 or np.ptp(distance) < ASIDE / 2:
         return None
     counts = np.array([float(one.requests) for one in taken])
     missed = np.array([float(one.missed) for one in taken])
-    design = np.column_stack([np.ones_like(place), place])
+    design = np.column_stack([np.ones_like(distance), distance])
     line = np.array([_log_odds((missed.sum() + 0.5) / (counts.sum() + 1.0)), 0.0])
     for _ in range(STEPS_OF_FIT):
         expected = 1.0 / (1.0 + np.exp(-np.clip(design @ line, -MOST_LOG_ODDS, MOST_LOG_ODDS)))

@@ -1,4 +1,4 @@
-"""A model behind a server under load: latency, throughput, what users get within a promise, and what it costs."""
+"""A model behind a server under load: latency, throughput, goodput within an SLO, and what it costs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from paceline.benchmarks.serving import trace_metrics
-from paceline.benchmarks.serving.parameters import ClientParameters, ServeParameters, Slo
-from paceline.benchmarks.serving.search import Found, RateTrial, find_capacity, requests_for
+from paceline.benchmarks.serving.parameters import ServeParameters, Slo
+from paceline.benchmarks.serving.search import RateTrial, SearchResult, find_capacity, requests_for
 from paceline.benchmarks.serving.session import ServingSession, Use, describe_status, opened, watched
 from paceline.core.benchmark import Benchmark, Context
 from paceline.core.case import Case
@@ -27,15 +27,11 @@ from paceline.load.generator import require_known
 from paceline.load.parameters import LoadParameters
 from paceline.load.trace import Trace
 from paceline.machine.profile import price_of
-from paceline.models.user import find_model, is_reference
+from paceline.models.user import check_model
 from paceline.remote.hosts import LOCAL
 from paceline.servers import registry
 from paceline.servers.base import Need, Server, ServerFailed
 
-# Go without saying.
-USUAL_REQUESTS = {
-    "samples": 1, "distinct": 32, "form": "tensors", "processing": "server", "shared_prefix": 0.0, "stream": True,
-}  # fmt: skip
 LENGTHS = ("duration", "requests")  # of a load: how long it is
 AMOUNTS = (*LENGTHS, "rate", "to_rate", "users")  # how much of it, as opposed to of which kind
 SETTLING = 0.1  # part of a trial's requests that only fill the queues
@@ -43,14 +39,13 @@ FIRST_PART = 0.5  # of what the few users of the warm-up got: where the search b
 TRIAL_PART = 0.25  # of the time for the search that one trial may take
 LONGEST_CONFIRMATION = 30.0  # seconds
 LEAST_CONFIRMATION = 5.0
-ENERGY_SECONDS = 2.0  # counters are read in steps; over less time they tell nothing
-ERRORS_SHOWN = 3
+ENERGY_SECONDS = 2.0  # counters are read in steps; over less time they say nothing
 _PRICE = re.compile(r"^[\d.e+-]+ USD per hour \((.*)\)$")
 _QUIETER = "give the search more time (search_budget), or let nothing else run on the machine"
 
 
 class Serve(Benchmark[ServeParameters]):
-    """Starts a server, sends it requests at times fixed beforehand, and tells what came back."""
+    """Starts a server, sends it requests at times fixed beforehand, and measures the answers."""
 
     name = "serve"
     summary = "a model behind a server under load: latency percentiles, goodput under an slo, stages, batches, cost"
@@ -61,34 +56,36 @@ class Serve(Benchmark[ServeParameters]):
 
     @classmethod
     def title(cls, parameters: ServeParameters) -> str:
-        """Model, server, load and promise."""
+        """Model, server, load and SLO."""
         return parameters.label()
 
     @classmethod
     def check(cls, parameters: ServeParameters, case: Case) -> None:
-        """Refuse unknown models, instances and ways before anything starts."""
+        """Refuse unknown models, instances and wires before anything starts."""
         server = registry().get(parameters.server.kind)
         if parameters.chosen_wire not in server.wires:
             message = f"server '{server.name}' speaks {', '.join(server.wires)}, not {parameters.wire}"
             raise InputError("wire-not-spoken", message, key="wire", value=parameters.wire)
-        _check_price(parameters.instance)
+        if parameters.instance is not None:
+            try:
+                price_of(parameters.instance)
+            except InputError as error:
+                raise error.within("", key="instance") from None
         is_local = case.origin == "local"
         if server.is_checkable:
-            _check_model(parameters.model, is_local)
+            check_model(parameters.model, is_local=is_local)
         need = Need(parameters.model, parameters.scale, parameters.precision, case.target, parameters.seed, is_local)
         settings = parameters.server.settings()
         server.check(settings, need)
         _check_form(parameters, server)
         _check_shared(parameters, server.listens_at(settings))
-        _check_promise(parameters)
-        largest, most = parameters.wanted.samples.highest, server.most_samples(settings)
+        _check_slo(parameters)
+        largest, most = parameters.effective_requests.samples.highest, server.most_samples(settings)
         if largest is not None and most is not None and largest > most:
             message = f"requests of {largest} samples do not fit into max_batch = {most}: raise it"
             raise InputError("too-many-samples", message, key="requests.samples", value=largest)
         _check_files(parameters, is_local)
-        _check_clients(parameters.clients, server.listens_at(settings), is_local)
-        if parameters.load is not None and parameters.load.network_by == "tc":
-            _check_cable(parameters, server)
+        _check_clients(parameters, server, server.listens_at(settings), is_local)
 
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
@@ -97,40 +94,43 @@ class Serve(Benchmark[ServeParameters]):
 
     @classmethod
     def describe(cls, record: Record, parameters: ServeParameters, environment: Environment) -> Description:
-        said = super().describe(record, parameters, environment)
+        description = super().describe(record, parameters, environment)
         load = _load(record, parameters)
         # Where the rate of requests was chosen, throughput only repeats the choice: the tail is what came of it.
         leaders = ["capacity", *(f"latency_{tail}" for tail in TAILS if load.loop == "open")]
         primary = next((name for name in leaders if record.measurement(name) is not None), "")
         # Records of earlier versions have the basis of a price only in the words for people.
-        basis = said.economy.price_basis or _PRICE.sub(r"\1", str(record.facts.get("price", "")))
-        economy = said.economy.model_copy(update={"price_basis": basis})
-        return said.model_copy(update={"primary": primary, "load": load, "economy": economy})
+        basis = description.economy.price_basis or _PRICE.sub(r"\1", str(record.facts.get("price", "")))
+        economy = description.economy.model_copy(update={"price_basis": basis})
+        return description.model_copy(update={"primary": primary, "load": load, "economy": economy})
 
     def measure(self, parameters: ServeParameters, context: Context) -> Result:
         with opened(parameters, context) as session:
             result = _fixed(session, parameters.load) if parameters.load is not None else _searched(session)
             result.measurements += session.cold_start
-            result.facts |= session.facts | _own_statistics(session)
-            if session.answers is not None:
+            result.facts |= session.facts
+            try:
+                statistics: object = session.server.statistics()
+            except ServerFailed as error:  # what was measured does not depend on it
+                statistics = str(error)
+            if statistics:
+                result.facts["server_statistics"] = statistics
+            answers = session.requests.answers
+            if answers is not None:
                 result.facts["answers_checked"] = (
-                    f"{session.answers.checked}, off by at most {session.answers.deviation:.1g} of the largest value"
+                    f"{answers.checked}, off by at most {answers.deviation:.1g} of the largest value"
                 )
-            if session.place.is_shared(session.server.processes()):
-                result.warnings.append(
-                    RecordWarning(
-                        kind="shared-core",
-                        message="the load generator and the server share a core: each slows the other",
-                        remedy="use a machine with two cores or more",
-                    )
-                )
+            if session.placement.is_shared(session.server.processes()):
+                message = "the load generator and the server share a core: each slows the other"
+                remedy = "use a machine with two cores or more"
+                result.warnings.append(RecordWarning(kind="shared-core", message=message, remedy=remedy))
         return result
 
 
 def _load(record: Record, parameters: ServeParameters) -> ServedLoad:
-    """How the server was loaded, and what was promised."""
+    """How the server was loaded, and by which SLO it was judged."""
     load, slo = parameters.load, parameters.slo
-    kept = record.facts.get("slo")
+    verdict = record.facts.get("slo")
     server = parameters.server.model_dump(mode="json")
     kind: dict[str, Any] = {"arrival": "poisson"}  # as a search does
     traffic = kind | {"slo": slo.model_dump(mode="json") if slo is not None else None, "search": True}
@@ -138,43 +138,25 @@ def _load(record: Record, parameters: ServeParameters) -> ServedLoad:
         given = load.model_dump(mode="json", exclude_none=True)
         kind = {key: value for key, value in given.items() if key not in AMOUNTS}
         traffic = {key: value for key, value in given.items() if key not in LENGTHS}
-    asked = parameters.requests.model_dump(mode="json", exclude_none=True)
-    own = parameters.model_dump(mode="json", include={"model", "scale", "precision", "wire", "requests"})
+    served = parameters.model_dump(mode="json", include={"model", "scale", "precision", "wire", "requests"})
     case = record.case
-    setting = [case.benchmark, case.target, case.ranks, own | {"server": server}, kind]
+    setting = [case.benchmark, case.target, case.ranks, served | {"server": server}, kind]
     return ServedLoad(
         loop=str(record.facts.get("loop") or (load.loop if load is not None else "open")),
         server=str(server.get("url") or ""),
         users=load.users if load is not None else None,
         rate=load.rate if load is not None else None,
-        samples=parameters.wanted.samples.highest or 1,
+        samples=parameters.effective_requests.samples.highest or 1,
         is_shared_memory=parameters.wire == "kserve-shm",
         slo={bound.label: bound.limit for bound in slo.bounds} if slo is not None else {},
         slo_errors=slo.errors if slo is not None else None,
-        slo_met=kept == "held" if isinstance(kept, str) else None,
-        slo_missed_because=kept.removeprefix("missed: ") if isinstance(kept, str) and kept != "held" else "",
+        slo_met=verdict == "held" if isinstance(verdict, str) else None,
+        slo_missed_because=verdict.removeprefix("missed: ") if isinstance(verdict, str) and verdict != "held" else "",
         kind=kind,
         traffic=traffic,
-        requests={name: value for name, value in asked.items() if USUAL_REQUESTS.get(name) != value},
+        requests=parameters.requests.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
         setting=json.dumps(setting, sort_keys=True, default=str),
     )
-
-
-def _check_price(instance: str | None) -> None:
-    if instance is None:
-        return
-    try:
-        price_of(instance)
-    except InputError as error:
-        raise error.within("", key="instance") from None
-
-
-def _check_model(model: str, is_local: bool) -> None:
-    if not is_reference(model):
-        find_model(model, allow_import=False)
-    elif not is_local:
-        message = f"model '{model}' would import code, which a job from the network may not do; name a model of the zoo"
-        raise InputError("not-from-network", message, key="model", value=model)
 
 
 def _check_form(parameters: ServeParameters, server: type[Server]) -> None:
@@ -183,7 +165,7 @@ def _check_form(parameters: ServeParameters, server: type[Server]) -> None:
         message = f"requests.form = {parameters.requests.form} is not for {wire}, which takes prompts: leave it out"
         raise InputError("key-does-not-apply", message, key="requests.form", value=parameters.requests.form)
     if form is not None and form not in server.reads:
-        message = f"server '{server.name}' takes tensors, no {form}: set requests.processing to client"
+        message = f"server '{server.name}' takes tensors, not {form}: set requests.processing to client"
         raise InputError("form-not-taken", message, key="requests.processing", value="server", suggestion="client")
     if form == "image" and wire == "kserve-json":
         message = "pictures do not travel as JSON: set wire to kserve-binary or kserve-grpc"
@@ -207,7 +189,7 @@ def _check_shared(parameters: ServeParameters, address: str) -> None:
         raise InputError("conflicting-keys", message, key=key, suggestion="wire: kserve-binary")
 
 
-def _check_promise(parameters: ServeParameters) -> None:
+def _check_slo(parameters: ServeParameters) -> None:
     is_streamed = parameters.requests.stream and parameters.chosen_wire.startswith("openai")
     if parameters.slo is not None and parameters.slo.is_about_tokens and not is_streamed:
         message = (
@@ -232,31 +214,29 @@ def _check_files(parameters: ServeParameters, is_local: bool) -> None:
         require_known(parameters.load.recorded(), parameters.requests.distinct)
 
 
-def _check_clients(clients: ClientParameters, address: str, is_local: bool) -> None:
-    if not clients.hosts:
-        return
-    if not is_local:
+def _check_clients(parameters: ServeParameters, server: type[Server], address: str, is_local: bool) -> None:
+    hosts, load = parameters.clients.hosts, parameters.load
+    if hosts and not is_local:
         message = "clients.hosts enters other hosts, which a job from the network may not do; leave it out"
-        raise InputError("not-from-network", message, key="clients.hosts", value=list(clients.hosts))
-    if set(clients.hosts) != {LOCAL} and not is_for_others(address):
+        raise InputError("not-from-network", message, key="clients.hosts", value=list(hosts))
+    if hosts and set(hosts) != {LOCAL} and not is_for_others(address):
         message = (
             f"the server would listen at {address}, where clients.hosts do not reach it: set server.host to the one "
             "address of this machine that they reach (embedded and url alone can be asked from other hosts)"
         )
         raise InputError("unreachable-address", message, key="server.host", value=address)
-
-
-def _check_cable(parameters: ServeParameters, server: type[Server]) -> None:
+    if load is None or load.network_by != "tc":
+        return
     if "host" not in server.Settings.model_fields:
         message = f"network_by = tc needs a server whose address can be set, not '{server.name}'; use client"
         raise InputError("needs-server-address", message, key="load.network_by", value="tc", suggestion="client")
-    if parameters.clients.hosts:
+    if hosts:
         message = "network_by = tc puts the server where clients.hosts do not reach it; use one of the two"
         raise InputError("conflicting-keys", message, key="load.network_by", value="tc")
 
 
 def _fixed(session: ServingSession, load: LoadParameters) -> Result:
-    """One load as it was asked for."""
+    """One load as the parameters describe it."""
     with watched(session.server.processes, session.context.target) as use:
         trace = session.send(load, "measuring", is_measured=True)
     quality.require_delivered(trace, load.loop)
@@ -267,7 +247,8 @@ def _fixed(session: ServingSession, load: LoadParameters) -> Result:
     if load.loop != "open":  # where the rate is a finding, not a choice
         result.warnings += trace_metrics.imprecise(result.measurements)
     result.facts["loop"] = load.loop
-    result.facts |= _by_host(session, trace)
+    if session.clients is not None:
+        result.facts["clients"] = session.clients.facts(trace)
     if load.loop == "closed":
         result.facts["closed_loop"] = "each user waits for its answer: a stall of the server hides requests"
     if slo is not None:
@@ -278,15 +259,15 @@ def _fixed(session: ServingSession, load: LoadParameters) -> Result:
 
 
 def _searched(session: ServingSession) -> Result:
-    """The largest rate that keeps the promise, then a load at that rate."""
+    """The largest rate that meets the SLO, then a load at that rate."""
     parameters, slo = session.parameters, session.parameters.slo
     assert slo is not None
     points: dict[float, list[Measurement]] = {}
-    found = _search(session, slo, points)
-    if found.rate is None:
-        raise CaseError(f"the slo was not kept, {found.reason}")
-    safe = found.interval.low if found.interval is not None else found.rate
-    safe = max(safe, found.rate * (1.0 - 2 * parameters.search_tolerance))
+    search = _search(session, slo, points)
+    if search.rate is None:
+        raise CaseError(f"the slo was not met, {search.reason}")
+    safe = search.interval.low if search.interval is not None else search.rate
+    safe = max(safe, search.rate * (1.0 - 2 * parameters.search_tolerance))
     needed = max(requests_for(slo.share), int(safe * LEAST_CONFIRMATION))
     count = max(1, min(needed, int(safe * LONGEST_CONFIRMATION)))
     load = LoadParameters(arrival="poisson", rate=safe, requests=count)
@@ -294,31 +275,31 @@ def _searched(session: ServingSession) -> Result:
         trace = session.send(load, f"measuring at {safe:.4g}/s", is_measured=True)
     _refuse_nothing(trace)
     verdict = slo.judge(trace)
-    result = Result(measurements=[_capacity(found), *trace_metrics.traffic(trace, slo), *trace_metrics.details(trace)])
+    summary = summarize([search.rate])
+    summary = summary.model_copy(update={"mean_interval": search.interval, "count": len(search.trials)})
+    statistic = "mean" if search.interval else "single"
+    capacity = Measurement(metric=trace_metrics.CAPACITY, statistic=statistic, summary=summary)
+    result = Result(measurements=[capacity, *trace_metrics.traffic(trace, slo), *trace_metrics.details(trace)])
     result.measurements += [one for _, tried in sorted(points.items()) for one in tried]
-    result.warnings = [*quality.warnings(trace, "open", session.ceiling), *_failures(trace), *_search_warnings(found)]
+    result.warnings = [*quality.warnings(trace, "open", session.ceiling), *_failures(trace), *_search_warnings(search)]
     result.warnings += _undelivered(trace)
     if not verdict.holds:
-        result.warnings.append(
-            RecordWarning(
-                kind="unconfirmed",
-                message=f"a last load at {safe:.4g}/s did not keep the promise: {verdict.reason}",
-                remedy=_QUIETER,
-            )
-        )
+        message = f"a last load at {safe:.4g}/s did not meet the SLO: {verdict.reason}"
+        result.warnings.append(RecordWarning(kind="unconfirmed", message=message, remedy=_QUIETER))
     result.facts |= {
         "slo": "held" if verdict.holds else f"missed: {verdict.reason}",
         "confirmed_at": f"{safe:.4g} requests/s with {len(trace)} requests",
-        "search": f"{len(found.trials)} trials, {sum(trial.requests for trial in found.trials)} requests",
+        "search": f"{len(search.trials)} trials, {sum(trial.requests for trial in search.trials)} requests",
         "loop": "open",
-        **_by_host(session, trace),
     }
+    if session.clients is not None:
+        result.facts["clients"] = session.clients.facts(trace)
     _add_use(result, parameters, use, trace)
     return result
 
 
-def _search(session: ServingSession, slo: Slo, points: dict[float, list[Measurement]]) -> Found:
-    """Try rates; of each that was tried, `points` gets what the longest look at it said."""
+def _search(session: ServingSession, slo: Slo, points: dict[float, list[Measurement]]) -> SearchResult:
+    """Try rates; `points` gets the measurements of the longest trial of each."""
     parameters = session.parameters
     if session.most_rate <= 0:
         raise quality.LoadNotDelivered(
@@ -331,13 +312,13 @@ def _search(session: ServingSession, slo: Slo, points: dict[float, list[Measurem
         extra = int(SETTLING * requests) + 1
         load = LoadParameters(arrival="poisson", rate=rate, requests=requests + extra)
         trace = session.send(load, f"trying {rate:.4g}/s")
-        kept = trace.after(extra)
-        verdict = slo.judge(kept)
-        points[round(rate, 3)] = trace_metrics.traffic(kept, slo, at={"rate": round(rate, 3)})
+        settled = trace.after(extra)
+        verdict = slo.judge(settled)
+        points[round(rate, 3)] = trace_metrics.traffic(settled, slo, at={"rate": round(rate, 3)})
         limited = "" if quality.delivered(trace) >= quality.LEAST_DELIVERED else quality.why_late(trace)
-        missed = min(1.0, verdict.used * (1.0 - slo.share)) * len(kept)
+        missed = min(1.0, verdict.used * (1.0 - slo.share)) * len(settled)
         answered = int(trace.ok.sum()) / trace_metrics.seconds_of(trace)
-        return RateTrial(rate, len(kept), missed, answered, verdict.holds, verdict.reason, limited)
+        return RateTrial(rate, len(settled), missed, answered, verdict.holds, verdict.reason, limited)
 
     limit = slo.bounds[-1].limit if slo.bounds else slo.first_token or slo.between_tokens or 1.0
     return find_capacity(
@@ -352,18 +333,12 @@ def _search(session: ServingSession, slo: Slo, points: dict[float, list[Measurem
     )
 
 
-def _capacity(found: Found) -> Measurement:
-    assert found.rate is not None
-    summary = summarize([found.rate]).model_copy(update={"mean_interval": found.interval, "count": len(found.trials)})
-    return Measurement(metric=trace_metrics.CAPACITY, statistic="mean" if found.interval else "single", summary=summary)
-
-
-def _search_warnings(found: Found) -> list[RecordWarning]:
-    if found.verdict == "client":
+def _search_warnings(search: SearchResult) -> list[RecordWarning]:
+    if search.verdict == "client":
         remedy = "send from more cores or machines: the server can do more"
-        return [RecordWarning(kind="client-limited", message=found.reason, remedy=remedy)]
-    if found.verdict == "unsteady":
-        return [RecordWarning(kind="imprecise", message=found.reason, remedy=_QUIETER)]
+        return [RecordWarning(kind="client-limited", message=search.reason, remedy=remedy)]
+    if search.verdict == "unsteady":
+        return [RecordWarning(kind="imprecise", message=search.reason, remedy=_QUIETER)]
     return []
 
 
@@ -391,47 +366,31 @@ def _failures(trace: Trace) -> list[RecordWarning]:
     if not bad.any():
         return []
     statuses, counts = np.unique(trace.status[bad], return_counts=True)
-    worst = sorted(zip(counts.tolist(), statuses.tolist(), strict=True), reverse=True)[:ERRORS_SHOWN]
-    told = "; ".join(f"{count} times {describe_status(status)}" for count, status in worst)
-    return [
-        RecordWarning(
-            kind="errors",
-            message=f"{int(bad.sum())} of {len(trace)} requests failed: {told}",
-            remedy="look into the server's log; latencies are of the answered requests, percentiles count all of them",
-        )
-    ]
+    worst = sorted(zip(counts.tolist(), statuses.tolist(), strict=True), reverse=True)[:3]
+    reasons = "; ".join(f"{count} times {describe_status(status)}" for count, status in worst)
+    message = f"{int(bad.sum())} of {len(trace)} requests failed: {reasons}"
+    remedy = "read the server's log; latencies are of the answered requests, percentiles count all of them"
+    return [RecordWarning(kind="errors", message=message, remedy=remedy)]
 
 
 def _add_use(result: Result, parameters: ServeParameters, use: Use, trace: Trace) -> None:
-    """What the load took of the machine, and energy, CO2 and cost of a request; each only where it is known."""
+    """What the load took of the machine, and energy, CO2 and cost of a request; each only where it is available."""
     answered, seconds = int(trace.ok.sum()), trace_metrics.seconds_of(trace)
-    found = use.measurements(seconds)
+    result.measurements += use.measurements(seconds)
     if use.joules is not None and seconds >= ENERGY_SECONDS:
         joules = use.joules / answered
-        found.append(Measurement.of_value(trace_metrics.ENERGY, joules))
+        result.measurements.append(Measurement.of_value(trace_metrics.ENERGY, joules))
         result.facts["energy_source"] = f"{use.source}, over {use.seconds:.1f} s for a load of {seconds:.1f} s"
         if parameters.carbon is not None:
-            found.append(Measurement.of_value(trace_metrics.CARBON, joules / 3.6e6 * parameters.carbon))
+            grams = joules / 3.6e6 * parameters.carbon
+            result.measurements.append(Measurement.of_value(trace_metrics.CARBON, grams))
     price, basis = parameters.price, "the user's own price"
     if parameters.instance is not None:
-        known = price_of(parameters.instance)
-        price, basis = known.per_device, f"{known.instance}: {known.basis}"
+        listed = price_of(parameters.instance)
+        price, basis = listed.per_device, f"{listed.instance}: {listed.basis}"
     if price is not None:
-        found.append(Measurement.of_value(trace_metrics.COST, price / 3600.0 * seconds / answered * 1000.0))
+        dollars = price / 3600.0 * seconds / answered * 1000.0
+        result.measurements.append(Measurement.of_value(trace_metrics.COST, dollars))
         result.facts |= {"price": f"{price:g} USD per hour ({basis})", "price_basis": basis}
-    result.measurements += found
     result.warnings += use.warnings()
     result.facts["conditions"] = use.conditions()
-
-
-def _by_host(session: ServingSession, trace: Trace) -> dict[str, Any]:
-    return {"clients": session.clients.facts(trace)} if session.clients is not None else {}
-
-
-def _own_statistics(session: ServingSession) -> dict[str, Any]:
-    """What the server counted itself since it was ready, if it does; what was measured does not depend on it."""
-    try:
-        told: object = session.server.statistics()
-    except ServerFailed as error:
-        told = str(error)
-    return {"server_statistics": told} if told else {}

@@ -1,4 +1,4 @@
-"""One server under test: started, warmed up, asked in several ways, and ended whatever happens."""
+"""One server under test: started, warmed up, loaded in several ways, and stopped whatever happens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,36 +16,34 @@ import numpy as np
 import psutil
 
 from paceline.benchmarks.serving import trace_metrics
-from paceline.benchmarks.serving.answers import Answers
 from paceline.benchmarks.serving.parameters import ServeParameters
-from paceline.benchmarks.serving.requests import made_requests
+from paceline.benchmarks.serving.requests import Requests, prepare_requests
 from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import CaseError, InputError
 from paceline.core.record import Measurement, RecordWarning
 from paceline.devices import kind_of
-from paceline.devices.base import EnergyMeter
 from paceline.load.calibrate import GeneratorCeiling, RequestKind, calibrate
 from paceline.load.clients import ClientHosts
 from paceline.load.generator import drive
-from paceline.load.network import Cable, connected, link_of
+from paceline.load.network import connected, link_of
 from paceline.load.parameters import LoadParameters
 from paceline.load.processes import CpuPlacement, on_cores
-from paceline.load.request import Endpoint, Prepared
+from paceline.load.request import Endpoint
 from paceline.load.trace import Trace
 from paceline.machine import conditions
 from paceline.machine.conditions import Conditions
 from paceline.servers import registry
 from paceline.servers.base import Need, Server, ServerFailed
 
-LOOK_SECONDS = 0.25
+SAMPLE_SECONDS = 0.25
 
 
 @dataclass
 class Use:
-    """What was used, filled when the watch ends."""
+    """The resources in use during a load, complete when the watch ends."""
 
     seconds: float = 0.0
-    cpu_seconds: float | None = None  # None for a server that is not ours to look at
+    cpu_seconds: float | None = None  # None for a server whose processes are not ours to observe
     memory: int = 0
     gpu_shares: list[float] = field(default_factory=list)
     gpu_memory: int = 0
@@ -55,122 +53,98 @@ class Use:
     after: Conditions | None = None
 
     def measurements(self, load_seconds: float) -> list[Measurement]:
-        """The figures that are known."""
-        found = []
+        """The figures that are available."""
+        measurements = []
         if self.cpu_seconds is not None:
             # Over the load itself: what was watched before its first request and after its last answer was idle.
-            found.append(Measurement.of_value(trace_metrics.CPU, 100.0 * self.cpu_seconds / load_seconds))
-            found.append(Measurement.of_value(trace_metrics.HOST_MEMORY, float(self.memory)))
+            measurements.append(Measurement.of_value(trace_metrics.CPU, 100.0 * self.cpu_seconds / load_seconds))
+            measurements.append(Measurement.of_value(trace_metrics.HOST_MEMORY, float(self.memory)))
         if self.gpu_shares:
-            found.append(Measurement.of_samples(trace_metrics.GPU, self.gpu_shares, statistic="mean"))
-            found.append(Measurement.of_value(trace_metrics.DEVICE_MEMORY, float(self.gpu_memory)))
-        return found
+            measurements.append(Measurement.of_samples(trace_metrics.GPU, self.gpu_shares, statistic="mean"))
+            measurements.append(Measurement.of_value(trace_metrics.DEVICE_MEMORY, float(self.gpu_memory)))
+        return measurements
 
     def warnings(self) -> list[RecordWarning]:
-        """What else went on; a server that is not ours may be what keeps this machine busy, and that is no warning."""
+        """What else went on; where the server is not ours, it may be what keeps this machine busy: no warning then."""
         if self.cpu_seconds is None or self.before is None or self.after is None:
             return []
         return conditions.warnings(self.before, self.after)
 
     def conditions(self) -> dict[str, Any]:
         """The machine before and after, for the record."""
-        looks = {"before": self.before, "after": self.after}
-        return {name: look.model_dump(mode="json") for name, look in looks.items() if look is not None}
+        observed = {"before": self.before, "after": self.after}
+        return {name: one.model_dump(mode="json") for name, one in observed.items() if one is not None}
 
 
 @contextmanager
 def watched(processes: Callable[[], list[int]], target: str) -> Iterator[Use]:
-    """Look at the server's processes and its device until the end of the block."""
+    """Observe the server's processes and its device until the end of the block; processes come and go."""
     use = Use()
-    meter = kind_of(target).meter(target)
-    before = meter.read() if meter is not None else 0.0
-    looking = _Looking(processes, target, use)
-    use.before = conditions.observe(target)
-    looking.start()
-    try:
-        yield use
-    finally:
-        looking.stop()
-        use.after = conditions.observe(target)
-        if meter is not None:
-            use.joules, use.source = _joules(meter, before), meter.source
+    kind = kind_of(target)
+    meter = kind.meter(target)
+    spent: dict[int, tuple[float, float]] = {}  # process: first and last processor time
+    end = threading.Event()
 
-
-def _joules(meter: EnergyMeter, before: float) -> float | None:
-    used = meter.read() - before
-    return None if meter.late else used
-
-
-class _Looking:
-    """Looks every now and then, on a thread of its own: processes come and go."""
-
-    def __init__(self, processes: Callable[[], list[int]], target: str, use: Use) -> None:
-        self._processes = processes
-        self._use = use
-        self._spent: dict[int, tuple[float, float]] = {}  # process: first and last seen processor time
-        self._target = target
-        self._kind = kind_of(target)
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._began = time.monotonic()
-
-    def start(self) -> None:
-        self._began = time.monotonic()
-        self._look()
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._end.set()
-        self._thread.join()
-        self._look()
-        self._use.seconds = time.monotonic() - self._began
-        if self._spent:
-            self._use.cpu_seconds = sum(last - first for first, last in self._spent.values())
-
-    def _run(self) -> None:
-        while not self._end.wait(LOOK_SECONDS):
-            self._look()
-
-    def _look(self) -> None:
+    def sample() -> None:
         resident = 0
-        for pid in self._processes():
+        for pid in processes():
             try:
                 process = psutil.Process(pid)
                 times = process.cpu_times()
                 resident += process.memory_info().rss
             except psutil.Error:
                 continue
-            spent = times.user + times.system
-            first, _ = self._spent.get(pid, (spent, spent))
-            self._spent[pid] = (first, spent)
-        self._use.memory = max(self._use.memory, resident)
-        devices = self._kind.use(self._target)
+            seconds = times.user + times.system
+            spent[pid] = (spent.get(pid, (seconds, seconds))[0], seconds)
+        use.memory = max(use.memory, resident)
+        devices = kind.use(target)
         if not devices:
             return
         busy = [one.busy_percent for one in devices if one.busy_percent is not None]
         if len(busy) == len(devices):
-            self._use.gpu_shares.append(sum(busy) / len(busy))
-        self._use.gpu_memory = max(self._use.gpu_memory, sum(one.memory_used or 0 for one in devices))
+            use.gpu_shares.append(sum(busy) / len(busy))
+        use.gpu_memory = max(use.gpu_memory, sum(one.memory_used or 0 for one in devices))
+
+    def sample_until_end() -> None:
+        while not end.wait(SAMPLE_SECONDS):
+            sample()
+
+    before = meter.read() if meter is not None else 0.0
+    thread = threading.Thread(target=sample_until_end, daemon=True)
+    use.before = conditions.observe(target)
+    began = time.monotonic()
+    sample()
+    thread.start()
+    try:
+        yield use
+    finally:
+        end.set()
+        thread.join()
+        sample()
+        use.seconds = time.monotonic() - began
+        if spent:
+            use.cpu_seconds = sum(last - first for first, last in spent.values())
+        use.after = conditions.observe(target)
+        if meter is not None:
+            joules = meter.read() - before
+            use.joules, use.source = None if meter.late else joules, meter.source
 
 
 STEADY = 0.1  # of the median: an answer this near to the later ones counts as steady
 WARM_UP_USERS = 4
-KEPT_ANSWERS = 1  # of each kind
 
 
 @dataclass
 class ServingSession:
-    """A running server, and all that is needed to ask it."""
+    """A running server, and all that is needed to load it."""
 
     parameters: ServeParameters
     context: Context
     server: Server
     endpoint: Endpoint
-    requests: list[Prepared]
-    streaming: bool
-    place: CpuPlacement
+    requests: Requests
+    placement: CpuPlacement
     ceiling: GeneratorCeiling
-    answers: Answers | None
     clients: ClientHosts | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     cold_start: list[Measurement] = field(default_factory=list)
@@ -179,25 +153,26 @@ class ServingSession:
 
     @property
     def most_rate(self) -> float:
-        """Requests per second that the load generator was seen to send, on all cores that it has."""
-        return self.clients.most if self.clients is not None else self.ceiling.rate * len(self.place.load)
+        """Requests per second that the load generator was able to send, on all cores that it has."""
+        return self.clients.most if self.clients is not None else self.ceiling.rate * len(self.placement.load)
 
     def send(self, load: LoadParameters, phase: str, *, is_measured: bool = False) -> Trace:
         """One load; ServerFailed if the server died under it."""
         self.context.report(Progress(phase=phase))
         self._sends += 1
+        answers = self.requests.answers
         trace = drive(
             self.endpoint,
-            self.requests,
+            self.requests.prepared,
             load,
             seed=self.parameters.seed + self._sends,  # or every load of a search would be the same one
             workers=self.parameters.workers,
-            cpus=self.place.load,
+            cpus=self.placement.load,
             hosts=self.clients,
             timeout=self.parameters.timeout_per_request,
-            streaming=self.streaming,
-            keep=KEPT_ANSWERS if self.answers is not None else 0,
-            on_answer=self.answers,
+            streaming=self.requests.is_streaming,
+            keep=1 if answers is not None else 0,  # answer of each kind
+            on_answer=answers,
             go_on=self.server.is_alive,
         )
         if trace.ok.any() and is_measured:
@@ -208,7 +183,7 @@ class ServingSession:
         if not self.server.is_alive():
             answered = int(trace.ok.sum())
             raise ServerFailed(
-                f"the server ended while it was asked: {answered} of {len(trace)} requests were answered, "
+                f"the server ended under load: {answered} of {len(trace)} requests were answered, "
                 f"{len(trace) - answered} were not",
                 self.server.logs(),
             )
@@ -218,7 +193,8 @@ class ServingSession:
 @contextmanager
 def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSession]:
     """Everything up to the first measured request; the server ends with the block."""
-    place = CpuPlacement.of_machine(parameters.workers)
+    placement = CpuPlacement.of_machine(parameters.workers)
+    load = parameters.load
     kind = registry().get(parameters.server.kind)
     need = Need(
         model=parameters.model,
@@ -234,43 +210,39 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
     def say(phase: str) -> None:
         context.report(Progress(phase=phase))
 
-    with (
-        TemporaryDirectory(prefix="paceline-serve-") as folder,
-        _clients(parameters, place, say) as clients,
-        _cable(parameters.load) as cable,
-    ):
-        if clients is not None and not clients.is_on_this_machine:
-            place = CpuPlacement.without_load()
+    with TemporaryDirectory(prefix="paceline-serve-") as folder, ExitStack() as stack:
+        clients, cable = None, None
+        if parameters.clients.hosts:  # otherwise this machine sends
+            say("entering the client hosts")
+            hosts, shell = parameters.clients.hosts, parameters.clients.shell()
+            clients = stack.enter_context(ClientHosts.reached(hosts, shell, placement))
+            if not clients.is_on_this_machine:
+                placement = CpuPlacement.without_load()
         settings = parameters.server.settings()
-        if cable is not None:
+        if load is not None and load.network is not None and load.network_by == "tc":  # emulated by the kernel
+            cable = stack.enter_context(connected(link_of(load.network)))
             settings = settings.model_copy(update={"host": cable.address})
         server = kind(settings, need, Path(folder), say)
         try:
             say("preparing the model")
             server.prepare()
             say("starting the server")
-            with on_cores(place.server), cable.other_end() if cable is not None else nullcontext():
+            with on_cores(placement.server), cable.other_end() if cable is not None else nullcontext():
                 started = server.start()
             endpoint = server.endpoint(parameters.chosen_wire)
             if clients is not None:
                 clients.require_reach(endpoint)
-            made = made_requests(parameters, server, endpoint, allow_import=need.allow_import)
+            requests = prepare_requests(parameters, server, endpoint, allow_import=need.allow_import)
             say("calibrating the load generator")
-            sent = RequestKind.of(endpoint, made.prepared)
-            ceiling = _ceiling(clients, place, sent, _needed(parameters))
-            session = ServingSession(
-                parameters,
-                context,
-                server,
-                endpoint,
-                made.prepared,
-                made.streaming,
-                place,
-                ceiling,
-                made.answers,
-                clients,
-            )
-            session.facts |= _facts(session, made.source, sent)
+            sent = RequestKind.of(endpoint, requests.prepared)
+            if clients is None:
+                cores = placement.load[0], placement.server[0]
+                ceiling = calibrate(cores, sent, needed=_needed(parameters))
+            else:
+                clients.calibrate(sent)
+                ceiling = clients.weakest
+            session = ServingSession(parameters, context, server, endpoint, requests, placement, ceiling, clients)
+            session.facts |= _facts(session, sent)
             _warm_up(session, started.ready)
             yield session
         except (CaseError, InputError) as error:
@@ -281,46 +253,16 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
             server.stop()
 
 
-@contextmanager
-def _clients(
-    parameters: ServeParameters, place: CpuPlacement, say: Callable[[str], None]
-) -> Iterator[ClientHosts | None]:
-    """The hosts that were named; None where this machine sends."""
-    if not parameters.clients.hosts:
-        yield None
-        return
-    say("entering the client hosts")
-    with ClientHosts.reached(parameters.clients.hosts, parameters.clients.shell(), place) as clients:
-        yield clients
-
-
-@contextmanager
-def _cable(load: LoadParameters | None) -> Iterator[Cable | None]:
-    """The network that the kernel emulates; None where nobody or the client does."""
-    if load is None or load.network is None or load.network_by != "tc":
-        yield None
-        return
-    with connected(link_of(load.network)) as cable:
-        yield cable
-
-
 def _needed(parameters: ServeParameters) -> float:
-    """Requests per second of the load, where that is known: a search, and users who wait, send as fast as they can."""
+    """Requests per second of the load; endless for a search and for users who wait: they send as fast as they can."""
     load = parameters.load
     if load is None or load.loop != "open":
         return math.inf
     return load.schedule(np.random.default_rng(parameters.seed)).peak_rate  # about that of the load itself
 
 
-def _ceiling(clients: ClientHosts | None, place: CpuPlacement, sent: RequestKind, needed: float) -> GeneratorCeiling:
-    if clients is None:
-        return calibrate((place.load[0], place.server[0]), sent, needed=needed)
-    clients.calibrate(sent)
-    return clients.weakest
-
-
 def _warm_up(session: ServingSession, ready: float) -> None:
-    """Ask until answers are steady, or the time for it is over; how long that took is the rest of the cold start."""
+    """Send until answers are steady, or the time for it is over; how long that took is the rest of the cold start."""
     first = session.send(LoadParameters(arrival="single-stream", requests=1), "first answer")
     if not first.ok.any():
         raise ServerFailed(f"the first request failed: {describe_status(int(first.status[0]))}", session.server.logs())
@@ -353,18 +295,18 @@ def _until_steady(trace: Trace) -> float | None:
     return float(done[settled - 1]) if settled else 0.0
 
 
-def _facts(session: ServingSession, source: str, sent: RequestKind) -> dict[str, Any]:
-    place, ceiling = session.place, session.ceiling
+def _facts(session: ServingSession, sent: RequestKind) -> dict[str, Any]:
+    placement, ceiling = session.placement, session.ceiling
     weakest = " of the weakest host" if session.clients is not None else ""
     least = "" if ceiling.is_undisturbed else "at least "  # others had the core meanwhile
     most = f"{least}{ceiling.rate:.0f} {sent} from one worker{weakest}"
     return {
         "server": session.server.describe(),
         "wire": session.endpoint.wire,
-        "requests": source,
-        "different_requests": len(session.requests),
-        **({"server_cores": list(place.server)} if session.server.processes() else {}),
-        **({"load_cores": list(place.load)} if place.load else {}),
+        "requests": session.requests.source,
+        "different_requests": len(session.requests.prepared),
+        **({"server_cores": list(placement.server)} if session.server.processes() else {}),
+        **({"load_cores": list(placement.load)} if placement.load else {}),
         **({"client_hosts": list(session.parameters.clients.hosts)} if session.clients is not None else {}),
         "client_ceiling": f"{most} against a server that does nothing",
         "latency_counts_from": "the intended time of each request",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch.optim import SGD
 
 IN_FLIGHT = 2
-TRACED_STEPS = 5  # whose losses are kept: enough to see that it trains and to compare two computations
+TRACED_STEPS = 5  # whose losses are recorded: enough to see that it trains and to compare two computations
 
 
 class TrainParameters(ModelParameters):
@@ -58,8 +58,8 @@ class Train(ModelBenchmark[TrainParameters]):
 
     @classmethod
     def describe(cls, record: Record, parameters: TrainParameters, environment: Environment) -> Description:
-        said = super().describe(record, parameters, environment)
-        return said.model_copy(update={"work": counted(training_work, record)})
+        description = super().describe(record, parameters, environment)
+        return description.model_copy(update={"work": counted(training_work, record)})
 
     def measure(self, parameters: TrainParameters, context: Context) -> Result:
         spec = find_model(parameters.model, allow_import=context.case.origin == "local")
@@ -68,7 +68,12 @@ class Train(ModelBenchmark[TrainParameters]):
             context.report(Progress(phase="preparing"))
             size = _batch_size(spec, parameters, device, ranks, context)
             with Determinism(parameters.deterministic) as determinism:
-                reference = _trace_alone(spec, parameters, device, ranks, size) if parameters.deterministic else None
+                reference = None
+                if parameters.deterministic:
+                    first = Trainer(open_session(spec, parameters, device, "train"), ranks)
+                    first.load(size)
+                    reference = [float(first.step()) for _ in range(TRACED_STEPS)]
+                    del first
                 trainer = Trainer(open_session(spec, parameters, device, "train"), ranks)
                 trainer.load(size)
                 context.report(Progress(phase="compiling" if trainer.session.compiled else "first step"))
@@ -83,7 +88,7 @@ class Train(ModelBenchmark[TrainParameters]):
                 compare_gradients(trainer.session, trainer.gradients)
             step = trainer.capture() if parameters.graph else trainer.step
             scale_before = trainer.loss_scale
-            is_first = reference is None and parameters.batch_size != "auto"  # else something ran before it
+            is_first = reference is None and parameters.batch_size != "auto"  # otherwise something ran before it
             result = measure_steps(
                 trainer.session,
                 step,
@@ -96,10 +101,7 @@ class Train(ModelBenchmark[TrainParameters]):
             )
             last_loss = float(trainer.step())
             result.measurements.append(Measurement.of_samples(LOSS, trace, statistic="single"))
-            result.facts |= {
-                "optimizer": f"{parameters.optimizer}, fused",
-                "last_loss": last_loss,
-            }
+            result.facts |= {"optimizer": f"{parameters.optimizer}, fused", "last_loss": last_loss}
             if reference is not None:
                 result.facts["deterministic"] = f"the first {TRACED_STEPS} losses are the same twice"
             result.warnings += loss_warnings([*trace, last_loss])
@@ -182,7 +184,7 @@ class Trainer:
         return float(self._scaler.get_scale())
 
     def capture(self) -> Callable[[], object]:
-        """The step as one CUDA graph; only what never asks the host can be one."""
+        """The step as one CUDA graph; only what never waits for the host can be one."""
         if self._scaler.is_enabled() or self._ranks.world_size > 1:
             raise Unsupported("graph = true goes with one rank and fp32, tf32, bf16 or fp8: use one of these")
         if not self.session.workload.loss_compiles:
@@ -235,13 +237,7 @@ def _with_loss(session: ModelSession, *, compiled: bool) -> nn.Module:
     return WithLoss()
 
 
-def _batch_size(
-    spec: ModelSpec,
-    parameters: TrainParameters,
-    device: Device,
-    ranks: Ranks,
-    context: Context,
-) -> int:
+def _batch_size(spec: ModelSpec, parameters: TrainParameters, device: Device, ranks: Ranks, context: Context) -> int:
     def trial() -> Callable[[int], None]:
         import torch
 
@@ -249,9 +245,9 @@ def _batch_size(
         # Alone, because a rank that runs out of memory inside a reduction would leave the others waiting.
         trainer = Trainer(open_session(spec, plain, device, "train"), Ranks(0, 1))
         count = trainer.session.facts["parameter_count"] if ranks.world_size > 1 else 0
-        buckets = torch.empty(count, device=device.torch())  # what the reduction will take beside
+        buckets = torch.empty(count, device=device.torch())  # what the reduction will take as well
 
-        def attempt(size: int, *, _beside: Tensor = buckets) -> None:
+        def attempt(size: int, *, _held: Tensor = buckets) -> None:
             trainer.load(size)
             for _ in range(2):
                 trainer.step()
@@ -259,10 +255,3 @@ def _batch_size(
         return attempt
 
     return choose_batch_size(spec, parameters, device, ranks, context, trial)
-
-
-def _trace_alone(spec: ModelSpec, parameters: TrainParameters, device: Device, ranks: Ranks, size: int) -> list[float]:
-    """The first losses of a computation that is then thrown away."""
-    trainer = Trainer(open_session(spec, parameters, device, "train"), ranks)
-    trainer.load(size)
-    return [float(trainer.step()) for _ in range(TRACED_STEPS)]

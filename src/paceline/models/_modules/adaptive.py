@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from paceline.models._modules.transformer import vocabulary_logits
 from paceline.models.base import Batch
+from paceline.models.lm_transformer import LmShape
 
 LONGEST_WAVELENGTH = 10_000
 
@@ -91,7 +92,7 @@ class PostNormLayer(nn.Module):
 
 
 def sinusoidal_positions(length: int, hidden: int) -> Tensor:
-    """One row for each position: sines of falling frequency at the even places, their cosines at the odd ones."""
+    """One row for each position: sines of falling frequency at the even indices, their cosines at the odd ones."""
     pairs = torch.arange(0, hidden, 2, dtype=torch.float32)
     frequencies = torch.exp(pairs * (-math.log(LONGEST_WAVELENGTH) / hidden))
     angles = torch.arange(length, dtype=torch.float32).unsqueeze(1) * frequencies
@@ -144,7 +145,7 @@ class AdaptiveSoftmax(nn.Module):
     """The mean cost of the next words under a softmax of two steps: over the head's words and the tails, then a tail's.
 
     The batch names the positions whose target lies in each tail, and only they pass through that tail. Who makes the
-    batch finds them on the host (`tail_positions`), so that the step itself never asks the device how many there are:
+    batch finds them on the host (`tail_positions`), so that the step never reads their number from the device:
     shapes follow from the batch alone, and the words may be any.
     """
 
@@ -183,12 +184,12 @@ def _tail_cost(tail: nn.Module, start: int, hidden: Tensor, words: Tensor, posit
 
 def tail_positions(words: Tensor, cutoffs: Sequence[int]) -> tuple[Tensor, ...]:
     """For each tail, where its words are in every row [rows, most in a row], filled up with -1; meant for the host."""
-    found = []
+    positions = []
     for start, end in pairwise(cutoffs):
         inside = (words >= start) & (words < end)
         first = inside.int().argsort(dim=1, descending=True, stable=True)[:, : int(inside.sum(dim=1).max())]
-        found.append(torch.where(inside.gather(1, first), first, -1))
-    return tuple(found)
+        positions.append(torch.where(inside.gather(1, first), first, -1))
+    return tuple(positions)
 
 
 def cluster_widths(hidden: int, cutoffs: Sequence[int], divisor: int) -> list[int]:
@@ -201,25 +202,16 @@ class LmTransformer(nn.Module):
 
     positions: Tensor
 
-    def __init__(
-        self,
-        *,
-        layers: int,
-        hidden: int,
-        heads: int,
-        feed_forward: int,
-        cutoffs: Sequence[int],
-        divisor: int,
-        sequence: int,
-        dropout: float,
-    ) -> None:
+    def __init__(self, shape: LmShape) -> None:
         super().__init__()
-        self.embedding = AdaptiveEmbedding(hidden, cutoffs, divisor)
+        hidden = shape.hidden
+        self.embedding = AdaptiveEmbedding(hidden, shape.cutoffs, shape.divisor)
         self.embedding_scale = math.sqrt(hidden)  # the vectors start short: this brings them to the positions' length
-        self.register_buffer("positions", sinusoidal_positions(sequence, hidden), persistent=False)
-        self.dropout = nn.Dropout(dropout)
+        self.register_buffer("positions", sinusoidal_positions(shape.sequence, hidden), persistent=False)
+        self.dropout = nn.Dropout(shape.dropout)
         self.layers = nn.ModuleList(
-            PostNormLayer(hidden, heads, feed_forward, causal=True, dropout=dropout) for _ in range(layers)
+            PostNormLayer(hidden, shape.heads, shape.feed_forward, causal=True, dropout=shape.dropout)
+            for _ in range(shape.layers)
         )
 
     def embed(self, words: Tensor) -> Tensor:

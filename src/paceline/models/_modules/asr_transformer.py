@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.models._modules.adaptive import PostNormLayer, ScalarLayerNorm, sinusoidal_positions
+from paceline.models.asr_transformer import AsrShape
 
 BLANK = 0
 LONGEST_FOR_CUDNN = 255
@@ -28,19 +29,12 @@ def ctc_loss(logits: Tensor, labels: Tensor) -> Tensor:
 @torch.library.custom_op("paceline::ctc", mutates_args=())
 def costs_and_gradient(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Costs [batch], and their gradient by the log-probabilities [frames, batch, symbols]."""
-    costs, gradient = (_by_cudnn if _cudnn_can(probabilities, labels) else _by_torch)(probabilities, labels)
+    frames, label_count = probabilities.shape[0], labels.shape[1]
+    has_cudnn = probabilities.is_cuda and torch.version.hip is None and torch.backends.cudnn.version() is not None  # type: ignore[no-untyped-call]
+    compute = _by_cudnn if has_cudnn and label_count <= min(frames, LONGEST_FOR_CUDNN) else _by_torch
+    costs, gradient = compute(probabilities, labels)
     possible = costs.isfinite()
     return torch.where(possible, costs, 0.0), torch.where(possible.view(1, -1, 1), gradient, 0.0)
-
-
-def _cudnn_can(probabilities: Tensor, labels: Tensor) -> bool:
-    if not (probabilities.is_cuda and _has_cudnn()):
-        return False
-    return labels.shape[1] <= min(probabilities.shape[0], LONGEST_FOR_CUDNN)
-
-
-def _has_cudnn() -> bool:
-    return torch.version.hip is None and torch.backends.cudnn.version() is not None  # type: ignore[no-untyped-call]
 
 
 def _by_cudnn(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,30 +88,19 @@ class AsrTransformer(nn.Module):
 
     positions: Tensor
 
-    def __init__(
-        self,
-        *,
-        layers: int,
-        hidden: int,
-        heads: int,
-        feed_forward: int,
-        frames: int,
-        features: int,
-        symbols: int,
-        input_dropout: float,
-        dropout: float,
-        layer_drop: float,
-    ) -> None:
+    def __init__(self, shape: AsrShape) -> None:
         super().__init__()
-        self.layer_drop = layer_drop
-        self.input_norm = ScalarLayerNorm(frames, features)
-        self.convolution = nn.Conv1d(features, 2 * hidden, KERNEL, STRIDE, PADDING)
-        self.input_dropout = nn.Dropout(input_dropout)
-        self.register_buffer("positions", sinusoidal_positions(frames // STRIDE, hidden), persistent=False)
+        hidden = shape.hidden
+        self.layer_drop = shape.layer_drop
+        self.input_norm = ScalarLayerNorm(shape.frames, shape.features)
+        self.convolution = nn.Conv1d(shape.features, 2 * hidden, KERNEL, STRIDE, PADDING)
+        self.input_dropout = nn.Dropout(shape.input_dropout)
+        self.register_buffer("positions", sinusoidal_positions(shape.frames // STRIDE, hidden), persistent=False)
         self.layers = nn.ModuleList(
-            PostNormLayer(hidden, heads, feed_forward, causal=False, dropout=dropout) for _ in range(layers)
+            PostNormLayer(hidden, shape.heads, shape.feed_forward, causal=False, dropout=shape.dropout)
+            for _ in range(shape.layers)
         )
-        self.symbols = nn.Linear(hidden, symbols)
+        self.symbols = nn.Linear(hidden, shape.symbols)
 
     def embed(self, frames: Tensor) -> Tensor:
         """What enters the first layer."""

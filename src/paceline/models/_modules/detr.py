@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from paceline.core.errors import CaseError, MissingDependency
 from paceline.models._modules.torchvision_import import models
+from paceline.models.detr import DetrShape
 
 try:
     from scipy.optimize import linear_sum_assignment
@@ -34,7 +35,7 @@ def corners(boxes: Tensor) -> Tensor:
 def generalized_iou(one: Tensor, other: Tensor) -> Tensor:
     """The generalised overlap of boxes given by their corners, -1 to 1; leading axes broadcast.
 
-    Two boxes without any area have none in common: 0 for the same place, never a division by zero.
+    Two boxes without any area have none in common: 0 for the same position, never a division by zero.
     """
     overlap = (torch.minimum(one[..., 2:], other[..., 2:]) - torch.maximum(one[..., :2], other[..., :2])).clamp(min=0)
     hull = torch.maximum(one[..., 2:], other[..., 2:]) - torch.minimum(one[..., :2], other[..., :2])
@@ -46,8 +47,8 @@ def generalized_iou(one: Tensor, other: Tensor) -> Tensor:
 def matching_costs(logits: Tensor, boxes: Tensor, labels: Tensor, true_boxes: Tensor) -> Tensor:
     """What it costs each query to answer for each target: [batch, layers, queries, targets], lower is better."""
     layers, queries = logits.shape[1:3]
-    wanted = labels[:, None, None, :].expand(-1, layers, queries, -1)
-    probability = logits.softmax(-1).gather(3, wanted)
+    classes = labels[:, None, None, :].expand(-1, layers, queries, -1)
+    probability = logits.softmax(-1).gather(3, classes)
     predicted, true = boxes.unsqueeze(3), true_boxes[:, None, None]
     distance = (predicted - true).abs().sum(-1)
     overlap = generalized_iou(corners(predicted), corners(true))
@@ -68,8 +69,8 @@ def assign(costs: Tensor) -> tuple[Tensor, Tensor]:
         )
     *batch, queries, targets = on_host.shape
     pairs = np.empty((2, *batch, min(queries, targets)), dtype=np.int64)
-    for place in np.ndindex(*batch):
-        pairs[:, *place] = linear_sum_assignment(on_host[place])
+    for index in np.ndindex(*batch):
+        pairs[:, *index] = linear_sum_assignment(on_host[index])
     chosen, answered = torch.from_numpy(pairs).to(costs.device)
     return chosen, answered
 
@@ -79,8 +80,8 @@ def set_loss(
 ) -> Tensor:
     """The loss of all layers together, given the pairs; the last class stands for no object."""
     layers, _, classes = logits.shape[1:]
-    wanted = labels.unsqueeze(1).expand(-1, layers, -1).gather(2, answered)
-    every_class = torch.full(logits.shape[:3], classes - 1, device=logits.device).scatter(2, chosen, wanted)
+    true_classes = labels.unsqueeze(1).expand(-1, layers, -1).gather(2, answered)
+    every_class = torch.full(logits.shape[:3], classes - 1, device=logits.device).scatter(2, chosen, true_classes)
     weights = logits.new_ones(classes)
     weights[-1] = NO_OBJECT_WEIGHT
     # Every layer has the same number of pairs, so that the mean over all of them is the mean of the layers' means.
@@ -126,22 +127,22 @@ def backbone(blocks: Sequence[int], width: int) -> nn.Sequential:
     for block in resnet.modules():
         if isinstance(block, models.resnet.Bottleneck):
             nn.init.constant_(block.bn3.scale, BRANCH_SCALE)
-    kept = ((name, child) for name, child in resnet.named_children() if name not in ("avgpool", "fc"))
-    return nn.Sequential(OrderedDict(kept))
+    layers = ((name, child) for name, child in resnet.named_children() if name not in ("avgpool", "fc"))
+    return nn.Sequential(OrderedDict(layers))
 
 
 def sine_positions(real: Tensor, hidden: int) -> Tensor:
     """Where each feature lies in the real part of its image: [batch, height, width] to [batch, height * width, hidden].
 
-    Rows fill the first half of the numbers and columns the second: sines and cosines in turn, at falling frequencies.
+    Rows fill the first half of the numbers, columns the second: sines and cosines interleaved, at falling frequencies.
     """
     features = hidden // 2
     exponents = 2 * torch.arange(features // 2, device=real.device) / features
     encoded = []
     for axis in (1, 2):
-        place = real.cumsum(axis)  # of whole numbers: the same in any order of adding
-        place = place / (place.narrow(axis, -1, 1) + 1e-6) * (2 * math.pi)
-        angle = place.unsqueeze(3) / TEMPERATURE**exponents
+        position = real.cumsum(axis)  # of whole numbers: the same in any order of adding
+        position = position / (position.narrow(axis, -1, 1) + 1e-6) * (2 * math.pi)
+        angle = position.unsqueeze(3) / TEMPERATURE**exponents
         encoded.append(torch.stack((angle.sin(), angle.cos()), dim=4).flatten(3))
     return torch.cat(encoded, dim=3).flatten(1, 2)
 
@@ -167,7 +168,7 @@ class Mixing(nn.Module):
 
 
 class SelfAttention(Mixing):
-    """Attention of a sequence to itself; queries and keys know their positions, values do not."""
+    """Attention of a sequence to itself; queries and keys include their positions, values do not."""
 
     def __init__(self, hidden: int, heads: int, dropout: float) -> None:
         super().__init__(hidden, heads, dropout)
@@ -228,8 +229,8 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x: Tensor, positions: Tensor, memory: Tensor, placed: Tensor, attendable: Tensor) -> Tensor:
         x = self.attention_norm(x + self.dropout(self.attention(x, positions)))
-        seen = self.cross_attention(x, positions, memory, placed, attendable)
-        x = self.cross_attention_norm(x + self.dropout(seen))
+        attended = self.cross_attention(x, positions, memory, placed, attendable)
+        x = self.cross_attention_norm(x + self.dropout(attended))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))  # type: ignore[no-any-return]
 
 
@@ -240,36 +241,25 @@ class Detr(nn.Module):
     ...]. The last class stands for no object; boxes are (centre x, centre y, width, height) as parts of the image.
     """
 
-    def __init__(
-        self,
-        *,
-        blocks: Sequence[int],
-        width: int,
-        encoder_layers: int,
-        decoder_layers: int,
-        hidden: int,
-        heads: int,
-        inner: int,
-        dropout: float,
-        queries: int,
-        classes: int,
-    ) -> None:
+    def __init__(self, shape: DetrShape) -> None:
         super().__init__()
+        hidden, heads = shape.hidden, shape.heads
         if hidden % heads or hidden % 4:
             raise ValueError(f"hidden size {hidden} is not a multiple of {heads} heads and of 4")
         self.hidden = hidden
-        self.backbone = backbone(blocks, width)
+        self.backbone = backbone(shape.blocks, shape.width)
         self.projection = nn.Conv2d(FEATURES, hidden, 1)
-        self.encoder = nn.ModuleList(EncoderLayer(hidden, heads, inner, dropout) for _ in range(encoder_layers))
-        self.decoder = nn.ModuleList(DecoderLayer(hidden, heads, inner, dropout) for _ in range(decoder_layers))
+        sizes = hidden, heads, shape.inner, shape.dropout
+        self.encoder = nn.ModuleList(EncoderLayer(*sizes) for _ in range(shape.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(*sizes) for _ in range(shape.decoder_layers))
         for layers in (self.encoder, self.decoder):
             for weight in layers.parameters():
                 if weight.dim() > 1:
                     nn.init.xavier_uniform_(weight)
         self.decoder_norm = nn.LayerNorm(hidden)
-        self.query_positions = nn.Parameter(torch.empty(queries, hidden))
+        self.query_positions = nn.Parameter(torch.empty(shape.queries, hidden))
         nn.init.normal_(self.query_positions)
-        self.class_head = nn.Linear(hidden, classes + 1)
+        self.class_head = nn.Linear(hidden, shape.classes + 1)
         self.box_head = nn.Sequential(
             nn.Linear(hidden, hidden),
             nn.ReLU(inplace=True),

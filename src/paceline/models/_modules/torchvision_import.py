@@ -15,11 +15,6 @@ import torch
 
 from paceline.core.errors import MissingDependency
 
-_MISSING_OPERATOR = "operator torchvision::nms does not exist"
-_DECLARATIONS = (
-    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
 _keep_alive: list[torch.library.Library] = []  # the declarations vanish with their library object
 
 
@@ -32,19 +27,15 @@ def _load() -> ModuleType:
         remedy = "install the torchvision release that fits this torch (pip install 'paceline[torch]')"
         raise MissingDependency("torchvision", remedy) from error
     except RuntimeError as error:
-        if _MISSING_OPERATOR not in str(error):
+        if "operator torchvision::nms does not exist" not in str(error):
             raise
-    _declare_operators()
+    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+    for operator in ("nms", "qnms"):
+        library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
+    _keep_alive.append(library)
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[name]  # what the failed import left half done
     return importlib.import_module("torchvision")
-
-
-def _declare_operators() -> None:
-    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-    for declaration in _DECLARATIONS:
-        library.define(declaration)  # type: ignore[no-untyped-call]
-    _keep_alive.append(library)
 
 
 torchvision = _load()

@@ -148,9 +148,9 @@ class BertBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         # Autocast makes norms yield fp32: what goes on to the next layer stays in the format that it came in.
-        given = x.dtype
-        x = self.attention_norm(x + self.attention(x)).to(given)
-        return self.feed_forward_norm(x + self.feed_forward(x)).to(given)  # type: ignore[no-any-return]
+        dtype = x.dtype
+        x = self.attention_norm(x + self.attention(x)).to(dtype)
+        return self.feed_forward_norm(x + self.feed_forward(x)).to(dtype)  # type: ignore[no-any-return]
 
 
 class Bert(nn.Module):

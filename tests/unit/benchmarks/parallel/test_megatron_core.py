@@ -147,7 +147,7 @@ def test_what_stands_in_for_cuda_is_gone_afterwards() -> None:
         ({"pipeline": 2, "schedule": "zero-bubble"}, "not zero-bubble; use --schedule 1f1b"),
         ({"data": 2, "shard": "fsdp"}, "--shard replicate"),
         ({"tensor": 2, "sequence_parallel": True}, "leave sequence_parallel out"),
-        ({"pipeline": 2, "layers": 3}, "3 layers are no multiple of pipeline = 2"),
+        ({"pipeline": 2, "layers": 3}, "3 layers are not a multiple of pipeline = 2"),
     ],
 )
 def test_what_it_cannot_do_is_unsupported_and_says_what_to_use(parameters: dict[str, Any], words: str) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from paceline.benchmarks.serving.requests import encode, language_requests, read_prompts, read_samples, tensor_requests
+from paceline.benchmarks.serving.requests import RequestMaker, encode, language_requests, read_prompts, read_samples
 from paceline.load import kserve, kserve_grpc
 from paceline.load.kserve import ProtocolError
 from paceline.load.parameters import Distribution, RequestParameters
@@ -104,7 +104,7 @@ def artifact() -> Artifact:
 def test_the_users_own_samples_are_sent_in_turn(tmp_path: Path) -> None:
     file = save(tmp_path / "mine.npz", x=np.arange(6.0).reshape(3, 2), ids=np.ones((3, 3), int))
     wanted = RequestParameters(dataset=file, distinct=4, samples=Distribution.constant(2))
-    made = tensor_requests(wanted, artifact(), "kserve-json", model="m", seed=1, most_samples=8, allow_import=False)
+    made = RequestMaker(wanted, artifact(), "kserve-json", "m", 1, 8, allow_import=False).tensor_requests()
     assert [one["x"][:, 0].tolist() for one in made.tensors] == [[0, 2], [2, 4], [4, 0], [0, 2]]
     assert {one.samples for one in made.prepared} == {2}
     assert made.tensors[0]["x"].dtype == np.float32
@@ -116,7 +116,7 @@ def test_a_request_larger_than_a_batch_is_refused_before_it_is_sent(tmp_path: Pa
     file = save(tmp_path / "mine.npz", x=np.zeros((3, 2)), ids=np.ones((3, 3), int))
     wanted = RequestParameters(dataset=file, samples=Distribution.constant(9))
     with refused("too-many-samples", key="requests.samples", value=9):
-        tensor_requests(wanted, artifact(), "kserve-json", model="m", seed=1, most_samples=8, allow_import=False)
+        RequestMaker(wanted, artifact(), "kserve-json", "m", 1, 8, allow_import=False).tensor_requests()
 
 
 @pytest.mark.parametrize(

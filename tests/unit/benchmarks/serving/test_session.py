@@ -11,7 +11,7 @@ import pytest
 
 from paceline.benchmarks.serving import serve, session
 from paceline.benchmarks.serving.parameters import ServeParameters, Slo
-from paceline.benchmarks.serving.search import Found
+from paceline.benchmarks.serving.search import SearchResult
 from paceline.benchmarks.serving.session import ServingSession
 from paceline.load.parameters import LoadParameters
 from paceline.load.quality import LoadNotDelivered
@@ -58,7 +58,7 @@ def test_a_last_load_that_went_late_is_not_the_servers_latency_alone(
     late: float, kinds: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = trace([late + 0.01] * 100, late=late)
-    monkeypatch.setattr(serve, "_search", lambda *_: Found("found", rate=10.0))
+    monkeypatch.setattr(serve, "_search", lambda *_: SearchResult("found", rate=10.0))
     asked = SimpleNamespace(
         parameters=ServeParameters(slo=Slo(p90=10.0)),
         context=SimpleNamespace(target="cpu"),
