@@ -298,7 +298,7 @@ class LoadParameters(Parameters):
             case "on-off":
                 return arrivals.on_off(rate, self.pause_rate or 0.0, self.busy or end, self.pause or end, end, random)
             case "offline":
-                return arrivals.burst(count or 0)
+                return np.zeros(count or 0)
         message = f"arrival = {self.arrival} is a closed loop: when its requests go depends on the answers"
         raise InputError("closed-loop", message, key="load.arrival", value=self.arrival)
 

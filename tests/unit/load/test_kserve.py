@@ -139,7 +139,6 @@ def test_the_header_of_the_stages() -> None:
     stages = Stages(decode=1, queue=2, batch=3, inference=4, post=5, size=6)
     assert str(stages) == "d=1,q=2,b=3,i=4,p=5,n=6"
     assert str(stages._replace(pre=7)) == "d=1,q=2,b=3,i=4,p=5,n=6,r=7"
-    assert Stages.read("q=1,d=2,b=3,i=4,p=5,n=6") is None
 
 
 def test_a_tensor_in_shared_memory_is_a_view_of_it() -> None:
