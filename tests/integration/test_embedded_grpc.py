@@ -108,9 +108,9 @@ def test_malformed_calls_are_refused_and_harm_nobody(start: Start) -> None:
     where = server.endpoint("kserve-grpc")
     good = infer(X)
     wrong = [
-        (b"", "there is none"),
+        (b"", "the list is empty"),
         (b"\xff" * 20, "longer than 64 bits"),
-        (good[:-1], "breaks off"),
+        (good[:-1], "bytes, but only"),
         (kserve_grpc.encode_request(MODEL, {"x": X, "z": X}), "the model takes x"),
         (infer(X.astype(np.float64)), "'x' is FP64; the model takes FP32"),
         (infer(np.zeros((1, 4), np.float32)), "has the shape"),
