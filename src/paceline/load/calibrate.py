@@ -82,7 +82,7 @@ SMALL = RequestKind()
 
 @dataclass(frozen=True)
 class Probe:
-    """How one worker kept to a Poisson schedule of this rate."""
+    """How exactly one worker followed a Poisson schedule of this rate."""
 
     rate: float
     delivered: float
@@ -101,7 +101,7 @@ class GeneratorCeiling:
 
     @property
     def is_undisturbed(self) -> bool:
-        """Whether the slowest probe was kept to so well that nothing else can have been in the way."""
+        """Whether the slowest probe was so punctual that nothing else can have disturbed it."""
         bound = max(_DISTURBED, _BUSY_BEFORE / max(self.requests_per_cpu_second, 1e-9))
         return bool(self.probes) and self.probes[0].lateness_p99 < bound and self.rate > 0
 

@@ -70,13 +70,13 @@ class ClientHost:
 class ClientHosts:
     """Hosts that a user named, as one load generator."""
 
-    def __init__(self, names: Sequence[str], shell: RemoteShell, place: CpuPlacement) -> None:
+    def __init__(self, names: Sequence[str], shell: RemoteShell, placement: CpuPlacement) -> None:
         self._agents = Agents(shell, AGENT)
         self.hosts: list[ClientHost] = []
         self.lost: dict[str, str] = {}  # why, by name
         try:
             self.hosts += [ClientHost(name, self._agents.enter(name)) for name in names]
-            machine = {"boot": boot(), "load_cores": list(place.load), "server_cores": list(place.server)}
+            machine = {"boot": boot(), "load_cores": list(placement.load), "server_cores": list(placement.server)}
             answers = self._agents.greet([host.agent for host in self.hosts], machine)
             for host in self.hosts:
                 host.cores = answers[host.agent]["cores"]
@@ -87,9 +87,9 @@ class ClientHosts:
 
     @classmethod
     @contextmanager
-    def reached(cls, names: Sequence[str], shell: RemoteShell, place: CpuPlacement) -> Iterator[ClientHosts]:
+    def reached(cls, names: Sequence[str], shell: RemoteShell, placement: CpuPlacement) -> Iterator[ClientHosts]:
         """The hosts, all of them fit to send; nothing that was started there outlives this."""
-        clients = cls(names, shell, place)
+        clients = cls(names, shell, placement)
         try:
             yield clients
         finally:

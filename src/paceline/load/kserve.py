@@ -104,8 +104,8 @@ def encode_shared_request(inputs: Mapping[str, Array], region: str, offsets: Map
     """A request for tensors that lie in memory which the server has mapped under this name; outputs come as binary."""
     listed = []
     for name, array in inputs.items():
-        place = {"region": region, "offset": offsets[name], "byte_size": array.nbytes}
-        parameters = _dump({f"shared_memory_{key}": value for key, value in place.items()})
+        location = {"region": region, "offset": offsets[name], "byte_size": array.nbytes}
+        parameters = _dump({f"shared_memory_{key}": value for key, value in location.items()})
         listed.append(f'{_begin(name, array.dtype, array.shape)}"parameters":{parameters}}}')
     return Message((f'{{"parameters":{{"binary_data_output":true}},"inputs":[{",".join(listed)}]}}'.encode(),))
 

@@ -19,7 +19,7 @@ LEAST_DELIVERED = 0.99
 SATURATED = 0.9  # of its core's time: a worker this busy is late for what comes next
 SAFE_PART = 0.7  # of the ceiling
 _SLACK = 0.05  # s after the last intended time within which a request still belongs to the schedule
-# What the generator itself may add: an absolute figure, or this part of the latency that was seen if that is more.
+# What the generator itself may add: an absolute figure, or this part of the measured latency if that is more.
 _LATE = {50: (0.5e-3, 0.05), 99: (2e-3, 0.1)}
 
 

@@ -169,7 +169,7 @@ class Log:
         return row
 
     def kind(self, row: int) -> int:
-        """Which of the prepared requests this one is; where nobody knows how many there will be, they repeat."""
+        """Which of the prepared requests this one is; where their number is not known, they repeat."""
         return self.kinds[row % len(self.kinds)]
 
     def wants_body(self, kind: int) -> bool:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,14 +139,6 @@ class WorkerTask:
     streaming: bool = False
     keep: int = 0  # how many good answers of each kind to hand back
     cpu: int | None = None  # the core to stay on
-
-
-class Client(Protocol):
-    """How requests reach a server."""
-
-    def send(self, row: int) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 def main(folder: Path) -> None:
@@ -333,7 +325,7 @@ def answer_columns(answers: Sequence[tuple[int, bytes]]) -> dict[str, NDArray[np
     }
 
 
-def _client(task: WorkerTask, log: Log) -> Client:
+def _client(task: WorkerTask, log: Log) -> GrpcClient | HttpClient:
     where: dict[str, Any] = {"host": task.host, "port": task.port, "tls": task.tls, "timeout": task.timeout}
     if task.transport == "grpc":
         return GrpcClient(log, task.payloads, task.metadata, path=task.path, **where)

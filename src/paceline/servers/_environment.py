@@ -53,7 +53,7 @@ class Requirements:
         return Path(__file__).parent / "_pins" / f"{self.server}.txt"
 
     @property
-    def wanted(self) -> list[str]:
+    def pip_packages(self) -> list[str]:
         """The arguments of pip. A torch of another build than Paceline's could be gigabytes of another platform."""
         if not self.torch:
             return list(self.packages)
@@ -67,7 +67,7 @@ class Requirements:
     @property
     def made_for(self) -> list[str]:
         """What decides whether an environment that was made before can be used."""
-        return [*self.wanted, *(self.pins.read_text().splitlines()[1:] if self.pins.exists() else [])]
+        return [*self.pip_packages, *(self.pins.read_text().splitlines()[1:] if self.pins.exists() else [])]
 
     @property
     def marker(self) -> Path:
@@ -161,11 +161,11 @@ def versions(python: Path, distributions: Sequence[str]) -> dict[str, str]:
     """The versions of these distributions in an interpreter's environment, and its own."""
     program = (
         "import sys, json, platform, importlib.metadata as m\n"
-        "found = {'python': platform.python_version()}\n"
+        "versions = {'python': platform.python_version()}\n"
         "for name in sys.argv[1:]:\n"
-        "    try: found[name] = m.version(name)\n"
+        "    try: versions[name] = m.version(name)\n"
         "    except m.PackageNotFoundError: pass\n"
-        "print(json.dumps(found))"
+        "print(json.dumps(versions))"
     )
     done = subprocess.run(
         [str(python), "-I", "-c", program, *distributions], capture_output=True, text=True, timeout=60, check=False
@@ -178,7 +178,7 @@ def versions(python: Path, distributions: Sequence[str]) -> dict[str, str]:
 
 
 def _build(requirements: Requirements, folder: Path, say: Callable[[str], None]) -> None:
-    wanted, base = requirements.wanted, sys.executable
+    pip_packages, base = requirements.pip_packages, sys.executable
     log = folder / "install.log"
     log.unlink(missing_ok=True)
     if requirements.system_python:
@@ -189,10 +189,10 @@ def _build(requirements: Requirements, folder: Path, say: Callable[[str], None])
             )
     say(f"making an environment with {base}")
     _run([base, "-m", "venv", str(folder / "venv")], log, f"the environment of {requirements.server}")
-    say(f"installing {', '.join(wanted)}")
+    say(f"installing {', '.join(pip_packages)}")
     pip = [str(requirements.interpreter), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     constraints = ["--constraint", str(requirements.pins)] if requirements.pins.exists() else []
-    _run([*pip, *constraints, *wanted], log, f"the packages of {requirements.server}")
+    _run([*pip, *constraints, *pip_packages], log, f"the packages of {requirements.server}")
 
 
 def _run(command: list[str], log: Path, what: str) -> None:

@@ -33,7 +33,7 @@ class LanguageModelServer(Program):
     """Serves a folder of the Hugging Face format; a generated model is written as one."""
 
     wires = WIRES
-    is_checkable = False  # nobody knows what a right text is
+    is_checkable = False  # there is no single right text
     model_noun: ClassVar[str] = "folder"
 
     model_path: Path  # once it is prepared
@@ -210,11 +210,53 @@ def write(folder: Path, shape: LlamaShape, *, precision: str, seed: int) -> None
     dtype, torch_dtype = DTYPES[precision]
     # Without an end of text, answers have exactly the requested number of tokens.
     ids = {"bos_token_id": SPECIAL.index("<s>"), "eos_token_id": None, "pad_token_id": SPECIAL.index("<pad>")}
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": shape.width,
+        "intermediate_size": shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.heads,
+        "head_dim": shape.width // shape.heads,
+        "vocab_size": shape.vocabulary,
+        "max_position_embeddings": shape.context,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10_000.0,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": False,
+        "torch_dtype": torch_dtype,
+    }
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    vocabulary = {word: index for index, word in enumerate(shape.words)}
+    tokenizer = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": index, "content": token} | flags for index, token in enumerate(SPECIAL)],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": SPECIAL[0]},
+    }
+    tokenizer_config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": "<unk>",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "model_max_length": shape.context,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT,
+    }
     for name, content in {
-        "config.json": _config(shape, torch_dtype) | ids,
+        "config.json": config | ids,
         "generation_config.json": ids | {"do_sample": False, "max_length": shape.context},
-        "tokenizer.json": _tokenizer(shape),
-        "tokenizer_config.json": _tokenizer_config(shape),
+        "tokenizer.json": tokenizer,
+        "tokenizer_config.json": tokenizer_config,
     }.items():
         (folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
     _write_safetensors(folder / "model.safetensors", shape, dtype, seed)
@@ -249,62 +291,8 @@ def _sizes(shape: LlamaShape) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "lm_head.weight", (shape.vocabulary, width)
 
 
-def _config(shape: LlamaShape, dtype: str) -> dict[str, Any]:
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": shape.width,
-        "intermediate_size": shape.hidden,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.heads,
-        "head_dim": shape.width // shape.heads,
-        "vocab_size": shape.vocabulary,
-        "max_position_embeddings": shape.context,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10_000.0,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "tie_word_embeddings": False,
-        "torch_dtype": dtype,
-    }
-
-
-def _tokenizer(shape: LlamaShape) -> dict[str, Any]:
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [{"id": index, "content": token} | flags for index, token in enumerate(SPECIAL)],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "post_processor": None,
-        "decoder": None,
-        "model": {
-            "type": "WordLevel",
-            "vocab": {word: index for index, word in enumerate(shape.words)},
-            "unk_token": SPECIAL[0],
-        },
-    }
-
-
-def _tokenizer_config(shape: LlamaShape) -> dict[str, Any]:
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "unk_token": "<unk>",
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-        "pad_token": "<pad>",
-        "model_max_length": shape.context,
-        "clean_up_tokenization_spaces": False,
-        "chat_template": CHAT,
-    }
-
-
 def _write_safetensors(path: Path, shape: LlamaShape, dtype: str, seed: int) -> None:
-    """Eight bytes of length, a JSON header with name, type, shape and place of each tensor, then the tensors."""
+    """Eight bytes of length, a JSON header with name, type, shape and offsets of each tensor, then the tensors."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for name, size in _sizes(shape):
@@ -371,12 +359,8 @@ def _settings(shape: LlamaShape) -> list[bytes]:
     # "seperator" is how the format spells it.
     roles = {"unknown": "<unk>", "bos": "<s>", "eos": "</s>", "padding": "<pad>", "seperator": "</s>"}
     whole |= {f"tokenizer.ggml.{role}_token_id": SPECIAL.index(token) for role, token in roles.items()}
-    texts = {
-        "general.architecture": "llama",
-        "general.name": "generated",
-        "tokenizer.ggml.model": "bert",
-        "tokenizer.chat_template": CHAT,
-    }
+    texts = {"general.architecture": "llama", "general.name": "generated"}
+    texts |= {"tokenizer.ggml.model": "bert", "tokenizer.chat_template": CHAT}
     return [
         *(_pair(key, _STRING, _text(value)) for key, value in texts.items()),
         *(_pair(key, _UINT32, struct.pack("<I", value)) for key, value in whole.items()),

@@ -1,4 +1,4 @@
-"""A server that is a program: its process, its ports, how it is asked whether it is ready."""
+"""A server that is a program: its process, its ports, and how to find out whether it is ready."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class ServedProcess:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port nobody listens on now, for servers that cannot choose one themselves."""
+    """A port that is free now, for servers that cannot choose one themselves."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])

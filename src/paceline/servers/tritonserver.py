@@ -49,14 +49,14 @@ class TritonServer(ExportedModelServer):
         settings = self.settings
         together = settings.max_batch > 1
         kind, _, index = self.need.device.partition(":")
-        place = "kind: KIND_CPU" if kind == "cpu" else f"kind: KIND_GPU gpus: [ {index or 0} ]"
+        device = "kind: KIND_CPU" if kind == "cpu" else f"kind: KIND_GPU gpus: [ {index or 0} ]"
         lines = [
             f'name: "{MODEL}"',
             f'backend: "{self.backend}"',
             f"max_batch_size: {settings.max_batch if together else LARGEST_REQUEST}",
             *(f"input [ {_tensor(spec)} ]" for spec in self.artifact.inputs),
             *(f"output [ {_tensor(spec)} ]" for spec in self.artifact.outputs),
-            f"instance_group [ {{ count: {settings.workers} {place} }} ]",
+            f"instance_group [ {{ count: {settings.workers} {device} }} ]",
             f'parameters {{ key: "intra_op_thread_count" value: {{ string_value: "{settings.threads_of_worker}" }} }}',
         ]
         if together:

@@ -64,7 +64,7 @@ class ServerConfiguration(BaseModel):
     instances: int
     threads: int | None
     cpus: tuple[int, ...] | None
-    grace: float  # seconds to answer what is in work when asked to end
+    grace: float  # seconds to answer what is in work before it ends
 
 
 def shares(instances: int, cpus: Sequence[int] | None, available: Sequence[int]) -> list[tuple[int, ...] | None]:
