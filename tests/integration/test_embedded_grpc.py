@@ -18,12 +18,12 @@ from paceline.load.generator import drive
 from paceline.load.kserve import Response
 from paceline.load.parameters import LoadParameters
 from paceline.load.request import Endpoint
-from paceline.load.server_timing import Stages
 from paceline.load.tensors import Array
 from paceline.servers.base import Need, ServerFailed
 from paceline.servers.embedded import MODEL, Embedded, EmbeddedSettings
 from support.embedded import WEIGHTS, artifact_of, product
 from support.embedded_client import ask
+from support.stages import stages_of
 
 grpc = pytest.importorskip("grpc", reason="needs grpcio: pip install 'paceline[serving]'")
 Start = Callable[..., Embedded]
@@ -83,7 +83,7 @@ def test_answers_and_stages_are_those_of_http(start: Start) -> None:
     found = kserve_grpc.decode_response(message)
     assert found.keys() == by_http.outputs.keys()
     assert np.array_equal(found["y"], by_http.outputs["y"]) and np.allclose(found["y"], X @ WEIGHTS)
-    stages = Stages.read(trailer["x-paceline"])
+    stages = stages_of(trailer["x-paceline"])
     assert stages is not None and stages.size == 2 and stages.inference > 0 and stages.pre == 0
     assert server.statistics()["requests"]["ok"] == 2
 
@@ -108,9 +108,9 @@ def test_malformed_calls_are_refused_and_harm_nobody(start: Start) -> None:
     where = server.endpoint("kserve-grpc")
     good = infer(X)
     wrong = [
-        (b"", "there is none"),
+        (b"", "the list is empty"),
         (b"\xff" * 20, "longer than 64 bits"),
-        (good[:-1], "breaks off"),
+        (good[:-1], "bytes, but only"),
         (kserve_grpc.encode_request(MODEL, {"x": X, "z": X}), "the model takes x"),
         (infer(X.astype(np.float64)), "'x' is FP64; the model takes FP32"),
         (infer(np.zeros((1, 4), np.float32)), "has the shape"),

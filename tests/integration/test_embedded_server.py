@@ -129,7 +129,7 @@ def test_killed_under_load_clients_get_errors_and_nothing_is_left(make: Start) -
     assert ends == ["error"] * 4
     assert gone(pids)
     assert not server.is_alive()
-    with pytest.raises(ServerFailed, match="tells no statistics"):
+    with pytest.raises(ServerFailed, match="reports no statistics"):
         server.statistics()
     server.stop()
 

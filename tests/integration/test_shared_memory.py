@@ -147,7 +147,7 @@ def test_what_is_no_memory_does_not_hold_the_server_up(server: Embedded) -> None
         where = server.endpoint("kserve-shm")
         wanted = {"key": f"/{pipe.name}", "byte_size": 10}
         status, said = call(where, "POST", "/v2/systemsharedmemory/region/mine/register", wanted)
-        assert (status, said["error"]) == (400, f"'{pipe.name}' is no shared memory")
+        assert (status, said["error"]) == (400, f"'{pipe.name}' is not shared memory")
     finally:
         pipe.unlink()
 

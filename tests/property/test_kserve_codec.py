@@ -24,6 +24,7 @@ from paceline.load.kserve import (
 )
 from paceline.load.server_timing import Stages
 from paceline.load.tensors import BYTE_STRINGS, BYTES, DATATYPES, Array, byte_strings
+from support.stages import stages_of
 
 KNOWN = [*DATATYPES, BYTES]
 NAMES = st.text(min_size=1, max_size=8)
@@ -166,10 +167,5 @@ def test_the_body_of_any_failure_can_be_shown(body: bytes) -> None:
 @given(st.tuples(*[st.integers(0, 2**62)] * 7))
 def test_stages_survive(values: tuple[int, int, int, int, int, int, int]) -> None:
     stages = Stages(*values)
-    assert Stages.read(str(stages)) == stages
+    assert stages_of(str(stages)) == stages
     assert ("r=" in str(stages)) == (stages.pre > 0)
-
-
-@given(st.text())
-def test_other_text_is_no_stages(text: str) -> None:
-    assert Stages.read(text) is None or str(Stages.read(text)) == text.strip()

@@ -63,7 +63,7 @@ def test_an_answer_is_the_same_however_it_is_cut(body: bytes, chunks: list[int] 
             at += size
     assert ends == [False] * (len(ends) - 1) + [True]
     assert bytes(reader.body or b"") == body
-    assert (reader.status, reader.told, reader.size) == (200, b" q=5", len(data))
+    assert (reader.status, reader.timing, reader.size) == (200, b" q=5", len(data))
 
 
 @given(st.binary(max_size=400), cuts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,11 +17,8 @@ from paceline.core.errors import InputError
 from paceline.load.trace import Times
 
 Generator = np.random.Generator
-_HALVINGS = 60  # of the duration: beyond what a double can tell apart
-
 TIMESTAMPS = ("timestamp", "time", "arrival")
 GAPS = ("gap", "interval")
-KINDS = ("kind",)
 
 
 @dataclass(frozen=True)
@@ -44,25 +41,24 @@ class Schedule:
         return float((ends - np.arange(len(self))).max() / window)
 
 
-def constant(rate: float, *, duration: float | None = None, count: int | None = None) -> Times:
+def constant(rate: float, *, duration: float = 0.0, count: int | None = None) -> Times:
     """One request every 1/rate seconds, the first at once."""
-    number = count if count is not None else round(rate * _given(duration))
-    return np.arange(number) / rate
+    return np.arange(round(rate * duration) if count is None else count) / rate
 
 
-def poisson(rate: float, random: Generator, *, duration: float | None = None, count: int | None = None) -> Times:
+def poisson(rate: float, random: Generator, *, duration: float = 0.0, count: int | None = None) -> Times:
     """Independent users: exponential gaps."""
     return gamma(rate, 1.0, random, duration=duration, count=count)
 
 
 def gamma(
-    rate: float, burstiness: float, random: Generator, *, duration: float | None = None, count: int | None = None
+    rate: float, burstiness: float, random: Generator, *, duration: float = 0.0, count: int | None = None
 ) -> Times:
     """Gamma gaps of this shape and the mean 1/rate: 1 is Poisson, less comes in bursts, more is more even."""
     scale = 1.0 / (rate * burstiness)
     if count is not None:
         return np.cumsum(random.gamma(burstiness, scale, count))
-    return _until(_given(duration), rate, lambda number: random.gamma(burstiness, scale, number))
+    return _until(duration, rate, lambda number: random.gamma(burstiness, scale, number))
 
 
 def ramp(start: float, end: float, duration: float, random: Generator) -> Times:
@@ -100,11 +96,6 @@ def on_off(rate: float, pause_rate: float, busy: float, pause: float, duration: 
     return _changing(expected, duration, random)
 
 
-def burst(count: int) -> Times:
-    """All at once."""
-    return np.zeros(count)
-
-
 def scaled(intended: Times, rate: float) -> Times:
     """The same pattern, faster or slower, so that its mean rate is this one."""
     if len(intended) < 2 or intended[-1] <= intended[0]:
@@ -123,7 +114,7 @@ def _changing(expected: Callable[[Times], Times], duration: float, random: Gener
     total = float(expected(np.array([duration]))[0])
     unit = _until(total, 1.0, lambda number: random.exponential(1.0, number))
     low, high = np.zeros_like(unit), np.full_like(unit, duration)
-    for _ in range(_HALVINGS):
+    for _ in range(60):  # halvings of the duration: beyond the precision of a double
         middle = (low + high) / 2
         is_before = expected(middle) < unit
         low, high = np.where(is_before, middle, low), np.where(is_before, high, middle)
@@ -133,17 +124,11 @@ def _changing(expected: Callable[[Times], Times], duration: float, random: Gener
 def _until(end: float, rate: float, gaps: Callable[[int], Times]) -> Times:
     """Sums of gaps as long as they are before `end`."""
     expected = end * rate
-    several = int(expected + 6 * np.sqrt(expected)) + 16
-    times = np.cumsum(gaps(several))
+    number = int(expected + 6 * np.sqrt(expected)) + 16
+    times = np.cumsum(gaps(number))
     while times[-1] < end:
-        times = np.concatenate([times, times[-1] + np.cumsum(gaps(several))])
+        times = np.concatenate([times, times[-1] + np.cumsum(gaps(number))])
     return times[times < end]
-
-
-def _given(duration: float | None) -> float:
-    if duration is None:
-        raise ValueError("a schedule needs a duration or a count")
-    return duration
 
 
 def read_arrivals(path: Path) -> Schedule:
@@ -155,84 +140,85 @@ def read_arrivals(path: Path) -> Schedule:
     try:
         lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        message = f"the file of arrivals '{path}' cannot be read: {error}"
-        raise InputError("unreadable-file", message, key="load.file", value=str(path)) from None
-    rows = list(_json_rows(lines, path) if lines and lines[0].lstrip().startswith("{") else _csv_rows(lines))
+        raise _invalid("unreadable-file", f"the file of arrivals '{path}' cannot be read: {error}", str(path)) from None
+    rows = _json_rows(lines, path) if lines and lines[0].lstrip().startswith("{") else _csv_rows(lines)
     if not rows:
-        message = f"the file of arrivals '{path}' holds no arrivals"
-        raise InputError("no-arrivals", message, key="load.file", value=str(path))
-    intended = _times(rows, path)
+        raise _invalid("no-arrivals", f"the file of arrivals '{path}' holds no arrivals", str(path))
+
+    def column(*names: str) -> list[Any] | None:
+        name = next((key for key in rows[0] if key.strip().casefold() in names), None)
+        return None if name is None else [row.get(name) for row in rows]
+
+    timestamps, gaps, kinds = column(*TIMESTAMPS), column(*GAPS), column("kind")
+    if timestamps is not None:
+        intended = _seconds(timestamps, path)
+    elif gaps is not None:
+        seconds = _seconds(gaps, path)
+        if seconds.min() < 0:
+            row = int(np.argmin(seconds))
+            message = f"arrival {row + 1} of '{path}' has the gap {seconds[row]:g}; gaps are not negative"
+            raise _invalid("negative-gap", message, float(seconds[row]))
+        intended = np.cumsum(seconds)
+    else:
+        names = ", ".join((*TIMESTAMPS, *GAPS))
+        message = f"the file of arrivals '{path}' has the columns {', '.join(rows[0])}; name one of them {names}"
+        raise _invalid("missing-column", message, str(path))
     order = np.argsort(intended, kind="stable")
-    name = _column(rows[0], KINDS)
-    kind = None
-    if name is not None:
-        kind = np.array([_kind(row.get(name), number, path) for number, row in enumerate(rows, 1)], np.int32)[order]
-    return Schedule(intended[order] - intended[order[0]], kind)
+    return Schedule(intended[order] - intended[order[0]], None if kinds is None else _kinds(kinds, path)[order])
 
 
-def _times(rows: list[dict[str, Any]], path: Path) -> np.ndarray[Any, np.dtype[np.float64]]:
-    for names, is_gap in ((TIMESTAMPS, False), (GAPS, True)):
-        name = _column(rows[0], names)
-        if name is not None:
-            values = np.array([_seconds(row.get(name), number, path) for number, row in enumerate(rows, 1)])
-            if is_gap and values.min() < 0:
-                number = int(np.argmin(values))
-                message = f"arrival {number + 1} of '{path}' has the gap {values[number]:g}; gaps are not negative"
-                raise InputError("negative-gap", message, key="load.file", value=float(values[number]))
-            return np.cumsum(values) if is_gap else values
-    known = ", ".join((*TIMESTAMPS, *GAPS))
-    message = f"the file of arrivals '{path}' has the columns {', '.join(rows[0])}; name one of them {known}"
-    raise InputError("missing-column", message, key="load.file", value=str(path))
+def _invalid(code: str, message: str, value: object) -> InputError:
+    return InputError(code, message, key="load.file", value=value)
 
 
-def _seconds(value: Any, number: int, path: Path) -> float:
-    try:
-        seconds = float(value)
-    except (TypeError, ValueError):
+def _seconds(values: list[Any], path: Path) -> Times:
+    times = []
+    for number, value in enumerate(values, 1):
         try:
-            seconds = datetime.fromisoformat(str(value)).timestamp()
-        except ValueError:
-            message = f"arrival {number} of '{path}' is {value!r}; write seconds, or a time like 2026-01-31 12:00:00.5"
-            raise InputError("not-a-time", message, key="load.file", value=value) from None
-    if not np.isfinite(seconds):
-        message = f"arrival {number} of '{path}' is {value!r}, which is not finite"
-        raise InputError("not-finite", message, key="load.file", value=value)
-    return seconds
+            seconds = float(value)
+        except (TypeError, ValueError):
+            try:
+                seconds = datetime.fromisoformat(str(value)).timestamp()
+            except ValueError:
+                example = "write seconds, or a time like 2026-01-31 12:00:00.5"
+                raise _invalid("not-a-time", f"arrival {number} of '{path}' is {value!r}; {example}", value) from None
+        if not np.isfinite(seconds):
+            raise _invalid("not-finite", f"arrival {number} of '{path}' is {value!r}, which is not finite", value)
+        times.append(seconds)
+    return np.array(times)
 
 
-def _kind(value: Any, number: int, path: Path) -> int:
-    try:
-        kind = int(value)
-    except (TypeError, ValueError):
-        kind = -1
-    if not 0 <= kind < 2**31:
-        message = f"arrival {number} of '{path}' has the kind {value!r}; kinds are numbers from 0"
-        raise InputError("not-a-kind", message, key="load.file", value=value)
-    return kind
+def _kinds(values: list[Any], path: Path) -> NDArray[np.int32]:
+    kinds = []
+    for number, value in enumerate(values, 1):
+        try:
+            kind = int(value)
+        except (TypeError, ValueError):
+            kind = -1
+        if not 0 <= kind < 2**31:
+            message = f"arrival {number} of '{path}' has the kind {value!r}; kinds are numbers from 0"
+            raise _invalid("not-a-kind", message, value)
+        kinds.append(kind)
+    return np.array(kinds, np.int32)
 
 
-def _column(row: dict[str, Any], names: Iterable[str]) -> str | None:
-    return next((key for key in row if key.strip().casefold() in names), None)
-
-
-def _json_rows(lines: list[str], path: Path) -> Iterator[dict[str, Any]]:
+def _json_rows(lines: list[str], path: Path) -> list[dict[str, Any]]:
+    rows = []
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
         except ValueError as error:
-            message = f"line {number} of '{path}' is not valid JSON: {error}"
-            raise InputError("invalid-json", message, key="load.file", value=line) from None
+            raise _invalid("invalid-json", f"line {number} of '{path}' is not valid JSON: {error}", line) from None
         if not isinstance(row, dict):
-            message = f"line {number} of '{path}' is not a JSON object"
-            raise InputError("not-a-mapping", message, key="load.file", value=row)
-        yield row
+            raise _invalid("not-a-mapping", f"line {number} of '{path}' is not a JSON object", row)
+        rows.append(row)
+    return rows
 
 
-def _csv_rows(lines: list[str]) -> Iterator[dict[str, Any]]:
+def _csv_rows(lines: list[str]) -> list[dict[str, Any]]:
     header = next(csv.reader(lines[:1]), [])
     try:
         float(header[0])
     except (ValueError, IndexError):
-        yield from csv.DictReader(lines)
-    else:
-        yield from csv.DictReader(lines, fieldnames=[TIMESTAMPS[0]])
+        return list(csv.DictReader(lines))
+    return list(csv.DictReader(lines, fieldnames=[TIMESTAMPS[0]]))

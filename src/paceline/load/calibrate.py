@@ -31,8 +31,8 @@ _BYTES = 2 * 2**30  # of large requests that are sent instead, as many as that i
 _FEWEST, _MOST = 20, 4000  # requests
 _USERS = 16
 _UNDER_WAY = 256 * 2**20  # bytes of large requests at a time
-_STARVED = 0.1  # of its time that the null server waited for its core: somebody else is there
-_DISTURBED = 5e-3  # s late at the slowest rate: somebody else had the core, which is not to be remembered
+_STARVED = 0.1  # of its time that the null server waited for its core: something else runs there
+_DISTURBED = 5e-3  # s late at the slowest rate: something else had the core, and the result is not stored
 _LATE = 0.05  # s at the 99th percentile: later, and the rate was not kept
 _BUSY_BEFORE = 5  # times its own time that a large request may be late: the worker was sending another one
 _AGAIN = 2  # times, after a disturbance: a ceiling of nothing would bound a whole search
@@ -40,8 +40,8 @@ _FAR = 4.0  # times the load: a disturbed worker can do at least what it did, wh
 _A_WHILE = 600.0  # s for which that holds
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _REQUEST = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[0.0,0.0,0.0,0.0]}]}'
-_SMALL = 4096  # bytes: below, the size of a request costs nothing beside the request
-_STEPS = 8  # sizes that are told apart between one and its double
+_SMALL = 4096  # bytes: below, the size of a request adds nothing to its cost
+_STEPS = 8  # sizes that are distinguished between one and its double
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class RequestKind:
 
     @property
     def request(self) -> Prepared:
-        """One of them, that means nothing."""
+        """One of them, without a meaning."""
         return Prepared(_REQUEST.ljust(self.size))
 
     @property
@@ -70,7 +70,7 @@ class RequestKind:
 
     @property
     def number(self) -> int | None:
-        """How many requests tell something of their rate; None for small ones, which are sent for some time."""
+        """How many requests suffice to measure a rate; None for small ones, which are sent for some time."""
         return max(_FEWEST, min(_MOST, _BYTES // self.size)) if self.size else None
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ SMALL = RequestKind()
 
 @dataclass(frozen=True)
 class Probe:
-    """How one worker kept to a Poisson schedule of this rate."""
+    """How exactly one worker followed a Poisson schedule of this rate."""
 
     rate: float
     delivered: float
@@ -101,13 +101,13 @@ class GeneratorCeiling:
 
     @property
     def is_undisturbed(self) -> bool:
-        """Whether the slowest probe was kept to so well that nothing else can have been in the way."""
+        """Whether the slowest probe was so punctual that nothing else can have disturbed it."""
         bound = max(_DISTURBED, _BUSY_BEFORE / max(self.requests_per_cpu_second, 1e-9))
         return bool(self.probes) and self.probes[0].lateness_p99 < bound and self.rate > 0
 
     @classmethod
     def of_words(cls, words: Mapping[str, Any]) -> GeneratorCeiling:
-        """As it was written to a file or said by another host."""
+        """As it was written to a file or sent by another host."""
         probes = tuple(Probe(**probe) for probe in words["probes"])
         return cls(float(words["rate"]), float(words["requests_per_cpu_second"]), probes)
 
@@ -115,15 +115,15 @@ class GeneratorCeiling:
 def calibrate(
     cpus: Sequence[int] | None = None, kind: RequestKind = SMALL, *, is_fresh: bool = False, needed: float = math.inf
 ) -> GeneratorCeiling:
-    """The ceiling of one worker on the first of these cores, with the null server on the last; known until reboot.
+    """The ceiling of one worker on the first of these cores, with the null server on the last; stored until reboot.
 
-    One that was measured while others had the core is known for a while, for loads far below it: `needed` per second.
+    One that was measured while others had the core holds for a while, for loads far below it: `needed` per second.
     """
     cores = list(cpus or sorted(os.sched_getaffinity(0)))
     key = _key(cores, kind)
-    known = None if is_fresh else _remembered(key, needed)
-    if known is not None:
-        return known
+    stored = None if is_fresh else _remembered(key, needed)
+    if stored is not None:
+        return stored
     if kind.grpc:
         require_grpc()
     with null_server.started(null_server.Behaviour(grpc=kind.grpc), cpu=cores[-1]) as (endpoint, process):
@@ -138,12 +138,12 @@ def calibrate(
     if measured.is_undisturbed and is_plausible and (starved < _STARVED or cores[0] == cores[-1]):
         _remember(key, measured)
     elif measured.rate > 0:
-        _remember(_at_least(key), measured, at=time.monotonic())
+        _remember(f"{key} at least", measured, at=time.monotonic())
     return measured
 
 
 def waiting_for_cpu(process: int) -> float:
-    """Seconds that a process was ready to run and had no core; 0 where nobody knows."""
+    """Seconds that a process was ready to run and had no core; 0 where that is not known."""
     try:
         return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -180,7 +180,7 @@ def _probe(endpoint: Endpoint, rate: float, cpus: list[int] | None, kind: Reques
 
 
 def boot() -> str:
-    """Tells this machine since its last start from all others; nothing where that is not known."""
+    """Identifies this machine since its last start; empty where that is not known."""
     try:
         return _BOOT.read_text().strip()
     except OSError:
@@ -200,30 +200,26 @@ def _file() -> Path:
     return data_directory() / "cache" / "load-ceiling.json"
 
 
-def _at_least(key: str) -> str:
-    return f"{key} at least"
-
-
 def _remembered(key: str, needed: float = math.inf) -> GeneratorCeiling | None:
     try:
-        known = json.loads(_file().read_text())
-        if key in known:
-            return GeneratorCeiling.of_words(known[key])
-        words = known[_at_least(key)]
-        is_enough = needed * _FAR <= float(words["rate"])
-        is_recent = 0.0 <= time.monotonic() - float(words["at"]) < _A_WHILE
-        return GeneratorCeiling.of_words(words) if is_enough and is_recent else None
+        stored = json.loads(_file().read_text())
+        if key in stored:
+            return GeneratorCeiling.of_words(stored[key])
+        disturbed = stored[f"{key} at least"]
+        is_enough = needed * _FAR <= float(disturbed["rate"])
+        is_recent = 0.0 <= time.monotonic() - float(disturbed["at"]) < _A_WHILE
+        return GeneratorCeiling.of_words(disturbed) if is_enough and is_recent else None
     except (OSError, ValueError, LookupError, TypeError):
         return None  # never measured, or written by another version
 
 
 def _remember(key: str, ceiling: GeneratorCeiling, **more: float) -> None:
-    """Beside others of this boot; two who write at once cost one of them a measurement, some time later."""
+    """Add to others of this boot; of two processes that write at once, one has to measure again later."""
     try:
-        known = json.loads(_file().read_text())
-        kept = {other: words for other, words in known.items() if other.startswith(f"{boot()} ")}
+        stored = json.loads(_file().read_text())
+        others = {other: words for other, words in stored.items() if other.startswith(f"{boot()} ")}
     except (OSError, ValueError, AttributeError):
-        kept = {}
+        others = {}
     with suppress(OSError):  # a read-only home costs some seconds each time, nothing else
         _file().parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(_file(), json.dumps(kept | {key: asdict(ceiling) | more}, indent=1))
+        write_atomic(_file(), json.dumps(others | {key: asdict(ceiling) | more}, indent=1))

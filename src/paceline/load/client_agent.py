@@ -1,6 +1,6 @@
-"""What `clients.hosts` starts on each host: it takes orders, sends its share of a load, and tells what came.
+"""What `clients.hosts` starts on each host: it takes orders, sends its share of a load, and returns the results.
 
-Who gives the orders is trusted, for they came through a remote shell that could have run anything.
+The orders are trusted, as they come through a remote shell that could have run anything.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from paceline.load.worker import WorkerTask
 from paceline.remote.agent import Orders
 from paceline.version import VERSION
 
-REACH_SECONDS = 10.0
-
 Words = dict[str, Any]
 
 
@@ -36,24 +34,23 @@ class ClientAgent:
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
         self._cores = sorted(os.sched_getaffinity(0))  # to send from
-        self._other = self._cores[-1]  # where the server is that calibrates
-        self._payloads: Words = {}  # what tasks send, as it was told last
+        self._other = self._cores[-1]  # for the null server of a calibration
+        self._payloads: Words = {}  # what tasks send, as received last
 
     def serve(self) -> None:
         """Until the orders end."""
-        self._orders.obey(
-            {
-                "hello": self._hello,
-                "clock": lambda _order: {"clock": time.monotonic_ns()},
-                "calibrate": self._calibrate,
-                "reach": self._reach,
-                "payloads": self._keep_payloads,
-                "send": self._send,
-            }
-        )
+        handlers = {
+            "hello": self._hello,
+            "clock": lambda _order: {"clock": time.monotonic_ns()},
+            "calibrate": self._calibrate,
+            "reach": self._reach,
+            "payloads": self._keep_payloads,
+            "send": self._send,
+        }
+        self._orders.obey(handlers)
 
     def _hello(self, order: Words) -> Words:
-        """Say who is here; on the machine of the server its cores are left alone."""
+        """Describe this host; on the machine of the server its cores are left alone."""
         if order["boot"] and order["boot"] == boot():
             self._cores, self._other = order["load_cores"], order["server_cores"][0]
         return {"hello": {"version": VERSION, "cores": len(self._cores), "boot": boot()}}
@@ -64,7 +61,7 @@ class ClientAgent:
 
     def _reach(self, order: Words) -> Words:
         try:
-            socket.create_connection((order["host"], order["port"]), timeout=REACH_SECONDS).close()
+            socket.create_connection((order["host"], order["port"]), timeout=10.0).close()
         except OSError as error:
             message = f"cannot reach the server at {order['host']}, port {order['port']}: {error}"
             raise InputError("unreachable-server", message, key="clients.hosts") from None
@@ -77,21 +74,22 @@ class ClientAgent:
     def _send(self, order: Words) -> Words:
         tasks: list[WorkerTask] = pickle.loads(base64.b64decode(order["tasks"]))
         limit = socket_limit(len(tasks))
-        own = [
+        tasks = [
             replace(task, **self._payloads, parent=os.getpid(), cpu=self._cores[i % len(self._cores)], limit=limit)
             for i, task in enumerate(tasks)
         ]
         samples = np.array(order["samples"], np.int32)
-        seen = processes.run(own, samples, order["longest"], lambda: not self._orders.stop.is_set(), self._word)
-        return {"seen": base64.b64encode(packed(seen)).decode()}
 
-    def _word(self) -> int:
-        """When to start, once all workers are ready."""
-        self._orders.say({"ready": True})
-        order = self._orders.next()
-        if order is None:
-            raise SystemExit("there will be no start")
-        return int(order["at"])
+        def start() -> int:
+            """When to start, once all workers are ready."""
+            self._orders.say({"ready": True})
+            start_order = self._orders.next()
+            if start_order is None:
+                raise SystemExit("the start was cancelled")
+            return int(start_order["at"])
+
+        results = processes.run(tasks, samples, order["longest"], lambda: not self._orders.stop.is_set(), start)
+        return {"results": base64.b64encode(packed(results)).decode()}
 
 
 def main() -> None:

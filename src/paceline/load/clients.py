@@ -1,4 +1,4 @@
-"""The hosts that send: each its share of one schedule, all from one agreed instant, seen as one trace."""
+"""The hosts that send: each its share of one schedule, all from one agreed instant, with one trace as the result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,18 +27,16 @@ from paceline.load.worker import WorkerTask
 from paceline.remote.hosts import LOCAL, Agents, RemoteAgent, RemoteShell
 
 AGENT = "paceline.load.client_agent"
-ROUNDS = 10  # of asking a host for its time
+ROUNDS = 10  # of reading a host's clock
 ANSWER_SECONDS = 30.0
 READY_SECONDS = processes.START_SECONDS + ANSWER_SECONDS
 CALIBRATION_SECONDS = 120.0
 LATE_SECONDS = 10.0  # a host ends its workers by itself; one that is this late is lost
-_AHEAD = 4  # one-way trips from the word to the start, beside what workers need
-
-Words = dict[str, Any]
+_AHEAD = 4  # one-way trips from the message to the start, in addition to what workers need
 
 
 class ClientLost(CaseError):
-    """A host that sent a part of the load is not there any more."""
+    """A host that sent a part of the load is lost."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +48,9 @@ class Offset:
 
     @classmethod
     def of_trips(cls, trips: Sequence[tuple[int, int, int]]) -> Offset:
-        """From when it was asked, what it said, and when that was heard (ns): the shortest trip knows best."""
-        asked, there, heard = min(trips, key=lambda trip: trip[2] - trip[0])
-        return cls((there - (asked + heard) / 2) / 1e9, (heard - asked) / 2e9)
+        """From when it was sent, its answer, and when that was received (ns): the shortest trip is the most exact."""
+        sent, clock, received = min(trips, key=lambda trip: trip[2] - trip[0])
+        return cls((clock - (sent + received) / 2) / 1e9, (received - sent) / 2e9)
 
 
 @dataclass
@@ -67,45 +64,45 @@ class ClientHost:
     ceiling: GeneratorCeiling | None = None
     offset: Offset = field(default_factory=Offset)
     workers: int = 0  # of the last load
-    knows: str = ""  # the digest of the payloads that it has
+    payloads: str = ""  # the digest of those that it has
 
 
 class ClientHosts:
     """Hosts that a user named, as one load generator."""
 
-    def __init__(self, names: Sequence[str], shell: RemoteShell, place: CpuPlacement) -> None:
+    def __init__(self, names: Sequence[str], shell: RemoteShell, placement: CpuPlacement) -> None:
         self._agents = Agents(shell, AGENT)
         self.hosts: list[ClientHost] = []
         self.lost: dict[str, str] = {}  # why, by name
         try:
             self.hosts += [ClientHost(name, self._agents.enter(name)) for name in names]
-            known = {"boot": boot(), "load_cores": list(place.load), "server_cores": list(place.server)}
-            said = self._agents.greet([host.agent for host in self.hosts], known)
+            machine = {"boot": boot(), "load_cores": list(placement.load), "server_cores": list(placement.server)}
+            answers = self._agents.greet([host.agent for host in self.hosts], machine)
             for host in self.hosts:
-                host.cores = said[host.agent]["cores"]
-                host.boot = said[host.agent]["boot"]
+                host.cores = answers[host.agent]["cores"]
+                host.boot = answers[host.agent]["boot"]
         except BaseException:
             self._agents.close()
             raise
 
     @classmethod
     @contextmanager
-    def reached(cls, names: Sequence[str], shell: RemoteShell, place: CpuPlacement) -> Iterator[ClientHosts]:
+    def reached(cls, names: Sequence[str], shell: RemoteShell, placement: CpuPlacement) -> Iterator[ClientHosts]:
         """The hosts, all of them fit to send; nothing that was started there outlives this."""
-        clients = cls(names, shell, place)
+        clients = cls(names, shell, placement)
         try:
             yield clients
         finally:
             clients._agents.close()
 
     def calibrate(self, kind: RequestKind) -> None:
-        """Find each host's ceiling of such requests; hosts that are one machine would disturb each other at once."""
+        """Measure each host's ceiling of such requests; hosts that are one machine are measured one after the other."""
         left, order = list(self.hosts), {"do": "calibrate"} | asdict(kind)
         while left:
             group = {host.boot or host.name: host for host in left}.values()
-            found = self._agents.ask([host.agent for host in group], order, CALIBRATION_SECONDS)
+            answers = self._agents.ask([host.agent for host in group], order, CALIBRATION_SECONDS)
             for host in group:
-                host.ceiling = GeneratorCeiling.of_words(found[host.agent]["ceiling"])
+                host.ceiling = GeneratorCeiling.of_words(answers[host.agent]["ceiling"])
             left = [host for host in left if host.ceiling is None]
 
     def require_reach(self, endpoint: Endpoint) -> None:
@@ -130,7 +127,7 @@ class ClientHosts:
 
     @property
     def most(self) -> float:
-        """Requests per second that all of them together were seen to send."""
+        """Requests per second that all of them together can send, as measured."""
         return sum(host.ceiling.rate * host.cores for host in self.hosts if host.ceiling)
 
     def run(
@@ -143,14 +140,20 @@ class ClientHosts:
     ) -> WorkerResults:
         """Do all tasks at the same time, so many on each host; a host that is lost ends the load on all of them."""
         shares = {
-            host.agent: _Share(number, host, own)
-            for number, (host, own) in enumerate(zip(self.hosts, dealt(len(tasks), workers), strict=True))
+            host.agent: _Share(number, host, numbers)
+            for number, (host, numbers) in enumerate(zip(self.hosts, dealt(len(tasks), workers), strict=True))
         }
         for share in shares.values():
             share.host.workers = len(share.numbers)
         shares = {agent: share for agent, share in shares.items() if share.numbers}
-        self._tell_payloads(shares, tasks[0])
-        self._set_clocks(shares)
+        self._send_payloads(shares, tasks[0])
+        for agent, share in shares.items():
+            trips = []
+            for _ in range(ROUNDS):
+                sent = time.monotonic_ns()
+                answer = self._agents.ask([agent], {"do": "clock"}, ANSWER_SECONDS)[agent]
+                trips.append((sent, int(answer["clock"]), time.monotonic_ns()))
+            share.host.offset = Offset.of_trips(trips)
         orders = {
             agent: {
                 "do": "send",
@@ -168,47 +171,38 @@ class ClientHosts:
         self._watch(shares, start / 1e9, longest, go_on)
         return _merged(shares.values(), tasks, samples)
 
-    def facts(self, trace: Trace) -> dict[str, Words]:
-        """What each host did for a load, and how well its clock is known."""
+    def facts(self, trace: Trace) -> dict[str, dict[str, Any]]:
+        """What each host did for a load, and how exactly its clock is known."""
         return {host.name: _facts(host, trace.of_host(number)) for number, host in enumerate(self.hosts)}
 
-    def _tell_payloads(self, shares: Mapping[RemoteAgent, _Share], task: WorkerTask) -> None:
+    def _send_payloads(self, shares: Mapping[RemoteAgent, _Share], task: WorkerTask) -> None:
         """Once: they are large, and the same in every load."""
         data = _text({"payloads": task.payloads, "metadata": task.metadata})
         digest = hashlib.sha256(data.encode()).hexdigest()
-        new = {agent: share for agent, share in shares.items() if share.host.knows != digest}
+        new = {agent: share for agent, share in shares.items() if share.host.payloads != digest}
         self._agents.ask(list(new), {"do": "payloads", "data": data}, READY_SECONDS)
         for share in new.values():
-            share.host.knows = digest
-
-    def _set_clocks(self, shares: Mapping[RemoteAgent, _Share]) -> None:
-        for agent, share in shares.items():
-            trips = []
-            for _ in range(ROUNDS):
-                asked = time.monotonic_ns()
-                said = self._agents.ask([agent], {"do": "clock"}, ANSWER_SECONDS)
-                trips.append((asked, int(said[agent]["clock"]), time.monotonic_ns()))
-            share.host.offset = Offset.of_trips(trips)
+            share.host.payloads = digest
 
     def _watch(
         self, shares: Mapping[RemoteAgent, _Share], start: float, longest: float, go_on: Callable[[], bool]
     ) -> None:
-        """Until each host has told what it saw, or is lost."""
+        """Until each host has sent its results, or is lost."""
         self._agents.recall(list(shares))
-        waiting, end, is_told = set(shares), start + longest + LATE_SECONDS, False
+        waiting, end, is_ending = set(shares), start + longest + LATE_SECONDS, False
         while waiting:
-            heard = self._agents.listen(time.monotonic() + processes.LOOK_EVERY)
+            received = self._agents.listen(time.monotonic() + processes.LOOK_EVERY)
             now = time.monotonic()
-            if heard is not None and heard[0] in waiting:
-                agent, message = heard
+            if received is not None and received[0] in waiting:
+                agent, message = received
                 waiting.remove(agent)
-                if message is not None and "seen" in message:
-                    shares[agent].seen = unpacked(base64.b64decode(message["seen"]))
+                if message is not None and "results" in message:
+                    shares[agent].results = unpacked(base64.b64decode(message["results"]))
                 else:
                     why = agent.how_it_ended() if message is None else str(message.get("refused", message))
                     self._lose(shares[agent], now - start, why)
-            if not is_told and (self.lost or not go_on()):
-                is_told, end = True, min(end, now + processes.END_SECONDS + LATE_SECONDS)
+            if not is_ending and (self.lost or not go_on()):
+                is_ending, end = True, min(end, now + processes.END_SECONDS + LATE_SECONDS)
                 for agent in waiting:
                     agent.send({"do": "stop"})
             if now > end:
@@ -222,14 +216,13 @@ class ClientHosts:
         self.lost[share.host.name] = why
 
     def require_all(self, trace: Trace) -> None:
-        """Refuse a load of which a host that is lost had a part."""
+        """Refuse a load of which a lost host had a part."""
         if not self.lost:
             return
-        told = "; ".join(f"client host {name} was lost: {why}" for name, why in self.lost.items())
-        answered = int(trace.ok.sum())
+        losses = "; ".join(f"client host {name} was lost: {why}" for name, why in self.lost.items())
         error = ClientLost(
-            f"{told}; the load was ended on all: {answered} of {len(trace)} requests were answered to others, "
-            "and those latencies are kept"
+            f"{losses}; the load was ended on all: {int(trace.ok.sum())} of {len(trace)} requests were answered to "
+            "others, and those latencies are kept"
         )
         error.detail = "\n".join(host.agent.last_words() for host in self.hosts if host.name in self.lost)
         raise error
@@ -237,40 +230,40 @@ class ClientHosts:
 
 @dataclass
 class _Share:
-    """What a host has to do of a load, and what came of it."""
+    """The part of a load that one host sends, and its results."""
 
     number: int  # of the host
     host: ClientHost
     numbers: list[int]  # of its tasks
-    seen: WorkerResults | None = None
+    results: WorkerResults | None = None
     died: float = math.inf  # seconds after the start
 
 
 def read_names(names: Sequence[str]) -> tuple[str, ...]:
     """Names that a remote shell takes for hosts, each once."""
     for name in names:
-        if not name or name.startswith("-") or any(letter.isspace() for letter in name):
+        if not name or name.startswith("-") or any(character.isspace() for character in name):
             message = f"'{name}' is not a host; write names like a or me@b"
             raise InputError("not-a-host", message, key="clients.hosts", value=name)
-    if twice := next((one for one, other in pairwise(sorted(names)) if one == other), None):
-        message = f"duplicate host '{twice}'; for several processes on it, set workers"
-        raise InputError("duplicate-host", message, key="clients.hosts", value=twice)
+    if duplicate := next((name for name in sorted(names) if names.count(name) > 1), None):
+        message = f"duplicate host '{duplicate}'; for several processes on it, set workers"
+        raise InputError("duplicate-host", message, key="clients.hosts", value=duplicate)
     return tuple(names)
 
 
 def is_for_others(address: str) -> bool:
-    """Whether an address or a name may lead to a host from another one."""
-    found = _read(address)
-    return not (is_of_this_machine_alone(address) or (found is not None and found.is_unspecified))
+    """Whether other hosts may reach this address or name."""
+    parsed = _parsed(address)
+    return not (is_of_this_machine_alone(address) or (parsed is not None and parsed.is_unspecified))
 
 
 def is_of_this_machine_alone(address: str) -> bool:
-    """Whether nobody elsewhere can reach it."""
-    found = _read(address)
-    return address.casefold() == LOCAL if found is None else found.is_loopback
+    """Whether other hosts cannot reach it."""
+    parsed = _parsed(address)
+    return address.casefold() == LOCAL if parsed is None else parsed.is_loopback
 
 
-def _read(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """An address; None if it is a name."""
     try:
         return ipaddress.ip_address(address.strip("[]").partition("%")[0])
@@ -284,21 +277,21 @@ def _merged(shares: Iterable[_Share], tasks: Sequence[WorkerTask], samples: NDAr
     answers: list[tuple[int, bytes]] = []
     losses: list[str] = []
     for share in shares:
-        if share.seen is None:
+        if share.results is None:
             part = Trace.merged([processes.lost(tasks[i], i, share.died, samples) for i in share.numbers])
         else:
-            part = share.seen.trace
+            part = share.results.trace
             part = replace(part, worker=np.array(share.numbers, np.int32)[part.worker])
-            answers += share.seen.answers
-            losses += [f"{share.host.name}: {loss}" for loss in share.seen.losses]
+            answers += share.results.answers
+            losses += [f"{share.host.name}: {loss}" for loss in share.results.losses]
         parts.append(replace(part, host=np.full(len(part), share.number, np.int32)))
     return WorkerResults(Trace.merged(parts), answers, losses)
 
 
-def _facts(host: ClientHost, trace: Trace) -> Words:
+def _facts(host: ClientHost, trace: Trace) -> dict[str, Any]:
     late = quality.own_lateness(trace)
     late = late[np.isfinite(late)]
-    facts: Words = {"workers": host.workers, "requests": len(trace)}
+    facts: dict[str, Any] = {"workers": host.workers, "requests": len(trace)}
     if len(late):
         p50, p99 = np.percentile(late, [50, 99])
         span = float(trace.intended[-1] - trace.intended[0])

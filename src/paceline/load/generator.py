@@ -1,4 +1,4 @@
-"""The load generator: one load, drawn beforehand, divided among lean processes, seen as one trace."""
+"""The load generator: one load, drawn beforehand, divided among lean processes, with one trace as its result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from paceline.core.errors import InputError, MissingDependency
 from paceline.load import processes
 from paceline.load.arrivals import Schedule, shares
-from paceline.load.network import Link, link_of
+from paceline.load.network import link_of
 from paceline.load.parameters import LoadParameters, Loop
 from paceline.load.request import Endpoint, Prepared, grpc_metadata, http_bytes
 from paceline.load.trace import CLIENT_POST, CLIENT_PRE, Times, Trace
@@ -29,14 +29,13 @@ if TYPE_CHECKING:
 RATE_PER_WORKER = 4000.0  # a fraction of what one can do, so that none is busy when a request is due
 USERS_PER_WORKER = 32
 COSTLY_BYTES = 2**16  # of a request, to send which takes a worker about as long as a small request altogether
-GRPC_COST = 10.0  # of a call, beside a request over HTTP, about
+GRPC_COST = 10.0  # of a call, compared with a request over HTTP, about
 GRACE_SECONDS = 10.0
-_ENDLESS = 65536  # how many are drawn where nobody knows how many will be sent
-
-_OTHER_FILES = 64  # descriptors that a worker needs beside its connections
+_ENDLESS = 65536  # how many are drawn where it is not known how many will be sent
+_OTHER_FILES = 64  # descriptors that a worker needs in addition to its connections
 _PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _USABLE_PORTS = 0.9
-MOST_COPIED = 4 * 2**30  # bytes of requests that workers have altogether, where nobody says how many there are to be
+MOST_COPIED = 4 * 2**30  # bytes of requests that workers have altogether, where their number is not given
 
 
 @dataclass(frozen=True)
@@ -81,20 +80,15 @@ class LoadPlan:
                 think_time=load.think_time or 0.0,
             )
         if load.network and load.network_by != "tc":
-            plan = plan.over(link_of(load.network), requests, for_network)
+            link = link_of(load.network)
+            sizes = np.array([len(request.body) for request in requests], np.float64)[plan.kinds]
+            up, down = link.way_up(sizes, for_network), link.way_down(len(sizes), for_network)
+            plan = replace(plan, up=up, down=down, down_bandwidth=link.down)
         return plan.with_work(requests)
 
-    def over(self, link: Link, requests: Sequence[Prepared], random: np.random.Generator) -> LoadPlan:
-        """The same load over an emulated network."""
-        sizes = np.array([len(one.body) for one in requests], np.float64)[self.kinds]
-        up, down = link.way_up(sizes, random), link.way_down(len(sizes), random)
-        return replace(self, up=up, down=down, down_bandwidth=link.down)
-
     def with_work(self, requests: Sequence[Prepared]) -> LoadPlan:
-        """With what users' own machines do before they send and after they have their answer, each on its own."""
-        before, after = (
-            np.array(times)[self.kinds] for times in zip(*((r.before, r.after) for r in requests), strict=True)
-        )
+        """Add what users' machines do before they send and after they have their answer."""
+        before, after = _client_work(requests, self.kinds)
         if not before.any() and not after.any():
             return self
         return replace(
@@ -151,14 +145,14 @@ def cost_of(requests: Sequence[Prepared], *, is_grpc: bool = False) -> float:
 
 def workers_of_hosts(cores: Sequence[int], needed: int, each: int | None = None) -> list[int]:
     """How many workers each host has: as many as are needed, evenly, at least one, no more than it has cores."""
-    wanted = each or max(1, math.ceil(needed / len(cores)))
-    return [min(wanted, own) for own in cores]
+    workers = each or max(1, math.ceil(needed / len(cores)))
+    return [min(workers, available) for available in cores]
 
 
 def dealt(number: int, workers: Sequence[int]) -> list[list[int]]:
-    """Which of so many tasks each host does: one to each in turn, and no more than it has workers."""
-    turns = [host for turn in range(max(workers)) for host, own in enumerate(workers) if own > turn]
-    return [[task for task, owner in enumerate(turns[:number]) if owner == host] for host in range(len(workers))]
+    """Which of so many tasks each host does: one to each in rotation, and no more than it has workers."""
+    order = [host for turn in range(max(workers)) for host, count in enumerate(workers) if count > turn]
+    return [[task for task, owner in enumerate(order[:number]) if owner == host] for host in range(len(workers))]
 
 
 def require_known(schedule: Schedule, kinds: int) -> None:
@@ -209,20 +203,20 @@ def drive(
     go_on: Callable[[], bool] = lambda: True,
     say: Callable[[str], None] = lambda _text: None,
 ) -> Trace:
-    """Send requests as `load` says and return what became of each of them.
+    """Send requests as `load` says and return the trace of all of them.
 
     In an open loop `intended` are the times of the schedule; in a closed loop they are when a user was ready to send.
 
     - weights: how often each of `requests` is drawn; unset is evenly
     - workers: how many processes, on each of the hosts; unset is as many as the rate needs, one per core at most
-    - cpus: cores to pin them to, in turn; hosts have their own
-    - hosts: who sends instead of this machine; together they send the same schedule as one machine would
+    - cpus: cores to pin them to, in rotation; hosts have their own
+    - hosts: send instead of this machine; together they send the same schedule as one machine would
     - timeout: how many seconds an answer is waited for
     - connections: how many there may be at a time; unset is what the system grants
-    - streaming: answers are streams of events; the trace tells when each piece came
+    - streaming: answers are streams of events; the trace has the time of each piece
     - on_answer(kind, body): called after the run with the first `keep` good answers of each kind and worker
-    - go_on: asked many times a second; a no ends the load, and what has no answer by then is broken or unsent
-    - say: hears of workers that died; their requests are broken, or unsent if they were due later
+    - go_on: called many times a second; false ends the load, and what has no answer by then is broken or unsent
+    - say: gets a message for each worker that died; its requests are broken, or unsent if they were due later
     """
     if not requests:
         raise InputError("no-requests", "there are no requests to send", key="requests")
@@ -253,15 +247,19 @@ def drive(
         tasks = [replace(task, cpu=cpus[i % len(cpus)]) for i, task in enumerate(tasks)]
     samples = np.array([one.samples for one in requests], np.int32)
     if hosts is not None:
-        seen = hosts.run(tasks, shared, samples, plan.longest(timeout), go_on)
+        results = hosts.run(tasks, shared, samples, plan.longest(timeout), go_on)
     else:
-        seen = processes.run(tasks, samples, plan.longest(timeout), go_on)
-    for loss in seen.losses:
+        results = processes.run(tasks, samples, plan.longest(timeout), go_on)
+    for loss in results.losses:
         say(loss)
-    for kind, body in seen.answers if on_answer else ():
-        assert on_answer is not None
-        on_answer(kind, body)
-    return _with_work(seen.trace, requests)
+    if on_answer is not None:
+        for kind, body in results.answers:
+            on_answer(kind, body)
+    trace = results.trace
+    if not any(request.before or request.after for request in requests):
+        return trace
+    before, after = _client_work(requests, trace.kind)
+    return replace(trace, stages={CLIENT_PRE: before, **trace.stages, CLIENT_POST: after})
 
 
 def require_grpc() -> None:
@@ -270,12 +268,9 @@ def require_grpc() -> None:
         raise MissingDependency("grpcio", "install it with: pip install 'paceline[serving]'")
 
 
-def _with_work(trace: Trace, requests: Sequence[Prepared]) -> Trace:
-    """With what users' own machines did for each request, if they did something, as stages."""
-    if not any(one.before or one.after for one in requests):
-        return trace
-    before, after = (np.array(times) for times in zip(*((r.before, r.after) for r in requests), strict=True))
-    return replace(trace, stages={CLIENT_PRE: before[trace.kind], **trace.stages, CLIENT_POST: after[trace.kind]})
+def _client_work(requests: Sequence[Prepared], kinds: NDArray[np.int32]) -> tuple[Times, Times]:
+    """Seconds that users' machines work on each request before it is sent, and on its answer."""
+    return np.array([one.before for one in requests])[kinds], np.array([one.after for one in requests])[kinds]
 
 
 def socket_limit(workers: int) -> int:

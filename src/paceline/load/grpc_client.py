@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline.core.errors import MissingDependency
+from paceline.load.server_timing import HEADER
 from paceline.load.trace import BROKEN, OK, REFUSED, SHED, TIMED_OUT, UNREADABLE, Log, clock
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 CHANNELS = 4  # one TCP connection would be a queue of its own for large messages
-TOLD = "x-paceline"
-# gRPC's codes by name, as HTTP says the same thing; UNAVAILABLE needs a closer look.
+# The HTTP status that means the same as a code of gRPC; UNAVAILABLE depends on its details.
 STATUS = {
     "OK": OK,
     "CANCELLED": 499,
@@ -32,12 +32,19 @@ STATUS = {
     "DATA_LOSS": 500,
     "UNAUTHENTICATED": 401,
 }
-_NOBODY = ("failed to connect", "connection refused", "name resolution", "dns resolution", "no route")
-_CUT = ("socket closed", "connection reset", "broken pipe", "goaway", "endpoint closing", "transport closed")
+_NO_CONNECTION = ("failed to connect", "connection refused", "name resolution", "dns resolution", "no route")
+_CONNECTION_LOST = (
+    "socket closed",
+    "connection reset",
+    "broken pipe",
+    "goaway",
+    "endpoint closing",
+    "transport closed",
+)
 
 
 class GrpcClient:
-    """Sends calls over a few channels in turn; each carries any number at a time."""
+    """Sends calls over a few channels in rotation; each carries any number at a time."""
 
     def __init__(
         self,
@@ -57,12 +64,8 @@ class GrpcClient:
         except ImportError:
             raise MissingDependency("grpcio", "install it with: pip install 'paceline[serving]'") from None
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        options = [
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.max_receive_message_length", -1),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.enable_retries", 0),
-        ]
+        unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0), *unlimited]
         self.log = log
         self._payloads = payloads
         self._metadata = metadata
@@ -106,28 +109,21 @@ class GrpcClient:
                 log.done[row] = clock()
             log.status[row] = status
         else:
-            now = clock()
-            # A unary call gives its answer as a whole.
-            log.first[row] = log.done[row] = now
+            log.first[row] = log.done[row] = clock()  # a unary call gives its answer as a whole
             log.size[row] = len(answer)
             log.status[row] = OK
-            await self._keep(row, kind, call, answer)
+            for metadata in (await call.initial_metadata(), await call.trailing_metadata()):
+                for name, value in metadata or ():
+                    if name == HEADER:
+                        log.timing[row] = value if isinstance(value, bytes) else value.encode()
+            log.keep_body(kind, answer)
         log.finished(row)
-
-    async def _keep(self, row: int, kind: int, call: Any, answer: bytes) -> None:
-        log = self.log
-        for metadata in (await call.initial_metadata(), await call.trailing_metadata()):
-            for name, value in metadata or ():
-                if name == TOLD:
-                    log.told[row] = value if isinstance(value, bytes) else value.encode()
-        log.keep_body(kind, answer)
 
 
 def status_of(code: str, details: str) -> int:
-    """What gRPC's code means in the words of a trace."""
+    """The status in a trace that a code of gRPC means."""
     if code != "UNAVAILABLE":
         return STATUS.get(code, UNREADABLE)
-    said = details.casefold()
-    if any(words in said for words in _NOBODY):
+    if any(words in details.casefold() for words in _NO_CONNECTION):
         return REFUSED
-    return BROKEN if any(words in said for words in _CUT) else SHED
+    return BROKEN if any(words in details.casefold() for words in _CONNECTION_LOST) else SHED

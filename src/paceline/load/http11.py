@@ -1,7 +1,7 @@
 """HTTP/1.1 as bytes, for the load generator, the null server and the embedded server: heads of requests, whole answers.
 
-It knows no socket and no clock. Requests are read strictly, because servers read what anybody sends; of an answer only
-what a load generator must know: its status, its length, and what the server says of its times.
+There is no socket and no clock in it. Requests are parsed strictly, because servers read what anybody sends; of an
+answer only what a load generator needs: its status, its length, and the times that the server reports.
 """
 
 from __future__ import annotations
@@ -67,29 +67,21 @@ def parse_request(text: bytes) -> RequestHead:
         headers[name] = value
     if minor == "1" and "host" not in headers:
         raise HttpError(400, "the header Host is missing")
-    wishes = headers.get("connection", "").lower()
-    return RequestHead(
-        method=method,
-        path=_path(target),
-        headers=headers,
-        keep_alive="close" not in wishes if minor == "1" else "keep-alive" in wishes,
-    )
-
-
-def _path(target: str) -> str:
     if target.startswith("http://"):
         target = "/" + target.removeprefix("http://").partition("/")[2]
-    return target.partition("?")[0]
+    connection = headers.get("connection", "").lower()
+    keep_alive = "close" not in connection if minor == "1" else "keep-alive" in connection
+    return RequestHead(method, target.partition("?")[0], headers, keep_alive)
 
 
 class Unreadable(Exception):
-    """What came is not HTTP/1.1."""
+    """An answer that is not HTTP/1.1."""
 
 
 class AnswerReader:
-    """Fed with what the socket gives, in whatever pieces; knows no socket and no clock."""
+    """Is fed with what a socket receives, in pieces of any size."""
 
-    __slots__ = ("_left", "_line", "_rest", "_state", "body", "events", "keeps_alive", "size", "status", "told")
+    __slots__ = ("_left", "_line", "_rest", "_state", "body", "events", "keeps_alive", "size", "status", "timing")
 
     def __init__(self) -> None:
         self.expect(wants_body=False, wants_events=False)
@@ -99,7 +91,7 @@ class AnswerReader:
         self.status = 0
         self.size = 0
         self.keeps_alive = True
-        self.told: bytes | None = None
+        self.timing: bytes | None = None
         self.body: bytearray | None = bytearray() if wants_body else None
         self.events: list[tuple[int, bytes]] | None = [] if wants_events else None
         self._state = _HEAD
@@ -108,17 +100,17 @@ class AnswerReader:
         self._line = b""
 
     def feed(self, data: bytes, now: int) -> bool:
-        """Take what came at this time; whether the answer is whole now."""
+        """Take the data that came at this time; whether the answer is whole now."""
         self.size += len(data)
         if self._state == _HEAD:
-            after = self._after_head(data)
-            if after is None:
+            rest = self._after_head(data)
+            if rest is None:
                 return False
-            data = after
+            data = rest
         if self._state == _LENGTH:
             self._left -= len(data)
             if self._left < 0:
-                raise Unreadable("more came than the length said")
+                raise Unreadable("more than the length")
             self._take(data, now)
             return self._left == 0
         if self._state == _UNTIL_CLOSE:
@@ -127,11 +119,11 @@ class AnswerReader:
         return self._chunks(data, now)
 
     def end(self) -> bool:
-        """The connection was closed; whether the answer is whole by that."""
+        """The connection was closed; whether the answer is whole with that."""
         return self._state == _UNTIL_CLOSE
 
     def _after_head(self, data: bytes) -> bytes | None:
-        """What follows the head, once that is there."""
+        """The data after the head, once that is whole."""
         if self._rest:
             data = self._rest + data
         if not data.startswith(_START[: len(data)]):
@@ -158,7 +150,7 @@ class AnswerReader:
         lowered = head.lower()
         at = lowered.find(b"\r\nx-paceline:")
         if at >= 0:
-            self.told = head[at + 13 : head.index(b"\r\n", at + 13)]
+            self.timing = head[at + 13 : head.index(b"\r\n", at + 13)]
         at = lowered.find(b"\r\nconnection:")
         connection = lowered[at + 13 : lowered.index(b"\r\n", at + 13)] if at >= 0 else b""
         self.keeps_alive = b"close" not in connection and (head[7:8] != b"0" or b"keep-alive" in connection)
@@ -170,7 +162,7 @@ class AnswerReader:
         if at >= 0:
             length = lowered[at + 17 : lowered.index(b"\r\n", at + 17)].strip()
             if not length.isdigit():
-                raise Unreadable("a length that is no number")
+                raise Unreadable("a length that is not a number")
             self._left = int(length)
             self._state = _LENGTH
         elif self.status in (204, 304):
@@ -200,7 +192,7 @@ class AnswerReader:
             at = end + 2
         self._rest = data[at:]
         if self._state == _WHOLE and self._rest:
-            raise Unreadable("more came than the last chunk")
+            raise Unreadable("more than the last chunk")
         return self._state == _WHOLE
 
     def _chunk_line(self, line: bytes) -> None:

@@ -14,8 +14,7 @@ from paceline.load.http11 import AnswerReader, Unreadable
 from paceline.load.trace import BROKEN, OK, OUT_OF_SOCKETS, REFUSED, TIMED_OUT, UNREADABLE, Log, clock
 
 _NO_SOCKETS = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM}
-_FRESH = 10_000_000  # ns; the event loop itself hears of a connection that was closed longer ago than this
-_RESOLVING_SECONDS = 2.0
+_FRESH = 10_000_000  # ns; within this the event loop may not know yet that a connection was closed
 
 
 class HttpClient:
@@ -71,7 +70,7 @@ class HttpClient:
         opening.add_done_callback(self._opening.discard)
 
     async def close(self) -> None:
-        """End all connections; requests that are still under way are broken off without a word."""
+        """End all connections; requests that are still under way get no status."""
         self._sweeping.cancel()
         for opening in self._opening:
             opening.cancel()
@@ -133,7 +132,7 @@ class _Connection(asyncio.Protocol):
         self._ready.register(handle.fileno(), select.POLLIN)
 
     def is_usable(self, now: int) -> bool:
-        """Whether the server has neither closed it nor said anything unasked."""
+        """Whether the server has neither closed it nor sent anything without a request."""
         if self._is_lost or self._transport.is_closing():
             return False
         if now - self._free_since > _FRESH and self._ready.poll(0):
@@ -148,7 +147,7 @@ class _Connection(asyncio.Protocol):
             log.sent[row] = now
             self._end(BROKEN)
             return
-        self._reader.expect(wants_body=bool(log.kept) and log.wants_body(kind), wants_events=client.streaming)
+        self._reader.expect(wants_body=bool(log.to_keep) and log.wants_body(kind), wants_events=client.streaming)
         self._row = row
         self.since = log.dispatched[row]
         client.busy.add(self)
@@ -158,7 +157,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now = clock()
         row = self._row
-        if row < 0:  # nobody asked
+        if row < 0:  # there was no request
             self._transport.abort()
             return
         log = self._log
@@ -188,7 +187,7 @@ class _Connection(asyncio.Protocol):
         self._end(status)
 
     def abandon(self) -> None:
-        """Close without a word."""
+        """Close without a status for its request."""
         self._row = -1
         self._transport.abort()
 
@@ -196,7 +195,7 @@ class _Connection(asyncio.Protocol):
         log, row, reader = self._log, self._row, self._reader
         log.done[row] = now
         log.size[row] = reader.size
-        log.told[row] = reader.told
+        log.timing[row] = reader.timing
         log.events[row] = reader.events
         if reader.body is not None and reader.status == OK:
             log.keep_body(log.kind(row), bytes(reader.body))
@@ -216,14 +215,12 @@ class _Connection(asyncio.Protocol):
 
 
 def _reachable_address(host: str, port: int) -> str:
-    """The first of the host's addresses where somebody listens; looked up once, not for every connection."""
-    found = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-    if len(found) == 1:
-        return found[0]
-    for address in dict.fromkeys(found):
+    """The first of the host's addresses that accepts connections; looked up once, not for every connection."""
+    addresses = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    for address in dict.fromkeys(addresses if len(addresses) > 1 else ()):
         try:
-            socket.create_connection((address, port), timeout=_RESOLVING_SECONDS).close()
+            socket.create_connection((address, port), timeout=2.0).close()
         except OSError:
             continue
         return address
-    return found[0]
+    return addresses[0]

@@ -1,7 +1,7 @@
 """Requests and answers of the open inference protocol (KServe v2) as bytes: JSON alone, or with binary tensors behind.
 
 Binary tensors are little-endian, in row-major order, one after the other behind the JSON header, whose length the HTTP
-header `Inference-Header-Content-Length` tells. What is decoded from them is a view of the received bytes, not a copy.
+header `Inference-Header-Content-Length` gives. What is decoded from them is a view of the received bytes, not a copy.
 Tensors may also lie in memory that the server shares; then the JSON says in which region and where.
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ _KINDS = {"b": "b", "u": "iu", "i": "iu", "f": "fiu"}  # which kinds of numbers 
 
 Buffer = bytes | bytearray | memoryview
 Lookup = Callable[[str, int, int], Buffer]  # so many bytes of a region of shared memory, from an offset on
+T = TypeVar("T", list[Any], dict[str, Any], str, bool)
 _dump = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
@@ -36,47 +37,20 @@ class ProtocolError(PacelineError):
     """Bytes that are not in the protocol; the message says what is wrong and where."""
 
 
-def a_list(value: Any, where: str) -> list[Any]:
-    """A list."""
-    if not isinstance(value, list):
-        raise ProtocolError(f"{where} is {missing_or(value)}; it must be a list")
+def _json_type(value: Any) -> str:
+    names = {dict: "object", list: "list", str: "text", bool: "boolean", int: "number", float: "number"}
+    return names.get(type(value), "null")
+
+
+def _expect(value: Any, kind: type[T], where: str, *, default: T | None = None) -> T:
+    """The value, or the default where it is missing; ProtocolError if it is of another type."""
+    if value is None and default is not None:
+        return default
+    if not isinstance(value, kind):
+        actual = "missing" if value is None else f"a JSON {_json_type(value)}"
+        expected = {list: "a list", dict: "an object", str: "a text", bool: "true or false"}[kind]
+        raise ProtocolError(f"{where} is {actual}; it must be {expected}")
     return value
-
-
-def an_object(value: Any, where: str) -> dict[str, Any]:
-    """An object; an empty one where there is none."""
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ProtocolError(f"{where} is {missing_or(value)}; it must be an object")
-    return value
-
-
-def a_text(value: Any, where: str) -> str:
-    """A text."""
-    if not isinstance(value, str):
-        raise ProtocolError(f"{where} is {missing_or(value)}; it must be a text")
-    return value
-
-
-def a_flag(value: Any, where: str, *, otherwise: bool) -> bool:
-    """True or false, or something else where there is none."""
-    if value is None:
-        return otherwise
-    if not isinstance(value, bool):
-        raise ProtocolError(f"{where} is {missing_or(value)}; it must be true or false")
-    return value
-
-
-def missing_or(value: Any) -> str:
-    """What is there instead."""
-    return "missing" if value is None else f"a JSON {word_for(value)}"
-
-
-def word_for(value: Any) -> str:
-    """What JSON calls it."""
-    words = {dict: "object", list: "list", str: "text", bool: "boolean", int: "number", float: "number"}
-    return words.get(type(value), "null")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +71,17 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as read: arrays by name, and which outputs are wanted how."""
+    """A decoded request: arrays by name, and which outputs to send in which form."""
 
     inputs: dict[str, Array]
     id: str = ""
-    outputs: Mapping[str, bool] | None = None  # name to whether it is wanted as binary; None for all of them
-    binary: bool = False  # whether outputs that say nothing are wanted as binary
+    outputs: Mapping[str, bool] | None = None  # name to whether it is sent as binary; None for all of them
+    binary: bool = False  # whether other outputs are sent as binary
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer as read."""
+    """A decoded answer."""
 
     outputs: dict[str, Array]
     model: str = ""
@@ -117,7 +91,7 @@ class Response:
 def encode_request(
     inputs: Mapping[str, Array], *, binary: bool = False, id: str = "", outputs: Sequence[str] | None = None
 ) -> Message:
-    """A request for one or more samples; `binary` for tensors and the outputs wanted, both."""
+    """A request for one or more samples; `binary` holds for its tensors and for the outputs."""
     head: dict[str, Any] = {"id": id} if id else {}
     if binary:
         head["parameters"] = {"binary_data_output": True}
@@ -130,14 +104,14 @@ def encode_shared_request(inputs: Mapping[str, Array], region: str, offsets: Map
     """A request for tensors that lie in memory which the server has mapped under this name; outputs come as binary."""
     listed = []
     for name, array in inputs.items():
-        where = {"region": region, "offset": offsets[name], "byte_size": array.nbytes}
-        parameters = _dump({f"shared_memory_{word}": value for word, value in where.items()})
+        location = {"region": region, "offset": offsets[name], "byte_size": array.nbytes}
+        parameters = _dump({f"shared_memory_{key}": value for key, value in location.items()})
         listed.append(f'{_begin(name, array.dtype, array.shape)}"parameters":{parameters}}}')
     return Message((f'{{"parameters":{{"binary_data_output":true}},"inputs":[{",".join(listed)}]}}'.encode(),))
 
 
 def encode_response(model: str, outputs: Mapping[str, Array], request: Request | None = None) -> Message:
-    """The answer, with the outputs and in the manner that the request wants."""
+    """The answer, with the outputs and in the form that the request asks for."""
     head: dict[str, Any] = {"model_name": model}
     if request is not None and request.id:
         head["id"] = request.id
@@ -150,26 +124,26 @@ def encode_response(model: str, outputs: Mapping[str, Array], request: Request |
 
 
 def decode_request(body: Buffer, json_length: int | None = None, shared: Lookup | None = None) -> Request:
-    """What a client asks; ProtocolError if it is not a request. `shared` finds tensors that lie in shared memory."""
+    """A client's request; ProtocolError if it is not one. `shared` looks up tensors that lie in shared memory."""
     head, inputs = _decode(body, json_length, "inputs", shared)
     if not inputs:
-        raise ProtocolError("inputs: there is none; a request has at least one")
+        raise ProtocolError("inputs: the list is empty; a request has at least one")
     return Request(inputs, head.id, head.outputs, head.binary)
 
 
 def decode_response(body: Buffer, json_length: int | None = None) -> Response:
-    """What a server answered; ProtocolError if it is not an answer."""
+    """A server's answer; ProtocolError if it is not one."""
     head, outputs = _decode(body, json_length, "outputs")
     return Response(outputs, head.model, head.id)
 
 
 def encode_error(message: str) -> bytes:
-    """The body of an answer that tells of a failure."""
+    """The body of an answer that reports a failure."""
     return json.dumps({"error": message}).encode()
 
 
 def decode_error(body: Buffer) -> str:
-    """The message in the body of a failure, or the body itself if it is none."""
+    """The message in the body of a failure, or the body itself if it is not in this form."""
     text = bytes(body).decode(errors="replace")
     try:
         return str(json.loads(text)["error"])
@@ -183,13 +157,15 @@ def _encode(head: dict[str, Any], key: str, tensors: list[tuple[str, Array, bool
     for name, array, binary in tensors:
         begin = _begin(name, array.dtype, array.shape)
         if binary:
-            content = pack(array) if array.dtype.hasobject else _bytes_of(array)
+            # A reshape to one axis first: memoryview cannot cast what has an axis of length zero.
+            flat = np.ascontiguousarray(array).reshape(-1)
+            content = pack(array) if array.dtype.hasobject else flat.view(np.uint8).data
             listed.append(f'{begin}"parameters":{{"binary_data_size":{len(content)}}}}}')
             raw.append(content)
         else:
             listed.append(f'{begin}"data":{_dump(_values(name, array))}}}')
     # Written by hand: a third of the time that a call of json.dumps() takes, and this is done for every answer.
-    parts = [*(f'"{word}":{_dump(value)}' for word, value in head.items()), f'"{key}":[{",".join(listed)}]']
+    parts = [*(f'"{name}":{_dump(value)}' for name, value in head.items()), f'"{key}":[{",".join(listed)}]']
     text = f"{{{','.join(parts)}}}".encode()
     return Message((text, *raw), len(text) if raw else None)
 
@@ -204,14 +180,9 @@ def _values(name: str, array: Array) -> list[Any]:
     if not array.dtype.hasobject:
         return values
     try:
-        return [one.decode() for one in values]
+        return [value.decode() for value in values]
     except UnicodeDecodeError:
-        raise ProtocolError(f"'{name}' holds bytes that are no text, which JSON cannot carry; send binary") from None
-
-
-def _bytes_of(array: Array) -> memoryview:
-    # A reshape to one axis first: memoryview cannot cast what has an axis of length zero.
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        raise ProtocolError(f"'{name}' holds bytes that are not text, which JSON cannot carry; send binary") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +204,7 @@ class _Head:
     model: str = ""
     outputs: Mapping[str, bool] | None = None
     binary: bool = False
-    raw_bytes: int = field(default=0)
+    raw_bytes: int = 0
 
 
 def _decode(
@@ -258,8 +229,8 @@ def _decode(
         if tensor.region is not None:
             if shared is None:
                 raise ProtocolError(f"{tensor.where}: this server takes no tensors from shared memory")
-            place = shared(tensor.region, tensor.offset, tensor.size)
-            arrays[tensor.name] = read_binary(place, 0, tensor.size, tensor.dtype, tensor.shape, tensor.where)
+            memory = shared(tensor.region, tensor.offset, tensor.size)
+            arrays[tensor.name] = read_binary(memory, 0, tensor.size, tensor.dtype, tensor.shape, tensor.where)
         elif tensor.data is None:
             arrays[tensor.name] = read_binary(body, offset, tensor.size, tensor.dtype, tensor.shape, tensor.where)
             offset += tensor.size
@@ -271,7 +242,7 @@ def _decode(
 def read_binary(
     body: Buffer, offset: int, size: int, dtype: np.dtype[np.generic], shape: Sequence[int], where: str
 ) -> Array:
-    """A tensor that travelled as so many bytes, which are as many as it takes; a view, but for byte strings."""
+    """A tensor from as many bytes as it takes; a view, except for byte strings."""
     if dtype.hasobject:
         try:
             return unpack(memoryview(body)[offset : offset + size], shape)
@@ -279,100 +250,98 @@ def read_binary(
             raise ProtocolError(f"{where}: {error}") from None
     array = np.frombuffer(body, dtype, size // dtype.itemsize, offset)
     if dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
-        raise ProtocolError(f"{where}: a BOOL is a byte of 0 or 1, other values are among the data")
+        raise ProtocolError(f"{where}: a BOOL is a byte of 0 or 1; the data holds other values")
     return array.reshape(shape)
 
 
 def _read_head(text: bytes, key: str) -> _Head:
     try:
-        found = json.loads(text.decode())
+        head = json.loads(text.decode())
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"the body is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ProtocolError(f"the body is a JSON {word_for(found)}; it must be an object with '{key}'")
-    parameters = an_object(found.get("parameters"), "parameters")
-    binary = a_flag(parameters.get("binary_data_output"), "parameters.binary_data_output", otherwise=False)
+    if not isinstance(head, dict):
+        raise ProtocolError(f"the body is a JSON {_json_type(head)}; it must be an object with '{key}'")
+    parameters = _expect(head.get("parameters"), dict, "parameters", default={})
+    binary = _expect(parameters.get("binary_data_output"), bool, "parameters.binary_data_output", default=False)
     tensors: list[_Tensor] = []
-    raw_bytes = 0
-    for index, entry in enumerate(a_list(found.get(key), key)):
-        tensor, size = _read_tensor(entry, f"{key}[{index}]")
+    for index, entry in enumerate(_expect(head.get(key), list, key)):
+        tensor = _read_tensor(entry, f"{key}[{index}]")
         if any(tensor.name == other.name for other in tensors):
-            raise ProtocolError(f"{tensor.where}: the name '{tensor.name}' occurs twice")
+            raise ProtocolError(f"{tensor.where}: duplicate name '{tensor.name}'")
         tensors.append(tensor)
-        raw_bytes += size
-    wanted = found.get("outputs") if key == "inputs" else None
+    outputs = head.get("outputs") if key == "inputs" else None
     return _Head(
         tensors=tuple(tensors),
-        id=a_text(found.get("id", ""), "id"),
-        model=a_text(found.get("model_name", ""), "model_name"),
-        outputs=None if not wanted else _read_wanted(wanted, binary),
+        id=_expect(head.get("id", ""), str, "id"),
+        model=_expect(head.get("model_name", ""), str, "model_name"),
+        outputs=_requested_outputs(outputs, binary) if outputs else None,
         binary=binary,
-        raw_bytes=raw_bytes,
+        raw_bytes=sum(tensor.size for tensor in tensors if tensor.region is None),
     )
 
 
 _remembered = lru_cache(maxsize=256)(_read_head)
 
 
-def _read_tensor(entry: Any, where: str) -> tuple[_Tensor, int]:
+def _read_tensor(entry: Any, where: str) -> _Tensor:
     if not isinstance(entry, dict):
-        raise ProtocolError(f"{where} is a JSON {word_for(entry)}; a tensor is an object")
-    name = a_text(entry.get("name"), f"{where}.name")
-    datatype = a_text(entry.get("datatype"), f"{where}.datatype")
+        raise ProtocolError(f"{where} is a JSON {_json_type(entry)}; a tensor is an object")
+    name = _expect(entry.get("name"), str, f"{where}.name")
+    datatype = _expect(entry.get("datatype"), str, f"{where}.datatype")
     dtype = BYTE_STRINGS if datatype == BYTES else DATATYPES.get(datatype)
     if dtype is None:
-        known = ", ".join((*DATATYPES, BYTES))
-        raise ProtocolError(f"{where}.datatype: '{datatype}' is not supported; known are {known}")
-    shape = tuple(a_list(entry.get("shape"), f"{where}.shape"))
+        supported = ", ".join((*DATATYPES, BYTES))
+        raise ProtocolError(f"{where}.datatype: '{datatype}' is not supported; it must be one of {supported}")
+    shape = tuple(_expect(entry.get("shape"), list, f"{where}.shape"))
     if not all(type(length) is int and 0 <= length < 2**63 for length in shape) or len(shape) > _MOST_AXES:
-        raise ProtocolError(f"{where}.shape: {list(shape)!r:.200} is no list of lengths, at most {_MOST_AXES}")
+        raise ProtocolError(f"{where}.shape: {list(shape)!r:.200} is not a list of lengths, at most {_MOST_AXES}")
     count = math.prod(shape)
     if count * dtype.itemsize >= 2**63:
         raise ProtocolError(f"{where}.shape: {list(shape)!r:.200} is larger than any memory")
-    parameters = an_object(entry.get("parameters"), f"{where}.parameters")
+    parameters = _expect(entry.get("parameters"), dict, f"{where}.parameters", default={})
     if "shared_memory_region" in parameters:
-        region, offset = _read_place(parameters, entry, where, count * dtype.itemsize)
-        return _Tensor(where, name, dtype, shape, count * dtype.itemsize, None, region, offset), 0
+        region, offset = _read_region(parameters, entry, where, count * dtype.itemsize)
+        return _Tensor(where, name, dtype, shape, count * dtype.itemsize, None, region, offset)
     size = parameters.get("binary_data_size")
     if size is None:
         if "data" not in entry:
-            raise ProtocolError(f"{where}: neither 'data' nor the parameter 'binary_data_size' is there")
-        return _Tensor(where, name, dtype, shape, 0, a_list(entry["data"], f"{where}.data")), 0
+            raise ProtocolError(f"{where}: 'data' or the parameter 'binary_data_size' is missing")
+        return _Tensor(where, name, dtype, shape, 0, _expect(entry["data"], list, f"{where}.data"))
     if "data" in entry:
-        raise ProtocolError(f"{where}: both 'data' and the parameter 'binary_data_size' are there; one is enough")
+        raise ProtocolError(f"{where}: it has both 'data' and the parameter 'binary_data_size'; give one of them")
     if type(size) is not int or size < 0 or (datatype != BYTES and size != count * dtype.itemsize):
         raise ProtocolError(
             f"{where}: binary_data_size is {size!r:.40}, but {datatype} of shape {list(shape)} has "
             f"{count * dtype.itemsize} bytes"
         )
-    return _Tensor(where, name, dtype, shape, size, None), size
+    return _Tensor(where, name, dtype, shape, size, None)
 
 
-def _read_place(parameters: Mapping[str, Any], entry: Mapping[str, Any], where: str, size: int) -> tuple[str, int]:
+def _read_region(parameters: Mapping[str, Any], entry: Mapping[str, Any], where: str, size: int) -> tuple[str, int]:
     """The region in which a tensor of this size lies, and where it begins there."""
     if "data" in entry or "binary_data_size" in parameters:
-        raise ProtocolError(f"{where}: it lies in shared memory, and data are there as well; one is enough")
+        raise ProtocolError(f"{where}: it lies in shared memory and has data as well; give one of them")
     if entry["datatype"] == BYTES:
         raise ProtocolError(f"{where}: BYTES are not taken from shared memory")
-    region = a_text(parameters["shared_memory_region"], f"{where}.parameters.shared_memory_region")
-    said, offset = parameters.get("shared_memory_byte_size"), parameters.get("shared_memory_offset", 0)
-    if said != size or type(said) is not int:
-        raise ProtocolError(f"{where}: shared_memory_byte_size is {said!r:.40}, but the tensor has {size} bytes")
+    region = _expect(parameters["shared_memory_region"], str, f"{where}.parameters.shared_memory_region")
+    stated, offset = parameters.get("shared_memory_byte_size"), parameters.get("shared_memory_offset", 0)
+    if stated != size or type(stated) is not int:
+        raise ProtocolError(f"{where}: shared_memory_byte_size is {stated!r:.40}, but the tensor has {size} bytes")
     if type(offset) is not int or offset < 0:
         raise ProtocolError(f"{where}: shared_memory_offset is {offset!r:.40}; it must be a number of bytes")
     return region, offset
 
 
-def _read_wanted(wanted: Any, binary: bool) -> dict[str, bool]:
-    found: dict[str, bool] = {}
-    for index, entry in enumerate(a_list(wanted, "outputs")):
+def _requested_outputs(entries: Any, binary: bool) -> dict[str, bool]:
+    outputs: dict[str, bool] = {}
+    for index, entry in enumerate(_expect(entries, list, "outputs")):
         where = f"outputs[{index}]"
         if not isinstance(entry, dict):
-            raise ProtocolError(f"{where} is a JSON {word_for(entry)}; a requested output is an object")
-        parameters = an_object(entry.get("parameters"), f"{where}.parameters")
-        name = a_text(entry.get("name"), f"{where}.name")
-        found[name] = a_flag(parameters.get("binary_data"), f"{where}.parameters.binary_data", otherwise=binary)
-    return found
+            raise ProtocolError(f"{where} is a JSON {_json_type(entry)}; a requested output is an object")
+        parameters = _expect(entry.get("parameters"), dict, f"{where}.parameters", default={})
+        name = _expect(entry.get("name"), str, f"{where}.name")
+        outputs[name] = _expect(parameters.get("binary_data"), bool, f"{where}.parameters.binary_data", default=binary)
+    return outputs
 
 
 def _from_list(tensor: _Tensor) -> Array:
@@ -393,10 +362,10 @@ def _from_list(tensor: _Tensor) -> Array:
             f"takes {count}"
         )
     if array.size and array.dtype.kind not in _KINDS[tensor.dtype.kind]:
-        # Integers beyond 2**63 beside smaller ones look like floating-point numbers or objects to numpy.
+        # Integers beyond 2**63 together with smaller ones look like floating-point numbers or objects to numpy.
         array = _integers(tensor) if tensor.dtype.kind in "iu" else array
         if array.dtype.kind not in _KINDS[tensor.dtype.kind]:
-            raise ProtocolError(f"{where}: there are values that are no {datatype_of(tensor.dtype)}")
+            raise ProtocolError(f"{where}: there are values that are not {datatype_of(tensor.dtype)}")
     if tensor.dtype.kind in "iu" and array.size:
         limits = np.iinfo(tensor.dtype.name)
         if int(array.min()) < limits.min or int(array.max()) > limits.max:

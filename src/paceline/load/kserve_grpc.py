@@ -1,7 +1,7 @@
 """Messages of the open inference protocol over gRPC, as far as clients and servers need them, without generated code.
 
 Tensors travel as raw bytes (`raw_input_contents`, `raw_output_contents`), little-endian, in row-major order. What is
-decoded from them is a view of the received bytes, not a copy. Fields that nobody here needs are passed over.
+decoded from them is a view of the received bytes, not a copy. Fields that are not needed here are skipped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SERVICE = "inference.GRPCInferenceService"
 METHOD = f"/{SERVICE}/ModelInfer"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 # Field numbers of ModelInferRequest and ModelInferResponse, and of the tensors in them.
-_MODEL, _ID, _TENSORS, _WANTED, _RAW_INPUTS, _RAW_OUTPUTS = 1, 3, 5, 6, 7, 6
+_MODEL, _ID, _TENSORS, _OUTPUTS, _RAW_INPUTS, _RAW_OUTPUTS = 1, 3, 5, 6, 7, 6
 _NAME, _DATATYPE, _SHAPE, _CONTENTS = 1, 2, 3, 5
 _MOST_AXES = 32
 
@@ -29,10 +29,10 @@ def encode_request(model: str, inputs: Mapping[str, Array]) -> bytes:
 
 
 def decode_request(message: bytes) -> tuple[str, Request]:
-    """The model that a ModelInferRequest asks, and what it asks; ProtocolError if it is none."""
-    model = asked = ""
-    wanted: dict[str, bool] = {}
-    tensors: list[_Told] = []
+    """The model of a ModelInferRequest, and the request; ProtocolError if it is not one."""
+    model = request_id = ""
+    outputs: dict[str, bool] = {}
+    tensors: list[_TensorHead] = []
     raw: list[memoryview] = []
     for number, kind, value in _fields(memoryview(message)):
         if kind != _BYTES:
@@ -40,20 +40,20 @@ def decode_request(message: bytes) -> tuple[str, Request]:
         if number == _MODEL:
             model = _text(value)
         elif number == _ID:
-            asked = _text(value)
+            request_id = _text(value)
         elif number == _TENSORS:
             tensors.append(_tensor(value))
-        elif number == _WANTED:
-            wanted |= {_text(name): True for at, as_, name in _fields(value) if (at, as_) == (_NAME, _BYTES)}
+        elif number == _OUTPUTS:
+            outputs |= {_text(name): True for at, as_, name in _fields(value) if (at, as_) == (_NAME, _BYTES)}
         elif number == _RAW_INPUTS:
             raw.append(value)
     if not tensors:
-        raise ProtocolError("inputs: there is none; a request has at least one")
-    return model, Request(_arrays(tensors, raw, "input"), asked, wanted or None, binary=True)
+        raise ProtocolError("inputs: the list is empty; a request has at least one")
+    return model, Request(_arrays(tensors, raw, "input"), request_id, outputs or None, binary=True)
 
 
 def encode_response(model: str, outputs: Mapping[str, Array], request: Request | None = None) -> bytes:
-    """A ModelInferResponse with the outputs that the request wants."""
+    """A ModelInferResponse with the outputs that the request asks for."""
     head = [_field(_MODEL, model.encode())]
     if request is not None and request.id:
         head.append(_field(_ID, request.id.encode()))
@@ -64,14 +64,9 @@ def encode_response(model: str, outputs: Mapping[str, Array], request: Request |
 
 def decode_response(message: bytes) -> dict[str, Array]:
     """The outputs of a ModelInferResponse that carries them as raw bytes."""
-    told: list[_Told] = []
-    raw: list[memoryview] = []
-    for number, kind, value in _fields(memoryview(message)):
-        if number == _TENSORS and kind == _BYTES:
-            told.append(_tensor(value))
-        elif number == _RAW_OUTPUTS and kind == _BYTES:
-            raw.append(value)
-    return _arrays(told, raw, "output")
+    fields = [(number, value) for number, kind, value in _fields(memoryview(message)) if kind == _BYTES]
+    tensors = [_tensor(value) for number, value in fields if number == _TENSORS]
+    return _arrays(tensors, [value for number, value in fields if number == _RAW_OUTPUTS], "output")
 
 
 def encode_flag(value: bool) -> bytes:
@@ -101,20 +96,17 @@ def encode_name(name: str) -> bytes:
 
 def decode_name(message: bytes) -> str:
     """The model of a ModelReadyRequest or ModelMetadataRequest."""
-    found = [_text(value) for number, kind, value in _fields(memoryview(message)) if (number, kind) == (1, _BYTES)]
-    return found[-1] if found else ""
+    names = [_text(value) for number, kind, value in _fields(memoryview(message)) if (number, kind) == (1, _BYTES)]
+    return names[-1] if names else ""
 
 
-_Told = tuple[str, str, list[int]]  # name, datatype and shape of a tensor
+_TensorHead = tuple[str, str, list[int]]  # name, datatype and shape
 
 
 def _encode(head: list[bytes], tensors: Mapping[str, Array], raw: int) -> bytes:
-    told = [_field(_TENSORS, _head(name, datatype_of(one.dtype), one.shape)) for name, one in tensors.items()]
-    return b"".join([*head, *told, *(_field(raw, _content(one)) for one in tensors.values())])
-
-
-def _content(array: Array) -> bytes:
-    return pack(array) if array.dtype.hasobject else np.ascontiguousarray(array).tobytes()
+    heads = [_field(_TENSORS, _head(name, datatype_of(one.dtype), one.shape)) for name, one in tensors.items()]
+    contents = [pack(one) if one.dtype.hasobject else np.ascontiguousarray(one).tobytes() for one in tensors.values()]
+    return b"".join([*head, *heads, *(_field(raw, content) for content in contents)])
 
 
 def _head(name: str, datatype: str, shape: Sequence[int]) -> bytes:
@@ -122,26 +114,26 @@ def _head(name: str, datatype: str, shape: Sequence[int]) -> bytes:
     return _field(_NAME, name.encode()) + _field(_DATATYPE, datatype.encode()) + _field(_SHAPE, axes)
 
 
-def _arrays(told: Sequence[_Told], raw: Sequence[memoryview], word: str) -> dict[str, Array]:
-    if len(told) != len(raw):
-        raise ProtocolError(f"{len(told)} {word}s with {len(raw)} raw contents; they must be as many")
-    found: dict[str, Array] = {}
-    for (name, datatype, shape), content in zip(told, raw, strict=True):
+def _arrays(heads: Sequence[_TensorHead], raw: Sequence[memoryview], word: str) -> dict[str, Array]:
+    if len(heads) != len(raw):
+        raise ProtocolError(f"{len(heads)} {word}s with {len(raw)} raw contents; the numbers must be equal")
+    arrays: dict[str, Array] = {}
+    for (name, datatype, shape), content in zip(heads, raw, strict=True):
         dtype = BYTE_STRINGS if datatype == BYTES else DATATYPES.get(datatype)
         if dtype is None:
-            known = ", ".join((*DATATYPES, BYTES))
-            raise ProtocolError(f"{word} '{name}' has the unknown datatype '{datatype}'; known are {known}")
-        if name in found:
-            raise ProtocolError(f"{word} '{name}' occurs twice")
+            supported = ", ".join((*DATATYPES, BYTES))
+            raise ProtocolError(f"{word} '{name}' has the unknown datatype '{datatype}'; use one of {supported}")
+        if name in arrays:
+            raise ProtocolError(f"duplicate {word} '{name}'")
         if len(shape) > _MOST_AXES or any(not 0 <= size < 2**63 for size in shape):
-            raise ProtocolError(f"{word} '{name}': {shape!r:.200} is no list of lengths, at most {_MOST_AXES}")
+            raise ProtocolError(f"{word} '{name}': {shape!r:.200} is not a list of lengths, at most {_MOST_AXES}")
         if datatype != BYTES and math.prod(shape) * dtype.itemsize != len(content):
             raise ProtocolError(f"{word} '{name}' of {shape} {datatype} does not fit into its {len(content)} bytes")
-        found[name] = read_binary(content, 0, len(content), dtype, shape, f"{word} '{name}'")
-    return found
+        arrays[name] = read_binary(content, 0, len(content), dtype, shape, f"{word} '{name}'")
+    return arrays
 
 
-def _tensor(message: memoryview) -> _Told:
+def _tensor(message: memoryview) -> _TensorHead:
     name, datatype = "", ""
     shape: list[int] = []
     for number, kind, value in _fields(message):
@@ -152,9 +144,9 @@ def _tensor(message: memoryview) -> _Told:
         elif number == _SHAPE and kind == _VARINT:
             shape.append(int.from_bytes(value, "little"))
         elif number == _SHAPE and kind == _BYTES:
-            place = 0
-            while place < len(value):
-                size, place = _read_varint(value, place)
+            position = 0
+            while position < len(value):
+                size, position = _read_varint(value, position)
                 shape.append(size)
         elif number == _CONTENTS and len(value):
             raise ProtocolError(f"'{name}' comes as typed contents; send it as raw bytes, which cost less")
@@ -171,43 +163,43 @@ def _field(number: int, content: bytes) -> bytes:
 
 def _varint(value: int) -> bytes:
     value &= 2**64 - 1  # negative ones as their two's complement
-    made = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        made.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    made.append(value)
-    return bytes(made)
+    encoded.append(value)
+    return bytes(encoded)
 
 
-def _read_varint(message: memoryview, place: int) -> tuple[int, int]:
+def _read_varint(message: memoryview, position: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 64, 7):
-        if place >= len(message):
-            raise ProtocolError("the message breaks off within a number")
-        byte = message[place]
-        place += 1
+        if position >= len(message):
+            raise ProtocolError("the message ends within a number")
+        byte = message[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, place
+            return value, position
     raise ProtocolError("a number is longer than 64 bits")
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int, memoryview]]:
-    place = 0
-    while place < len(message):
-        key, place = _read_varint(message, place)
+    position = 0
+    while position < len(message):
+        key, position = _read_varint(message, position)
         number, kind = key >> 3, key & 7
         if kind == _VARINT:
-            value, place = _read_varint(message, place)
+            value, position = _read_varint(message, position)
             yield number, kind, memoryview((value & 2**64 - 1).to_bytes(8, "little"))
             continue
         if kind == _BYTES:
-            length, place = _read_varint(message, place)
+            length, position = _read_varint(message, position)
         elif kind in (_FIXED64, _FIXED32):
             length = 8 if kind == _FIXED64 else 4
         else:
             raise ProtocolError(f"field {number} is of the unknown kind {kind}")
-        if place + length > len(message):
-            raise ProtocolError(f"field {number} breaks off: {length} bytes are told, {len(message) - place} are there")
-        yield number, kind, message[place : place + length]
-        place += length
+        if position + length > len(message):
+            raise ProtocolError(f"field {number} has {length} bytes, but only {len(message) - position} follow")
+        yield number, kind, message[position : position + length]
+        position += length

@@ -5,8 +5,8 @@ its way up, so that the server sees the arrivals that such users would cause; wh
 times of the answer. Nothing is lost and nothing is sent twice, and connections open as fast as the real network lets
 them.
 
-By the kernel the server is in a network namespace without a name. What keeps it are this process and those of the
-server, so that the kernel takes it away, together with the cable, when they have ended in whatever way. All users share
+By the kernel the server is in a network namespace without a name. It lasts as long as this process and those of the
+server, so that the kernel removes it, together with the cable, when they have ended in whatever way. All users share
 the cable and its bandwidth.
 """
 
@@ -19,7 +19,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,6 +35,7 @@ from paceline.load.trace import Times
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 _OWN = "/proc/thread-self/ns/net"
 _BENCHMARKING = ipaddress.IPv4Network("198.18.0.0/15")  # set aside for tests between networks
+_PREFIX = 30  # length: a network of two hosts
 _QUEUE = 100_000  # packets; what does not fit would be lost
 
 
@@ -62,14 +63,12 @@ class Link(Parameters):
         return self.delay + random.exponential(1.0, number) * self.jitter
 
 
-# Round figures of everyday networks, not measurements; a suite may write the four numbers of its own instead.
+# Round figures of everyday networks, not measurements; a suite may write the four numbers itself instead.
 PRESETS = {
     "lan": Link(delay="0.1ms", jitter="0.02ms", up="125MB", down="125MB"),
     "wifi": Link(delay="2ms", jitter="1ms", up="5MB", down="12MB"),
     "4g": Link(delay="25ms", jitter="10ms", up="1MB", down="4MB"),
 }
-
-
 Preset = Literal["lan", "wifi", "4g"]
 
 
@@ -102,38 +101,32 @@ def connected(link: Link) -> Iterator[Cable]:
     for program in ("ip", "tc"):
         if shutil.which(program) is None:
             raise MissingDependency(program, "apt-get install iproute2, or set network_by to client")
-    home = os.open(_OWN, os.O_RDONLY)
-    try:
+    with ExitStack() as stack:
+        home = os.open(_OWN, os.O_RDONLY)
+        stack.callback(os.close, home)
         namespace = _new_namespace(home)
-        try:
-            near, far = f"plc{os.getpid()}", f"pls{os.getpid()}"
-            here, there, length = _free_addresses()
-            cable = Cable(there, namespace, home)
-            with _plugged_in(near, far, namespace):
-                _configure(near, f"{here}/{length}", shaped(link, link.up))
-                with cable.other_end():
-                    _call("ip", "link", "set", "lo", "up")
-                    _configure(far, f"{there}/{length}", shaped(link, link.down))
-                yield cable
-        finally:
-            os.close(namespace)
-    finally:
-        os.close(home)
+        stack.callback(os.close, namespace)
+        near, far = f"plc{os.getpid()}", f"pls{os.getpid()}"
+        here, there = _free_addresses()
+        cable = Cable(there, namespace, home)
+        path = f"/proc/{os.getpid()}/fd/{namespace}"
+        _call("ip", "link", "add", near, "type", "veth", "peer", "name", far, "netns", path)
+        stack.callback(subprocess.run, ["ip", "link", "delete", near], check=False, capture_output=True)
+        _configure(near, here, shaped(link, link.up))
+        with cable.other_end():
+            _call("ip", "link", "set", "lo", "up")
+            _configure(far, there, shaped(link, link.down))
+        yield cable
 
 
 def shaped(link: Link, bandwidth: float | None) -> list[str]:
-    """One direction of a link in tc's words.
+    """One direction of a link as arguments of tc.
 
     Jitter is even between nothing and twice its mean, where the client's own emulation has an exponential one.
     """
-    middle = link.delay + link.jitter
-    words = ["netem", "limit", str(_QUEUE), "delay", _micro(middle)]
-    words += [_micro(link.jitter)] if link.jitter else []
-    return words + (["rate", f"{8 * bandwidth:.0f}bit"] if bandwidth else [])
-
-
-def _micro(seconds: float) -> str:
-    return f"{seconds * 1e6:.0f}us"
+    arguments = ["netem", "limit", str(_QUEUE), "delay", f"{(link.delay + link.jitter) * 1e6:.0f}us"]
+    arguments += [f"{link.jitter * 1e6:.0f}us"] if link.jitter else []
+    return arguments + (["rate", f"{8 * bandwidth:.0f}bit"] if bandwidth else [])
 
 
 def _new_namespace(home: int) -> int:
@@ -154,44 +147,33 @@ def _enter(namespace: int) -> None:
         raise OSError(number, f"setns: {os.strerror(number)}")
 
 
-@contextmanager
-def _plugged_in(near: str, far: str, namespace: int) -> Iterator[None]:
-    path = f"/proc/{os.getpid()}/fd/{namespace}"
-    _call("ip", "link", "add", near, "type", "veth", "peer", "name", far, "netns", path)
-    try:
-        yield
-    finally:
-        subprocess.run(["ip", "link", "delete", near], check=False, capture_output=True)
-
-
 def _configure(interface: str, address: str, qdisc: Sequence[str]) -> None:
-    _call("ip", "address", "add", address, "dev", interface)
+    _call("ip", "address", "add", f"{address}/{_PREFIX}", "dev", interface)
     _call("ip", "link", "set", interface, "up")
     _call("tc", "qdisc", "add", "dev", interface, "root", *qdisc)
 
 
-def _call(*words: str) -> None:
-    done = subprocess.run(words, check=False, capture_output=True, text=True)
+def _call(*command: str) -> None:
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
-        said = done.stderr.strip().removeprefix("Error: ")
-        if "qdisc kind is unknown" in said:
-            said += " (a kernel without sch_netem)"
-        raise Unsupported(f"network_by = tc: '{' '.join(words)}' failed: {said}; use client")
+        error = done.stderr.strip().removeprefix("Error: ")
+        if "qdisc kind is unknown" in error:
+            error += " (a kernel without sch_netem)"
+        raise Unsupported(f"network_by = tc: '{' '.join(command)}' failed: {error}; use client")
 
 
-def _free_addresses() -> tuple[str, str, int]:
-    """Two neighbours in a network of their own that no interface has yet, and how long its prefix is."""
-    length = 30
-    taken = [
-        ipaddress.IPv4Address(found.address)
+def _free_addresses() -> tuple[str, str]:
+    """Two neighbours in a network of their own that no interface has yet."""
+    used = [
+        ipaddress.IPv4Address(address.address)
         for addresses in psutil.net_if_addrs().values()
-        for found in addresses
-        if found.family == socket.AF_INET
+        for address in addresses
+        if address.family == socket.AF_INET
     ]
-    several = list(_BENCHMARKING.subnets(new_prefix=length))
-    start = os.getpid() % len(several)
-    for network in (*several[start:], *several[:start]):
-        if not any(address in network for address in taken):
+    networks = list(_BENCHMARKING.subnets(new_prefix=_PREFIX))
+    start = os.getpid() % len(networks)
+    for network in (*networks[start:], *networks[:start]):
+        if not any(address in network for address in used):
             here, there = network.hosts()
-            return str(here), str(there), length
+            return str(here), str(there)
     raise Unsupported(f"network_by = tc: all of {_BENCHMARKING} is in use; use client")

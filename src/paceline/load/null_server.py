@@ -1,7 +1,7 @@
 """A server that does nothing and answers at once: what the load generator is measured against.
 
-python -m paceline.load.null_server prints its port and serves until its input ends. It can also
-misbehave on purpose, each thing once or at a given time, to see whether the load generator tells the truth about it.
+python -m paceline.load.null_server prints its port and serves until its input ends. It can also misbehave on purpose,
+now and then or at a given time, to see whether the load generator reports that correctly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, cast
 from paceline.load.grpc_client import INFER
 from paceline.load.http11 import END_OF_HEAD, parse_request
 from paceline.load.request import Endpoint
-from paceline.load.worker import call_after
+from paceline.load.worker import call_after, new_event_loop
 
 PATH = "/v2/models/null/infer"
 BODY = b'{"model_name":"null","outputs":[{"name":"y","datatype":"FP32","shape":[1,1],"data":[0.0]}]}'
@@ -33,26 +33,25 @@ CHAT = (
     b'"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}'
 )
 MOST_HEAD = 8 * 1024  # bytes
-MOST_AT_ONCE = 1024 * 1024
-TOLD = b"x-paceline: d=1000,q=2000,b=3000,i=4000,p=5000,n=2\r\n"
+TIMING = b"x-paceline: d=1000,q=2000,b=3000,i=4000,p=5000,n=2\r\n"
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What it does beside answering; times in seconds, those that say when count from the first request."""
+    """What it does besides answering; times in seconds, those that say when count from the first request."""
 
     delay: float = 0.0  # before every answer
     stall_at: float = 0.0  # when it stops doing anything
     stall_for: float = 0.0  # and for how long
     die_at: float = 0.0  # when it kills itself
-    shed_every: int = 0  # every so manieth request is answered with 503
-    cut_every: int = 0  # every so manieth answer ends in its middle, with the connection
-    garbage_every: int = 0  # every so manieth answer is no HTTP
-    close_every: int = 0  # every so manieth answer closes the connection, without saying so beforehand
+    shed_every: int = 0  # every n-th request is answered with 503
+    cut_every: int = 0  # every n-th answer ends in its middle, with the connection
+    garbage_every: int = 0  # every n-th answer is not HTTP
+    close_every: int = 0  # every n-th answer closes the connection, without announcing it
     pieces: int = 0  # answer with a stream of so many events, `delay` apart
-    tells: bool = False  # whether it tells of its stages
+    tells: bool = False  # whether it reports its stages
     chats: bool = False  # whether it answers as a language model does
-    grpc: bool = False  # whether it takes calls of gRPC, and then does nothing of all this
+    grpc: bool = False  # whether it takes calls of gRPC, and then does none of the above
 
 
 @lru_cache(maxsize=512)
@@ -61,17 +60,17 @@ def _body_length(head: bytes) -> int:
 
 
 class NullProtocol(asyncio.BufferedProtocol):
-    """One connection; requests are not looked at beyond their length, and their bodies not kept."""
+    """One connection; of requests only the length is read, and their bodies are not kept."""
 
     requests = 0  # of all connections
-    room = memoryview(bytearray(MOST_AT_ONCE))  # of all connections: what was received is looked at before the next is
+    room = memoryview(bytearray(1024 * 1024))  # of all connections: what was received is read before the next is
 
     def __init__(self, behaviour: Behaviour) -> None:
         self._behaviour = behaviour
-        self._begun = b""  # a head of which the end is not there yet
+        self._begun = b""  # a head of which the end has not come yet
         self._missing = 0  # bytes of a body
-        told = TOLD if behaviour.tells else b""
-        self._head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + told
+        timing = TIMING if behaviour.tells else b""
+        self._head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + timing
         body = CHAT if behaviour.chats else BODY
         self._answer = self._head + b"content-length: %d\r\n\r\n" % len(body) + body
 
@@ -97,9 +96,9 @@ class NullProtocol(asyncio.BufferedProtocol):
             self._missing -= here
             data = data[here:]
             if not self._missing:
-                self._asked()
+                self._answer_request()
 
-    def _asked(self) -> None:
+    def _answer_request(self) -> None:
         NullProtocol.requests += 1
         behaviour, loop = self._behaviour, asyncio.get_running_loop()
         if NullProtocol.requests == 1:
@@ -160,8 +159,8 @@ def started(
     """The same, with the id of its process."""
     behaviour = behaviour or Behaviour()
     command = [sys.executable, "-P", "-m", "paceline.load.null_server", "--host", host]
-    for one in fields(Behaviour):
-        command += [f"--{one.name.replace('_', '-')}", str(float(getattr(behaviour, one.name)))]
+    for name, value in asdict(behaviour).items():
+        command += [f"--{name.replace('_', '-')}", str(float(value))]
     if cpu is not None:
         command += ["--cpu", str(cpu)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -170,20 +169,20 @@ def started(
             port = process.stdout.readline().strip()
             if not port.isdecimal():
                 raise OSError(f"the null server did not start (exit code {process.wait()})")
-            if behaviour.grpc:
-                endpoint = Endpoint(wire="kserve-grpc", host=host, port=int(port), path=INFER, model="null")
-            else:
-                endpoint = Endpoint(wire="kserve-json", host=host, port=int(port), path=PATH, model="null")
-            yield endpoint, process.pid
+            path = INFER if behaviour.grpc else PATH
+            yield (
+                Endpoint("kserve-grpc" if behaviour.grpc else "kserve-json", host, int(port), path, "null"),
+                process.pid,
+            )
         finally:
             process.kill()
 
 
 async def _serve(behaviour: Behaviour, host: str) -> None:
     loop = asyncio.get_running_loop()
-    server: Any  # kept, or it would end
+    server: Any  # a reference is needed, or it would end
     if behaviour.grpc:
-        server, port = await _take_calls(host)
+        server, port = await _serve_grpc(host)
     else:
         server = await loop.create_server(lambda: NullProtocol(behaviour), host, 0, backlog=4096)
         port = server.sockets[0].getsockname()[1]
@@ -195,8 +194,8 @@ async def _serve(behaviour: Behaviour, host: str) -> None:
         await ended
 
 
-async def _take_calls(host: str) -> tuple[Any, int]:
-    """A server that answers calls of gRPC with an empty message, which is a valid one; and at which port."""
+async def _serve_grpc(host: str) -> tuple[Any, int]:
+    """A server that answers calls of gRPC with an empty message, which is a valid one; and its port."""
     grpc, aio = (importlib.import_module(name) for name in ("grpc", "grpc.aio"))
 
     async def nothing(_message: bytes, _context: object) -> bytes:
@@ -214,22 +213,18 @@ async def _take_calls(host: str) -> tuple[Any, int]:
 def main() -> None:
     """Serve as the arguments say."""
     parser = argparse.ArgumentParser(description="Answers at once, for measuring a load generator.")
-    for one in fields(Behaviour):
-        parser.add_argument(f"--{one.name.replace('_', '-')}", type=float, default=0.0)
+    for field in fields(Behaviour):
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=float, default=0.0)
     parser.add_argument("--cpu", type=int, help="the core to stay on")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at")
-    chosen = vars(parser.parse_args())
-    cpu, host = chosen.pop("cpu"), chosen.pop("host")
+    options = vars(parser.parse_args())
+    cpu, host = options.pop("cpu"), options.pop("host")
     if cpu is not None:
         os.sched_setaffinity(0, {cpu})
-    kinds = {name: type(value) for name, value in asdict(Behaviour()).items()}
-    behaviour = Behaviour(**{name: kinds[name](value) for name, value in chosen.items()})
-    try:
-        loop = importlib.import_module("uvloop").new_event_loop()
-    except ImportError:
-        loop = asyncio.new_event_loop()
+    defaults = asdict(Behaviour())
+    behaviour = Behaviour(**{name: type(defaults[name])(value) for name, value in options.items()})
     with suppress(KeyboardInterrupt):
-        loop.run_until_complete(_serve(behaviour, host))
+        new_event_loop().run_until_complete(_serve(behaviour, host))
 
 
 if __name__ == "__main__":

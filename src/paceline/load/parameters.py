@@ -33,6 +33,8 @@ class Distribution:
     is_closed = True  # whatever it is written as, it is read as numbers
 
     def __init__(self, text: str, kind: str, numbers: tuple[float, ...], weights: tuple[float, ...] = ()) -> None:
+        if max(numbers) > LARGEST or min(numbers) < 0:
+            raise ValueError(f"{text}: numbers are from 0 to {LARGEST:,}")
         self._text = text
         self._kind = kind
         self._numbers = numbers
@@ -49,7 +51,7 @@ class Distribution:
         if isinstance(given, Distribution):
             return given
         if isinstance(given, int) and not isinstance(given, bool):
-            return cls._checked(cls.constant(given), given)
+            return cls.constant(given)
         if isinstance(given, dict):
             return cls._of_weights(given)
         if isinstance(given, str):
@@ -59,19 +61,19 @@ class Distribution:
     @classmethod
     def _of_text(cls, text: str) -> Distribution:
         if text.strip().isdecimal():
-            return cls._checked(cls.constant(int(text)), text)
+            return cls.constant(int(text))
         if text.strip().startswith("{"):
             pairs = [part.partition(":") for part in text.strip().strip("{}").split(",")]
             return cls._of_weights({key.strip(): value.strip() for key, _, value in pairs})
-        found = _CALL.match(text)
-        if not found:
+        match = _CALL.match(text)
+        if not match:
             raise ValueError(f"'{text}' is not a distribution; {_EXAMPLES}")
-        kind, first, second = found.group(1), float(found.group(2)), float(found.group(3))
+        kind, first, second = match.group(1), float(match.group(2)), float(match.group(3))
         if kind == "uniform" and first > second:
             raise ValueError(f"'{text}': the first number is the smallest")
         if kind == "lognormal" and first <= 0:
             raise ValueError(f"'{text}': the median of a lognormal is positive")
-        return cls._checked(cls(f"{kind}({first:g}, {second:g})", kind, (first, second)), text)
+        return cls(f"{kind}({first:g}, {second:g})", kind, (first, second))
 
     @classmethod
     def _of_weights(cls, given: dict[Any, Any]) -> Distribution:
@@ -84,13 +86,7 @@ class Distribution:
             raise ValueError(f"{given!r}: weights are finite and not negative, and not all of them zero")
         text = "{" + ", ".join(f"{value}: {weight:g}" for value, weight in pairs) + "}"
         numbers = tuple(float(value) for value, _ in pairs)
-        return cls._checked(cls(text, "choice", numbers, tuple(weight / total for _, weight in pairs)), given)
-
-    @staticmethod
-    def _checked(made: Distribution, given: object) -> Distribution:
-        if max(made._numbers) > LARGEST or min(made._numbers) < 0:
-            raise ValueError(f"{given!r}: numbers are from 0 to {LARGEST:,}")
-        return made
+        return cls(text, "choice", numbers, tuple(weight / total for _, weight in pairs))
 
     @property
     def lowest(self) -> int:
@@ -101,11 +97,6 @@ class Distribution:
     def highest(self) -> int | None:
         """The largest number that it gives, where there is one."""
         return None if self._kind in ("normal", "lognormal") else int(max(self._numbers))
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether it always gives the same."""
-        return self._kind == "choice" and len(self._numbers) == 1
 
     def draw(self, count: int, random: np.random.Generator) -> NDArray[np.int64]:
         """So many numbers."""
@@ -133,13 +124,12 @@ class Distribution:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> core_schema.CoreSchema:
+        def written(value: Distribution) -> int | str:
+            return int(str(value)) if str(value).isdecimal() else str(value)
+
         return core_schema.no_info_plain_validator_function(
-            cls.parse, serialization=core_schema.plain_serializer_function_ser_schema(_written, when_used="always")
+            cls.parse, serialization=core_schema.plain_serializer_function_ser_schema(written, when_used="always")
         )
-
-
-def _written(value: Distribution) -> int | str:
-    return int(str(value)) if str(value).isdecimal() else str(value)
 
 
 ArrivalName = Literal[
@@ -154,7 +144,7 @@ MULTI_STREAM_SAMPLES = 8
 
 @dataclass(frozen=True)
 class ArrivalKind:
-    """What one way to arrive asks for and allows, beside what all of them allow."""
+    """What one kind of arrival requires and allows, in addition to what all of them allow."""
 
     needs: tuple[str, ...] = ()
     allows: tuple[str, ...] = ()
@@ -162,8 +152,6 @@ class ArrivalKind:
 
 
 _EITHER = ("duration", "requests")
-
-
 KINDS: dict[str, ArrivalKind] = {
     "constant": ArrivalKind(("rate",), _EITHER),
     "poisson": ArrivalKind(("rate",), _EITHER),
@@ -234,13 +222,13 @@ class LoadParameters(Parameters):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         kind = KINDS[self.arrival]
-        own = {"arrival", "network", "network_by", *kind.needs, *kind.allows}
-        given = {name for name in type(self).model_fields if getattr(self, name) is not None}
+        allowed = {"arrival", "network", "network_by", *kind.needs, *kind.allows}
         for name in type(self).model_fields:
-            if name in given - own:
-                others = ", ".join(sorted(one for one in own - {"arrival"}))
+            is_given = getattr(self, name) is not None
+            if is_given and name not in allowed:
+                others = ", ".join(sorted(allowed - {"arrival"}))
                 raise ValueError(f"{name} does not belong to arrival = {self.arrival}, which takes {others}")
-            if name in kind.needs and name not in given:
+            if name in kind.needs and not is_given:
                 raise ValueError(f"arrival = {self.arrival} needs {name}")
         if self.arrival != "trace" and self.duration is not None and self.requests is not None:
             raise ValueError("duration and requests say the same thing; give one of them")
@@ -274,12 +262,10 @@ class LoadParameters(Parameters):
 
     def schedule(self, random: np.random.Generator) -> Schedule:
         """When requests are meant to go, where that is known beforehand: not in a closed loop."""
-        if self.arrival == "trace":
-            return self.recorded()
-        return Schedule(self._times(random))
+        return self.recorded() if self.arrival == "trace" else Schedule(self._times(random))
 
     def _times(self, random: np.random.Generator) -> Times:
-        """The validator has seen to it that what an arrival needs is there."""
+        """The validator has checked that everything is given that an arrival needs."""
         rate, count, end = self.rate or 0.0, self.requests, self.seconds
         match self.arrival:
             case "constant":
@@ -298,18 +284,18 @@ class LoadParameters(Parameters):
             case "on-off":
                 return arrivals.on_off(rate, self.pause_rate or 0.0, self.busy or end, self.pause or end, end, random)
             case "offline":
-                return arrivals.burst(count or 0)
+                return np.zeros(count or 0)
         message = f"arrival = {self.arrival} is a closed loop: when its requests go depends on the answers"
         raise InputError("closed-loop", message, key="load.arrival", value=self.arrival)
 
     def recorded(self) -> Schedule:
         """The arrivals of a trace's file; InputError if it cannot be used."""
         assert self.file is not None
-        found = read_arrivals(self.file)
-        intended = arrivals.scaled(found.intended, self.rate) if self.rate else found.intended
+        schedule = read_arrivals(self.file)
+        intended = arrivals.scaled(schedule.intended, self.rate) if self.rate else schedule.intended
         number = len(intended) if self.duration is None else int(np.searchsorted(intended, self.duration))
         number = min(number, self.requests or number)
-        return Schedule(intended[:number], None if found.kind is None else found.kind[:number])
+        return Schedule(intended[:number], None if schedule.kind is None else schedule.kind[:number])
 
 
 class RequestParameters(Parameters):
@@ -346,7 +332,7 @@ class RequestParameters(Parameters):
         if self.form == "tensors" and self.processing != "server":
             raise ValueError(f"processing = {self.processing}: tensors need none; set form to image or text")
         for name in ("prompt_tokens", "output_tokens"):
-            wanted = getattr(self, name)
-            if wanted is not None and wanted.lowest < 1:
-                raise ValueError(f"{name} = {wanted}: at least one token")
+            tokens = getattr(self, name)
+            if tokens is not None and tokens.lowest < 1:
+                raise ValueError(f"{name} = {tokens}: at least one token")
         return self

@@ -1,4 +1,4 @@
-"""Where and how a server is asked, and requests that are ready to go: encoded once, sent many times."""
+"""Where a server listens, and requests that are ready to go: encoded once, sent many times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Form = Literal["image", "text"]  # what a sample may be that is not yet a tensor
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where and how a server is asked."""
+    """Where a server listens, and what it speaks."""
 
     wire: Wire
     host: str
@@ -30,13 +30,13 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What one kind of request carries."""
+    """One kind of request, encoded."""
 
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
     samples: int = 1  # the batch of this request
-    before: float = 0.0  # seconds that its user's machine needs to make it, while it does not leave
-    after: float = 0.0  # seconds that it needs to make something of the answer
+    before: float = 0.0  # seconds that its user's machine needs to make it, before it is sent
+    after: float = 0.0  # seconds that it needs to process the answer
 
 
 def http_bytes(endpoint: Endpoint, prepared: Prepared) -> bytes:
@@ -47,13 +47,13 @@ def http_bytes(endpoint: Endpoint, prepared: Prepared) -> bytes:
         headers[name.lower()] = value
     headers["content-length"] = str(len(prepared.body))
     lines = [f"POST {endpoint.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-    if any(ord(letter) < 32 or ord(letter) == 127 for line in lines for letter in line):
+    if any(ord(character) < 32 or ord(character) == 127 for line in lines for character in line):
         message = "a header or the path of the endpoint holds a control character; remove it"
         raise InputError("control-character", message)  # without its value: a header may hold a secret
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + prepared.body
 
 
 def grpc_metadata(endpoint: Endpoint, prepared: Prepared) -> tuple[tuple[str, str], ...]:
-    """What goes beside the message of a gRPC call."""
+    """The headers of a gRPC call."""
     merged = {name.lower(): value for name, value in (*endpoint.headers.items(), *prepared.headers.items())}
     return tuple(merged.items())

@@ -1,4 +1,4 @@
-"""Requests whose tensors lie in memory that the server shares: what travels only says where."""
+"""Requests whose tensors lie in memory that the server shares: the request only says where."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from paceline.load.request import Endpoint, Prepared
 from paceline.load.tensors import Tensors
 
 FOLDER = Path("/dev/shm")
-PREFIX = "paceline-"  # of the names that the server opens: it may read more of that folder than whoever asks it
-PATH = "/v2/systemsharedmemory/"  # where regions are registered, told of and forgotten
+PREFIX = "paceline-"  # of the names that the server opens: it may read more of that folder than its clients may
+PATH = "/v2/systemsharedmemory/"  # where regions are registered, listed and unregistered
 
-_ALIGNED = 4096  # bytes between the begins of tensors
-_PATIENCE = 60.0  # seconds for the server to map it
+_ALIGNED = 4096  # bytes: every tensor begins at a multiple
 
 
 def shared_requests(batches: Sequence[Tensors], endpoint: Endpoint) -> list[Prepared]:
@@ -31,54 +30,48 @@ def shared_requests(batches: Sequence[Tensors], endpoint: Endpoint) -> list[Prep
 
     The memory has no name any more when this returns: it lasts as long as the server does, however either of us ends.
     """
-    places, size = _places(batches)
+    offsets: list[dict[str, int]] = []  # where each tensor of each request begins
+    size = 0
+    for batch in batches:
+        offsets.append({})
+        for name, array in batch.items():
+            offsets[-1][name] = size
+            size += -(-array.nbytes // _ALIGNED) * _ALIGNED
+    size = max(size, 1)
     path = FOLDER / f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
     try:
-        _fill(path, size, batches, places)
+        _fill(path, size, batches, offsets)
         _register(endpoint, path.name, size)
     finally:
         with suppress(OSError):
             path.unlink(missing_ok=True)
     prepared = []
-    for batch, offsets in zip(batches, places, strict=True):
-        body = kserve.encode_shared_request(batch, path.name, offsets).body
-        # Told where the JSON ends, a server may remember what it says.
+    for batch, begins in zip(batches, offsets, strict=True):
+        body = kserve.encode_shared_request(batch, path.name, begins).body
+        # With the length of the JSON given, a server may cache what it decodes.
         headers = {"content-type": kserve.BINARY_TYPE, kserve.JSON_LENGTH: str(len(body))}
         prepared.append(Prepared(body, headers, samples=len(next(iter(batch.values())))))
     return prepared
 
 
-def _places(batches: Sequence[Tensors]) -> tuple[list[dict[str, int]], int]:
-    """Where each tensor of each request begins, and where the last one ends."""
-    places, end = [], 0
-    for batch in batches:
-        offsets = {}
-        for name, array in batch.items():
-            offsets[name] = end
-            end += -(-array.nbytes // _ALIGNED) * _ALIGNED
-        places.append(offsets)
-    return places, max(end, 1)
-
-
-def _fill(path: Path, size: int, batches: Sequence[Tensors], places: Sequence[dict[str, int]]) -> None:
+def _fill(path: Path, size: int, batches: Sequence[Tensors], offsets: Sequence[dict[str, int]]) -> None:
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise Unsupported(f"{FOLDER} cannot be written to ({error.strerror}): use wire kserve-binary") from None
     try:
-        os.posix_fallocate(handle, 0, size)  # or a lack of memory would be a signal, later
+        os.posix_fallocate(handle, 0, size)  # otherwise a lack of memory would be a signal, later
         with mmap.mmap(handle, size) as memory:
-            for batch, offsets in zip(batches, places, strict=True):
+            for batch, begins in zip(batches, offsets, strict=True):
                 for name, array in batch.items():
-                    memory[offsets[name] : offsets[name] + array.nbytes] = array.tobytes()
+                    memory[begins[name] : begins[name] + array.nbytes] = array.tobytes()
     except OSError as error:
         if error.errno != errno.ENOSPC:
-            raise CaseError(f"{FOLDER} takes no requests ({error.strerror}): use wire kserve-binary") from None
+            raise CaseError(f"{FOLDER} cannot hold the requests ({error.strerror}): use wire kserve-binary") from None
         room = os.statvfs(FOLDER)
-        free = show_size(room.f_bavail * room.f_frsize)
         message = (
-            f"the requests take {show_size(size)}, and {FOLDER} has room for {free}: "
-            "lower requests.distinct or requests.samples, or give it more"
+            f"the requests take {show_size(size)}, and {FOLDER} has room for {show_size(room.f_bavail * room.f_frsize)}"
+            ": lower requests.distinct or requests.samples, or give it more"
         )
         raise InputError("shared-memory-full", message, key="requests.distinct", value=len(batches)) from None
     finally:
@@ -86,15 +79,15 @@ def _fill(path: Path, size: int, batches: Sequence[Tensors], places: Sequence[di
 
 
 def _register(endpoint: Endpoint, name: str, size: int) -> None:
-    connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=_PATIENCE)
+    connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=60.0)
     try:
-        words = json.dumps({"key": f"/{name}", "offset": 0, "byte_size": size})
-        connection.request("POST", f"{PATH}region/{name}/register", words)
+        region = json.dumps({"key": f"/{name}", "offset": 0, "byte_size": size})
+        connection.request("POST", f"{PATH}region/{name}/register", region)
         answer = connection.getresponse()
-        said = answer.read()
+        body = answer.read()
     except (OSError, http.client.HTTPException) as error:
         raise CaseError(f"the server did not answer whether it maps shared memory: {error}") from None
     finally:
         connection.close()
     if answer.status != 200:
-        raise CaseError(f"the server does not map shared memory: {kserve.decode_error(said)[:500]}")
+        raise CaseError(f"the server does not map shared memory: {kserve.decode_error(body)[:500]}")

@@ -25,16 +25,16 @@ DATATYPES: dict[str, np.dtype[np.generic]] = {
 }
 BYTES = "BYTES"  # byte strings of any length: images and texts
 BYTE_STRINGS = np.dtype(np.object_)
-_NAMES: dict[np.dtype[np.generic], str] = {dtype: name for name, dtype in DATATYPES.items()} | {BYTE_STRINGS: BYTES}
+_NAMES = {dtype: name for name, dtype in DATATYPES.items()} | {BYTE_STRINGS: BYTES}
 
 Array = NDArray[np.generic]
 Tensors = dict[str, Array]  # by input name; the first axis is the batch
 
-_LENGTH = 4
+_LENGTH = 4  # bytes that hold the length of a byte string
 
 
 def datatype_of(dtype: np.dtype[np.generic]) -> str:
-    """The protocol's word for a numpy type."""
+    """The protocol's name of a numpy type."""
     return _NAMES[np.dtype(dtype)]
 
 
@@ -63,19 +63,20 @@ def pack(array: Array) -> bytes:
 
 def unpack(content: bytes | bytearray | memoryview, shape: Sequence[int]) -> Array:
     """The array of this shape; ValueError if the bytes are not that."""
-    count, found, place = math.prod(shape), [], 0
+    count, strings, position = math.prod(shape), [], 0
     view = memoryview(content)
     if count * _LENGTH > len(view):
         raise ValueError(f"{count} byte strings do not fit into {len(view)} bytes")
     for _ in range(count):
-        end = place + _LENGTH + int.from_bytes(view[place : place + _LENGTH], "little")
-        if end > len(view) or place + _LENGTH > len(view):
-            raise ValueError("a byte string is longer than what came")
-        found.append(bytes(view[place + _LENGTH : end]))
-        place = end
-    if place != len(view):
-        raise ValueError(f"{len(view) - place} bytes are left behind the last byte string")
-    return byte_strings(found).reshape(shape)
+        start = position + _LENGTH
+        end = start + int.from_bytes(view[position:start], "little")
+        if end > len(view) or start > len(view):
+            raise ValueError("a byte string is longer than the data")
+        strings.append(bytes(view[start:end]))
+        position = end
+    if position != len(view):
+        raise ValueError(f"{len(view) - position} bytes follow the last byte string")
+    return byte_strings(strings).reshape(shape)
 
 
 def byte_strings(values: Sequence[bytes]) -> Array:

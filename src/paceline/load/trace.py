@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,22 +12,29 @@ from numpy.typing import NDArray
 
 Times = NDArray[np.float64]
 
-# Status of a request: what the server said (HTTP's numbers; gRPC's codes are mapped to them), or what befell it here.
+# Status of a request: the server's (HTTP's numbers; gRPC's codes are mapped to them), or what happened to it here.
 OK = 200
 UNSENT = 0  # the run ended before it was sent
 REFUSED = 1  # no connection
-BROKEN = 2  # the connection ended before the whole answer was there
+BROKEN = 2  # the connection ended before the whole answer had come
 TIMED_OUT = 3
 UNREADABLE = 4  # an answer that is not in the protocol
 OUT_OF_SOCKETS = 5
-FAILED = 500  # the server said so, if only within a stream that it had begun
-SHED = 503  # the server said that it has too much to do (429 counts as shed too)
+FAILED = 500  # the server said so, if only within a stream that had begun well
+SHED = 503  # the server is overloaded (429 counts as shed too)
 
 # Stages that are not the server's: what the user's machine does for a request before it leaves, and with its answer.
 CLIENT_PRE, CLIENT_POST = "client pre", "client post"
 
 clock = time.monotonic_ns  # one clock for everything, also between processes
 _BLOCK = 4096
+
+# The columns of a trace, and those that it may lack.
+COLUMNS: dict[str, Any] = {
+    **dict.fromkeys(("intended", "sent", "first", "done"), np.float64),
+    **dict.fromkeys(("status", "kind", "worker", "samples"), np.int32),
+}
+OPTIONAL_COLUMNS = ("batch", "dispatched", "host")
 
 
 @dataclass(frozen=True)
@@ -42,8 +49,8 @@ class Trace:
     kind: NDArray[np.int32]  # which of the prepared requests it was
     worker: NDArray[np.int32]
     samples: NDArray[np.int32]  # how many samples it carried: the batch of a request
-    stages: Mapping[str, Times] = field(default_factory=dict)  # seconds: queue, inference, ... as the server tells
-    batch: NDArray[np.int32] | None = None  # size of the batch that it was computed in, if the server tells
+    stages: Mapping[str, Times] = field(default_factory=dict)  # seconds: queue, inference, ... as the server reports
+    batch: NDArray[np.int32] | None = None  # size of the batch that it was computed in, if reported
     tokens: list[Times] | None = None  # language models: when each piece of the stream came
     cpu_seconds: float = 0.0  # of the load generator's processes
     dispatched: Times | None = None  # when its turn came; `sent` is later by what opening a connection took
@@ -54,7 +61,7 @@ class Trace:
 
     @property
     def ok(self) -> NDArray[np.bool_]:
-        """Which requests were answered well."""
+        """Which requests succeeded."""
         return np.equal(self.status, OK)
 
     @property
@@ -83,18 +90,13 @@ class Trace:
 
     def taken(self, rows: NDArray[np.intp]) -> Trace:
         """These requests alone."""
-
-        def part(name: str) -> Any:
-            values = getattr(self, name)
-            return None if values is None else values[rows]
-
-        names = ("intended", "sent", "first", "done", "status", "kind", "worker", "samples")
-        more = ("batch", "dispatched", "host")
+        columns: dict[str, Any] = {name: getattr(self, name) for name in (*COLUMNS, *OPTIONAL_COLUMNS)}
+        columns = {name: None if values is None else values[rows] for name, values in columns.items()}
         return replace(
             self,
             stages={name: values[rows] for name, values in self.stages.items()},
             tokens=None if self.tokens is None else [self.tokens[row] for row in rows],
-            **{name: part(name) for name in (*names, *more)},
+            **columns,
         )
 
     @classmethod
@@ -103,58 +105,55 @@ class Trace:
         parts = list(parts)
         if not parts:
             raise ValueError("no traces to merge")
-        intended = np.concatenate([part.intended for part in parts])
-        order = np.argsort(intended, kind="stable")
+        order = np.argsort(np.concatenate([part.intended for part in parts]), kind="stable")
 
-        def joined(name: str) -> NDArray[np.generic]:
-            return np.concatenate([getattr(part, name) for part in parts])[order]
+        def joined(columns: Iterable[NDArray[Any]]) -> NDArray[Any]:
+            return np.concatenate(list(columns))[order]
 
-        names = dict.fromkeys(name for part in parts for name in part.stages)
-        nothing = {name: [part.stages.get(name, np.full(len(part), np.nan)) for part in parts] for name in names}
-        batches = [part.batch if part.batch is not None else np.zeros(len(part), np.int32) for part in parts]
-        tokens = [one for part in parts for one in (part.tokens or [np.empty(0)] * len(part))]
-        dispatched = [part.dispatched if part.dispatched is not None else part.sent for part in parts]
+        merged: dict[str, Any] = {
+            name: joined(getattr(part, name) for part in parts).astype(dtype) for name, dtype in COLUMNS.items()
+        }
+        if any(part.batch is not None for part in parts):
+            merged["batch"] = joined(np.zeros(len(p), np.int32) if p.batch is None else p.batch for p in parts)
+        if any(part.dispatched is not None for part in parts):
+            merged["dispatched"] = joined(p.sent if p.dispatched is None else p.dispatched for p in parts)
+        if all(part.host is not None for part in parts):
+            merged["host"] = joined(part.host for part in parts if part.host is not None)
+        if any(part.tokens is not None for part in parts):
+            tokens = [times for part in parts for times in (part.tokens or [np.empty(0)] * len(part))]
+            merged["tokens"] = [tokens[row] for row in order]
+        stages = dict.fromkeys(name for part in parts for name in part.stages)
         return cls(
-            intended=intended[order],
-            sent=joined("sent").astype(np.float64),
-            first=joined("first").astype(np.float64),
-            done=joined("done").astype(np.float64),
-            status=joined("status").astype(np.int32),
-            kind=joined("kind").astype(np.int32),
-            worker=joined("worker").astype(np.int32),
-            samples=joined("samples").astype(np.int32),
-            stages={name: np.concatenate(values)[order] for name, values in nothing.items()},
-            batch=np.concatenate(batches)[order] if any(part.batch is not None for part in parts) else None,
-            tokens=[tokens[i] for i in order] if any(part.tokens is not None for part in parts) else None,
+            **merged,
+            stages={
+                name: joined(part.stages.get(name, np.full(len(part), np.nan)) for part in parts) for name in stages
+            },
             cpu_seconds=sum(part.cpu_seconds for part in parts),
-            dispatched=np.concatenate(dispatched)[order] if any(p.dispatched is not None for p in parts) else None,
-            host=joined("host").astype(np.int32) if all(part.host is not None for part in parts) else None,
         )
 
 
+@dataclass(slots=True)
 class Log:
     """One row per request, times in nanoseconds of the monotonic clock; 0 where nothing happened."""
 
-    __slots__ = (
-        "answers", "dispatched", "done", "events", "finished", "first", "intended", "kept", "kinds", "number",
-        "sent", "size", "status", "told",
-    )  # fmt: skip
+    kinds: Sequence[int]
+    keep: InitVar[int]  # how many good answers of each kind
+    finished: Callable[[int], None]  # called with the row of every request that came to its end, whichever it was
+    number: int = 0
+    intended: list[int] = field(default_factory=list)
+    dispatched: list[int] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
+    done: list[int] = field(default_factory=list)
+    status: list[int] = field(default_factory=list)
+    size: list[int] = field(default_factory=list)  # bytes of the answer
+    timing: list[bytes | None] = field(default_factory=list)  # the header in which the server reports its stages
+    events: list[list[tuple[int, bytes]] | None] = field(default_factory=list)  # pieces of a stream, and their times
+    answers: list[tuple[int, bytes]] = field(default_factory=list)  # kind and body of the first good ones of each kind
+    to_keep: dict[int, int] = field(init=False)  # answers of each kind that are still to be kept
 
-    def __init__(self, kinds: Sequence[int], keep: int, finished: Callable[[int], None]) -> None:
-        self.number = 0
-        self.kinds = kinds
-        self.finished = finished  # called with the row of every request that came to its end, whichever it was
-        self.intended: list[int] = []
-        self.dispatched: list[int] = []
-        self.sent: list[int] = []
-        self.first: list[int] = []
-        self.done: list[int] = []
-        self.status: list[int] = []
-        self.size: list[int] = []  # bytes of the answer
-        self.told: list[bytes | None] = []  # what the server said of its own times
-        self.events: list[list[tuple[int, bytes]] | None] = []  # pieces of a stream, and when they came
-        self.answers: list[tuple[int, bytes]] = []  # kind and body of the first good ones of each kind
-        self.kept = dict.fromkeys(set(kinds), keep) if keep else {}
+    def __post_init__(self, keep: int) -> None:
+        self.to_keep = dict.fromkeys(set(self.kinds), keep) if keep else {}
 
     def add(self, number: int) -> int:
         """Make room for so many more requests; the row of the first of them."""
@@ -165,20 +164,20 @@ class Log:
             room = max(missing, _BLOCK)
             for column in (self.intended, self.dispatched, self.sent, self.first, self.done, self.status, self.size):
                 column.extend([0] * room)
-            self.told.extend([None] * room)
+            self.timing.extend([None] * room)
             self.events.extend([None] * room)
         return row
 
     def kind(self, row: int) -> int:
-        """Which of the prepared requests this one is; where nobody knows how many there will be, they repeat."""
+        """Which of the prepared requests this one is; where their number is not known, they repeat."""
         return self.kinds[row % len(self.kinds)]
 
     def wants_body(self, kind: int) -> bool:
         """Whether an answer of this kind is one to keep."""
-        return self.kept.get(kind, 0) > 0
+        return self.to_keep.get(kind, 0) > 0
 
     def keep_body(self, kind: int, body: bytes) -> None:
         """Keep a good answer, if there are not enough of its kind yet."""
         if self.wants_body(kind):
-            self.kept[kind] -= 1
+            self.to_keep[kind] -= 1
             self.answers.append((kind, body))

@@ -1,4 +1,4 @@
-"""One process of the load generator: takes its share of the requests, sends them, and hands back what happened.
+"""One process of the load generator: sends its share of the requests, and hands back what happened.
 
 python -m paceline.load.worker FOLDER imports neither pydantic nor torch, so that it starts quickly and leaves the
 caches to the requests.
@@ -9,19 +9,18 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import importlib
+import importlib.util
 import os
 import pickle
 import resource
 import signal
-import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,22 +28,21 @@ from numpy.typing import NDArray
 from paceline.load.grpc_client import GrpcClient
 from paceline.load.http_client import HttpClient
 from paceline.load.server_timing import is_error, piece_times, read_stages
+from paceline.load.timerfd import open_timer, set_timer
 from paceline.load.trace import BROKEN, FAILED, OK, TIMED_OUT, UNSENT, Log, Times, clock
 
-_CLOCK_MONOTONIC = 1
-_NONBLOCK_AND_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
-_ABSOLUTE = 1
-_TIMER = struct.Struct("@llll")  # no interval, then seconds and nanoseconds
-_LIBC = ctypes.CDLL(None, use_errno=True)
+TASK, RESULT, READY = "task.pickle", "result.npz", "ready"
 _SPIN = 1_500_000  # ns; event loops round their timers to a millisecond
 _SHORTEST = 0.001  # s; for less some event loops do not wait at all
+_AFTER_FAILURE = 0.01  # s; a user without a connection would otherwise try again at once, thousands of times
+_PR_SET_PDEATHSIG = 1
 
 
 async def pace(due: Sequence[int], act: Callable[[int], None]) -> None:
     """Call `act(0)`, `act(1)`, ... when the clock has passed each instant (ns, in order); all that are due at once."""
     if not due:
         return
-    timer = _open_timer()
+    timer = open_timer()
     if timer is None:
         await _pace_by_spinning(due, act)
         return
@@ -55,17 +53,18 @@ async def pace(due: Sequence[int], act: Callable[[int], None]) -> None:
 
 
 def call_after(seconds: float, call: Callable[..., object], *arguments: object) -> None:
-    """Call once so much time has passed, never before: event loops may be early by the millisecond they count in."""
+    """Call after this time, never before: event loops may be early by the millisecond that they count in."""
+    loop = asyncio.get_running_loop()
     instant = clock() + int(seconds * 1e9)
-    asyncio.get_running_loop().call_later(seconds, _call_at, instant, call, *arguments)
 
+    def on_time() -> None:
+        left = instant - clock()
+        if left > 0:
+            loop.call_later(max(left / 1e9, _SHORTEST), on_time)
+        else:
+            call(*arguments)
 
-def _call_at(instant: int, call: Callable[..., object], *arguments: object) -> None:
-    left = instant - clock()
-    if left > 0:
-        asyncio.get_running_loop().call_later(max(left / 1e9, _SHORTEST), _call_at, instant, call, *arguments)
-    else:
-        call(*arguments)
+    loop.call_later(seconds, on_time)
 
 
 async def _pace_by_timer(due: Sequence[int], act: Callable[[int], None], timer: int) -> None:
@@ -83,7 +82,7 @@ async def _pace_by_timer(due: Sequence[int], act: Callable[[int], None], timer: 
                 act(position)
                 position += 1
             if position < number:
-                _set_timer(timer, due[position])
+                set_timer(timer, due[position])
             else:
                 ended.set_result(None)
         except BlockingIOError:
@@ -94,7 +93,7 @@ async def _pace_by_timer(due: Sequence[int], act: Callable[[int], None], timer: 
 
     loop.add_reader(timer, on_time)
     try:
-        _set_timer(timer, due[0])
+        set_timer(timer, due[0])
         await ended
     finally:
         loop.remove_reader(timer)
@@ -113,30 +112,9 @@ async def _pace_by_spinning(due: Sequence[int], act: Callable[[int], None]) -> N
         act(position)
 
 
-def _open_timer() -> int | None:
-    """A timer of Linux that can be waited for like a file; Python has functions for it from 3.13 on only."""
-    try:
-        timer = int(_LIBC.timerfd_create(_CLOCK_MONOTONIC, _NONBLOCK_AND_CLOEXEC))
-    except (AttributeError, OSError):
-        return None
-    return timer if timer >= 0 else None
-
-
-def _set_timer(timer: int, instant: int) -> None:
-    seconds, nanoseconds = divmod(max(1, instant), 1_000_000_000)
-    if _LIBC.timerfd_settime(timer, _ABSOLUTE, _TIMER.pack(0, 0, seconds, nanoseconds), None):
-        number = ctypes.get_errno()
-        raise OSError(number, f"timerfd_settime: {os.strerror(number)}")
-
-
-TASK, RESULT, READY = "task.pickle", "result.npz", "ready"
-_PR_SET_PDEATHSIG = 1
-_AFTER_FAILURE = 0.01  # s; a user who found nobody would else ask again at once, thousands of times
-
-
 @dataclass(frozen=True)
 class WorkerTask:
-    """What a worker has to do; made by a parent that it trusts."""
+    """The share of one worker; made by a parent that it trusts."""
 
     parent: int  # process id; this worker ends with it
     transport: Literal["http", "grpc"]
@@ -163,23 +141,16 @@ class WorkerTask:
     cpu: int | None = None  # the core to stay on
 
 
-class Client(Protocol):
-    """How requests reach a server."""
-
-    def send(self, row: int) -> None: ...
-
-    async def close(self) -> None: ...
-
-
 def main(folder: Path) -> None:
-    """Read the task, say that all is ready, wait for the word when to start, and leave the result in the folder."""
+    """Read the task, report that all is ready, wait for the time to start, and write the result into the folder."""
     with (folder / TASK).open("rb") as file:
         task: WorkerTask = pickle.load(file)
     _end_with(task.parent)
     if task.cpu is not None:
         os.sched_setaffinity(0, {task.cpu})
-    _allow_sockets()
-    loop = _new_event_loop()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every connection takes a descriptor
+    loop = new_event_loop()
     try:
         np.savez(folder / RESULT, **loop.run_until_complete(_work(task)))  # type: ignore[arg-type]
     finally:
@@ -190,15 +161,15 @@ async def _work(task: WorkerTask) -> dict[str, NDArray[np.generic]]:
     run = _Run(task)
     sys.stdout.write(f"{READY}\n")
     sys.stdout.flush()
-    word = sys.stdin.readline()  # nothing else can happen before, so this may block
-    if not word:
+    line = sys.stdin.readline()  # nothing else can happen before, so this may block
+    if not line:
         raise SystemExit("the parent is gone")
-    start = int(word)
+    start = int(line)
     gc.collect()
     gc.freeze()
     gc.disable()
     used = time.process_time()
-    await run.to_the_end(start)
+    await run.complete(start)
     used = time.process_time() - used
     return run.result(start) | {"cpu_seconds": np.array(used)}
 
@@ -217,7 +188,7 @@ class _Run:
         self._start = 0
         self._last_start = 0
 
-    async def to_the_end(self, start: int) -> None:
+    async def complete(self, start: int) -> None:
         """From the agreed instant until every request was answered or given up."""
         self._start = start
         self._loop.set_exception_handler(self._fault)
@@ -229,7 +200,7 @@ class _Run:
         await self._client.close()
 
     def _fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What nobody caught ends the worker: a run that goes on without some of its requests would tell lies."""
+        """An error that was not caught ends the worker: a run without some of its requests would report wrong times."""
         error = context.get("exception") or RuntimeError(context["message"])
         if not self._all_ended.done() and not isinstance(error, OSError):
             self._all_ended.set_exception(error)
@@ -248,7 +219,7 @@ class _Run:
         await self._paced(due, lambda position: send(rows[position]))
 
     async def _paced(self, due: Sequence[int], act: Callable[[int], None]) -> None:
-        """Until all have come to their end, or the word came to leave it at that."""
+        """Until all requests have ended, or the parent has ended the load."""
         pacing = asyncio.ensure_future(pace(due, act))
         await asyncio.wait({pacing, self._all_ended}, return_when=asyncio.FIRST_COMPLETED)
         if not pacing.done():
@@ -273,7 +244,7 @@ class _Run:
         await self._paced([self._start] * task.users, lambda _user: self._ask(is_first=True))
 
     def _ask(self, *, is_first: bool = False) -> None:
-        """A user is ready for the next request, or for going home; in a given time each asks once, however short."""
+        """A user is ready for the next request, or is done; with a duration each sends once, however short it is."""
         task, log = self._task, self._log
         now = clock()
         if self._is_over(now) and not (is_first and task.requests is None):
@@ -287,30 +258,26 @@ class _Run:
             call_after(float(task.up[row % len(task.up)]), self._client.send, row)
 
     def _is_over(self, instant: int) -> bool:
-        """Whether a user who is ready by then has nothing left to ask."""
+        """Whether a user who is ready by then has nothing left to send."""
         requests = self._task.requests
         return instant >= self._last_start if requests is None else self._log.number >= requests
 
     def _next_of_user(self, row: int) -> None:
         task, status = self._task, self._log.status[row]
-        pause = task.think_time + self._way_down(row)
+        pause = task.think_time
+        if task.down is not None:
+            pause += float(task.down[row % len(task.down)]) + self._log.size[row] / (task.down_bandwidth or np.inf)
         if status < OK and status != TIMED_OUT:
             pause = max(pause, _AFTER_FAILURE)
         if self._is_over(clock() + int(pause * 1e9)):
-            self._count(row)  # nobody is waited for who thinks about a question that will not be asked
+            self._count(row)  # a user who thinks about a request that will not be sent is not waited for
         elif pause:
             call_after(pause, self._ask)
         else:
             self._ask()
 
-    def _way_down(self, row: int) -> float:
-        task = self._task
-        if task.down is None:
-            return 0.0
-        return float(task.down[row % len(task.down)]) + self._log.size[row] / (task.down_bandwidth or np.inf)
-
     def result(self, start: int) -> dict[str, NDArray[np.generic]]:
-        """Everything that was seen, in seconds since the start, with the emulated network's share added."""
+        """Everything that happened, in seconds since the start, with the emulated network's share added."""
         task, log, number = self._task, self._log, self._log.number
         rows = np.arange(number)
         up = 0.0 if task.up is None else task.up[rows % len(task.up)]
@@ -327,10 +294,14 @@ class _Run:
         for row, events in enumerate(log.events[:number]):
             if status[row] == OK and any(is_error(event) for _, event in events or ()):
                 status[row] = FAILED
-        stages, batch = read_stages(log.told[:number])
-        pieces = [piece_times(events or ()) for events in log.events[:number]] if task.streaming else []
-        counts = np.array([len(one) for one in pieces], np.int64)
-        flat = (np.array([time for one in pieces for time in one], np.int64) - start) / 1e9
+        stages, batch = read_stages(log.timing[:number])
+        optional: dict[str, NDArray[np.generic]] = {} if batch is None else {"batch": batch}
+        if task.streaming:
+            pieces = [piece_times(events or ()) for events in log.events[:number]]
+            counts = np.array([len(times) for times in pieces], np.int64)
+            flat = (np.array([time for times in pieces for time in times], np.int64) - start) / 1e9
+            optional["token_counts"] = counts
+            optional["token_times"] = flat + np.repeat(np.broadcast_to(down, number), counts)
         return {
             "intended": seconds(log.intended),
             "dispatched": seconds(log.dispatched) - up,
@@ -339,53 +310,33 @@ class _Run:
             "done": seconds(log.done) + down + size / (task.down_bandwidth or np.inf),
             "status": status,
             "kind": kind,
-            "token_counts": counts,
-            "token_times": flat + np.repeat(np.broadcast_to(down, number), counts) if task.streaming else flat,
-            "batch": batch if batch is not None else np.zeros(0, np.int32),
-            "answer_kinds": np.array([kind for kind, _ in log.answers], np.int32),
-            "answer_lengths": np.array([len(body) for _, body in log.answers], np.int64),
-            "answer_bytes": np.frombuffer(b"".join(body for _, body in log.answers), np.uint8),
+            **optional,
+            **answer_columns(log.answers),
             **{f"stage_{name}": column for name, column in stages.items()},
         }
 
 
-def _client(task: WorkerTask, log: Log) -> Client:
+def answer_columns(answers: Sequence[tuple[int, bytes]]) -> dict[str, NDArray[np.generic]]:
+    """Kinds and bodies of answers as arrays."""
+    return {
+        "answer_kinds": np.array([kind for kind, _ in answers], np.int32),
+        "answer_lengths": np.array([len(body) for _, body in answers], np.int64),
+        "answer_bytes": np.frombuffer(b"".join(body for _, body in answers), np.uint8),
+    }
+
+
+def _client(task: WorkerTask, log: Log) -> GrpcClient | HttpClient:
+    where: dict[str, Any] = {"host": task.host, "port": task.port, "tls": task.tls, "timeout": task.timeout}
     if task.transport == "grpc":
-        return GrpcClient(
-            log,
-            task.payloads,
-            task.metadata,
-            host=task.host,
-            port=task.port,
-            path=task.path,
-            tls=task.tls,
-            timeout=task.timeout,
-        )
-    return HttpClient(
-        log,
-        task.payloads,
-        host=task.host,
-        port=task.port,
-        tls=task.tls,
-        limit=task.limit,
-        timeout=task.timeout,
-        streaming=task.streaming,
-    )
+        return GrpcClient(log, task.payloads, task.metadata, path=task.path, **where)
+    return HttpClient(log, task.payloads, limit=task.limit, streaming=task.streaming, **where)
 
 
-def _new_event_loop() -> asyncio.AbstractEventLoop:
+def new_event_loop() -> asyncio.AbstractEventLoop:
     """uvloop's where it is installed: it needs about half the time per request."""
-    try:
-        make: Callable[[], Any] = importlib.import_module("uvloop").new_event_loop
-    except ImportError:
-        make = asyncio.new_event_loop
-    loop: asyncio.AbstractEventLoop = make()
+    package = "uvloop" if importlib.util.find_spec("uvloop") else "asyncio"
+    loop: asyncio.AbstractEventLoop = importlib.import_module(package).new_event_loop()
     return loop
-
-
-def _allow_sockets() -> None:
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _end_with(parent: int) -> None:
@@ -393,7 +344,7 @@ def _end_with(parent: int) -> None:
     try:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     except (OSError, AttributeError):
-        return  # not Linux: the end of the input before the start is all that tells
+        return  # not Linux: only the end of the input before the start shows it
     if os.getppid() != parent:
         raise SystemExit("the parent is gone")
 

@@ -20,10 +20,6 @@ from typing import Any
 from paceline.core.errors import InputError, PacelineError, Unsupported
 from paceline.core.files import data_directory, write_atomic
 
-_SYSTEM_PYTHON = "/usr/bin/python3"  # where every Linux distribution has its own
-_LAST_LINES = 15
-_PINS = Path(__file__).parent / "_pins"  # versions of what packages depend on, as they were tested
-
 
 class InstallFailed(PacelineError):
     """An environment could not be made."""
@@ -31,7 +27,7 @@ class InstallFailed(PacelineError):
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a server's environment holds, and what must be here for it to be of use."""
+    """What a server's environment holds, and what else the server needs on this machine."""
 
     server: str
     packages: tuple[str, ...]  # for pip, pinned
@@ -51,6 +47,46 @@ class Requirements:
         """Whether a user has named an interpreter for every case."""
         return bool(os.environ.get(self.variable))
 
+    @property
+    def pins(self) -> Path:
+        """The file with the versions of its dependencies, as they were tested; it may be missing."""
+        return Path(__file__).parent / "_pins" / f"{self.server}.txt"
+
+    @property
+    def pip_packages(self) -> list[str]:
+        """The arguments of pip. A torch of another build than Paceline's could be gigabytes of another platform."""
+        if not self.torch:
+            return list(self.packages)
+        try:
+            return [f"torch=={importlib.metadata.version('torch')}", *self.packages]
+        except importlib.metadata.PackageNotFoundError:
+            raise InstallFailed(
+                f"{self.server} takes the torch that Paceline runs with; run: pip install 'paceline[torch]'"
+            ) from None
+
+    @property
+    def made_for(self) -> list[str]:
+        """What decides whether an environment that was made before can be used."""
+        return [*self.pip_packages, *(self.pins.read_text().splitlines()[1:] if self.pins.exists() else [])]
+
+    @property
+    def marker(self) -> Path:
+        """The file that a complete environment has."""
+        return folder_of(self.server) / "complete.json"
+
+    @property
+    def interpreter(self) -> Path:
+        """The one of the environment made here."""
+        return folder_of(self.server) / "venv" / "bin" / "python"
+
+    def is_complete(self) -> bool:
+        """Whether the environment was made, for these packages."""
+        try:
+            made: dict[str, Any] = json.loads(self.marker.read_text())
+            return made.get("made_for") == self.made_for and _is_program(self.interpreter)
+        except (OSError, ValueError, InstallFailed):
+            return False
+
     def missing(self) -> str | None:
         """Why the server cannot start here and what to do about it; None if it can."""
         if self.machines and platform.machine() not in self.machines:
@@ -60,13 +96,13 @@ class Requirements:
                 return f"{self.server} needs {program}, which is not installed; {remedy}"
         if own := os.environ.get(self.variable):
             return None if _is_program(own) else f"${self.variable} = '{own}' is not an interpreter"
-        if _is_complete(self):
+        if self.is_complete():
             return None
-        state = "is not installed" if not _marker(self).exists() else "was installed for another version of Paceline"
+        state = "is not installed" if not self.marker.exists() else "was installed for another version of Paceline"
         return f"{self.server} {state}; run: paceline servers install {self.server}"
 
     def python(self, own: Path | None = None) -> Path:
-        """The interpreter to start the server with: the user's own, else that of the environment made here."""
+        """The interpreter to start the server with: the user's own, otherwise that of the environment made here."""
         if own is not None:
             if not _is_program(own):
                 message = f"python = '{own}' is not an interpreter; name the file, as in /path/to/venv/bin/python"
@@ -75,15 +111,15 @@ class Requirements:
         if reason := self.missing():
             raise Unsupported(reason)
         named = os.environ.get(self.variable)
-        return Path(named).absolute() if named else _interpreter(self)
+        return Path(named).absolute() if named else self.interpreter
 
 
 @dataclass(frozen=True)
 class Installed:
-    """An environment that was made, or was there."""
+    """An environment that was made now or before."""
 
     folder: Path
-    seconds: float  # 0 if it was there
+    seconds: float  # 0 if it was made before
     size: int  # bytes
 
 
@@ -93,20 +129,21 @@ def folder_of(server: str) -> Path:
 
 
 def install(requirements: Requirements, say: Callable[[str], None]) -> Installed:
-    """Make the environment unless it is there already; only one process does at a time."""
+    """Make the environment unless it exists; only one process does at a time."""
     folder = folder_of(requirements.server)
     folder.mkdir(parents=True, exist_ok=True)
     with _lock(folder, say):
-        if _is_complete(requirements):
-            return Installed(folder, 0.0, _size(folder))
-        begin = time.monotonic()
-        _marker(requirements).unlink(missing_ok=True)
-        shutil.rmtree(folder / "venv", ignore_errors=True)
-        _build(requirements, folder, say)
-        seconds = time.monotonic() - begin
-        made = {"made_for": _made_for(requirements), "python": str(_interpreter(requirements).resolve())}
-        write_atomic(_marker(requirements), json.dumps(made | {"seconds": round(seconds, 1)}, indent=2))
-        return Installed(folder, seconds, _size(folder))
+        seconds = 0.0
+        if not requirements.is_complete():
+            begin = time.monotonic()
+            requirements.marker.unlink(missing_ok=True)
+            shutil.rmtree(folder / "venv", ignore_errors=True)
+            _build(requirements, folder, say)
+            seconds = time.monotonic() - begin
+            made = {"made_for": requirements.made_for, "python": str(requirements.interpreter.resolve())}
+            write_atomic(requirements.marker, json.dumps(made | {"seconds": round(seconds, 1)}, indent=2))
+        size = sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+        return Installed(folder, seconds, size)
 
 
 def remove(server: str) -> bool:
@@ -124,11 +161,11 @@ def versions(python: Path, distributions: Sequence[str]) -> dict[str, str]:
     """The versions of these distributions in an interpreter's environment, and its own."""
     program = (
         "import sys, json, platform, importlib.metadata as m\n"
-        "found = {'python': platform.python_version()}\n"
+        "versions = {'python': platform.python_version()}\n"
         "for name in sys.argv[1:]:\n"
-        "    try: found[name] = m.version(name)\n"
+        "    try: versions[name] = m.version(name)\n"
         "    except m.PackageNotFoundError: pass\n"
-        "print(json.dumps(found))"
+        "print(json.dumps(versions))"
     )
     done = subprocess.run(
         [str(python), "-I", "-c", program, *distributions], capture_output=True, text=True, timeout=60, check=False
@@ -136,25 +173,26 @@ def versions(python: Path, distributions: Sequence[str]) -> dict[str, str]:
     if done.returncode:
         message = f"the interpreter '{python}' does not work: {(done.stderr or 'no output').strip()[-300:]}"
         raise InputError("broken-interpreter", message, key="server.python", value=str(python))
-    found: dict[str, str] = json.loads(done.stdout)
-    return found
+    installed: dict[str, str] = json.loads(done.stdout)
+    return installed
 
 
 def _build(requirements: Requirements, folder: Path, say: Callable[[str], None]) -> None:
-    wanted = _wanted(requirements)
+    pip_packages, base = requirements.pip_packages, sys.executable
     log = folder / "install.log"
     log.unlink(missing_ok=True)
-    base = _base_interpreter(requirements)
+    if requirements.system_python:
+        base = "/usr/bin/python3"  # where every Linux distribution has its own
+        if not _is_program(base):
+            raise InstallFailed(
+                f"{requirements.server} is built for the distribution's Python; install it ({base} is missing)"
+            )
     say(f"making an environment with {base}")
     _run([base, "-m", "venv", str(folder / "venv")], log, f"the environment of {requirements.server}")
-    say(f"installing {', '.join(wanted)}")
-    pip = [str(_interpreter(requirements)), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    _run([*pip, *_constraints(requirements), *wanted], log, f"the packages of {requirements.server}")
-
-
-def _constraints(requirements: Requirements) -> list[str]:
-    pins = _PINS / f"{requirements.server}.txt"
-    return ["--constraint", str(pins)] if pins.exists() else []
+    say(f"installing {', '.join(pip_packages)}")
+    pip = [str(requirements.interpreter), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    constraints = ["--constraint", str(requirements.pins)] if requirements.pins.exists() else []
+    _run([*pip, *constraints, *pip_packages], log, f"the packages of {requirements.server}")
 
 
 def _run(command: list[str], log: Path, what: str) -> None:
@@ -167,68 +205,19 @@ def _run(command: list[str], log: Path, what: str) -> None:
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=clean, check=False
         )
     if done.returncode:
-        last = "\n  ".join(log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
+        last = "\n  ".join(log.read_text(errors="replace").splitlines()[-15:])
         raise InstallFailed(
-            f"{what} could not be installed (exit code {done.returncode}); all of it is in {log}:\n  {last}"
+            f"{what} could not be installed (exit code {done.returncode}); the whole output is in {log}:\n  {last}"
         )
-
-
-def _wanted(requirements: Requirements) -> list[str]:
-    """What pip is asked for. A torch of another build than Paceline's could be gigabytes of another platform."""
-    if not requirements.torch:
-        return list(requirements.packages)
-    try:
-        return [f"torch=={importlib.metadata.version('torch')}", *requirements.packages]
-    except importlib.metadata.PackageNotFoundError:
-        raise InstallFailed(
-            f"{requirements.server} takes the torch that Paceline runs with; run: pip install 'paceline[torch]'"
-        ) from None
-
-
-def _base_interpreter(requirements: Requirements) -> str:
-    if not requirements.system_python:
-        return sys.executable
-    if not _is_program(_SYSTEM_PYTHON):
-        raise InstallFailed(
-            f"{requirements.server} is built for the distribution's Python; install it ({_SYSTEM_PYTHON} is not there)"
-        )
-    return _SYSTEM_PYTHON
-
-
-def _made_for(requirements: Requirements) -> list[str]:
-    """What decides whether an environment that was made before will do."""
-    pins = _PINS / f"{requirements.server}.txt"
-    return [*_wanted(requirements), *(pins.read_text().splitlines()[1:] if pins.exists() else [])]
-
-
-def _is_complete(requirements: Requirements) -> bool:
-    try:
-        made: dict[str, Any] = json.loads(_marker(requirements).read_text())
-        wanted = _made_for(requirements)
-    except (OSError, ValueError, InstallFailed):
-        return False
-    return made.get("made_for") == wanted and _is_program(_interpreter(requirements))
 
 
 def _is_program(path: str | Path) -> bool:
     return Path(path).is_file() and os.access(path, os.X_OK)
 
 
-def _marker(requirements: Requirements) -> Path:
-    return folder_of(requirements.server) / "complete.json"
-
-
-def _interpreter(requirements: Requirements) -> Path:
-    return folder_of(requirements.server) / "venv" / "bin" / "python"
-
-
-def _size(folder: Path) -> int:
-    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
-
-
 @contextlib.contextmanager
 def _lock(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Beside the folder, so that it can be removed; the kernel lets go of it if the process dies."""
+    """A file next to the folder, so that this can be removed; the kernel releases the lock if the process dies."""
     with folder.with_name(f".{folder.name}.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

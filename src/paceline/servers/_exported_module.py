@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 TRACED_ROWS = 2  # a batch of 1 might be taken for a constant
 MOST_ROWS = 65_536
-LARGEST_FILE = 1_500_000_000  # bytes of weights: an ONNX file of more than 2 GB must keep them beside itself
+LARGEST_FILE = 1_500_000_000  # bytes of weights: an ONNX file of more than 2 GB must have them in a second file
 
 Run = Callable[[Sequence[Tensor]], list[Tensor]]
 
@@ -70,7 +70,7 @@ def flat(output: Any) -> list[Tensor]:
         output = list(output.values())
     if isinstance(output, list | tuple):
         return [tensor for part in output for tensor in flat(part)]
-    raise TypeError(f"its output holds an object of type {type(output).__name__}, which is no tensor")
+    raise TypeError(f"its output holds an object of type {type(output).__name__}, which is not a tensor")
 
 
 def build(
@@ -97,26 +97,28 @@ def rows(workload: Workload, count: int, seed: int) -> tuple[Tensor, ...]:
     return workload.make_batch(count, torch.Generator().manual_seed(seed)).inputs
 
 
+_MODEL_ERRORS = (RuntimeError, NotImplementedError, TypeError, ValueError)
+
+
 def outline(spec: ModelSpec, scale: Scale) -> Workload:
     """The model without its weights, where it can be built so; for what need not be computed."""
     try:
         with torch.device("meta"):
             return spec.build(scale)
-    except (RuntimeError, NotImplementedError, TypeError, ValueError):  # a user's model may need its weights' values
+    except _MODEL_ERRORS:  # a user's model may need its weights' values
         return spec.build(scale)
 
 
 def describe(spec: ModelSpec, scale: Scale) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """What goes in and what comes out, found without computing where the model lets one."""
-    workload = outline(spec, scale)
+    """Inputs and outputs, found without computing where the model allows it."""
     try:
-        return _specs(spec, workload, torch.device("meta"))
-    except (RuntimeError, NotImplementedError, TypeError, ValueError):
+        return _specs(spec, outline(spec, scale), torch.device("meta"))
+    except _MODEL_ERRORS:
         with torch.device("cpu"):
             workload = spec.build(scale)
     try:
         return _specs(spec, workload, torch.device("cpu"))
-    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+    except _MODEL_ERRORS as error:
         raise Unsupported(f"{spec.name} cannot be served: {first_line(error)}") from error
 
 
@@ -134,14 +136,12 @@ def _specs(
                 "the first axis of every output must be the sample"
             )
     names = input_names(workload.module, len(inputs))
-    taken = (_spec(name, (one, one)) for name, one in zip(names, inputs, strict=True))
-    given = (_spec(f"output_{number}", pair) for number, pair in enumerate(zip(two, three, strict=True)))
-    return tuple(taken), tuple(given)
+    outputs = (_spec(f"output_{number}", *pair) for number, pair in enumerate(zip(two, three, strict=True)))
+    return tuple(_spec(name, one, one) for name, one in zip(names, inputs, strict=True)), tuple(outputs)
 
 
-def _spec(name: str, seen: tuple[Tensor, Tensor]) -> TensorSpec:
-    """Of one sample, from the tensors of two batches: -1 where a size beside the batch differs."""
-    few, more = seen
+def _spec(name: str, few: Tensor, more: Tensor) -> TensorSpec:
+    """Of one sample, from the tensors of two batches: -1 where a size other than the batch differs."""
     shape = tuple(size if size == other else -1 for size, other in zip(few.shape[1:], more.shape[1:], strict=True))
     return TensorSpec(name, datatype_of(torch.empty(0, dtype=few.dtype).numpy().dtype), shape)
 
@@ -154,7 +154,7 @@ def input_names(module: nn.Module, count: int) -> tuple[str, ...]:
 
 
 def first_line(error: BaseException) -> str:
-    """What went wrong, without the pages that torch may add."""
+    """The error in one line, without the pages that torch may add."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else 'without a message'}"
 
@@ -169,7 +169,7 @@ def samples(workload: Workload, count: int, seed: int) -> list[dict[str, Array]]
 
 @dataclass(frozen=True)
 class ExportJob:
-    """What is to be written: the module, inputs to trace it with, and what these and the outputs are called."""
+    """What to write: the module, inputs to trace it with, and the names of these and the outputs."""
 
     served: Served
     inputs: tuple[Tensor, ...]
@@ -189,7 +189,7 @@ class ExportJob:
 
 @dataclass(frozen=True)
 class Exporter:
-    """One format: its main file, what it needs, and the two ways."""
+    """One format: its main file, what it needs, and how it is written and opened."""
 
     file: str
     write: Callable[[ExportJob, Path], None]
@@ -213,7 +213,7 @@ class Exporter:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Exporters warn of what they do; what matters is checked after."""
+    """Without the warnings of exporters; what they write is checked later."""
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         yield
@@ -230,11 +230,8 @@ def _open_torchscript(path: Path, device: torch.device) -> Run:
 
 
 def _write_torch_export(job: ExportJob, path: Path) -> None:
-    torch.export.save(_exported(job), path)
-
-
-def _exported(job: ExportJob) -> torch.export.ExportedProgram:
-    return torch.export.export(job.served, job.traced, dynamic_shapes=job.dynamic_shapes, strict=False)
+    program = torch.export.export(job.served, job.traced, dynamic_shapes=job.dynamic_shapes, strict=False)
+    torch.export.save(program, path)
 
 
 def _open_torch_export(path: Path, device: torch.device) -> Run:
@@ -243,19 +240,20 @@ def _open_torch_export(path: Path, device: torch.device) -> Run:
 
 
 def _write_onnx(job: ExportJob, path: Path) -> None:
-    """By torch's newer exporter, or else by its older one, which knows some operators that the newer does not."""
+    """By torch's newer exporter, otherwise by its older one, which has some operators that the newer lacks."""
     weights = sum(one.numel() * one.element_size() for one in job.served.state_dict().values())
-    names: dict[str, Any] = {"input_names": list(job.input_names), "output_names": list(job.output_names)}
-    beside = {"external_data": weights > LARGEST_FILE}
+    options: dict[str, Any] = {
+        "input_names": list(job.input_names),
+        "output_names": list(job.output_names),
+        "external_data": weights > LARGEST_FILE,
+    }
     try:
         shapes = job.dynamic_shapes
-        torch.onnx.export(
-            job.served, job.traced, path, dynamo=True, dynamic_shapes=shapes, verbose=False, **names, **beside
-        )
+        torch.onnx.export(job.served, job.traced, path, dynamo=True, dynamic_shapes=shapes, verbose=False, **options)
     except Exception:
         axes = {name: {0: "batch"} for name in (*job.input_names, *job.output_names)}
         with suppress(Exception):
-            torch.onnx.export(job.served, job.traced, str(path), dynamo=False, dynamic_axes=axes, **names, **beside)
+            torch.onnx.export(job.served, job.traced, str(path), dynamo=False, dynamic_axes=axes, **options)
             return
         raise
 
@@ -300,8 +298,6 @@ def _open_openvino(path: Path, device: torch.device) -> Run:
 
 
 _FLOATS = ("fp32", "bf16", "fp16")
-
-
 EXPORTERS = {
     "torchscript": Exporter("model.pt", _write_torchscript, _open_torchscript, _FLOATS),
     "torch-export": Exporter("model.pt2", _write_torch_export, _open_torch_export, _FLOATS),

@@ -1,4 +1,4 @@
-"""Servers that run an exported model: what they are told about it, and how requests are put together."""
+"""Servers that run an exported model: their settings, and what an app of ours in them reads."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -16,10 +15,10 @@ from paceline.core.errors import InputError
 from paceline.core.quantity import Duration
 from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
 from paceline.load.request import Endpoint, Wire
-from paceline.load.tensors import TensorSpec
 from paceline.servers import _apps
-from paceline.servers._program import HOST, MODEL, ModelFormat, Program, PythonSettings
-from paceline.servers.base import Format, Need, ServerSettings
+from paceline.servers._environment import Requirements
+from paceline.servers._program import HOST, MODEL, Program, PythonSettings
+from paceline.servers.base import Artifact, Format, Need, ServerSettings
 
 
 class WorkerSettings(ServerSettings):
@@ -34,7 +33,6 @@ class WorkerSettings(ServerSettings):
 
     @property
     def threads_of_worker(self) -> int:
-        """Of one worker's engine."""
         return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers)
 
     @property
@@ -44,7 +42,7 @@ class WorkerSettings(ServerSettings):
 
 
 class BatchingSettings(WorkerSettings):
-    """Of a server that can be told how long to wait for a batch."""
+    """Of a server that takes the longest wait for a batch as a setting."""
 
     max_delay: Duration = Field(default=0.005, gt=0, le=3600)
     """How long the first request of a batch waits for others, at most"""
@@ -62,88 +60,89 @@ class AppSettings(BatchingSettings, PythonSettings):
     """Of a Python package with batching."""
 
 
-@dataclass(frozen=True)
-class ExportedModel(ModelFormat):
-    """A model that Paceline has exported, and the app of ours that serves it if the server needs one."""
+class ExportedModelServer(Program):
+    """Serves a model that Paceline has exported, by an app of ours if the server needs one."""
 
-    path: str  # of an inference request
-    format: Format = "onnx"
-    apps: tuple[str, ...] = ()  # files of _apps, copied into the server's folder; the first is started
+    path: ClassVar[str]  # of an inference request
+    format: ClassVar[Format] = "onnx"
+    apps: ClassVar[tuple[str, ...]] = ()  # files of _apps, copied into the server's folder; the first is started
 
-    def check(self, server: type[Program], settings: ServerSettings, need: Need) -> None:
-        requirements = server.requirements
-        if requirements is None or need.device == "cpu":
+    settings: WorkerSettings
+    artifact: Artifact
+
+    @classmethod
+    def check(cls, settings: ServerSettings, need: Need) -> None:
+        super().check(settings, need)
+        requirements = cls.requirements
+        if requirements is None or requirements.torch or requirements.has_own_python or need.device == "cpu":
             return
         assert isinstance(settings, PythonSettings)
-        own = settings.python is not None or requirements.has_own_python
-        if not (own or requirements.torch):
+        if settings.python is None:
             message = (
-                f"{server.name} on {need.device}: the environment made here has ONNX Runtime for the CPU; "
+                f"{cls.name} on {need.device}: the environment made here has ONNX Runtime for the CPU; "
                 f"run it with target: cpu, or name an interpreter with onnxruntime-gpu as 'python'"
             )
             raise InputError("needs-cpu", message, key="target", value=need.device, suggestion="cpu")
 
-    def prepare(self, server: Program) -> None:
-        from paceline.servers.export import export
-
-        need = server.need
-        server.say(f"exporting {need.model}")
-        server.artifact = export(
-            need.model,
-            scale=need.scale,
-            format=self.format,
-            precision=need.precision,
-            seed=need.seed,
-            device=need.device,
-            allow_import=need.allow_import,
-        )
+    def prepare(self) -> None:
+        super().prepare()
+        self.say(f"exporting {self.need.model}")
+        self.artifact = self.need.export(self.format)
         for name in self.apps:
-            shutil.copyfile(Path(_apps.__path__[0]) / name, server.folder / name)
+            shutil.copyfile(Path(_apps.__path__[0]) / name, self.folder / name)
 
-    def endpoint(self, server: Program, wire: Wire) -> Endpoint:
+    def endpoint(self, wire: Wire) -> Endpoint:
         if wire == "kserve-grpc":
-            return Endpoint(wire=wire, host=HOST, port=server.grpc_port, path=GRPC_METHOD, model=MODEL)
-        return Endpoint(wire=wire, host=HOST, port=server.port, path=self.path, model=MODEL)
+            return Endpoint(wire=wire, host=HOST, port=self.grpc_port, path=GRPC_METHOD, model=MODEL)
+        return Endpoint(wire=wire, host=HOST, port=self.port, path=self.path, model=MODEL)
 
-    def command(self, server: Program) -> Sequence[str]:
-        write_app_config(server)
-        return [str(server.python), str(server.folder / self.apps[0])]
+    def _command(self) -> Sequence[str]:
+        self._write_app_config()
+        return [str(self.python), str(self.folder / self.apps[0])]
 
-    def facts(self, server: Program) -> dict[str, Any]:
-        settings = server.settings
-        assert isinstance(settings, WorkerSettings)
+    def _facts(self) -> dict[str, Any]:
+        settings = self.settings
         facts: dict[str, Any] = {
             "engine": "onnxruntime" if self.format == "onnx" else "torch",
             "workers": settings.workers,
+            "threads": settings.threads_of_worker,
+            "max_batch": settings.max_batch,
         }
-        facts |= {"threads": settings.threads_of_worker, "max_batch": settings.max_batch}
         if settings.max_batch > 1 and settings.batch_delay is not None:
             facts["max_delay"] = settings.batch_delay
         return facts
 
-
-def write_app_config(server: Program) -> None:
-    """What an app of ours reads when it is started."""
-    artifact, settings = server.artifact, server.settings
-    assert artifact is not None
-    assert isinstance(settings, WorkerSettings)
-    config = {
-        "model": MODEL,
-        "path": str(artifact.path),
-        "inputs": [_tensor(spec) for spec in artifact.inputs],
-        "outputs": [_tensor(spec) for spec in artifact.outputs],
-        "device": server.need.device,
-        "host": HOST,
-        "port": server.port,
-        "workers": settings.workers,
-        "threads": settings.threads_of_worker,
-        "max_batch": settings.max_batch,
-        "max_delay": settings.batch_delay,
-    }
-    if server.grpc_port:
-        config["grpc_port"] = server.grpc_port
-    (server.folder / "serve.json").write_text(json.dumps(config, indent=2))
+    def _write_app_config(self) -> None:
+        """What an app of ours reads when it is started."""
+        settings = self.settings
+        config = {
+            "model": MODEL,
+            "path": str(self.artifact.path),
+            "inputs": [spec.metadata | {"dtype": spec.dtype.name} for spec in self.artifact.inputs],
+            "outputs": [spec.metadata | {"dtype": spec.dtype.name} for spec in self.artifact.outputs],
+            "device": self.need.device,
+            "host": HOST,
+            "port": self.port,
+            "workers": settings.workers,
+            "threads": settings.threads_of_worker,
+            "max_batch": settings.max_batch,
+            "max_delay": settings.batch_delay,
+        }
+        if self.grpc_port:
+            config["grpc_port"] = self.grpc_port
+        (self.folder / "serve.json").write_text(json.dumps(config, indent=2))
 
 
-def _tensor(spec: TensorSpec) -> dict[str, object]:
-    return spec.metadata | {"dtype": spec.dtype.name}
+class OnnxAppServer(ExportedModelServer):
+    """A Python package in which an app of ours runs the model in ONNX Runtime."""
+
+    Settings: ClassVar[type[ServerSettings]] = AppSettings
+
+    settings: AppSettings
+
+    @staticmethod
+    def requires(server: str, package: str, version: str, **more: Any) -> Requirements:
+        """The package and ONNX Runtime."""
+        name = package.partition("[")[0]
+        packages, shown = (f"{package}=={version}", "onnxruntime==1.31.1"), (name, "onnxruntime", "onnxruntime-gpu")
+        return Requirements(server=server, packages=packages, shown=shown, **more)

@@ -10,14 +10,18 @@ import struct
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import Field
 
+from paceline.core.device import split_target
 from paceline.core.errors import InputError, nearest
+from paceline.core.quantity import Duration
+from paceline.devices import kind_of
 from paceline.load.request import Endpoint, Wire
 from paceline.load.tensors import Array
-from paceline.servers._program import HOST, ModelFormat, Program
+from paceline.servers._program import HOST, MODEL, Program, PythonSettings
 from paceline.servers.base import Need, ServerSettings
 
 PATHS: dict[Wire, str] = {"openai-chat": "/v1/chat/completions", "openai-completions": "/v1/completions"}
@@ -25,60 +29,94 @@ WIRES = tuple(PATHS)
 TORCH_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # as torch calls a precision
 
 
-class LanguageModel(ModelFormat):
-    """A folder of the Hugging Face format; a generated model is written as one."""
+class LanguageModelServer(Program):
+    """Serves a folder of the Hugging Face format; a generated model is written as one."""
 
-    noun = "folder"
+    wires = WIRES
+    is_checkable = False  # there is no single right text
+    model_noun: ClassVar[str] = "folder"
 
-    def check(self, server: type[Program], settings: ServerSettings, need: Need) -> None:
+    model_path: Path  # once it is prepared
+
+    @classmethod
+    def check(cls, settings: ServerSettings, need: Need) -> None:
+        super().check(settings, need)
         if need.precision not in TORCH_NAMES:
-            message = f"precision = '{need.precision}': {server.name} serves one of {', '.join(TORCH_NAMES)}"
+            message = f"precision = '{need.precision}': {cls.name} serves one of {', '.join(TORCH_NAMES)}"
             raise InputError("precision-not-served", message, key="precision", value=need.precision)
         if need.model.startswith(PREFIX):
             parse(need.model)
             return
         if not need.allow_import:
-            message = f"model '{need.model}': only a case that was started on this machine may name a {self.noun}"
+            message = f"model '{need.model}': only a case that was started on this machine may name a {cls.model_noun}"
             raise InputError("not-from-network", message, key="model", value=need.model)
-        self.check_file(server, need.model)
+        cls.check_file(need.model)
 
-    def check_file(self, server: type[Program], model: str) -> None:
-        """Refuse what is not there, or not in this format."""
+    @classmethod
+    def check_file(cls, model: str) -> None:
+        """Refuse a model that is missing, or not in this format."""
         if not (Path(model) / "config.json").is_file():
             message = (
-                f"model '{model}': {server.name} serves a folder with a config.json, weights and a tokenizer, "
+                f"model '{model}': {cls.name} serves a folder with a config.json, weights and a tokenizer, "
                 f"or {PREFIX}:layers=2,width=64"
             )
             raise InputError("not-a-model-folder", message, key="model", value=model)
 
-    def write(self, folder: Path, shape: LlamaShape, need: Need) -> Path:
+    def write(self, shape: LlamaShape) -> Path:
         """A generated model as the server reads it."""
-        path = folder / "model"
-        write(path, shape, precision=need.precision, seed=need.seed)
+        path = self.folder / "model"
+        write(path, shape, precision=self.need.precision, seed=self.need.seed)
         return path
 
-    def prepare(self, server: Program) -> None:
-        need = server.need
-        if need.model.startswith(PREFIX):
-            server.say(f"writing {need.model}")
-            server.model_path = self.write(server.folder, parse(need.model), need)
+    def prepare(self) -> None:
+        super().prepare()
+        if self.need.model.startswith(PREFIX):
+            self.say(f"writing {self.need.model}")
+            self.model_path = self.write(parse(self.need.model))
         else:
-            server.model_path = Path(need.model).absolute()
+            self.model_path = Path(self.need.model).absolute()
 
-    def endpoint(self, server: Program, wire: Wire) -> Endpoint:
-        return Endpoint(wire=wire, host=HOST, port=server.port, path=PATHS[wire], model=server.served_name)
+    @property
+    def served_name(self) -> str:
+        """What the server calls its model."""
+        return MODEL
 
-    def environment(self) -> dict[str, str]:
-        """The model is here: nothing is to be looked up elsewhere, or told to anybody."""
-        return {
-            "HF_HUB_OFFLINE": "1",
-            "TRANSFORMERS_OFFLINE": "1",
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-            "DO_NOT_TRACK": "1",
-        }
+    def endpoint(self, wire: Wire) -> Endpoint:
+        return Endpoint(wire=wire, host=HOST, port=self.port, path=PATHS[wire], model=self.served_name)
 
-    def facts(self, server: Program) -> dict[str, Any]:
-        return {"engine": server.name, "workers": 1, "precision": server.need.precision}
+    def _environment(self) -> dict[str, str]:
+        """The model is here: nothing is to be looked up elsewhere, or reported to anybody."""
+        offline = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "DO_NOT_TRACK")
+        return super()._environment() | dict.fromkeys(offline, "1")
+
+    def _facts(self) -> dict[str, Any]:
+        return {"engine": self.name, "workers": 1, "precision": self.need.precision}
+
+
+class GpuSettings(PythonSettings):
+    """What decides about a server's memory and batches on a GPU."""
+
+    ready_timeout: Duration = Field(default=600.0, gt=0)  # it compiles and captures graphs first
+    max_batch: int | None = Field(default=None, ge=1)
+    """Requests that are run together, at most; its own choice unless set"""
+    prefix_caching: bool = False
+    """Reuse what earlier requests with the same beginning have computed"""
+
+
+class GpuLanguageModelServer(LanguageModelServer):
+    """Serves one model on one GPU, with continuous batching."""
+
+    device_kind = "cuda"
+
+    settings: GpuSettings
+
+    def _environment(self) -> dict[str, str]:
+        _, index = split_target(self.need.device)
+        return super()._environment() | (kind_of(self.need.device).showing(index) if index else {})
+
+    def _facts(self) -> dict[str, Any]:
+        settings = self.settings
+        return super()._facts() | {"max_batch": settings.max_batch, "prefix_caching": settings.prefix_caching}
 
 
 PREFIX = "generated/llama"
@@ -147,13 +185,13 @@ def parse(name: str) -> LlamaShape:
     if family != PREFIX:
         message = f"model '{name}': a generated language model is called {PREFIX}:layers=2,width=64"
         raise InputError("unknown-model", message, key="model", value=name)
-    known = [knob.name for knob in fields(LlamaShape)]
+    knobs = [knob.name for knob in fields(LlamaShape)]
     given: dict[str, int] = {}
     for setting in filter(None, settings.split(",")):
         knob, _, value = (part.strip() for part in setting.partition("="))
-        if knob not in known:
-            guess = nearest(knob, known)
-            hint = f"did you mean '{guess}'?" if guess else f"known are {', '.join(known)}"
+        if knob not in knobs:
+            guess = nearest(knob, knobs)
+            hint = f"did you mean '{guess}'?" if guess else f"use one of {', '.join(knobs)}"
             message = f"model '{name}': there is no knob '{knob}': {hint}"
             raise InputError("unknown-knob", message, key="model", value=name, suggestion=guess)
         if not (value.isascii() and value.isdigit() and len(value) < 10):
@@ -169,15 +207,59 @@ def write(folder: Path, shape: LlamaShape, *, precision: str, seed: int) -> None
         message = f"precision = '{precision}': a generated language model has one of {', '.join(DTYPES)}"
         raise InputError("precision-not-served", message, key="precision", value=precision)
     folder.mkdir(parents=True, exist_ok=True)
-    stored, called = DTYPES[precision]
-    # Without an end of text, answers have exactly as many tokens as were asked for.
-    ids: dict[str, Any] = {"bos_token_id": SPECIAL.index("<s>"), "eos_token_id": None}
-    ids["pad_token_id"] = SPECIAL.index("<pad>")
-    _write_json(folder / "config.json", _config(shape, called) | ids)
-    _write_json(folder / "generation_config.json", ids | {"do_sample": False, "max_length": shape.context})
-    _write_json(folder / "tokenizer.json", _tokenizer(shape))
-    _write_json(folder / "tokenizer_config.json", _tokenizer_config(shape))
-    _write_safetensors(folder / "model.safetensors", shape, stored, seed)
+    dtype, torch_dtype = DTYPES[precision]
+    # Without an end of text, answers have exactly the requested number of tokens.
+    ids = {"bos_token_id": SPECIAL.index("<s>"), "eos_token_id": None, "pad_token_id": SPECIAL.index("<pad>")}
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": shape.width,
+        "intermediate_size": shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.heads,
+        "head_dim": shape.width // shape.heads,
+        "vocab_size": shape.vocabulary,
+        "max_position_embeddings": shape.context,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10_000.0,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": False,
+        "torch_dtype": torch_dtype,
+    }
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    vocabulary = {word: index for index, word in enumerate(shape.words)}
+    tokenizer = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": index, "content": token} | flags for index, token in enumerate(SPECIAL)],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": SPECIAL[0]},
+    }
+    tokenizer_config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": "<unk>",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "model_max_length": shape.context,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT,
+    }
+    for name, content in {
+        "config.json": config | ids,
+        "generation_config.json": ids | {"do_sample": False, "max_length": shape.context},
+        "tokenizer.json": tokenizer,
+        "tokenizer_config.json": tokenizer_config,
+    }.items():
+        (folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
+    _write_safetensors(folder / "model.safetensors", shape, dtype, seed)
 
 
 def weights(shape: LlamaShape, seed: int) -> Iterator[tuple[str, Array]]:
@@ -209,66 +291,8 @@ def _sizes(shape: LlamaShape) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "lm_head.weight", (shape.vocabulary, width)
 
 
-def _config(shape: LlamaShape, dtype: str) -> dict[str, Any]:
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": shape.width,
-        "intermediate_size": shape.hidden,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.heads,
-        "head_dim": shape.width // shape.heads,
-        "vocab_size": shape.vocabulary,
-        "max_position_embeddings": shape.context,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10_000.0,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "tie_word_embeddings": False,
-        "torch_dtype": dtype,
-    }
-
-
-def _tokenizer(shape: LlamaShape) -> dict[str, Any]:
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [{"id": index, "content": token} | flags for index, token in enumerate(SPECIAL)],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "post_processor": None,
-        "decoder": None,
-        "model": {
-            "type": "WordLevel",
-            "vocab": {word: index for index, word in enumerate(shape.words)},
-            "unk_token": SPECIAL[0],
-        },
-    }
-
-
-def _tokenizer_config(shape: LlamaShape) -> dict[str, Any]:
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "unk_token": "<unk>",
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-        "pad_token": "<pad>",
-        "model_max_length": shape.context,
-        "clean_up_tokenization_spaces": False,
-        "chat_template": CHAT,
-    }
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
-
-
 def _write_safetensors(path: Path, shape: LlamaShape, dtype: str, seed: int) -> None:
-    """Eight bytes of length, a JSON header with name, type, shape and place of each tensor, then the tensors."""
+    """Eight bytes of length, a JSON header with name, type, shape and offsets of each tensor, then the tensors."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for name, size in _sizes(shape):
@@ -293,12 +317,11 @@ def raw(weight: Array, dtype: str) -> bytes:
 
 def _word(index: int) -> str:
     """A made-up word of two syllables or more, one for each number."""
-    syllables = [_SYLLABLES[index % len(_SYLLABLES)]]
-    index //= len(_SYLLABLES)
-    while index or len(syllables) < 2:
-        syllables.append(_SYLLABLES[index % len(_SYLLABLES)])
-        index //= len(_SYLLABLES)
-    return "".join(syllables)
+    word = ""
+    while index or len(word) < 4:
+        index, syllable = divmod(index, len(_SYLLABLES))
+        word += _SYLLABLES[syllable]
+    return word
 
 
 def write_gguf(path: Path, shape: LlamaShape, *, dtype: str, seed: int) -> None:
@@ -332,23 +355,12 @@ def _settings(shape: LlamaShape) -> list[bytes]:
         "llama.attention.head_count_kv": shape.heads,
         "llama.rope.dimension_count": shape.width // shape.heads,
         "llama.vocab_size": shape.vocabulary,
-        **{
-            f"tokenizer.ggml.{role}_token_id": SPECIAL.index(token)
-            for role, token in {
-                "unknown": "<unk>",
-                "bos": "<s>",
-                "eos": "</s>",
-                "padding": "<pad>",
-                "seperator": "</s>",  # as it is spelt
-            }.items()
-        },
     }
-    texts = {
-        "general.architecture": "llama",
-        "general.name": "generated",
-        "tokenizer.ggml.model": "bert",
-        "tokenizer.chat_template": CHAT,
-    }
+    # "seperator" is how the format spells it.
+    roles = {"unknown": "<unk>", "bos": "<s>", "eos": "</s>", "padding": "<pad>", "seperator": "</s>"}
+    whole |= {f"tokenizer.ggml.{role}_token_id": SPECIAL.index(token) for role, token in roles.items()}
+    texts = {"general.architecture": "llama", "general.name": "generated"}
+    texts |= {"tokenizer.ggml.model": "bert", "tokenizer.chat_template": CHAT}
     return [
         *(_pair(key, _STRING, _text(value)) for key, value in texts.items()),
         *(_pair(key, _UINT32, struct.pack("<I", value)) for key, value in whole.items()),

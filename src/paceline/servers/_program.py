@@ -1,4 +1,4 @@
-"""A server that is a program: its process, its ports, how it is asked whether it is ready."""
+"""A server that is a program: its process, its ports, and how to find out whether it is ready."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -20,24 +20,24 @@ import psutil
 
 from paceline.core.errors import InputError
 from paceline.core.network import PROGRAM
-from paceline.load.request import Endpoint, Wire
-from paceline.servers import supervisor
+from paceline.devices import kind_named
+from paceline.servers import _supervisor
 from paceline.servers._environment import Requirements, versions
 from paceline.servers.base import Need, Server, ServerFailed, ServerSettings, Started
 
 _LOG_END = 64 * 1024  # bytes of a log that are read for its last lines
-_POLL = 0.02  # seconds between questions whether it is ready
+_POLL = 0.02  # seconds between checks whether it is ready
+_SHORT = 34  # characters of a path that leave enough for the name of a socket
 
 HOST = "127.0.0.1"
-MODEL = "model"  # what most servers call what they serve
-_SHORT = 34  # characters of a path that leave enough for the name of a socket
+MODEL = "model"  # what most servers call their model
 
 
 class ServedProcess:
     """One command in a session of its own; what it prints is in `server.log` in its folder.
 
-    A keeper process stands between: it adopts whatever the command starts, ends all of it on `stop()`, and also when
-    this process dies, by whatever signal.
+    A supervisor process stands between: it adopts whatever the command starts, ends all of it on `stop()`, and also
+    when this process dies, by whatever signal.
     """
 
     def __init__(
@@ -51,20 +51,20 @@ class ServedProcess:
     ) -> None:
         self.command = list(command)
         self.log = folder / "server.log"
-        self.grace = grace  # seconds that it may take to end by itself when asked
+        self.grace = grace  # seconds that it may take to end by itself
         self._environment = environment or {}
         self._cwd = cwd or folder
-        self._keeper: subprocess.Popen[bytes] | None = None
-        self._main: psutil.Process | None = None  # the command's own process, once it was seen
+        self._supervisor: subprocess.Popen[bytes] | None = None
+        self._main: psutil.Process | None = None  # the command's own process, once it is known
 
     def start(self) -> None:
-        """Start it; call `wait()` to know that it is of use."""
-        if self._keeper is not None:
+        """Start it; `wait()` returns when it is ready."""
+        if self._supervisor is not None:
             raise RuntimeError("already started")
-        keep = [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), str(self.grace)]
+        supervise = [sys.executable, "-I", "-S", _supervisor.__file__, str(os.getpid()), str(self.grace)]
         with self.log.open("ab") as log:
-            self._keeper = subprocess.Popen(
-                [*keep, *self.command],
+            self._supervisor = subprocess.Popen(
+                [*supervise, *self.command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -78,7 +78,9 @@ class ServedProcess:
         begin = time.monotonic()
         while not ready():
             if not self.is_alive():
-                raise ServerFailed(f"the server ended with exit code {self._end()} before it was ready", self.logs())
+                assert self._supervisor is not None
+                code = self._supervisor.wait(timeout=self.grace + 10)  # what the command left is ended too by then
+                raise ServerFailed(f"the server ended with exit code {code} before it was ready", self.logs())
             if time.monotonic() - begin > timeout:
                 raise ServerFailed(
                     f"the server was not ready after {timeout:g} s; raise ready_timeout if it only needs longer",
@@ -90,23 +92,23 @@ class ServedProcess:
     @property
     def exit_code(self) -> int | None:
         """Of the command, 128 + n if signal n ended it; None while it runs or before it was started."""
-        return self._keeper.poll() if self._keeper is not None else None
+        return self._supervisor.poll() if self._supervisor is not None else None
 
     def pids(self) -> list[int]:
         """The command's process and all that it started."""
-        if self._keeper is None or self._keeper.poll() is not None:
+        if self._supervisor is None or self._supervisor.poll() is not None:
             return []
         with contextlib.suppress(psutil.NoSuchProcess):
-            return [child.pid for child in psutil.Process(self._keeper.pid).children(recursive=True)]
+            return [child.pid for child in psutil.Process(self._supervisor.pid).children(recursive=True)]
         return []
 
     def is_alive(self) -> bool:
         """Whether the command still runs."""
-        if self._keeper is None or self._keeper.poll() is not None:
+        if self._supervisor is None or self._supervisor.poll() is not None:
             return False
-        try:  # the keeper may not yet have noticed the end
+        try:  # the supervisor may not yet have noticed the end
             if self._main is None:
-                children = psutil.Process(self._keeper.pid).children()  # orphans that it adopts are younger
+                children = psutil.Process(self._supervisor.pid).children()  # orphans that it adopts are younger
                 self._main = min(children, key=lambda child: child.create_time(), default=None)
             return self._main is None or (self._main.is_running() and self._main.status() != psutil.STATUS_ZOMBIE)
         except psutil.NoSuchProcess:
@@ -114,22 +116,17 @@ class ServedProcess:
 
     def stop(self) -> None:
         """Ask it to end, and end it and everything it started after a grace; may be called at any time."""
-        if self._keeper is None or self._keeper.poll() is not None:
+        if self._supervisor is None or self._supervisor.poll() is not None:
             return
-        self._keeper.terminate()
+        self._supervisor.terminate()
         try:
-            self._keeper.wait(timeout=self.grace + 10)
+            self._supervisor.wait(timeout=self.grace + 10)
         except subprocess.TimeoutExpired:
             for pid in self.pids():
                 with contextlib.suppress(psutil.NoSuchProcess):
                     psutil.Process(pid).kill()
-            self._keeper.kill()
-            self._keeper.wait()
-
-    def _end(self) -> int:
-        """The exit code of a command that has ended, once what it left is ended too."""
-        assert self._keeper is not None
-        return self._keeper.wait(timeout=self.grace + 10)
+            self._supervisor.kill()
+            self._supervisor.wait()
 
     def logs(self, lines: int = 40) -> str:
         """The last lines of what it printed."""
@@ -144,7 +141,7 @@ class ServedProcess:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port nobody listens on now, for servers that cannot choose one themselves."""
+    """A port that is free now, for servers that cannot choose one themselves."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
@@ -152,14 +149,12 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 def answers(host: str, port: int, path: str, timeout: float = 1.0) -> bool:
     """Whether an HTTP GET is answered with 200."""
-    connection = http.client.HTTPConnection(host, port, timeout=timeout)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
+    with contextlib.closing(http.client.HTTPConnection(host, port, timeout=timeout)) as connection:
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
 
 
 class PythonSettings(ServerSettings):
@@ -169,139 +164,12 @@ class PythonSettings(ServerSettings):
     """Interpreter to start it with, instead of the one that `paceline servers install` made"""
 
 
-class ModelFormat(ABC):
-    """In which form a program takes its model: what that may be, how it is made, and where it is asked then."""
-
-    @abstractmethod
-    def check(self, server: type[Program], settings: ServerSettings, need: Need) -> None:
-        """Refuse a model that this server cannot take so (raise InputError)."""
-
-    @abstractmethod
-    def prepare(self, server: Program) -> None:
-        """Make it."""
-
-    @abstractmethod
-    def endpoint(self, server: Program, wire: Wire) -> Endpoint:
-        """Where the model is asked."""
-
-    @abstractmethod
-    def facts(self, server: Program) -> dict[str, Any]:
-        """What belongs into the record."""
-
-    def command(self, server: Program) -> Sequence[str]:
-        """What starts a server that needs nothing but its model."""
-        raise NotImplementedError(f"{server.name} does not say how it is started")
-
-    def environment(self) -> dict[str, str]:
-        """Variables that the server is started with."""
-        return {}
-
-
-class Program(Server):
-    """Started as a process on this machine, with free ports of the loopback.
-
-    It has parts: the form in which it takes a model, and, if it is a Python package, what its environment requires.
-    """
-
-    model_format: ClassVar[ModelFormat]
-    requirements: ClassVar[Requirements | None] = None  # None for a program that pip does not install
-    gpu_only: ClassVar[bool] = False
-    ready_path: ClassVar[str]  # answers 200 when it is ready
-    grace: ClassVar[float] = 5.0  # seconds to end by itself
-
-    model_path: Path  # of a language model, once it is prepared
+class ProcessServer(Server):
+    """A server whose process is started here."""
 
     def __init__(self, settings: ServerSettings, need: Need, folder: Path, say: Callable[[str], None]) -> None:
         super().__init__(settings, need, folder, say)
-        self.port = self.grpc_port = 0
         self._process: ServedProcess | None = None
-        self._short: Path | None = None
-        self._python: Path | None = None
-        self._found: dict[str, str] = {}
-
-    @classmethod
-    def missing(cls) -> str | None:
-        if cls.requirements is None:
-            return None
-        # An interpreter that a user has made may have a build for other devices.
-        if cls.gpu_only and not cls.requirements.has_own_python and not _has_nvidia_gpu():
-            return f"{cls.name} needs an NVIDIA GPU, and this machine has none that its driver shows"
-        return cls.requirements.missing()
-
-    @classmethod
-    def check(cls, settings: ServerSettings, need: Need) -> None:
-        if isinstance(settings, PythonSettings) and settings.python is not None and not need.allow_import:
-            message = f"python = '{settings.python}': only a case that was started on this machine may name one"
-            raise InputError("not-from-network", message, key="server.python", value=str(settings.python))
-        cls.model_format.check(cls, settings, need)
-
-    @property
-    def python(self) -> Path:
-        """The interpreter that it runs in."""
-        if self._python is None:
-            assert self.requirements is not None
-            assert isinstance(self.settings, PythonSettings)
-            self._python = self.requirements.python(self.settings.python)
-            self._found = versions(self._python, self.requirements.shown)
-        return self._python
-
-    @property
-    def served_name(self) -> str:
-        """What the server calls its model."""
-        return MODEL
-
-    def prepare(self) -> None:
-        if self.requirements is not None:
-            _ = self.python  # before anything that takes long
-        self.model_format.prepare(self)
-
-    def endpoint(self, wire: Wire) -> Endpoint:
-        return self.model_format.endpoint(self, wire)
-
-    def _command(self) -> Sequence[str]:
-        """What starts it; ports have been chosen."""
-        return self.model_format.command(self)
-
-    def _environment(self) -> dict[str, str]:
-        """Variables that it is started with."""
-        if self.requirements is None:
-            return self.model_format.environment()
-        # What this interpreter is told to import has no place in another one.
-        path = f"{self.python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        return {"PYTHONPATH": "", "PATH": path} | self.model_format.environment()
-
-    def _versions(self) -> dict[str, str]:
-        """Of the software, by name."""
-        return dict(self._found) if self.requirements is not None and self.python else {}
-
-    def _facts(self) -> dict[str, Any]:
-        """What else belongs into the record."""
-        return self.model_format.facts(self)
-
-    def _choose_ports(self) -> None:
-        self.port = free_port()
-        if "kserve-grpc" in self.wires:
-            self.grpc_port = free_port()
-
-    def _is_ready(self) -> bool:
-        """Ask it once."""
-        return answers(HOST, self.port, self.ready_path)
-
-    def start(self) -> Started:
-        self._choose_ports()
-        self._process = ServedProcess(
-            self._command(), folder=self.folder, environment=self._environment(), grace=self.grace
-        )
-        self.say(f"starting {self.name}")
-        try:
-            self._process.start()
-            return Started(ready=self._process.wait(self._is_ready, self.settings.ready_timeout))
-        except BaseException:
-            self.stop()
-            raise
-
-    def describe(self) -> dict[str, Any]:
-        return {"server": self.name, "versions": self._versions()} | self._facts()
 
     def processes(self) -> list[int]:
         return self._process.pids() if self._process else []
@@ -312,12 +180,111 @@ class Program(Server):
     def stop(self) -> None:
         if self._process is not None:
             self._process.stop()
-        if self._short is not None:
-            shutil.rmtree(self._short, ignore_errors=True)
-            self._short = None
 
     def logs(self) -> str:
         return self._process.logs() if self._process else ""
+
+    @abstractmethod
+    def _is_ready(self) -> bool:
+        """Ask it once."""
+
+    def _run(self, process: ServedProcess) -> Started:
+        """Start a process, and wait until it is ready."""
+        self._process = process
+        try:
+            process.start()
+            return Started(ready=process.wait(self._is_ready, self.settings.ready_timeout))
+        except BaseException:
+            self.stop()
+            raise
+
+
+class Program(ProcessServer):
+    """Software of others, started as a process on this machine, with free ports of the loopback."""
+
+    requirements: ClassVar[Requirements | None] = None  # None for a program that pip does not install
+    device_kind: ClassVar[str] = ""  # that its packages are built for; any if empty
+    ready_path: ClassVar[str]  # answers 200 when it is ready
+    grace: ClassVar[float] = 5.0  # seconds to end by itself
+
+    def __init__(self, settings: ServerSettings, need: Need, folder: Path, say: Callable[[str], None]) -> None:
+        super().__init__(settings, need, folder, say)
+        self.port = self.grpc_port = 0
+        self._short: Path | None = None
+        self._python: Path | None = None
+        self._installed: dict[str, str] = {}  # versions by distribution
+
+    @classmethod
+    def missing(cls) -> str | None:
+        if cls.requirements is None:
+            return None
+        # An interpreter that a user has made may have a build for other devices.
+        if cls.device_kind and not cls.requirements.has_own_python and not kind_named(cls.device_kind).count():
+            return f"{cls.name} needs a GPU of the kind '{cls.device_kind}', and the driver shows none on this machine"
+        return cls.requirements.missing()
+
+    @classmethod
+    def check(cls, settings: ServerSettings, need: Need) -> None:
+        if isinstance(settings, PythonSettings) and settings.python is not None and not need.allow_import:
+            message = f"python = '{settings.python}': only a case that was started on this machine may name one"
+            raise InputError("not-from-network", message, key="server.python", value=str(settings.python))
+
+    @property
+    def python(self) -> Path:
+        """The interpreter that it runs in."""
+        if self._python is None:
+            assert self.requirements is not None
+            assert isinstance(self.settings, PythonSettings)
+            self._python = self.requirements.python(self.settings.python)
+            self._installed = versions(self._python, self.requirements.shown)
+        return self._python
+
+    def prepare(self) -> None:
+        if self.requirements is not None:
+            _ = self.python  # before anything that takes long
+
+    @abstractmethod
+    def _command(self) -> Sequence[str]:
+        """What starts it; ports have been chosen."""
+
+    @abstractmethod
+    def _facts(self) -> dict[str, Any]:
+        """What else belongs into the record."""
+
+    def _environment(self) -> dict[str, str]:
+        """Variables that it is started with."""
+        if self.requirements is None:
+            return {}
+        # The import path of this interpreter must not reach another one.
+        path = f"{self.python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        return {"PYTHONPATH": "", "PATH": path}
+
+    def _versions(self) -> dict[str, str]:
+        """Of the software, by name."""
+        return dict(self._installed) if self.requirements is not None and self.python else {}
+
+    def _choose_ports(self) -> None:
+        self.port = free_port()
+        if "kserve-grpc" in self.wires:
+            self.grpc_port = free_port()
+
+    def _is_ready(self) -> bool:
+        return answers(HOST, self.port, self.ready_path)
+
+    def start(self) -> Started:
+        self._choose_ports()
+        command, environment = self._command(), self._environment()
+        self.say(f"starting {self.name}")
+        return self._run(ServedProcess(command, folder=self.folder, environment=environment, grace=self.grace))
+
+    def describe(self) -> dict[str, Any]:
+        return {"server": self.name, "versions": self._versions()} | self._facts()
+
+    def stop(self) -> None:
+        super().stop()
+        if self._short is not None:
+            shutil.rmtree(self._short, ignore_errors=True)
+            self._short = None
 
     def _short_path(self) -> Path:
         """A folder for sockets, whose path may have 107 characters only: in ours, or elsewhere if that is too deep."""
@@ -328,9 +295,3 @@ class Program(Server):
         if self._short is None:
             self._short = Path(tempfile.mkdtemp(prefix="pl-"))
         return self._short
-
-
-def _has_nvidia_gpu() -> bool:
-    """Whether the driver shows one; asked without loading it."""
-    gpus = Path("/proc/driver/nvidia/gpus")
-    return gpus.is_dir() and any(gpus.iterdir())

@@ -39,7 +39,7 @@ class Artifact:
 
 
 class ServerFailed(CaseError):
-    """A server did not start, never became ready, or died; `logs` are its last words."""
+    """A server did not start, never became ready, or died; `logs` are its last lines."""
 
     def __init__(self, message: str, logs: str = "") -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class ServerFailed(CaseError):
 
 @dataclass(frozen=True)
 class Need:
-    """What a case wants served."""
+    """What a case needs served."""
 
     model: str  # a name of the zoo, `generated/...`, or the user's module:factory
     scale: Literal["full", "tiny"] = "full"
@@ -56,8 +56,22 @@ class Need:
     device: str = "cpu"  # or cuda:0
     seed: int = 1234
     allow_import: bool = False  # whether module:factory may be imported
-    wire: Wire | None = None  # how it will be asked; None for the ways that cost nothing when they are not used
+    wire: Wire | None = None  # of the requests; None for those that cost nothing when they are not used
     form: Form | None = None  # what the server is to make tensors of; None if it is sent tensors
+
+    def export(self, format: Format) -> Artifact:
+        """The model in this format."""
+        from paceline.servers.export import export
+
+        return export(
+            self.model,
+            scale=self.scale,
+            format=format,
+            precision=self.precision,
+            seed=self.seed,
+            device=self.device,
+            allow_import=self.allow_import,
+        )
 
 
 class ServerSettings(Parameters):
@@ -71,9 +85,9 @@ class ServerSettings(Parameters):
 
 @dataclass(frozen=True)
 class Started:
-    """How long it took until the server was of use, in seconds; the load generator adds the first answers."""
+    """How long the server took to start, in seconds; the load generator adds the first answers."""
 
-    ready: float  # from starting the process until it said that it is ready
+    ready: float  # from starting the process until it reported that it is ready
 
 
 class Server(ABC):
@@ -87,7 +101,7 @@ class Server(ABC):
     summary: ClassVar[str]
     Settings: ClassVar[type[ServerSettings]] = ServerSettings
     wires: ClassVar[tuple[Wire, ...]]  # the first is the one a user gets who names none
-    artifact: Artifact | None = None  # what is served, once it is prepared; its inputs tell what to send
+    artifact: Artifact | None = None  # what is served, once it is prepared; its inputs say what to send
     reads: ClassVar[tuple[Form, ...]] = ()  # what it can make tensors of itself
     is_checkable: ClassVar[bool] = True  # whether answers must be those of the model that the case names
 
@@ -114,7 +128,7 @@ class Server(ABC):
 
     @classmethod  # noqa: B027
     def check(cls, settings: ServerSettings, need: Need) -> None:
-        """Refuse, before anything starts, what settings alone cannot tell to be wrong (raise InputError)."""
+        """Refuse, before anything starts, what is wrong beyond single settings (raise InputError)."""
 
     @abstractmethod
     def prepare(self) -> None:
@@ -133,7 +147,7 @@ class Server(ABC):
         """Version, engine, instances, what was configured: facts for the record. No secrets."""
 
     def statistics(self) -> dict[str, Any]:
-        """What the server counted itself, if it does: batches, sheds, errors, busy time."""
+        """The server's own counters, if it has any: batches, sheds, errors, busy time."""
         return {}
 
     @abstractmethod
@@ -142,7 +156,7 @@ class Server(ABC):
 
     @abstractmethod
     def is_alive(self) -> bool:
-        """Whether it still runs, as far as one can tell without asking it."""
+        """Whether it still runs, as far as is known without a request."""
 
     @abstractmethod
     def stop(self) -> None:

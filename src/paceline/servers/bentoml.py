@@ -5,29 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from paceline.servers._environment import Requirements
-from paceline.servers._exporting import ExportedModel, WorkerAppSettings, write_app_config
-from paceline.servers._program import HOST, Program
+from paceline.servers._exporting import ExportedModelServer, OnnxAppServer, WorkerAppSettings
+from paceline.servers._program import HOST
 from paceline.servers.base import ServerSettings
 
 
-class BentoMl(Program):
+class BentoMl(ExportedModelServer):
     """A service of ours decodes the body and runs the model in ONNX Runtime."""
 
     name = "bentoml"
     summary = "BentoML with ONNX Runtime; HTTP, adaptive batching"
     Settings: ClassVar[type[ServerSettings]] = WorkerAppSettings
     wires = ("kserve-json",)
-    model_format = ExportedModel("/infer", apps=("bentoml_app.py", "onnx_model.py"))
-    requirements = Requirements(
-        server="bentoml",
-        packages=("bentoml==1.4.39", "onnxruntime==1.31.1"),
-        shown=("bentoml", "onnxruntime", "onnxruntime-gpu"),
-    )
+    path = "/infer"
+    apps = ("bentoml_app.py", "onnx_model.py")
+    requirements = OnnxAppServer.requires("bentoml", "bentoml", "1.4.39")
     ready_path = "/readyz"
 
     def _command(self) -> Sequence[str]:
-        write_app_config(self)
+        self._write_app_config()
         start = [str(self.python), "-m", "bentoml", "serve", "bentoml_app:Paceline", "--working-dir", str(self.folder)]
         return [*start, "--host", HOST, "--port", str(self.port)]
 

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -18,13 +19,12 @@ from paceline.core.quantity import Duration
 from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
 from paceline.load.request import Endpoint, Wire
 from paceline.servers._embedded.app import EngineName, GraphChoice, ServerConfiguration
-from paceline.servers._program import ServedProcess, answers
-from paceline.servers.base import Artifact, Format, Need, Server, ServerFailed, ServerSettings, Started
+from paceline.servers._program import MODEL, ProcessServer, ServedProcess, answers
+from paceline.servers.base import Artifact, Format, Need, ServerFailed, ServerSettings, Started
 from paceline.servers.processing import Processing
 from paceline.version import VERSION
 
-MODEL = "model"  # what the server calls what it serves
-_DRAIN = 3.0  # seconds to answer what is in work when it is told to end
+_DRAIN = 3.0  # seconds to answer what is in work when it has to end
 _FORMATS: dict[EngineName, Format] = {
     "null": "eager",
     "torch": "eager",
@@ -34,7 +34,6 @@ _FORMATS: dict[EngineName, Format] = {
     "onnxruntime": "onnx",
     "openvino": "openvino",
 }
-_PACKAGES: dict[EngineName, str] = {"onnxruntime": "onnxruntime", "openvino": "openvino"}
 
 
 class EmbeddedSettings(ServerSettings):
@@ -66,7 +65,7 @@ class EmbeddedSettings(ServerSettings):
     """Port to listen at for gRPC, where requests come by it (wire: kserve-grpc); 0 for any that is free"""
 
 
-class Embedded(Server):
+class Embedded(ProcessServer):
     """The server that comes with Paceline, in a process of its own."""
 
     name = "embedded"
@@ -79,8 +78,6 @@ class Embedded(Server):
 
     def __init__(self, settings: ServerSettings, need: Need, folder: Path, say: Callable[[str], None]) -> None:
         super().__init__(settings, need, folder, say)
-        self.artifact: Artifact | None = None
-        self._process: ServedProcess | None = None
         self._port: int | None = None
         self._processing: Processing | None = None
 
@@ -92,7 +89,7 @@ class Embedded(Server):
                 message = f"preferred = {size}: a batch has 1 to max_batch = {settings.max_batch} samples"
                 raise InputError("out-of-range", message, key="server.preferred", value=size)
         if settings.cpus is not None and len(set(settings.cpus)) != len(settings.cpus):
-            message = f"cpus = {list(settings.cpus)}: a CPU is named twice"
+            message = f"cpus = {list(settings.cpus)}: duplicate CPU"
             raise InputError("duplicate-cpu", message, key="server.cpus", value=list(settings.cpus))
         if settings.cpus is not None and not settings.cpus:
             raise InputError("empty-list", "cpus is empty: name at least one, or leave it unset", key="server.cpus")
@@ -112,23 +109,13 @@ class Embedded(Server):
 
     def prepare(self) -> None:
         engine = self.settings.engine
-        package = _PACKAGES.get(engine, "torch")
+        package = engine if engine in ("onnxruntime", "openvino") else "torch"
         needed = {package: package} | ({"grpc": "grpcio"} if self._speaks_grpc else {})
         for module, name in needed.items():
             if importlib.util.find_spec(module) is None:
                 raise MissingDependency(name, "pip install 'paceline[serving]'")
-        from paceline.servers.export import export
-
         self.say(f"exporting {self.need.model}")
-        self.artifact = export(
-            self.need.model,
-            scale=self.need.scale,
-            format=_FORMATS[engine],
-            precision=self.need.precision,
-            seed=self.need.seed,
-            device=self.need.device,
-            allow_import=self.need.allow_import,
-        )
+        self.artifact = self.need.export(_FORMATS[engine])
         if self.need.form is not None:
             self._processing = Processing.of(self.need.form, self.artifact, allow_import=self.need.allow_import)
 
@@ -140,20 +127,14 @@ class Embedded(Server):
             (self.folder / leftover).unlink(missing_ok=True)
         path = self.folder / "configuration.json"
         path.write_text(self._configuration(self.artifact).model_dump_json(indent=2))
-        # A model of the user's own is found from where the user is.
         command = [sys.executable, "-P", "-m", "paceline.servers._embedded", str(path)]
-        self._process = ServedProcess(command, folder=self.folder, cwd=Path.cwd(), grace=_DRAIN + 2)
         self.say(f"starting {self.name} with {self.settings.engine}")
         try:
-            self._process.start()
-            return Started(ready=self._process.wait(self._is_ready, self.settings.ready_timeout))
+            # The user's own model is imported relative to the user's folder.
+            return self._run(ServedProcess(command, folder=self.folder, cwd=Path.cwd(), grace=_DRAIN + 2))
         except ServerFailed as error:
-            self.stop()
             failure = self.folder / "failure"
             raise ServerFailed(failure.read_text() if failure.exists() else str(error), error.logs) from None
-        except BaseException:
-            self.stop()
-            raise
 
     def endpoint(self, wire: Wire) -> Endpoint:
         if self._port is None:
@@ -164,17 +145,14 @@ class Embedded(Server):
         return Endpoint(wire, self.settings.host, self._port, f"/v2/models/{MODEL}/infer", MODEL)
 
     def statistics(self) -> dict[str, Any]:
-        """What the server has counted since it is ready; ServerFailed if it does not answer."""
+        """Its counters since it is ready; ServerFailed if it does not answer."""
         try:
-            connection = http.client.HTTPConnection(self.settings.host, self._port, timeout=10)
-            try:
+            with closing(http.client.HTTPConnection(self.settings.host, self._port, timeout=10)) as connection:
                 connection.request("GET", f"/v2/models/{MODEL}/stats")
-                found: dict[str, Any] = json.loads(connection.getresponse().read())
-            finally:
-                connection.close()
+                counters: dict[str, Any] = json.loads(connection.getresponse().read())
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise ServerFailed(f"the server tells no statistics: {error}", self.logs()) from None
-        return found
+            raise ServerFailed(f"the server reports no statistics: {error}", self.logs()) from None
+        return counters
 
     def describe(self) -> dict[str, Any]:
         settings, artifact = self.settings, self.artifact
@@ -184,21 +162,8 @@ class Embedded(Server):
             facts |= {"max_delay": settings.max_delay, "preferred": list(settings.preferred)}
         if artifact is not None:
             facts |= {"format": artifact.format, "artifact": artifact.digest, "deviation": artifact.deviation}
-        told = self.folder / "facts"
-        return facts | (json.loads(told.read_text()) if told.exists() else {})
-
-    def processes(self) -> list[int]:
-        return self._process.pids() if self._process else []
-
-    def is_alive(self) -> bool:
-        return self._process is not None and self._process.is_alive()
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.stop()
-
-    def logs(self) -> str:
-        return self._process.logs() if self._process else ""
+        reported = self.folder / "facts"
+        return facts | (json.loads(reported.read_text()) if reported.exists() else {})
 
     @property
     def _speaks_grpc(self) -> bool:
@@ -212,25 +177,17 @@ class Embedded(Server):
         return answers(self.settings.host, self._port, "/v2/health/ready")
 
     def _configuration(self, artifact: Artifact) -> ServerConfiguration:
-        settings = self.settings
+        names = EmbeddedSettings.model_fields.keys() & ServerConfiguration.model_fields.keys()
+        settings: dict[str, Any] = {name: getattr(self.settings, name) for name in names}
+        settings["grpc_port"] = self.settings.grpc_port if self._speaks_grpc else None
+        settings["preferred"] = tuple(sorted(self.settings.preferred))
         return ServerConfiguration(
+            **settings,
             name=MODEL,
             artifact=artifact,
-            engine=settings.engine,
-            graph=settings.graph,
             device=self.need.device,
             allow_import=self.need.allow_import,
-            host=settings.host,
-            port=settings.port,
-            grpc_port=settings.grpc_port if self._speaks_grpc else None,
             shared_memory=self.need.wire == "kserve-shm",
             processing=self._processing,
-            max_batch=settings.max_batch,
-            max_delay=settings.max_delay,
-            preferred=tuple(sorted(settings.preferred)),
-            max_queue=settings.max_queue,
-            instances=settings.instances,
-            threads=settings.threads,
-            cpus=settings.cpus,
             grace=_DRAIN,
         )

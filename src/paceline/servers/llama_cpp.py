@@ -10,11 +10,10 @@ from pydantic import Field
 
 from paceline.core.errors import InputError
 from paceline.core.quantity import Duration
-from paceline.servers import _language_model
 from paceline.servers._environment import Requirements
-from paceline.servers._language_model import WIRES, LanguageModel, write_gguf
-from paceline.servers._program import HOST, Program, PythonSettings
-from paceline.servers.base import Need, ServerSettings
+from paceline.servers._language_model import DTYPES, PREFIX, LanguageModelServer, LlamaShape, write_gguf
+from paceline.servers._program import HOST, PythonSettings
+from paceline.servers.base import ServerSettings
 
 
 class LlamaCppSettings(PythonSettings):
@@ -27,33 +26,13 @@ class LlamaCppSettings(PythonSettings):
     """Tokens of prompt and answer together, at most"""
 
 
-class GgufFile(LanguageModel):
-    """One file with settings, words and weights; a generated model is written as one."""
-
-    noun = "file"
-
-    def check_file(self, server: type[Program], model: str) -> None:
-        path = Path(model)
-        if path.suffix != ".gguf" or not path.is_file():
-            message = f"model '{model}': {server.name} serves a .gguf file, or {_language_model.PREFIX}:layers=2"
-            raise InputError("not-a-gguf-file", message, key="model", value=model)
-
-    def write(self, folder: Path, shape: _language_model.LlamaShape, need: Need) -> Path:
-        path = folder / "model.gguf"
-        dtype, _ = _language_model.DTYPES[need.precision]
-        write_gguf(path, shape, dtype=dtype, seed=need.seed)
-        return path
-
-
-class LlamaCpp(Program):
-    """llama-cpp-python's server with one GGUF file; requests take turns."""
+class LlamaCpp(LanguageModelServer):
+    """llama-cpp-python's server with one GGUF file; requests are run one after the other."""
 
     name = "llama-cpp"
     summary = "llama.cpp by llama-cpp-python; OpenAI-compatible, streams"
     Settings: ClassVar[type[ServerSettings]] = LlamaCppSettings
-    wires = WIRES
-    model_format = GgufFile()
-    is_checkable = False  # nobody knows what a right text is
+    model_noun = "file"
     ready_path = "/v1/models"
     requirements = Requirements(
         server="llama-cpp",
@@ -63,6 +42,19 @@ class LlamaCpp(Program):
     )
 
     settings: LlamaCppSettings
+
+    @classmethod
+    def check_file(cls, model: str) -> None:
+        path = Path(model)
+        if path.suffix != ".gguf" or not path.is_file():
+            message = f"model '{model}': {cls.name} serves a .gguf file, or {PREFIX}:layers=2"
+            raise InputError("not-a-gguf-file", message, key="model", value=model)
+
+    def write(self, shape: LlamaShape) -> Path:
+        path = self.folder / "model.gguf"
+        dtype, _ = DTYPES[self.need.precision]
+        write_gguf(path, shape, dtype=dtype, seed=self.need.seed)
+        return path
 
     def _command(self) -> Sequence[str]:
         start = [str(self.python), "-m", "llama_cpp.server", "--model", str(self.model_path)]

@@ -1,4 +1,4 @@
-"""Images and texts on both sides of a model: from what people send to its tensors, and from its outputs to an answer.
+"""Images and texts on both sides of a model: from requests to its tensors, and from its outputs to an answer.
 
 The same code runs in the server, in the client and in the check of answers: where it runs is all that differs.
 """
@@ -26,8 +26,8 @@ _TOP = 5  # classes of an answer, at most
 _MOST_PIXELS = 50_000_000
 _MEAN = np.array([0.485, 0.456, 0.406], np.float32)  # of ImageNet, as vision models are mostly trained
 _SPREAD = np.array([0.229, 0.224, 0.225], np.float32)
-_KEPT = 7 / 8  # of the picture, in its middle, is looked at
-_SEEN_SAMPLES = 64  # of the model's own data, whose largest token bounds the vocabulary
+_CENTRE = 7 / 8  # of the picture, around its middle, is used
+_VOCABULARY_SAMPLES = 64  # of the model's own data, whose largest token bounds the vocabulary
 _WORD = re.compile(r"\w+")
 
 
@@ -49,18 +49,21 @@ class Processing:
         from paceline.servers.export import sample_inputs
 
         if form == "image":
-            _require_pillow()
+            try:
+                import PIL.Image  # noqa: F401
+            except ImportError:
+                raise MissingDependency("pillow", "pip install 'paceline[torch]'") from None
         spec = next((one for one in artifact.inputs if _is_made_from(form, one)), None)
         if spec is None:
-            taken = ", ".join(f"{one.name} {one.datatype} {list(one.shape)}" for one in artifact.inputs)
-            wanted = "pictures of three channels" if form == "image" else "a row of tokens"
-            message = f"requests.form = {form}: '{artifact.model}' takes {taken}, and not {wanted}"
+            inputs = ", ".join(f"{one.name} {one.datatype} {list(one.shape)}" for one in artifact.inputs)
+            expected = "pictures of three channels" if form == "image" else "a row of tokens"
+            message = f"requests.form = {form}: '{artifact.model}' takes {inputs}, and not {expected}"
             raise InputError("form-not-taken", message, key="requests.form", value=form)
         if not artifact.outputs[0].shape:
             message = f"requests.form = {form}: the first output of '{artifact.model}' has no classes"
             raise InputError("no-classes", message, key="requests.form", value=form)
-        seen = _SEEN_SAMPLES if form == "text" else 1
-        samples = sample_inputs(artifact, seen, seed=artifact.seed, allow_import=allow_import)
+        count = _VOCABULARY_SAMPLES if form == "text" else 1
+        samples = sample_inputs(artifact, count, seed=artifact.seed, allow_import=allow_import)
         return cls(
             form=form,
             input=spec.name,
@@ -86,17 +89,18 @@ class Processing:
     def before(self, samples: Sequence[bytes]) -> dict[str, Array]:
         """The model's inputs; ProtocolError if one of the strings is not what it should be."""
         read = self._pixels if self.form == "image" else self._tokens
-        made = np.stack([read(one) for one in samples])
-        return {spec.name: made if spec.name == self.input else self._same(spec, len(made)) for spec in self.inputs}
+        inputs = {}
+        for spec in self.inputs:
+            if spec.name == self.input:
+                inputs[spec.name] = np.stack([read(sample) for sample in samples])
+            else:
+                inputs[spec.name] = np.stack([np.array(self.others[spec.name], spec.dtype)] * len(samples))
+        return inputs
 
     def after(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
         """The likeliest classes of the model's first output."""
         values, indices = likeliest(outputs[self.output.name])
         return {VALUES: values, INDICES: indices}
-
-    def _same(self, spec: TensorSpec, count: int) -> Array:
-        value = np.array(self.others[spec.name], spec.dtype)
-        return np.stack([value] * count)
 
     def _pixels(self, encoded: bytes) -> Array:
         from PIL import Image
@@ -106,7 +110,7 @@ class Processing:
             with Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG")) as picture:
                 if picture.width * picture.height > _MOST_PIXELS:
                     raise ValueError(f"{picture.width} x {picture.height} pixels are more than {_MOST_PIXELS}")
-                box = _middle(picture.width, picture.height, width / height)
+                box = _centre(picture.width, picture.height, width / height)
                 small = picture.convert("RGB").resize((width, height), Image.Resampling.BILINEAR, box)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise ProtocolError(f"an image cannot be read as JPEG or PNG: {str(error)[:200]}") from None
@@ -120,18 +124,18 @@ class Processing:
             raise ProtocolError(f"a text is not in UTF-8: {error.reason}") from None
         (length,) = self.shape
         tokens = np.zeros(length, np.int64)
-        for place, word in enumerate(words[:length]):
-            tokens[place] = zlib.crc32(word.encode()) % self.vocabulary
+        for position, word in enumerate(words[:length]):
+            tokens[position] = zlib.crc32(word.encode()) % self.vocabulary
         return tokens.astype(next(spec.dtype for spec in self.inputs if spec.name == self.input), copy=False)
 
 
 def likeliest(scores: Array) -> tuple[Array, Array]:
     """The largest values along the last axis, largest first, and where they are."""
     count = min(_TOP, scores.shape[-1])
-    found = np.argpartition(scores, -count, axis=-1)[..., -count:]
-    values = np.take_along_axis(scores, found, axis=-1)
+    indices = np.argpartition(scores, -count, axis=-1)[..., -count:]
+    values = np.take_along_axis(scores, indices, axis=-1)
     order = np.argsort(values, axis=-1, kind="stable")[..., ::-1]
-    return np.take_along_axis(values, order, axis=-1), np.take_along_axis(found, order, axis=-1)
+    return np.take_along_axis(values, order, axis=-1), np.take_along_axis(indices, order, axis=-1)
 
 
 def _is_made_from(form: Form, spec: TensorSpec) -> bool:
@@ -140,15 +144,8 @@ def _is_made_from(form: Form, spec: TensorSpec) -> bool:
     return len(spec.shape) == 1 and spec.datatype in ("INT32", "INT64")
 
 
-def _middle(width: int, height: int, aspect: float) -> tuple[float, float, float, float]:
+def _centre(width: int, height: int, aspect: float) -> tuple[float, float, float, float]:
     """The largest part of a picture with this aspect, less its margins."""
-    kept_width, kept_height = _KEPT * min(width, height * aspect), _KEPT * min(height, width / aspect)
-    left, top = (width - kept_width) / 2, (height - kept_height) / 2
-    return left, top, left + kept_width, top + kept_height
-
-
-def _require_pillow() -> None:
-    try:
-        import PIL.Image  # noqa: F401
-    except ImportError:
-        raise MissingDependency("pillow", "pip install 'paceline[torch]'") from None
+    crop_width, crop_height = _CENTRE * min(width, height * aspect), _CENTRE * min(height, width / aspect)
+    left, top = (width - crop_width) / 2, (height - crop_height) / 2
+    return left, top, left + crop_width, top + crop_height

@@ -5,26 +5,24 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
 
-from paceline.servers._environment import Requirements
-from paceline.servers._exporting import AppSettings, ExportedModel
-from paceline.servers._program import MODEL, Program
-from paceline.servers.base import ServerSettings, Started
+from paceline.servers._exporting import OnnxAppServer
+from paceline.servers._program import MODEL
+from paceline.servers.base import Started
 
 
-class PyTriton(Program):
+class PyTriton(OnnxAppServer):
     """A function of ours in Triton runs the model in ONNX Runtime."""
 
     name = "pytriton"
     summary = "Triton by PyTriton, with ONNX Runtime; HTTP and gRPC, dynamic batching"
-    Settings: ClassVar[type[ServerSettings]] = AppSettings
-    model_format = ExportedModel(f"/v2/models/{MODEL}/infer", apps=("pytriton_app.py", "onnx_model.py"))
     wires = ("kserve-binary", "kserve-json", "kserve-grpc")
-    requirements = Requirements(
-        server="pytriton",
-        packages=("nvidia-pytriton==0.7.0", "onnxruntime==1.31.1"),
-        shown=("nvidia-pytriton", "onnxruntime", "onnxruntime-gpu"),
+    path = f"/v2/models/{MODEL}/infer"
+    apps = ("pytriton_app.py", "onnx_model.py")
+    requirements = OnnxAppServer.requires(
+        "pytriton",
+        "nvidia-pytriton",
+        "0.7.0",
         system_python=True,  # its Triton embeds the distribution's Python
         machines=("x86_64", "aarch64"),
     )
@@ -54,6 +52,6 @@ def _shared_memory(pids: list[int]) -> Iterator[Path]:
     for pid in pids:
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-                _, found, name = line.partition("/dev/shm/")
-                if found and not name.endswith("(deleted)"):
+                _, folder, name = line.partition("/dev/shm/")
+                if folder and not name.endswith("(deleted)"):
                     yield Path("/dev/shm") / name

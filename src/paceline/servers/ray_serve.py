@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import ClassVar
 
-from paceline.servers._environment import Requirements
-from paceline.servers._exporting import AppSettings, ExportedModel
-from paceline.servers._program import Program
-from paceline.servers.base import ServerSettings
+from paceline.servers._exporting import OnnxAppServer
 
 
-class RayServe(Program):
+class RayServe(OnnxAppServer):
     """A deployment of ours decodes the body and runs the model in ONNX Runtime."""
 
     name = "ray-serve"
     summary = "Ray Serve with ONNX Runtime; HTTP, batching"
-    Settings: ClassVar[type[ServerSettings]] = AppSettings
     wires = ("kserve-json",)
-    model_format = ExportedModel("/infer", apps=("ray_serve_app.py", "onnx_model.py"))
-    requirements = Requirements(
-        server="ray-serve",
-        packages=("ray[serve]==2.60.0", "onnxruntime==1.31.1"),
-        shown=("ray", "onnxruntime", "onnxruntime-gpu"),
-    )
+    path = "/infer"
+    apps = ("ray_serve_app.py", "onnx_model.py")
+    requirements = OnnxAppServer.requires("ray-serve", "ray[serve]", "2.60.0")
     ready_path = "/-/healthz"
-
     grace = 20.0
 
     def _command(self) -> Sequence[str]:
@@ -34,10 +25,10 @@ class RayServe(Program):
 
     def _environment(self) -> dict[str, str]:
         # A token of its own, so that it neither takes the user's nor obeys anybody else on this machine.
-        own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        # Without clusters, which is what this variable is about on every system, it listens on the loopback only.
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        # Without clusters, which this variable turns off on every system, it listens on the loopback only.
         alone = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_ADDRESS": "", "RAY_USAGE_STATS_ENABLED": "0"}
-        return super()._environment() | own | alone
+        return super()._environment() | token | alone
 
     def _is_ready(self) -> bool:
         return (self.folder / "deployed").exists() and super()._is_ready()

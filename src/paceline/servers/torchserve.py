@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from paceline.servers._environment import Requirements
-from paceline.servers._exporting import AppSettings, ExportedModel, write_app_config
-from paceline.servers._program import HOST, MODEL, Program, free_port
+from paceline.servers._exporting import AppSettings, ExportedModelServer
+from paceline.servers._program import HOST, MODEL, free_port
 from paceline.servers.base import ServerSettings
 
 _APP = "torchserve_app.py"
@@ -26,14 +26,16 @@ _LOGGING = """<?xml version="1.0" encoding="UTF-8"?>
 """
 
 
-class TorchServe(Program):
+class TorchServe(ExportedModelServer):
     """A handler of ours decodes the body and runs the model as TorchScript."""
 
     name = "torchserve"
     summary = "TorchServe with TorchScript; HTTP, batching"
     Settings: ClassVar[type[ServerSettings]] = AppSettings
     wires = ("kserve-json",)
-    model_format = ExportedModel(f"/predictions/{MODEL}", format="torchscript", apps=(_APP,))
+    path = f"/predictions/{MODEL}"
+    format = "torchscript"
+    apps = (_APP,)
     requirements = Requirements(
         server="torchserve",
         packages=("torchserve==0.12.0", "pyyaml==6.0.3", "numpy>=1.26"),  # pyyaml: used, but not declared
@@ -50,7 +52,7 @@ class TorchServe(Program):
         self.port, self.management_port = free_port(), free_port()
 
     def _is_ready(self) -> bool:
-        """It says that it is well while its workers still load the model, so that they are asked for."""
+        """It reports that it is healthy while its workers still load the model, so that they are checked too."""
         if not super()._is_ready():
             return False
         connection = http.client.HTTPConnection(HOST, self.management_port, timeout=5)
@@ -64,7 +66,7 @@ class TorchServe(Program):
         return len(workers) == self.settings.workers and all(worker["status"] == "READY" for worker in workers)
 
     def _command(self) -> Sequence[str]:
-        write_app_config(self)
+        self._write_app_config()
         self._write_model()
         self._write_properties()
         (self.folder / "log4j2.xml").write_text(_LOGGING)
@@ -76,23 +78,19 @@ class TorchServe(Program):
 
     def _environment(self) -> dict[str, str]:
         # What it would put into the folders of all users: its number, its logs, the models that it unpacks.
-        own = str(self._short_path())
-        return super()._environment() | {
-            "TMPDIR": own,
-            "TEMP": own,
-            "LOG_LOCATION": str(self.folder),
-            "METRICS_LOCATION": str(self.folder),
-        }
+        temporary = dict.fromkeys(("TMPDIR", "TEMP"), str(self._short_path()))
+        logs = dict.fromkeys(("LOG_LOCATION", "METRICS_LOCATION"), str(self.folder))
+        return super()._environment() | temporary | logs
 
     def _write_model(self) -> None:
         """A folder as it would be inside of an archive."""
-        place = self.folder / "store" / MODEL
-        (place / "MAR-INF").mkdir(parents=True, exist_ok=True)
+        folder = self.folder / "store" / MODEL
+        (folder / "MAR-INF").mkdir(parents=True, exist_ok=True)
         for name in (_APP, "serve.json"):
-            shutil.copyfile(self.folder / name, place / name)
+            shutil.copyfile(self.folder / name, folder / name)
         about = {"modelName": MODEL, "modelVersion": "1.0", "handler": _APP}
         manifest = {"runtime": "python", "model": about, "archiverVersion": "0.12.0"}
-        (place / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
+        (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
 
     def _write_properties(self) -> None:
         settings = self.settings

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from paceline.servers._environment import Requirements
-from paceline.servers._language_model import TORCH_NAMES, WIRES, LanguageModel
-from paceline.servers._program import HOST, Program, PythonSettings
+from paceline.servers._language_model import TORCH_NAMES, LanguageModelServer
+from paceline.servers._program import HOST, PythonSettings
 from paceline.servers.base import ServerSettings
 
 
@@ -22,15 +22,12 @@ class TransformersServeSettings(PythonSettings):
     """Threads of torch on the CPU; its own choice unless set"""
 
 
-class TransformersServe(Program):
+class TransformersServe(LanguageModelServer):
     """`transformers serve` with one model loaded."""
 
     name = "transformers-serve"
     summary = "transformers serve; OpenAI-compatible, streams"
     Settings: ClassVar[type[ServerSettings]] = TransformersServeSettings
-    wires = WIRES
-    model_format = LanguageModel()
-    is_checkable = False  # nobody knows what a right text is
     ready_path = "/health"
     requirements = Requirements(
         server="transformers-serve",

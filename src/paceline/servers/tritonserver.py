@@ -8,56 +8,55 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from paceline.load.tensors import TensorSpec
-from paceline.servers._exporting import BatchingSettings, ExportedModel
-from paceline.servers._program import HOST, MODEL, Program
-from paceline.servers.base import Artifact, ServerSettings
+from paceline.servers._exporting import BatchingSettings, ExportedModelServer
+from paceline.servers._program import HOST, MODEL
+from paceline.servers.base import ServerSettings
 
 LARGEST_REQUEST = 4096  # samples, where requests are not put together
 
 
-class TritonServer(Program):
+class TritonServer(ExportedModelServer):
     """Triton with its backend for ONNX Runtime."""
 
     name = "tritonserver"
     summary = "Triton with its ONNX Runtime backend; HTTP and gRPC, dynamic batching"
     wires = ("kserve-binary", "kserve-json", "kserve-grpc", "kserve-shm")
     Settings: ClassVar[type[ServerSettings]] = BatchingSettings
-    model_format = ExportedModel(f"/v2/models/{MODEL}/infer")
+    path = f"/v2/models/{MODEL}/infer"
     ready_path = f"/v2/models/{MODEL}/ready"
     grace = 30.0
 
     settings: BatchingSettings
-    artifact: Artifact
     backend: ClassVar[str] = "onnxruntime"
     file: ClassVar[str] = "model.onnx"  # as the backend wants it to be called
 
     @classmethod
     def missing(cls) -> str | None:
         if shutil.which("tritonserver") is None:
-            return "there is no tritonserver on the path; run Paceline in a container of Triton, which has it"
+            return "tritonserver is not on the path; run Paceline in a container of Triton, which has it"
         return None
 
     def prepare(self) -> None:
         super().prepare()
-        place = self.folder / "repository" / MODEL / "1"
-        place.mkdir(parents=True, exist_ok=True)
+        folder = self.folder / "repository" / MODEL / "1"
+        folder.mkdir(parents=True, exist_ok=True)
         assert self.artifact.path is not None
-        (place / self.file).unlink(missing_ok=True)
-        (place / self.file).symlink_to(self.artifact.path.absolute())
-        (place.parent / "config.pbtxt").write_text(self._model_config())
+        (folder / self.file).unlink(missing_ok=True)
+        (folder / self.file).symlink_to(self.artifact.path.absolute())
+        (folder.parent / "config.pbtxt").write_text(self._model_config())
 
     def _model_config(self) -> str:
         settings = self.settings
         together = settings.max_batch > 1
         kind, _, index = self.need.device.partition(":")
-        place = "kind: KIND_CPU" if kind == "cpu" else f"kind: KIND_GPU gpus: [ {index or 0} ]"
+        device = "kind: KIND_CPU" if kind == "cpu" else f"kind: KIND_GPU gpus: [ {index or 0} ]"
         lines = [
             f'name: "{MODEL}"',
             f'backend: "{self.backend}"',
             f"max_batch_size: {settings.max_batch if together else LARGEST_REQUEST}",
             *(f"input [ {_tensor(spec)} ]" for spec in self.artifact.inputs),
             *(f"output [ {_tensor(spec)} ]" for spec in self.artifact.outputs),
-            f"instance_group [ {{ count: {settings.workers} {place} }} ]",
+            f"instance_group [ {{ count: {settings.workers} {device} }} ]",
             f'parameters {{ key: "intra_op_thread_count" value: {{ string_value: "{settings.threads_of_worker}" }} }}',
         ]
         if together:
@@ -72,8 +71,8 @@ class TritonServer(Program):
 
     def _versions(self) -> dict[str, str]:
         log = self.folder / "server.log"
-        found = re.search(r"server_version\s*\|\s*([\d.]+)", log.read_text(errors="replace") if log.exists() else "")
-        return {"tritonserver": found.group(1)} if found else {}
+        match = re.search(r"server_version\s*\|\s*([\d.]+)", log.read_text(errors="replace") if log.exists() else "")
+        return {"tritonserver": match.group(1)} if match else {}
 
 
 def _tensor(spec: TensorSpec) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import ssl
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 from urllib.parse import SplitResult, quote, urlsplit
@@ -22,20 +22,20 @@ from paceline.load.tensors import DATATYPES, TensorSpec
 from paceline.servers._language_model import PATHS
 from paceline.servers.base import Artifact, Need, Server, ServerFailed, ServerSettings, Started
 
-ALLOWED = "PACELINE_ALLOWED_URLS"  # what those may ask who send cases to this machine: addresses with commas between
+ALLOWED = "PACELINE_ALLOWED_URLS"  # servers that cases from the network may use: addresses, separated by commas
 _PORTS = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}
 _LONGEST = 1 << 20  # bytes of a description
-_POLL = 0.2  # seconds between questions whether it is ready
+_POLL = 0.2  # seconds between checks whether it is ready
 
 
-def _address(url: str) -> str:
+def _not_allowed(url: str) -> str:
     return "" if is_allowed(url) else f"= {shorten(url)} is not among the addresses in ${ALLOWED}"
 
 
 class UrlSettings(ServerSettings):
-    """Where it is, and how to be let in."""
+    """The address, and the token for it."""
 
-    url: Annotated[str, FromNetwork(_address)]
+    url: Annotated[str, FromNetwork(_not_allowed)]
     """Address, like http://gpu7:8000, https://host/v1 or grpc://gpu7:8001"""
     model: Annotated[str, FromNetwork.matching(f"{WORD}(/{WORD})?")]
     """What the server calls the model"""
@@ -47,7 +47,7 @@ class UrlSettings(ServerSettings):
     @field_validator("url")
     @classmethod
     def _is_address(cls, url: str) -> str:
-        # What is in an address is kept with the results, so that nothing secret may be there, or in this message.
+        # An address is stored with the results, so that nothing secret may be in it, or in this message.
         if "@" in url or "?" in url or "#" in url:
             raise ValueError("an address has no user, password or query; name the token with token_env or token_file")
         try:
@@ -61,19 +61,12 @@ class UrlSettings(ServerSettings):
 
 
 class Url(Server):
-    """Asked, never started or stopped."""
+    """Gets requests, but is never started or stopped."""
 
     name = "url"
     summary = "a server that somebody else runs; KServe v2 over HTTP or gRPC, or OpenAI-compatible"
     Settings: ClassVar[type[ServerSettings]] = UrlSettings
-    wires: ClassVar[tuple[Wire, ...]] = (
-        "kserve-json",
-        "kserve-binary",
-        "kserve-grpc",
-        "openai-chat",
-        "openai-completions",
-    )
-
+    wires: ClassVar[tuple[Wire, ...]] = ("kserve-json", "kserve-binary", "kserve-grpc", *PATHS)
     is_checkable: ClassVar[bool] = False  # it may have other weights
 
     settings: UrlSettings
@@ -81,8 +74,13 @@ class Url(Server):
     def __init__(self, settings: ServerSettings, need: Need, folder: Path, say: Callable[[str], None]) -> None:
         super().__init__(settings, need, folder, say)
         self._parts = urlsplit(self.settings.url)
+        self._tls = self._parts.scheme in ("https", "grpcs")
+        self._is_grpc = self._parts.scheme.startswith("grpc")
+        self._host = self._parts.hostname or ""
+        self._port = self._parts.port or _PORTS[self._parts.scheme]
+        self._base = self._parts.path.rstrip("/")
         self._headers: dict[str, str] = {}
-        self._told: dict[str, Any] = {}
+        self._platform: dict[str, Any] = {}
         self._started = False
 
     @classmethod
@@ -103,7 +101,7 @@ class Url(Server):
             given = "token_env" if settings.token_env is not None else "token_file"
             raise InputError("not-from-network", message, key=f"server.{given}")
         if not is_allowed(settings.url):
-            message = f"url = '{settings.url}': this machine asks only the addresses in ${ALLOWED}"
+            message = f"url = '{settings.url}': this machine uses only the addresses in ${ALLOWED}"
             raise InputError("address-not-allowed", message, key="server.url", value=settings.url)
 
     def prepare(self) -> None:
@@ -111,7 +109,7 @@ class Url(Server):
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
 
     def start(self) -> Started:
-        """Wait until it says that it is ready, and let it describe its model."""
+        """Wait until it reports that it is ready, and read the description of its model."""
         begin = time.monotonic()
         self.say(f"asking {self._parts.netloc}")
         while (reason := self._why_not_ready()) is not None:
@@ -123,7 +121,7 @@ class Url(Server):
             time.sleep(_POLL)
         ready = time.monotonic() - begin
         if not self._is_grpc and not self._is_openai:
-            self._learn()
+            self._read_metadata()
         self._started = True
         return Started(ready=ready)
 
@@ -143,7 +141,7 @@ class Url(Server):
         )
 
     def describe(self) -> dict[str, Any]:
-        return {"server": self.name, "url": self.settings.url, "model": self.settings.model} | self._told
+        return {"server": self.name, "url": self.settings.url, "model": self.settings.model} | self._platform
 
     def processes(self) -> list[int]:
         return []
@@ -158,29 +156,9 @@ class Url(Server):
         return ""
 
     @property
-    def _is_grpc(self) -> bool:
-        return self._parts.scheme.startswith("grpc")
-
-    @property
     def _is_openai(self) -> bool:
         """An address that ends with /v1, as those of language models do."""
         return self._base.endswith("/v1")
-
-    @property
-    def _tls(self) -> bool:
-        return self._parts.scheme in ("https", "grpcs")
-
-    @property
-    def _host(self) -> str:
-        return self._parts.hostname or ""
-
-    @property
-    def _port(self) -> int:
-        return self._parts.port or _PORTS[self._parts.scheme]
-
-    @property
-    def _base(self) -> str:
-        return self._parts.path.rstrip("/")
 
     def _path(self, wire: Wire) -> str:
         if wire == "kserve-grpc":
@@ -223,21 +201,21 @@ class Url(Server):
         if status == 404 and not self._is_openai:  # it may be a server of language models without /v1 in its address
             other, _ = self._get(f"{self._base}/v1/models")
             if other == 200:
-                self._parts = SplitResult(self._parts.scheme, self._parts.netloc, f"{self._base}/v1", "", "")
+                self._base += "/v1"
                 return None
         if 300 <= status < 400:
-            raise ServerFailed(f"{self.settings.url} sends to another address, which is not followed; name that one")
+            raise ServerFailed(f"{self.settings.url} redirects to an address that is not followed; name that one")
         if status in (401, 403):
             raise ServerFailed(f"{self.settings.url} refuses with {status}; name a token with token_env or token_file")
         return None if status == 200 else f"it answers {status} to {path}"
 
-    def _learn(self) -> None:
-        """What the model takes and gives, as the server tells."""
+    def _read_metadata(self) -> None:
+        """Inputs and outputs of the model, as the server describes them."""
         status, body = self._get(self._model_path)
         try:
-            told = json.loads(body) if status == 200 else {}
-            inputs = tuple(_tensor(entry) for entry in told.get("inputs") or [])
-            outputs = tuple(_tensor(entry) for entry in told.get("outputs") or [])
+            metadata = json.loads(body) if status == 200 else {}
+            inputs = tuple(_tensor(entry) for entry in metadata.get("inputs") or [])
+            outputs = tuple(_tensor(entry) for entry in metadata.get("outputs") or [])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ServerFailed(
                 f"{self.settings.url} describes its model in a way that is not understood: {error}"
@@ -245,32 +223,26 @@ class Url(Server):
         if inputs:
             need = self.need
             self.artifact = Artifact(need.model, need.scale, "eager", need.precision, need.seed, None, inputs, outputs)
-        if isinstance(told.get("platform"), str):
-            self._told = {"platform": told["platform"][:200]}
+        if isinstance(metadata.get("platform"), str):
+            self._platform = {"platform": metadata["platform"][:200]}
 
     def _get(self, path: str) -> tuple[int | str, bytes]:
         """Status and body, or why there is none. Proxies of the environment are not used, nothing is followed."""
-        connection: http.client.HTTPConnection
-        if self._tls:
-            context = ssl.create_default_context()
-            connection = http.client.HTTPSConnection(self._host, self._port, timeout=10, context=context)
-        else:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=10)
-        try:
-            connection.request("GET", path, headers=self._headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read(_LONGEST)
-        except (OSError, http.client.HTTPException) as error:
-            return f"{type(error).__name__}: {error}", b""
-        finally:
-            connection.close()
+        protocol = http.client.HTTPSConnection if self._tls else http.client.HTTPConnection
+        with closing(protocol(self._host, self._port, timeout=10)) as connection:
+            try:
+                connection.request("GET", path, headers=self._headers)
+                answer = connection.getresponse()
+                return answer.status, answer.read(_LONGEST)
+            except (OSError, http.client.HTTPException) as error:
+                return f"{type(error).__name__}: {error}", b""
 
 
 def is_allowed(url: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the one who runs this machine lets others ask this address through it."""
-    wanted = _origin(urlsplit(url))
+    """Whether the owner of this machine lets others use this address through it."""
+    origin = _origin(urlsplit(url))
     allowed = [urlsplit(one.strip()) for one in environment.get(ALLOWED, "").split(",") if one.strip()]
-    return any(_origin(one) == wanted for one in allowed if one.scheme in _PORTS and one.hostname)
+    return any(_origin(one) == origin for one in allowed if one.scheme in _PORTS and one.hostname)
 
 
 def _origin(parts: SplitResult) -> tuple[str, str, int]:
@@ -299,5 +271,5 @@ def _grpc_problem(host: str, port: int, tls: bool) -> str | None:
         try:
             grpc.channel_ready_future(channel).result(timeout=2)
         except grpc.FutureTimeoutError:
-            return f"nobody answers at {target}"
+            return f"there is no answer at {target}"
     return None

@@ -23,7 +23,7 @@ def test_a_length_tells_the_end() -> None:
     one = reader()
     assert not one.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Paceline: d=1,n=2\r\n\r\nhel", 1)
     assert one.feed(b"lo", 2)
-    assert (one.status, bytes(one.body or b""), one.told, one.keeps_alive) == (200, b"hello", b" d=1,n=2", True)
+    assert (one.status, bytes(one.body or b""), one.timing, one.keeps_alive) == (200, b"hello", b" d=1,n=2", True)
 
 
 def test_chunks_are_joined_and_events_have_their_times() -> None:
@@ -95,7 +95,7 @@ def test_a_reader_forgets_the_answer_before() -> None:
     one.feed(b"HTTP/1.1 500 Oh\r\ncontent-length: 3\r\nx-paceline: q=1\r\n\r\nabc", 1)
     one.expect(wants_body=False, wants_events=False)
     assert one.feed(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", 2)
-    assert (one.status, one.told, one.body) == (200, None, None)
+    assert (one.status, one.timing, one.body) == (200, None, None)
 
 
 def test_stages_are_seconds_and_absent_where_not_told() -> None:

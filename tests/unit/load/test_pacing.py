@@ -15,7 +15,7 @@ from paceline.load.trace import clock
 @pytest.fixture(params=["timer", "spinning"])
 def _pacer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "spinning":
-        monkeypatch.setattr(worker, "_open_timer", lambda: None)
+        monkeypatch.setattr(worker, "open_timer", lambda: None)
 
 
 def paced(offsets: list[int], stall_after: int = -1, stall: float = 0.0) -> tuple[list[int], list[int]]:

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from paceline.load.kserve import ProtocolError, Response, decode_error, encode_request
-from paceline.load.server_timing import Stages
 from paceline.load.tensors import Array, TensorSpec, byte_strings
 from paceline.servers._embedded.engines import Arrays, Buffered, InferenceSession
 from paceline.servers.processing import INDICES, VALUES, Processing
 from support.embedded import PATH, Doubling, Running, artifact_of, running
+from support.stages import stages_of
 
 
 def rows(count: int, start: float = 0.0) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -82,7 +82,7 @@ def test_an_answer_in_the_form_of_the_request(binary: bool) -> None:
 def test_the_stages_are_told() -> None:
     with running(Doubling(), max_batch=1) as server:
         answer, _ = server.ask(rows(1))
-        stages = Stages.read(answer.headers["x-paceline"])
+        stages = stages_of(answer.headers["x-paceline"])
         assert stages is not None
         assert all(part >= 0 for part in stages)
         assert stages.size == 1
@@ -268,7 +268,7 @@ def test_texts_are_read_before_they_wait_and_answered_with_the_likeliest() -> No
         assert isinstance(found, Response)
         assert found.outputs[VALUES].tolist() == [[18, 10, 2], [16, 14, 12]]
         assert found.outputs[INDICES].tolist() == [[1, 2, 0], [1, 0, 2]]
-        stages = Stages.read(answer.headers["x-paceline"])
+        stages = stages_of(answer.headers["x-paceline"])
         assert stages is not None and stages.pre > 0 and stages.size == 2
         told = get(server, "/v2/models/m")[1]
         assert told["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]

@@ -14,10 +14,7 @@ from paceline.servers._embedded.service import Alarm
 @pytest.mark.parametrize("kernel", [True, False])
 def test_it_rings_at_the_earliest_time_and_can_be_set_again(kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernel:
-        libc, descriptor = service._timer()
-        assert descriptor >= 0
-        service.os.close(descriptor)
-        monkeypatch.setattr(service, "_timer", lambda: (libc, -1))
+        monkeypatch.setattr(service, "open_timer", lambda: None)
     rung: list[int] = []
 
     async def story() -> list[int]:

@@ -131,7 +131,7 @@ def test_without_a_token_the_refusal_says_what_to_do(somebody: str, tmp_path: Pa
 
 def test_a_redirect_is_not_followed(somebody: str, tmp_path: Path) -> None:
     Scripted.answers = {"/v2/models/m/ready": (307, {}), "/elsewhere": (200, {})}
-    with pytest.raises(ServerFailed, match="sends to another address, which is not followed"):
+    with pytest.raises(ServerFailed, match="redirects to an address that is not followed"):
         started(somebody, tmp_path)
     assert "/elsewhere" not in [path for path, _ in Scripted.asked]
 

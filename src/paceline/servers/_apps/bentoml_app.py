@@ -85,8 +85,8 @@ class InList:
             await send({**start, "headers": headers})
             await send({"type": "http.response.body", "body": body})
 
-        kept = [(name, value) for name, value in scope["headers"] if name.lower() != b"content-length"]
-        await self.app({**scope, "headers": kept}, wrapped, unwrapped)
+        headers = [(name, value) for name, value in scope["headers"] if name.lower() != b"content-length"]
+        await self.app({**scope, "headers": headers}, wrapped, unwrapped)
 
 
 Paceline.add_asgi_middleware(InList)

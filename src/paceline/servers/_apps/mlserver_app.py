@@ -19,7 +19,7 @@ class OnnxRuntime(MLModel):
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
         sent = {one.name: one for one in payload.inputs}
         try:
-            arrays = {wanted["name"]: NumpyCodec.decode_input(sent[wanted["name"]]) for wanted in self.model.inputs}
+            arrays = {spec["name"]: NumpyCodec.decode_input(sent[spec["name"]]) for spec in self.model.inputs}
         except (KeyError, ValueError) as error:
             raise InferenceError(f"not a request for this model: {error}") from None
         outputs = [NumpyCodec.encode_output(name, array) for name, array in self.model.run(arrays).items()]

@@ -12,13 +12,13 @@ Arrays = dict[str, "np.ndarray[Any, Any]"]
 
 
 def read_config() -> dict[str, Any]:
-    """What Paceline wrote beside this file: the model and how to serve it."""
+    """What Paceline wrote next to this file: the model and how to serve it."""
     config: dict[str, Any] = json.loads((Path(__file__).parent / "serve.json").read_text())
     return config
 
 
 class BadRequest(ValueError):
-    """A body that is no request for this model."""
+    """A body that is not a request for this model."""
 
 
 class OnnxModel:
@@ -50,7 +50,8 @@ class OnnxModel:
 
     def run_together(self, requests: list[Arrays]) -> list[Arrays]:
         """The outputs for several requests, as one batch where their shapes allow it."""
-        if len(requests) == 1 or not _fit(requests):
+        shapes = {tuple((name, array.shape[1:]) for name, array in arrays.items()) for arrays in requests}
+        if len(requests) == 1 or len(shapes) > 1:
             return [self.run(arrays) for arrays in requests]
         joined = {name: np.concatenate([arrays[name] for arrays in requests]) for name in requests[0]}
         ends = np.cumsum([len(next(iter(arrays.values()))) for arrays in requests])[:-1]
@@ -61,12 +62,11 @@ class OnnxModel:
         """The arrays of a request's JSON body."""
         try:
             sent = {tensor["name"]: tensor for tensor in body["inputs"]}
-            return {
-                wanted["name"]: np.asarray(sent[wanted["name"]]["data"], wanted["dtype"]).reshape(
-                    sent[wanted["name"]]["shape"]
-                )
-                for wanted in self.inputs
-            }
+            arrays = {}
+            for spec in self.inputs:
+                tensor = sent[spec["name"]]
+                arrays[spec["name"]] = np.asarray(tensor["data"], spec["dtype"]).reshape(tensor["shape"])
+            return arrays
         except (KeyError, TypeError, ValueError) as error:
             raise BadRequest(f"not a request for this model: {type(error).__name__}: {error}") from None
 
@@ -77,9 +77,3 @@ class OnnxModel:
             for name, array in arrays.items()
         ]
         return {"model_name": self.name, "outputs": outputs}
-
-
-def _fit(requests: list[Arrays]) -> bool:
-    """Whether requests differ in nothing but how many samples they have."""
-    first = {name: array.shape[1:] for name, array in requests[0].items()}
-    return all({name: array.shape[1:] for name, array in arrays.items()} == first for arrays in requests[1:])

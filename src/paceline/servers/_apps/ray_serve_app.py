@@ -25,7 +25,7 @@ CONFIG = read_config()
     logging_config={"enable_access_log": False},
 )
 class Paceline:
-    """Decodes each request, and runs several together if that is wanted."""
+    """Decodes each request, and runs several together if that is configured."""
 
     def __init__(self) -> None:
         self.model = OnnxModel(CONFIG)
@@ -57,7 +57,7 @@ def main(temporary: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())  # after Ray has set its own
     serve.start(http_options={"host": CONFIG["host"], "port": CONFIG["port"], "location": "HeadOnly"})
     serve.run(Paceline.bind(), name="paceline", route_prefix="/infer")
-    (Path(__file__).parent / "deployed").touch()  # the proxy says that it is well before that
+    (Path(__file__).parent / "deployed").touch()  # the proxy reports that it is healthy before that
     stopped.wait()
     serve.shutdown()
     ray.shutdown()

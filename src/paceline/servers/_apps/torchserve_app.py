@@ -15,7 +15,7 @@ class Handler:
     """Answers every request of a batch; TorchServe hands over as many as have come."""
 
     def initialize(self, context: Any) -> None:
-        # TorchServe copies the model's files elsewhere and tells where.
+        # TorchServe copies the model's files elsewhere; the context says where.
         self.config = json.loads((Path(context.system_properties["model_dir"]) / "serve.json").read_text())
         torch.set_num_threads(self.config["threads"])
         self.device = torch.device(self.config["device"])
@@ -42,19 +42,19 @@ class Handler:
         try:
             body = json.loads(body) if isinstance(body, bytes | bytearray | str) else body
             sent = {tensor["name"]: tensor for tensor in body["inputs"]}
-            return [
-                torch.from_numpy(
-                    np.asarray(sent[spec["name"]]["data"], spec["dtype"]).reshape(sent[spec["name"]]["shape"])
-                )
-                for spec in self.config["inputs"]
-            ]
+            tensors = []
+            for spec in self.config["inputs"]:
+                tensor = sent[spec["name"]]
+                array = np.asarray(tensor["data"], spec["dtype"]).reshape(tensor["shape"])
+                tensors.append(torch.from_numpy(array))
+            return tensors
         except (KeyError, TypeError, ValueError) as error:
             raise PredictionException(f"not a request for this model: {error}", 400) from None
 
     def encode(self, outputs: list[np.ndarray[Any, Any]]) -> dict[str, Any]:
-        told = [
+        tensors = [
             {"name": spec["name"], "datatype": spec["datatype"], "shape": list(array.shape)}
             | {"data": array.ravel().tolist()}
             for spec, array in zip(self.config["outputs"], outputs, strict=True)
         ]
-        return {"model_name": self.config["model"], "outputs": told}
+        return {"model_name": self.config["model"], "outputs": tensors}

@@ -1,6 +1,6 @@
 """The server process: `python -m paceline.servers._embedded CONFIGURATION.json`.
 
-Beside the configuration it writes `port` as soon as it listens, and `failure` with one sentence if it cannot serve.
+Next to the configuration it writes `port` as soon as it listens, and `failure` with one sentence if it cannot serve.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from paceline.servers._embedded.app import App, Regions, ServerConfiguration, available_cpus, shares, threads_for
+from paceline.servers._embedded.app import App, Regions, ServerConfiguration, shares, threads_for
 from paceline.servers._embedded.batcher import Policy
 from paceline.servers._embedded.engines import InferenceEngine, open_engine
 from paceline.servers._embedded.grpc_server import GrpcServer
-from paceline.servers._embedded.http import Connection, listen
+from paceline.servers._embedded.http import listen
 from paceline.servers._embedded.service import Service
 
 # Seconds that one thread may keep the interpreter while another waits: a finished batch must not wait for long until
-# the event loop has done with whatever it is at.
+# the event loop has finished what it is doing.
 _SWITCH = 0.0005
 _LAST_WORDS = 0.5  # seconds for answers over gRPC that are made already
 
@@ -41,11 +41,13 @@ async def serve(configuration: ServerConfiguration, folder: Path) -> None:
         loop.add_signal_handler(number, ending.set)
     app = App(configuration.name, configuration.engine, Regions() if configuration.shared_memory else None)
     host = configuration.host
-    try:
+    grpc_server = None
+    with _explained(host, configuration.port):
         server, connections = await listen(app, host, configuration.port)
-    except OSError as error:
-        raise _cannot_listen(host, configuration.port, error) from None
-    grpc_server = await _listen_for_grpc(app, configuration, folder)
+    if configuration.grpc_port is not None:
+        grpc_server = GrpcServer(app)
+        with _explained(host, configuration.grpc_port):
+            _write(folder / "grpc_port", str(await grpc_server.listen(host, configuration.grpc_port)))
     _write(folder / "port", str(server.sockets[0].getsockname()[1]))
     loading = asyncio.ensure_future(_load(configuration, folder))
     stopping = asyncio.ensure_future(ending.wait())
@@ -62,7 +64,10 @@ async def serve(configuration: ServerConfiguration, folder: Path) -> None:
         app.is_ending = True
         server.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(_drain(app.service, connections), configuration.grace)
+            async with asyncio.timeout(configuration.grace):
+                await app.service.drain()
+                while any(connection.is_busy for connection in connections):
+                    await asyncio.sleep(0.005)
         if grpc_server is not None:
             await grpc_server.close(_LAST_WORDS)
         app.service.close()
@@ -70,26 +75,20 @@ async def serve(configuration: ServerConfiguration, folder: Path) -> None:
         connection.abort()
 
 
-async def _listen_for_grpc(app: App, configuration: ServerConfiguration, folder: Path) -> GrpcServer | None:
-    port = configuration.grpc_port
-    if port is None:
-        return None
-    server = GrpcServer(app)
+@contextlib.contextmanager
+def _explained(host: str, port: int) -> Iterator[None]:
     try:
-        _write(folder / "grpc_port", str(await server.listen(configuration.host, port)))
+        yield
     except OSError as error:
-        raise _cannot_listen(configuration.host, port, error) from None
-    return server
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> CannotServe:
-    if error.errno == errno.EADDRINUSE:
-        return CannotServe(f"port {port} of {host} is in use; choose another one, or 0 for any that is free")
-    return CannotServe(f"cannot listen at {host}, port {port}: {error.strerror or error}")
+        if error.errno == errno.EADDRINUSE:
+            message = f"port {port} of {host} is in use; choose another one, or 0 for any that is free"
+        else:
+            message = f"cannot listen at {host}, port {port}: {error.strerror or error}"
+        raise CannotServe(message) from None
 
 
 async def _load(configuration: ServerConfiguration, folder: Path) -> Service:
-    available = available_cpus()
+    available = sorted(os.sched_getaffinity(0))
     if configuration.cpus is not None and not set(configuration.cpus) <= set(available):
         raise CannotServe(f"cpus = {list(configuration.cpus)}: this process may use {available}")
     sizes = batch_sizes(configuration.max_batch, configuration.preferred)
@@ -136,12 +135,6 @@ def batch_sizes(max_batch: int, preferred: Sequence[int]) -> list[int]:
     return sorted({*(2**power for power in range(max_batch.bit_length())), max_batch})
 
 
-async def _drain(service: Service, connections: set[Connection]) -> None:
-    await service.drain()
-    while any(connection.is_busy for connection in connections):
-        await asyncio.sleep(0.005)
-
-
 def _write(path: Path, text: str) -> None:
     part = path.with_suffix(".part")
     part.write_text(text)
@@ -174,4 +167,4 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # an instance may still compute what nobody waits for
+    os._exit(code)  # an instance may still compute a batch that is not needed any more

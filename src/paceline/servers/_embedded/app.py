@@ -24,7 +24,6 @@ from paceline.load.kserve import (
     Buffer,
     Message,
     ProtocolError,
-    Request,
     decode_request,
     encode_response,
 )
@@ -65,11 +64,11 @@ class ServerConfiguration(BaseModel):
     instances: int
     threads: int | None
     cpus: tuple[int, ...] | None
-    grace: float  # seconds to answer what is in work when asked to end
+    grace: float  # seconds to answer what is in work before it ends
 
 
 def shares(instances: int, cpus: Sequence[int] | None, available: Sequence[int]) -> list[tuple[int, ...] | None]:
-    """CPUs for each instance: disjoint where they suffice, else all for each; None leaves it to the system."""
+    """CPUs for each instance: disjoint where they suffice, otherwise all for each; None leaves it to the system."""
     if cpus is None and (instances == 1 or len(available) < instances):
         return [None] * instances
     chosen = list(available if cpus is None else cpus)
@@ -87,11 +86,6 @@ def shares(instances: int, cpus: Sequence[int] | None, available: Sequence[int])
 def threads_for(share: Sequence[int] | None, threads: int | None, available: Sequence[int]) -> int:
     """As many threads as CPUs, unless the user says otherwise."""
     return threads or len(share or available)
-
-
-def available_cpus() -> list[int]:
-    """The CPUs that this process may use."""
-    return sorted(os.sched_getaffinity(0))
 
 
 _KEY = re.compile(rf"/?({PREFIX}[A-Za-z0-9._-]{{1,200}})")
@@ -113,21 +107,21 @@ class Region:
 
 
 class Regions:
-    """What clients have registered. A region stays mapped as long as a request looks at it, also if it is unregistered.
+    """What clients have registered. A region stays mapped as long as a request uses it, also if it is unregistered.
 
-    Who truncates the memory of a region ends the server that looks at it: clients on this machine are trusted not to.
+    A client that truncates the memory of a region ends the server that uses it: those on this machine are trusted.
     """
 
     def __init__(self) -> None:
         self._regions: dict[str, Region] = {}
 
-    def register(self, name: str, wanted: Any) -> None:
-        """Map what {"key": ..., "offset": ..., "byte_size": ...} says; ProtocolError if it cannot be."""
-        if not isinstance(wanted, Mapping):
+    def register(self, name: str, region: Any) -> None:
+        """Map {"key": ..., "offset": ..., "byte_size": ...}; ProtocolError if that is not possible."""
+        if not isinstance(region, Mapping):
             raise ProtocolError("the body must be a JSON object with 'key', 'offset' and 'byte_size'")
-        key, offset, size = wanted.get("key"), wanted.get("offset", 0), wanted.get("byte_size")
-        found = _KEY.fullmatch(key) if isinstance(key, str) else None
-        if found is None:
+        key, offset, size = region.get("key"), region.get("offset", 0), region.get("byte_size")
+        match = _KEY.fullmatch(key) if isinstance(key, str) else None
+        if match is None:
             raise ProtocolError(f"key: {key!r:.80} is not the name of shared memory for this, like /{PREFIX}1")
         if type(offset) is not int or type(size) is not int or offset < 0 or size < 1:
             raise ProtocolError(f"offset {offset!r:.40} and byte_size {size!r:.40} must be numbers of bytes")
@@ -135,7 +129,7 @@ class Regions:
             raise ProtocolError(f"there is a region '{name}' already: unregister it, or choose another name")
         if len(self._regions) >= _MOST:
             raise ProtocolError(f"there are {_MOST} regions already: unregister some")
-        self._regions[name] = Region(str(key), offset, size, _mapped(FOLDER / found[1], offset + size))
+        self._regions[name] = Region(str(key), offset, size, _mapped(FOLDER / match[1], offset + size))
 
     def unregister(self, name: str | None = None) -> None:
         """Forget a region, or all of them."""
@@ -145,7 +139,7 @@ class Regions:
             self._regions.pop(name, None)
 
     def part(self, name: str, offset: int, size: int) -> memoryview:
-        """So many bytes of a region; ProtocolError if there are not."""
+        """So many bytes of a region; ProtocolError if it is missing or too small."""
         region = self._regions.get(name)
         if region is None:
             raise ProtocolError(f"there is no region '{name}'; register it first")
@@ -169,11 +163,11 @@ def _mapped(path: Path, size: int) -> mmap.mmap:
     except OSError as error:
         raise ProtocolError(f"shared memory '{path.name}' cannot be opened: {error.strerror}") from None
     try:
-        there = os.fstat(handle)
-        if not stat.S_ISREG(there.st_mode):
-            raise ProtocolError(f"'{path.name}' is no shared memory")
-        if size > there.st_size:
-            raise ProtocolError(f"shared memory '{path.name}' has {there.st_size} bytes, not {size}")
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise ProtocolError(f"'{path.name}' is not shared memory")
+        if size > status.st_size:
+            raise ProtocolError(f"shared memory '{path.name}' has {status.st_size} bytes, not {size}")
         # Its pages are looked up now, not by the first requests.
         return mmap.mmap(handle, size, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0), mmap.PROT_READ)
     except (OSError, ValueError) as error:
@@ -184,7 +178,7 @@ def _mapped(path: Path, size: int) -> mmap.mmap:
 
 
 class App:
-    """Routes requests; until it has a service, and once it is told to end, it is alive but not ready."""
+    """Routes requests; until it has a service, and once it has to end, it is alive but not ready."""
 
     def __init__(self, name: str, platform: str, regions: Regions | None = None) -> None:
         self.service: Service | None = None
@@ -196,22 +190,17 @@ class App:
         self._infer = f"{self._model}/infer"
 
     @property
-    def _extensions(self) -> list[str]:
-        shared = ["system_shared_memory"] if self.regions is not None else []
-        return ["binary_tensor_data", "model_statistics", *shared]
-
-    @property
     def is_ready(self) -> bool:
         return self.reason_not_ready() is None
 
     def reason_not_ready(self) -> str | None:
-        """Why no request is taken; None if they are."""
+        """Why requests are declined; None if they are accepted."""
         if self.service is None:
             return f"the model '{self.name}' is being loaded"
         return f"the model '{self.name}' is shutting down" if self.is_ending else None
 
     def explain(self, error: Exception) -> str:
-        """What became of a request that was taken but not answered well."""
+        """The message for a request that was accepted but failed."""
         if isinstance(error, ProtocolError):
             return str(error)
         return f"the engine failed: {type(error).__name__}: {error}"[:2000]
@@ -242,17 +231,18 @@ class App:
         service = self.service
         assert service is not None
 
-        def answer(found: Message | Exception, stages: Stages | None) -> None:
+        def answer(result: Message | Exception, stages: Stages | None) -> None:
             connection.ticket = None
-            if isinstance(found, Exception):
-                connection.answer_error(400 if isinstance(found, ProtocolError) else 500, self.explain(found))
+            if isinstance(result, Exception):
+                connection.answer_error(400 if isinstance(result, ProtocolError) else 500, self.explain(result))
                 return
-            told, length = str(stages).encode(), found.json_length
-            headers = _HEADERS_JSON % told if length is None else _HEADERS_BINARY % (length, told)
-            connection.answer(200, found.parts, headers)
+            timing, length = str(stages).encode(), result.json_length
+            headers = _HEADERS_JSON % timing if length is None else _HEADERS_BINARY % (length, timing)
+            connection.answer(200, result.parts, headers)
 
         try:
-            waiting = service.submit(self._read(body, head.json_length), received, answer, encode_response)
+            request = decode_request(body, head.json_length, None if self.regions is None else self.regions.part)
+            waiting = service.submit(request, received, answer, encode_response)
         except ProtocolError as error:
             service.statistics.requests["refused"] += 1
             connection.answer_error(400, str(error))
@@ -262,23 +252,18 @@ class App:
             if not waiting.payload.is_answered:
                 connection.ticket = waiting
 
-    def _read(self, body: Buffer, json_length: int | None) -> Request:
-        return decode_request(body, json_length, None if self.regions is None else self.regions.part)
-
     def _answer_about_memory(self, connection: Connection, head: Head, body: Buffer, regions: Regions) -> None:
-        """Register a region, forget one or all, or tell of them."""
-        words = head.path.removeprefix(shared_memory.PATH).split("/")
-        match head.method, *words:
+        """Register a region, unregister one or all, or list them."""
+        result: Any = {}
+        match head.method, *head.path.removeprefix(shared_memory.PATH).split("/"):
             case "GET", "status":
-                found = regions.describe()
+                result = regions.describe()
             case "GET", "region", name, "status":
-                found = regions.describe(name)
+                result = regions.describe(name)
             case "POST", "unregister":
                 regions.unregister()
-                found = []
             case "POST", "region", name, "unregister":
                 regions.unregister(name)
-                found = []
             case "POST", "region", name, "register":
                 try:
                     regions.register(name, json.loads(bytes(body)))
@@ -288,17 +273,18 @@ class App:
                 except (ValueError, RecursionError) as error:
                     connection.answer_error(400, f"the body is not JSON: {error}")
                     return
-                found = []
             case _:
                 connection.answer_error(404, f"no {head.path[:200]} here for {head.method}")
                 return
-        connection.answer(200, (json.dumps(found).encode() if head.method == "GET" else b"{}",), _TYPE_JSON)
+        connection.answer(200, (json.dumps(result).encode(),), _TYPE_JSON)
 
     def _answer_question(self, connection: Connection, path: str) -> None:
         if path == "/v2":
-            found: Any = {"name": "paceline", "version": VERSION, "extensions": self._extensions}
+            shared = ["system_shared_memory"] if self.regions is not None else []
+            extensions = ["binary_tensor_data", "model_statistics", *shared]
+            result: Any = {"name": "paceline", "version": VERSION, "extensions": extensions}
         elif path == "/v2/health/live":
-            found = {"live": True}
+            result = {"live": True}
         elif path in ("/v2/health/ready", f"{self._model}/ready"):
             body = json.dumps({"name": self.name, "ready": self.is_ready}).encode()
             connection.answer(200 if self.is_ready else 503, (body,), _TYPE_JSON)
@@ -307,7 +293,7 @@ class App:
             if self.service is None:
                 connection.answer_error(503, f"the model '{self.name}' is being loaded", b"Retry-After: 1\r\n")
                 return
-            found = self.service.describe() if path.endswith("/stats") else self._metadata(self.service)
+            result = self.service.describe() if path.endswith("/stats") else self._metadata(self.service)
         elif path.startswith("/v2/models/") and not path.startswith(f"{self._model}/"):
             connection.answer_error(404, f"there is no model for {path[:200]}; this server has '{self.name}'")
             return
@@ -315,7 +301,7 @@ class App:
             status = 405 if path == self._infer else 404
             connection.answer_error(status, f"{path[:200]} takes POST" if status == 405 else f"no {path[:200]} here")
             return
-        connection.answer(200, (json.dumps(found).encode(),), _TYPE_JSON)
+        connection.answer(200, (json.dumps(result).encode(),), _TYPE_JSON)
 
     def _metadata(self, service: Service) -> dict[str, Any]:
         return {

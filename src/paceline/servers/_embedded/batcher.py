@@ -1,4 +1,4 @@
-"""Which requests are computed together, when, and by which instance: events in, decisions out, time as an argument.
+"""Which requests are computed together, when, and by which instance; time is an argument.
 
 Requests wait in groups: only those of one group (the same shapes) can share a batch. A batch is the oldest requests of
 a group, in order; it is taken when an instance is free and
@@ -52,7 +52,7 @@ class RequestBatch(Generic[T]):
 
 
 class Batcher(Generic[T]):
-    """The state: who waits, and which instances are free. Every batch keeps its instance until `release()`."""
+    """The waiting requests and the free instances. Every batch keeps its instance until `release()`."""
 
     def __init__(self, policy: Policy, instances: int) -> None:
         self.policy = policy
@@ -71,10 +71,7 @@ class Batcher(Generic[T]):
             raise ValueError(f"{request.size} samples do not fit in a batch of {self.policy.max_batch}")
         if self._waiting >= self.policy.max_queue:
             return False
-        group = self._groups.get(request.group)
-        if group is None:
-            group = self._groups[request.group] = OrderedDict()
-        group[request] = None
+        self._groups.setdefault(request.group, OrderedDict())[request] = None
         self._waiting += 1
         return True
 
@@ -104,7 +101,7 @@ class Batcher(Generic[T]):
         return batches
 
     def wake(self) -> int | None:
-        """When `take()` will have something to give although nothing else happens; None if never."""
+        """When `take()` will have a batch although nothing else happens; None if never."""
         if not self._free or not self._waiting:
             return None
         return min(next(iter(group)).arrival for group in self._groups.values()) + self.policy.max_delay

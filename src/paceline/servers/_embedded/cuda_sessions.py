@@ -1,7 +1,7 @@
-"""Sessions on a GPU: the work on a batch is launched piece by piece, or recorded once for each size and replayed.
+"""Sessions on a GPU: the kernels of a batch are launched one by one, or recorded once for each size and replayed.
 
 Python and the driver need longer to launch the hundreds of kernels of a model than a GPU needs to compute them for a
-few samples, and the instances of a server take turns in Python. A recorded batch is one launch.
+few samples, and the instances of a server share one interpreter. A recorded batch is one launch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from paceline.devices import open_device
-from paceline.load.tensors import TensorSpec
 from paceline.servers._embedded.engines import Arrays, Buffered, InferenceSession, named
 from paceline.servers._exported_module import first_line
 from paceline.servers.base import Artifact
@@ -32,12 +31,12 @@ def launching(module: Any, artifact: Artifact, device: str) -> InferenceSession:
     where, stream = gpu.torch(), gpu.stream()
 
     def run(inputs: Arrays) -> Arrays:
-        # RecordedWork of several instances may overlap: each has a stream, and waits for no other.
+        # The work of several instances may overlap: each has a stream, and waits for no other.
         with torch.inference_mode(), gpu.on_stream(stream):
             pinned = [torch.from_numpy(inputs[name]).pin_memory() for name in order]
-            found = named(module(*[tensor.to(where, non_blocking=True) for tensor in pinned]), names)
+            outputs = named(module(*[tensor.to(where, non_blocking=True) for tensor in pinned]), names)
             host = {}
-            for name, tensor in found.items():
+            for name, tensor in outputs.items():
                 host[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
                 host[name].copy_(tensor, non_blocking=True)
             stream.synchronize()
@@ -47,45 +46,47 @@ def launching(module: Any, artifact: Artifact, device: str) -> InferenceSession:
 
 
 class RecordedWork:
-    """All that is done to a batch of one size, between memory that stays where it is."""
+    """All work on a batch of one size, between buffers that stay where they are."""
 
     def __init__(self, module: Any, artifact: Artifact, rows: int, device: torch.device) -> None:
         is_pinned = device.type != "cpu"
         names = [spec.name for spec in artifact.outputs]
-        shapes = [((rows, *spec.shape), _dtype(spec)) for spec in artifact.inputs]
+        dtypes = [torch.from_numpy(np.empty(0, spec.dtype)).dtype for spec in artifact.inputs]
+        shapes = [((rows, *spec.shape), dtype) for spec, dtype in zip(artifact.inputs, dtypes, strict=True)]
         with torch.inference_mode():  # as any input of the module: for others it would be compiled once more
-            self._given = [torch.empty(shape, dtype=dtype, pin_memory=is_pinned).zero_() for shape, dtype in shapes]
-            self._there = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
-            self._compute: Callable[[], dict[str, Any]] = lambda: named(module(*self._there), names)
-            self._taken = {
+            self._inputs = [torch.empty(shape, dtype=dtype, pin_memory=is_pinned).zero_() for shape, dtype in shapes]
+            self._on_device = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
+            self._compute: Callable[[], dict[str, Any]] = lambda: named(module(*self._on_device), names)
+            self._outputs = {
                 name: torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=is_pinned)
                 for name, tensor in self._answer().items()
             }
-        self.inputs: Arrays = {spec.name: one.numpy() for spec, one in zip(artifact.inputs, self._given, strict=True)}
-        self.outputs: Arrays = {name: one.numpy() for name, one in self._taken.items()}
+        arrays = [tensor.numpy() for tensor in self._inputs]
+        self.inputs: Arrays = {spec.name: array for spec, array in zip(artifact.inputs, arrays, strict=True)}
+        self.outputs: Arrays = {name: tensor.numpy() for name, tensor in self._outputs.items()}
 
     def run(self) -> None:
-        """From `inputs` to `outputs`; on a GPU that is only asked for here."""
+        """From `inputs` to `outputs`; on a GPU this only launches the work."""
         with torch.inference_mode():
             for name, tensor in self._answer().items():
-                self._taken[name].copy_(tensor, non_blocking=True)
+                self._outputs[name].copy_(tensor, non_blocking=True)
 
     def _answer(self) -> dict[str, Any]:
-        for there, given in zip(self._there, self._given, strict=True):
-            there.copy_(given, non_blocking=True)
+        for there, here in zip(self._on_device, self._inputs, strict=True):
+            there.copy_(here, non_blocking=True)
         return self._compute()
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """The work on one batch size, and how to have it done to the end."""
+    """The work on one batch size, and the call that does all of it."""
 
     work: RecordedWork
     replay: Callable[[], object]
 
 
 class Replaying(Buffered):
-    """Batches of recorded sizes are replayed, all others go another way."""
+    """Batches of recorded sizes are replayed, all others are computed by another session."""
 
     def __init__(self, recorded: Mapping[int, Recorded], otherwise: InferenceSession) -> None:
         self._recorded = recorded
@@ -120,7 +121,3 @@ def record(module: Any, artifact: Artifact, sizes: Sequence[int], device: str) -
         # When the capture breaks, its end fails too and hides what has broken it.
         raise NotCaptured(first_line(error.__context__ or error)) from None
     return recorded
-
-
-def _dtype(spec: TensorSpec) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, spec.dtype)).dtype

@@ -1,4 +1,4 @@
-"""What computes: one engine per server, and for every instance a session that only its own thread calls."""
+"""The engines that compute: one per server, and for every instance a session that only its own thread calls."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from paceline.servers.base import Artifact
 Arrays = dict[str, Array]
 InferenceSession = Callable[[Arrays], Arrays]
 
-_VARYING = 16  # length of an axis that varies, for warming up
-
 
 class Buffered(ABC):
-    """A session with memory of its own for inputs: who puts a batch together there saves a copy."""
+    """A session with memory of its own for inputs: a batch that is put together there needs no copy."""
 
     @abstractmethod
     def buffers(self, rows: int) -> Arrays | None:
-        """Where the inputs of so many samples may be put until the next call; None if there is no such place."""
+        """Where the inputs of so many samples may be put until the next call; None if there is no such memory."""
 
     @abstractmethod
     def __call__(self, inputs: Arrays) -> Arrays:
@@ -33,7 +31,7 @@ class Buffered(ABC):
 class InferenceEngine(ABC):
     """Loads the model of an artifact; `session()` is called in the thread of the instance that will use it."""
 
-    inline = False  # so quick that a thread would cost more than it computes
+    inline = False  # so quick that a thread would cost more than the computation
     pads = False  # every batch size is prepared in advance, and batches are filled up to the next one
     packages: Sequence[str] = ()  # whose versions matter
 
@@ -52,7 +50,7 @@ class InferenceEngine(ABC):
         return {package: importlib.metadata.version(package) for package in self.packages}
 
     def facts(self) -> dict[str, Any]:
-        """How the sessions that there are compute, beyond what was configured."""
+        """How its sessions compute, beyond what was configured."""
         return {}
 
 
@@ -94,8 +92,8 @@ class TorchEngine(InferenceEngine):
 
         def run(inputs: Arrays) -> Arrays:
             with torch.inference_mode():
-                found = module(*[torch.from_numpy(inputs[name]) for name in order])
-            return {name: tensor.numpy() for name, tensor in named(found, names).items()}
+                outputs = module(*[torch.from_numpy(inputs[name]) for name in order])
+            return {name: tensor.numpy() for name, tensor in named(outputs, names).items()}
 
         return run
 
@@ -121,7 +119,7 @@ class CompiledEngine(TorchEngine):
         self._varying = [spec.name for spec in artifact.inputs if -1 in spec.shape]
         self._sizes = sizes
         self._refusal = None if with_graphs else "off"
-        self._graphs: list[str] = []  # what became of them, instance by instance
+        self._graphs: list[str] = []  # captured or not, for each instance
         limit = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"
         setattr(torch._dynamo.config, limit, max(len(sizes) + 8, getattr(torch._dynamo.config, limit)))
         super().__init__(artifact, device, torch.compile(module, dynamic=None if self._varying else False))
@@ -189,15 +187,15 @@ class OpenVinoEngine(InferenceEngine):
         import openvino
 
         settings = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
-        settings["ENABLE_CPU_PINNING"] = False  # the instance's thread is where it should be already
+        settings["ENABLE_CPU_PINNING"] = False  # the instance's thread is pinned already
         settings["INFERENCE_PRECISION_HINT"] = "f32"  # as exported; the default may round to 16 bits
         compiled = openvino.Core().compile_model(str(self.artifact.path), "CPU", settings)
         request = compiled.create_infer_request()
         names = [spec.name for spec in self.artifact.outputs]
 
         def run(inputs: Arrays) -> Arrays:
-            found = request.infer(inputs, share_inputs=True)
-            return {name: np.array(array) for name, array in zip(names, found.values(), strict=True)}
+            outputs = request.infer(inputs, share_inputs=True)
+            return {name: np.array(array) for name, array in zip(names, outputs.values(), strict=True)}
 
         return run
 
@@ -208,10 +206,8 @@ def open_engine(
     """The engine of this name with the artifact's model loaded."""
     if name == "null":
         return NullEngine(artifact, device)
-    if name == "onnxruntime":
-        return OnnxRuntimeEngine(artifact, device)
-    if name == "openvino":
-        return OpenVinoEngine(artifact, device)
+    if name in ("onnxruntime", "openvino"):
+        return (OnnxRuntimeEngine if name == "onnxruntime" else OpenVinoEngine)(artifact, device)
     module = _torch_module(name, artifact, device, allow_import)
     if name == "torch-compile":
         return CompiledEngine(artifact, device, module, sizes, with_graphs=graph)
@@ -219,11 +215,14 @@ def open_engine(
 
 
 def warm_up(session: InferenceSession, inputs: Sequence[TensorSpec], sizes: Sequence[int]) -> None:
-    """Call it with every batch size that it should know, more than once: the first calls choose and compile code."""
+    """Call it with every batch size, more than once: the first calls choose and compile code."""
     for size in sorted(sizes, reverse=True):
-        shapes = {spec.name: (size, *(_VARYING if axis < 0 else axis for axis in spec.shape)) for spec in inputs}
         for _ in range(3):
-            session({spec.name: np.zeros(shapes[spec.name], spec.dtype) for spec in inputs})
+            arrays = {}
+            for spec in inputs:
+                axes = (16 if axis < 0 else axis for axis in spec.shape)  # any length, where it varies
+                arrays[spec.name] = np.zeros((size, *axes), spec.dtype)
+            session(arrays)
 
 
 def _torch_module(name: str, artifact: Artifact, device: str, allow_import: bool) -> Any:
@@ -247,6 +246,6 @@ def _torch_module(name: str, artifact: Artifact, device: str, allow_import: bool
     )
 
 
-def named(found: Any, names: Sequence[str]) -> dict[str, Any]:
-    """What a module gives, one tensor or several, by the names of its outputs."""
-    return dict(zip(names, found if isinstance(found, tuple | list) else (found,), strict=True))
+def named(outputs: Any, names: Sequence[str]) -> dict[str, Any]:
+    """The outputs of a module, one tensor or several, by name."""
+    return dict(zip(names, outputs if isinstance(outputs, tuple | list) else (outputs,), strict=True))

@@ -34,11 +34,11 @@ class GrpcServer:
         self._server = aio.server(options=_OPTIONS)
         methods: dict[str, Callable[[bytes, Any], Awaitable[bytes]]] = {
             "ModelInfer": self._infer,
-            "ServerLive": self._live,
-            "ServerReady": self._ready,
-            "ServerMetadata": self._describe,
+            "ServerLive": self._server_live,
+            "ServerReady": self._server_ready,
+            "ServerMetadata": self._server_metadata,
             "ModelReady": self._model_ready,
-            "ModelMetadata": self._describe_model,
+            "ModelMetadata": self._model_metadata,
         }
         handlers = {name: self._grpc.unary_unary_rpc_method_handler(call) for name, call in methods.items()}
         self._server.add_generic_rpc_handlers(
@@ -46,15 +46,15 @@ class GrpcServer:
         )
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept calls, and say at which port; OSError if the address is not to be had."""
-        if port:  # gRPC itself does not tell what is wrong with an address
+        """Accept calls, and return the port; OSError if the address is not available."""
+        if port:  # gRPC itself does not say what is wrong with an address
             socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
         try:
-            found = int(self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"))
+            port = int(self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"))
         except RuntimeError as error:
             raise OSError(str(error)) from None
         await self._server.start()
-        return found
+        return port
 
     async def close(self, grace: float) -> None:
         """Take no more calls, and end those that are under way after the grace."""
@@ -67,9 +67,9 @@ class GrpcServer:
         answered: asyncio.Future[tuple[Message | Exception, Stages | None]]
         answered = asyncio.get_running_loop().create_future()
 
-        def answer(found: Message | Exception, stages: Stages | None) -> None:
-            if not answered.done():  # the client has gone in this very moment
-                answered.set_result((found, stages))
+        def answer(result: Message | Exception, stages: Stages | None) -> None:
+            if not answered.done():  # the client has left in this moment
+                answered.set_result((result, stages))
 
         try:
             model, request = kserve_grpc.decode_request(message)
@@ -81,33 +81,33 @@ class GrpcServer:
         except Overloaded as error:
             await context.abort(codes.RESOURCE_EXHAUSTED, str(error))
         try:
-            found, stages = await answered
-        except asyncio.CancelledError:  # the client has gone, or its time is over
+            result, stages = await answered
+        except asyncio.CancelledError:  # the client has left, or its time is over
             if not waiting.payload.is_answered:
                 service.cancel(waiting)
             raise
-        if isinstance(found, Exception):
-            code = codes.INVALID_ARGUMENT if isinstance(found, ProtocolError) else codes.INTERNAL
-            await context.abort(code, self._app.explain(found))
-        assert isinstance(found, Message)
+        if isinstance(result, Exception):
+            code = codes.INVALID_ARGUMENT if isinstance(result, ProtocolError) else codes.INTERNAL
+            await context.abort(code, self._app.explain(result))
+        assert isinstance(result, Message)
         context.set_trailing_metadata(((HEADER, str(stages)),))
-        return found.body
+        return result.body
 
-    async def _live(self, _message: bytes, _context: Any) -> bytes:
+    async def _server_live(self, _message: bytes, _context: Any) -> bytes:
         return kserve_grpc.encode_flag(True)
 
-    async def _ready(self, _message: bytes, _context: Any) -> bytes:
+    async def _server_ready(self, _message: bytes, _context: Any) -> bytes:
         return kserve_grpc.encode_flag(self._app.is_ready)
 
-    async def _describe(self, _message: bytes, _context: Any) -> bytes:
+    async def _server_metadata(self, _message: bytes, _context: Any) -> bytes:
         return kserve_grpc.encode_server_metadata("paceline", VERSION)
 
     async def _model_ready(self, message: bytes, context: Any) -> bytes:
-        await self._require_model(await self._name(message, context), context)
+        await self._require_named_model(message, context)
         return kserve_grpc.encode_flag(self._app.is_ready)
 
-    async def _describe_model(self, message: bytes, context: Any) -> bytes:
-        await self._require_model(await self._name(message, context), context)
+    async def _model_metadata(self, message: bytes, context: Any) -> bytes:
+        await self._require_named_model(message, context)
         service = await self._service(context)
         return kserve_grpc.encode_model_metadata(service.name, self._app.platform, service.takes, service.outputs)
 
@@ -118,17 +118,16 @@ class GrpcServer:
         assert self._app.service is not None
         return self._app.service
 
-    async def _name(self, message: bytes, context: Any) -> str:
+    async def _require_named_model(self, message: bytes, context: Any) -> None:
         try:
-            return kserve_grpc.decode_name(message)
+            await self._require_model(kserve_grpc.decode_name(message), context)
         except ProtocolError as error:
             await context.abort(self._grpc.StatusCode.INVALID_ARGUMENT, str(error))
-            raise
 
     async def _require_model(self, model: str, context: Any) -> None:
         if model != self._app.name:
-            said = f"there is no model '{model[:200]}'; this server has '{self._app.name}'"
-            await context.abort(self._grpc.StatusCode.NOT_FOUND, said)
+            message = f"there is no model '{model[:200]}'; this server has '{self._app.name}'"
+            await context.abort(self._grpc.StatusCode.NOT_FOUND, message)
 
 
 def _encode(model: str, outputs: Arrays, request: Request) -> Message:

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as far as a model server needs it: what it takes, and a connection that answers one request at a time.
+"""HTTP/1.1 as far as a model server needs it: the head of a request, and a connection that answers one at a time.
 
 Bodies come with a Content-Length; chunked ones are refused. Nothing that a client sends, withholds or breaks off makes
 the server wait for it for ever, keep unbounded memory for it, or fail for others.
@@ -18,7 +18,7 @@ from paceline.load.kserve import JSON_LENGTH, JSON_TYPE, Buffer, encode_error
 
 MOST_HEAD = 16 * 1024  # bytes of a request line with its headers
 MOST_BODY = 256 * 1024 * 1024
-MOST_ROOM = 512 * 1024 * 1024  # bytes of memory that are kept for large bodies while none is there
+MOST_ROOM = 512 * 1024 * 1024  # bytes of memory that are kept for large bodies while there are none
 LARGE_BODY = 256 * 1024  # bytes that are missing of a body from which on it is received where it will stay
 MOST_AHEAD = 64 * 1024  # bytes taken from a client that sends more requests before it has its answer
 PATIENCE = 30  # seconds to send one request, or to take one answer
@@ -62,10 +62,10 @@ def parse_head(text: bytes) -> Head:
 
 
 class Handler(Protocol):
-    """Who is asked: `handle` leads to exactly one `connection.answer()`, now or later, unless the client is `gone`."""
+    """`handle` leads to exactly one `connection.answer()`, now or later, unless the client is `gone`."""
 
     def handle(self, connection: Connection, head: Head, body: Buffer) -> None:
-        """A request; its body is there until it is answered, and no part of the answer."""
+        """A request; its body is valid until it is answered, and must not be a part of the answer."""
 
     def gone(self, connection: Connection) -> None:
         """The client left before it had its answer."""
@@ -78,7 +78,6 @@ class Connection(asyncio.Protocol):
         self.ticket: object = None  # what the handler wants to remember of the request in work
         self._handler = handler
         self._open = open_connections
-        self._transport: asyncio.Transport
         self._head: Head | None = None  # of the request that is received or in work
         self._is_busy = False  # from a whole request until its answer
         self._is_advancing = False
@@ -91,7 +90,7 @@ class Connection(asyncio.Protocol):
         self._is_reading = True
         self._quiet = 0  # seconds since something was completed
 
-    # what asyncio tells
+    # called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own is no subclass
@@ -130,7 +129,7 @@ class Connection(asyncio.Protocol):
         self._is_blocked = False
         self._advance()
 
-    # what the server tells
+    # called by the server
 
     @property
     def is_busy(self) -> bool:
@@ -169,12 +168,8 @@ class Connection(asyncio.Protocol):
         close = close or (self._head is not None and not self._head.keep_alive)
         parts = tuple(parts)
         length = sum(map(len, parts))
-        start = b"%bContent-Length: %d\r\n%b%b\r\n" % (
-            _STATUS_LINES[status],
-            length,
-            headers,
-            b"Connection: close\r\n" if close else b"",
-        )
+        connection = b"Connection: close\r\n" if close else b""
+        start = b"%bContent-Length: %d\r\n%b%b\r\n" % (_STATUS_LINES[status], length, headers, connection)
         self._large.leave()
         if length < MOST_AHEAD:
             self._transport.write(start + b"".join(parts))
@@ -208,7 +203,9 @@ class Connection(asyncio.Protocol):
                     break
                 if self._missing or self._head is None:
                     break
-                self._hand_over(self._head)
+                parts, self._parts = self._parts, []
+                self._is_busy = True
+                self._handler.handle(self, self._head, parts[0] if len(parts) == 1 else b"".join(parts))
         except HttpError as error:
             self._refuse(error)
         finally:
@@ -218,7 +215,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _take_head(self) -> bool:
-        """Read a head if it is complete, and what is there of its body."""
+        """Read a head if it is complete, and what has come of its body."""
         while self._buffer[:2] == b"\r\n":  # allowed before a request line
             self._buffer = self._buffer[2:]
         end = self._buffer.find(END_OF_HEAD)
@@ -240,7 +237,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def received(self, body: memoryview) -> None:
-        """A large body is there."""
+        """A large body is complete."""
         self._switch_to(self)
         self._parts = [body]
         self._missing = 0
@@ -261,11 +258,6 @@ class Connection(asyncio.Protocol):
             self._parts.append(data)
             self._missing -= len(data)
 
-    def _hand_over(self, head: Head) -> None:
-        parts, self._parts = self._parts, []
-        self._is_busy = True
-        self._handler.handle(self, head, parts[0] if len(parts) == 1 else b"".join(parts))
-
     def _refuse(self, error: HttpError) -> None:
         self._buffer = b""
         self._parts.clear()
@@ -281,13 +273,13 @@ class Rooms:
 
     def take(self, length: int) -> memoryview:
         """Room for exactly so many bytes."""
-        for place, room in enumerate(self._free):
+        for index, room in enumerate(self._free):
             if len(room) == length:
-                return self._free.pop(place)
+                return self._free.pop(index)
         return memoryview(bytearray(length))
 
     def give_back(self, room: memoryview) -> None:
-        """Nobody looks there any more."""
+        """It is not used any more."""
         self._free.append(room)
         while sum(map(len, self._free)) > MOST_ROOM:
             self._free.pop(0)
@@ -300,7 +292,7 @@ class _LargeBody(asyncio.BufferedProtocol):
         self._connection = connection
         self._rooms = rooms
         self._room: memoryview | None = None
-        self._end = 0  # of what is there
+        self._end = 0  # of what has come
 
     def receive(self, begun: bytes, length: int) -> None:
         """A body of this length begins with these bytes."""
@@ -315,7 +307,7 @@ class _LargeBody(asyncio.BufferedProtocol):
             self._room = None
 
     def forget(self) -> None:
-        """The client has left, but somebody may still compute with what it sent."""
+        """The client has left, but an instance may still compute with what it sent."""
         self._room = None
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import time
 from collections import Counter
@@ -20,19 +19,17 @@ import numpy as np
 from paceline.load.kserve import Message, ProtocolError, Request
 from paceline.load.server_timing import Stages
 from paceline.load.tensors import TensorSpec, datatype_of
+from paceline.load.timerfd import open_timer, set_timer
 from paceline.servers._embedded.batcher import Batcher, Policy, RequestBatch, WaitingRequest
 from paceline.servers._embedded.engines import Arrays, Buffered, InferenceEngine, InferenceSession, warm_up
 from paceline.servers.processing import Processing
 
-_TFD_TIMER_ABSTIME = 1
+_MOST_SIGNATURES = 1024  # shapes of requests whose check is remembered
+_MOST_READING = 8  # threads that decode images and texts
 
-
-class _Timespec(ctypes.Structure):
-    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
-
-
-class _Itimerspec(ctypes.Structure):
-    _fields_ = [("interval", _Timespec), ("value", _Timespec)]
+now: Callable[[], int] = time.monotonic_ns
+Answer = Callable[[Message | Exception, Stages | None], None]
+Encode = Callable[[str, Arrays, Request], Message]
 
 
 class Alarm:
@@ -43,56 +40,37 @@ class Alarm:
         self._call = call
         self._due: int | None = None
         self._handle: asyncio.TimerHandle | None = None
-        self._libc, self._descriptor = _timer()
-        if self._descriptor >= 0:
-            loop.add_reader(self._descriptor, self._ring)
+        self._timer = open_timer()
+        if self._timer is not None:
+            loop.add_reader(self._timer, self._ring)
 
     def set(self, due: int | None) -> None:
         """When to call, instead of what was set before; None for not at all."""
-        # An alarm that rings too early costs one look; setting it anew for every request costs more.
+        # An alarm that rings too early costs one check; setting it anew for every request costs more.
         if due is None or (self._due is not None and self._due <= due):
             return
         self._due = due
-        if self._descriptor >= 0:
-            seconds, nanoseconds = divmod(max(due, 1), 1_000_000_000)
-            spec = _Itimerspec(_Timespec(0, 0), _Timespec(seconds, nanoseconds))
-            self._libc.timerfd_settime(self._descriptor, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None)
+        if self._timer is not None:
+            set_timer(self._timer, due)
         else:
             if self._handle is not None:
                 self._handle.cancel()
-            self._handle = self._loop.call_later(max(0, due - time.monotonic_ns()) / 1e9, self._ring)
+            self._handle = self._loop.call_later(max(0, due - now()) / 1e9, self._ring)
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            self._loop.remove_reader(self._descriptor)
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self._timer is not None:
+            self._loop.remove_reader(self._timer)
+            os.close(self._timer)
+            self._timer = None
         if self._handle is not None:
             self._handle.cancel()
 
     def _ring(self) -> None:
-        if self._descriptor >= 0:
+        if self._timer is not None:
             with contextlib.suppress(BlockingIOError):
-                os.read(self._descriptor, 8)
+                os.read(self._timer, 8)
         self._due = None
         self._call()
-
-
-def _timer() -> tuple[ctypes.CDLL, int]:
-    """The kernel's timer; -1 where there is none (not Linux)."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    try:
-        return libc, int(libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
-    except AttributeError:
-        return libc, -1
-
-
-_MOST_SIGNATURES = 1024  # shapes of requests whose check is remembered
-_MOST_READING = 8  # threads that decode images and texts
-
-now: Callable[[], int] = time.monotonic_ns
-Answer = Callable[[Message | Exception, Stages | None], None]
-Encode = Callable[[str, Arrays, Request], Message]
 
 
 class Overloaded(Exception):
@@ -101,7 +79,7 @@ class Overloaded(Exception):
 
 @dataclass(slots=True)
 class Ticket:
-    """One request on its way; `answer` is called once, with an answer or with what went wrong, unless cancelled."""
+    """One request in work; `answer` is called once, with an answer or an error, unless it is cancelled."""
 
     request: Request
     inputs: Arrays  # of the model
@@ -197,26 +175,26 @@ class Service:
 
     def _read(self, processing: Processing, waiting: WaitingRequest[Ticket]) -> None:
         """Images and texts become tensors; called by readers."""
-        found: Arrays | Exception
+        result: Arrays | Exception
         try:
-            found = processing.before(waiting.payload.inputs[processing.takes.name].tolist())
+            result = processing.before(waiting.payload.inputs[processing.takes.name].tolist())
         except Exception as error:
-            found = error
+            result = error
         with contextlib.suppress(RuntimeError):  # the loop has ended: so does the process
-            self._loop.call_soon_threadsafe(self._was_read, waiting, found)
+            self._loop.call_soon_threadsafe(self._was_read, waiting, result)
 
-    def _was_read(self, waiting: WaitingRequest[Ticket], found: Arrays | Exception) -> None:
+    def _was_read(self, waiting: WaitingRequest[Ticket], result: Arrays | Exception) -> None:
         self._reading -= 1
         ticket = waiting.payload
         if ticket.is_cancelled:
             return
-        if isinstance(found, Exception):
+        if isinstance(result, Exception):
             ticket.is_answered = True
-            self.statistics.requests["refused" if isinstance(found, ProtocolError) else "failed"] += 1
-            ticket.answer(found, None)
+            self.statistics.requests["refused" if isinstance(result, ProtocolError) else "failed"] += 1
+            ticket.answer(result, None)
             return
-        ticket.inputs, ticket.queued = found, now()
-        waiting.group, waiting.arrival = _group(found), ticket.queued
+        ticket.inputs, ticket.queued = result, now()
+        waiting.group, waiting.arrival = _group(result), ticket.queued
         self._queue(waiting)
 
     def _queue(self, waiting: WaitingRequest[Ticket]) -> None:
@@ -224,7 +202,7 @@ class Service:
         self._pump()
 
     def cancel(self, waiting: WaitingRequest[Ticket]) -> None:
-        """Nobody wants the answer any more."""
+        """The client has left."""
         waiting.payload.is_cancelled = True
         self.statistics.requests["cancelled"] += 1
         self._batcher.cancel(waiting)
@@ -243,7 +221,7 @@ class Service:
         }
 
     def fill(self, batch: RequestBatch[Ticket], session: InferenceSession) -> Arrays:
-        """The inputs of a batch, one behind the other, where the session wants them; called by instances."""
+        """The inputs of a batch, one behind the other, in the session's buffers if it has any; called by instances."""
         rows = self._rows(batch)
         room = session.buffers(rows) if isinstance(session, Buffered) else None
         arrays: Arrays = {}
@@ -255,7 +233,7 @@ class Service:
             arrays[spec.name] = np.concatenate(parts, out=None if room is None else room[spec.name])
         return arrays
 
-    def finish(self, batch: RequestBatch[Ticket], found: Arrays | Exception, times: tuple[int, int, int]) -> None:
+    def finish(self, batch: RequestBatch[Ticket], result: Arrays | Exception, times: tuple[int, int, int]) -> None:
         """A batch was computed: start the next one, then answer."""
         self._running -= 1
         taken, filled, computed = times
@@ -273,9 +251,9 @@ class Service:
                 continue
             ticket.is_answered = True
             try:
-                if isinstance(found, Exception):
-                    raise found
-                part = {name: array[begin:offset] for name, array in found.items()}
+                if isinstance(result, Exception):
+                    raise result
+                part = {name: array[begin:offset] for name, array in result.items()}
                 message = ticket.encode(self.name, part, ticket.request)
             except Exception as error:
                 counted.requests["failed"] += 1
@@ -301,7 +279,7 @@ class Service:
 
     def _pump(self) -> None:
         """Start every batch that can start, and set the alarm for the next."""
-        if self._is_pumping:  # an answer has led to the next request: the loop below will see it
+        if self._is_pumping:  # an answer has led to the next request: the loop below will take it
             return
         self._is_pumping = True
         try:
@@ -326,11 +304,10 @@ class Service:
             if len(self._signatures) >= _MOST_SIGNATURES:
                 self._signatures.clear()
             self._signatures[signature] = size
-        if request.outputs is not None:
-            for name in request.outputs:
-                if all(name != spec.name for spec in self.outputs):
-                    known = ", ".join(spec.name for spec in self.outputs)
-                    raise ProtocolError(f"outputs: there is no '{name}'; the model has {known}")
+        for name in request.outputs or ():
+            if all(name != spec.name for spec in self.outputs):
+                names = ", ".join(spec.name for spec in self.outputs)
+                raise ProtocolError(f"outputs: there is no '{name}'; the model has {names}")
         return size
 
 
@@ -343,12 +320,7 @@ class Instance:
     """One thread that computes batches."""
 
     def __init__(
-        self,
-        index: int,
-        service: Service,
-        loop: asyncio.AbstractEventLoop,
-        cpus: tuple[int, ...] | None,
-        threads: int,
+        self, index: int, service: Service, loop: asyncio.AbstractEventLoop, cpus: tuple[int, ...] | None, threads: int
     ) -> None:
         self.batches: SimpleQueue[RequestBatch[Ticket] | None] = SimpleQueue()
         self._service = service
@@ -371,64 +343,58 @@ class Instance:
             session = service.engine.session(self._threads)
             warm_up(session, service.inputs, service.sizes)
         except Exception as error:
-            self._tell(self._loaded.set_exception, error)
+            self._call_in_loop(self._loaded.set_exception, error)
             return
-        self._tell(self._loaded.set_result, None)
+        self._call_in_loop(self._loaded.set_result, None)
         while (batch := self.batches.get()) is not None:
-            found, times = compute(session, service, batch)
-            self._tell(service.finish, batch, found, times)
+            self._call_in_loop(service.finish, batch, *compute(session, service, batch))
 
-    def _tell(self, call: Callable[..., object], *arguments: object) -> None:
-        try:
+    def _call_in_loop(self, call: Callable[..., object], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended: so does the process
             self._loop.call_soon_threadsafe(call, *arguments)
-        except RuntimeError:  # the loop has ended: so does the process
-            return
 
 
 def compute(
     session: InferenceSession, service: Service, batch: RequestBatch[Ticket]
 ) -> tuple[Arrays | Exception, tuple[int, int, int]]:
-    """What the engine makes of a batch, or how it failed; and when the batch was taken, filled and computed."""
+    """The engine's outputs for a batch, or its error; and when the batch was taken, filled and computed."""
     taken = filled = computed = now()
     try:
         inputs = service.fill(batch, session)
         filled = now()
-        found = session(inputs)
+        outputs = session(inputs)
         computed = now()
-        for name, array in found.items():
+        for name, array in outputs.items():
             if not array.shape or len(array) < batch.size:
                 raise RuntimeError(f"output '{name}' has the shape {array.shape} for a batch of {batch.size}")
         if service.processing is not None:
-            found = service.processing.after(found)
+            outputs = service.processing.after(outputs)
     except Exception as error:
         return error, (taken, filled, max(filled, computed))
-    return found, (taken, filled, computed)
+    return outputs, (taken, filled, computed)
 
 
 def samples_in(arrays: Arrays, inputs: Sequence[TensorSpec], max_batch: int) -> int:
     """How many samples a request holds; ProtocolError if it is not what the model takes."""
-    known = {spec.name: spec for spec in inputs}
-    if known and arrays.keys() != known.keys():
-        raise ProtocolError(f"inputs: the model takes {', '.join(known)}, but the request has {', '.join(arrays)}")
+    specs = {spec.name: spec for spec in inputs}
+    if specs and arrays.keys() != specs.keys():
+        raise ProtocolError(f"inputs: the model takes {', '.join(specs)}, but the request has {', '.join(arrays)}")
     for name, array in arrays.items():
         if not array.shape:
             raise ProtocolError(f"inputs: '{name}' is a scalar; its first axis must be the batch")
-        spec = known.get(name)
+        spec = specs.get(name)
         if spec is None:
             continue
         if array.dtype != spec.dtype:
             raise ProtocolError(f"inputs: '{name}' is {datatype_of(array.dtype)}; the model takes {spec.datatype}")
-        axes = array.shape[1:]
-        if len(axes) != len(spec.shape) or any(
-            wanted not in (-1, length) for length, wanted in zip(axes, spec.shape, strict=True)
-        ):
-            raise ProtocolError(
-                f"inputs: '{name}' has the shape {list(array.shape)}; the model takes {[-1, *spec.shape]}"
-            )
+        shape, expected = list(array.shape), [-1, *spec.shape]
+        pairs = zip(shape, expected, strict=True)
+        if len(shape) != len(expected) or any(axis not in (-1, size) for size, axis in pairs):
+            raise ProtocolError(f"inputs: '{name}' has the shape {shape}; the model takes {expected}")
     sizes = {len(array) for array in arrays.values()}
     if len(sizes) != 1:
         raise ProtocolError(f"inputs: the first axes must be of one length, they are {sorted(sizes)}")
-    size = sizes.pop()
+    (size,) = sizes
     if not 1 <= size <= max_batch:
         raise ProtocolError(f"inputs: the request has {size} samples; the server takes 1 to {max_batch} (max_batch)")
     return size

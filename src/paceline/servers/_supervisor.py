@@ -1,7 +1,6 @@
-"""Keeps one command and everything that it starts, and ends all of it when asked, or when its own parent is gone.
+"""Stands between Paceline and a server: it adopts what the server starts, and ends all of it when Paceline dies.
 
-Run as a file (`python -I -S _keeper.py PARENT GRACE COMMAND...`), so it needs nothing but the standard library. It
-adopts orphans: a server that starts daemons, or is killed together with its measuring process, leaves nothing behind.
+It is run as a file, without site-packages, so that it starts quickly: it imports the standard library alone.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_LOOK = 1.0  # seconds between looks at the parent, should its death not have been signalled
+_LOOK = 1.0  # seconds between checks of the parent, should its death not have been signalled
 
 
 def main(parent: int, grace: float, command: list[str]) -> int:
@@ -26,9 +25,9 @@ def main(parent: int, grace: float, command: list[str]) -> int:
     for end in (wake, note):
         os.set_blocking(end, False)
     signal.set_wakeup_fd(note)
-    asked = [False]
+    received: list[int] = []  # signals to end
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, lambda *_: asked.__setitem__(0, True))
+        signal.signal(number, lambda signum, _frame: received.append(signum))
     for number in (signal.SIGCHLD, signal.SIGUSR1):
         signal.signal(number, lambda *_: None)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -53,7 +52,7 @@ def main(parent: int, grace: float, command: list[str]) -> int:
         with contextlib.suppress(BlockingIOError):
             os.read(wake, 4096)
         code = _reap(child.pid)
-        if deadline == float("inf") and (asked[0] or os.getppid() != parent):
+        if deadline == float("inf") and (received or os.getppid() != parent):
             deadline = time.monotonic() + grace
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGTERM)
@@ -69,7 +68,7 @@ def main(parent: int, grace: float, command: list[str]) -> int:
 
 
 def _reap(main_pid: int) -> int | None:
-    """Take leave of every child that has ended; the exit code if the command itself was among them."""
+    """Wait for every child that has ended; the exit code if the command itself was among them."""
     code = None
     while True:
         try:
@@ -89,13 +88,10 @@ def _descendants(root: int) -> list[int]:
             with contextlib.suppress(OSError):
                 fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
                 children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found: list[int] = []
-    look_at = [root]
-    while look_at:
-        below = children.get(look_at.pop(), [])
-        found += below
-        look_at += below
-    return found
+    below = list(children.get(root, []))
+    for pid in below:  # the list grows while it is read
+        below += children.get(pid, [])
+    return below
 
 
 def _prctl(option: int, value: int) -> None:
