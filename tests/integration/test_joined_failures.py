@@ -19,9 +19,9 @@ TRAINING_SECONDS = 2.0
 # The command, except that it gives up sooner on a rank that is silent: a test would only wait.
 IMPATIENT = """
 from paceline.cli.main import main
-from paceline.runner import joined
+from paceline.runner import launcher_ranks
 
-joined.GATHER_SECONDS = 8.0
+launcher_ranks.GATHER_SECONDS = 8.0
 main()
 """
 
