@@ -15,7 +15,7 @@ from paceline.core.case import Case
 from paceline.core.errors import InputError, located
 from paceline.core.record import Cause, CauseKind, Outcome
 from paceline.remote.hosts import LOCAL, START_SECONDS, Agents, HostTrouble, RemoteAgent, RemoteShell
-from paceline.runner.execute import AFTERMATH_SECONDS, LINGER_SECONDS, CaseEnd, Failure
+from paceline.runner.execute import AFTERMATH_SECONDS, LINGER_SECONDS, CaseEnd, Failure, rank_environment
 from paceline.runner.fork_client import WarmServer
 from paceline.runner.network import own_address
 
@@ -48,34 +48,32 @@ class Host:
 def read_hosts(text: str) -> list[Host]:
     """`a,b:2`, or a file with a host in each line, like `a slots=2`."""
     with located(f"--hosts {text}"):
-        return _read_hosts(text)
-
-
-def _read_hosts(text: str) -> list[Host]:
-    path = Path(text)
-    if path.is_file():
-        lines = (line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
-        parts, pattern, form = [line for line in lines if line], _HOST_LINE, "a slots=2"
-    elif "/" in text:
-        raise InputError("missing-file", "there is no such file", key=_FLAG, value=text)
-    else:
-        parts, pattern, form = text.split(","), _HOST, "a,b:2"
-    hosts = []
-    for part in map(str.strip, parts):
-        found = pattern.fullmatch(part)
-        if found is None or part.startswith("-"):
-            raise InputError("not-a-host", f"'{part}' is not a host; write {form}", key=_FLAG, value=part)
-        slots = int(found["slots"]) if found["slots"] else None
-        if slots == 0:
-            raise InputError("host-without-ranks", f"'{part}' has no rank; leave the host out", key=_FLAG, value=part)
-        hosts.append(Host(found["name"], slots))
-    names = [host.name for host in hosts]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        message = f"duplicate host '{twice}'; for several ranks on it, write {twice}:2"
-        raise InputError("duplicate-host", message, key=_FLAG, value=twice, suggestion=f"{twice}:2")
-    if not hosts:
-        raise InputError("no-hosts", "there is no host in it", key=_FLAG, value=text)
-    return hosts
+        path = Path(text)
+        if path.is_file():
+            lines = (line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
+            parts, pattern, form = [line for line in lines if line], _HOST_LINE, "a slots=2"
+        elif "/" in text:
+            raise InputError("missing-file", "there is no such file", key=_FLAG, value=text)
+        else:
+            parts, pattern, form = text.split(","), _HOST, "a,b:2"
+        hosts = []
+        for part in map(str.strip, parts):
+            match = pattern.fullmatch(part)
+            if match is None or part.startswith("-"):
+                raise InputError("not-a-host", f"'{part}' is not a host; write {form}", key=_FLAG, value=part)
+            slots = int(match["slots"]) if match["slots"] else None
+            if slots == 0:
+                raise InputError(
+                    "host-without-ranks", f"'{part}' has no rank; leave the host out", key=_FLAG, value=part
+                )
+            hosts.append(Host(match["name"], slots))
+        names = [host.name for host in hosts]
+        if duplicate := next((name for name in names if names.count(name) > 1), None):
+            message = f"duplicate host '{duplicate}'; for several ranks on it, write {duplicate}:2"
+            raise InputError("duplicate-host", message, key=_FLAG, value=duplicate, suggestion=f"{duplicate}:2")
+        if not hosts:
+            raise InputError("no-hosts", "there is no host in it", key=_FLAG, value=text)
+        return hosts
 
 
 @dataclass
@@ -100,7 +98,10 @@ class HostRanks:
             for host in hosts:
                 self._places.append(_Place(host, self._agents.enter(host.name)))
             self._greet(self._places)
-            self._number()
+            rank = 0
+            for place in self._places:
+                place.first_rank = rank
+                rank += place.slots
             self._meet()
         except BaseException:
             self.close()
@@ -153,7 +154,12 @@ class HostRanks:
             place = next(place for place in places if place.agent is trouble.agent)
             return CaseEnd(failure=_failure(place, case, str(trouble)))
         for place in places:
-            ranks = self._environments(place, port) if case.ranks > 1 else {0: {}}
+            ranks: dict[int, dict[str, str]] = {0: {}}
+            if case.ranks > 1:
+                group = {"GROUP_RANK": str(self._places.index(place))}
+                shape = (self.size, place.slots, self._master, str(port))
+                numbers = [(place.first_rank + local, local) for local in range(place.slots)]
+                ranks = {rank: rank_environment(rank, local, *shape) | group for rank, local in numbers}
             place.agent.send({"do": "run", "case": case.model_dump(mode="json"), "ranks": ranks})
         end = self._watch(case, places, on_progress)
         if 0 in end.results and len(places) > 1:
@@ -167,18 +173,12 @@ class HostRanks:
     def _greet(self, places: Sequence[_Place]) -> None:
         """Hear from each agent that it is there and the same as this one."""
         environment = {name: value for name, value in os.environ.items() if name.startswith(_FORWARDED)}
-        found = self._agents.greet([place.agent for place in places], {"environment": environment})
+        answers = self._agents.greet([place.agent for place in places], {"environment": environment})
         for place in places:
-            hello = found[place.agent]
+            hello = answers[place.agent]
             place.slots = place.host.slots or max(1, next(iter(hello["devices"].values()), 0))
             if place is self._places[0]:
                 self.devices = hello["devices"]
-
-    def _number(self) -> None:
-        rank = 0
-        for place in self._places:
-            place.first_rank = rank
-            rank += place.slots
 
     def _meet(self) -> None:
         """See that every host reaches the first, and let each find the interface for it."""
@@ -193,11 +193,7 @@ class HostRanks:
         """A port for the case's own rendezvous; all are asked, to see that all are there."""
         with suppress(HostTrouble):
             return int(self._ask(places, {"do": "port"}, ANSWER_SECONDS)[places[0].agent]["port"])
-        self._revive(places)
-        return int(self._ask(places, {"do": "port"}, ANSWER_SECONDS)[places[0].agent]["port"])
-
-    def _revive(self, places: Sequence[_Place]) -> None:
-        """Enter hosts again that were lost."""
+        # Enter hosts again that were lost.
         lost = [place for place in places if place.agent.ended]
         for place in lost:
             self._agents.forget(place.agent)
@@ -206,24 +202,10 @@ class HostRanks:
             self._greet(lost)
         if lost and len(places) > 1:
             self._meet()
-
-    def _environments(self, place: _Place, port: int) -> dict[int, dict[str, str]]:
-        """As torchrun would set them."""
-        return {
-            place.first_rank + local: {
-                "RANK": str(place.first_rank + local),
-                "LOCAL_RANK": str(local),
-                "WORLD_SIZE": str(self.size),
-                "LOCAL_WORLD_SIZE": str(place.slots),
-                "GROUP_RANK": str(self._places.index(place)),
-                "MASTER_ADDR": self._master,
-                "MASTER_PORT": str(port),
-            }
-            for local in range(place.slots)
-        }
+        return int(self._ask(places, {"do": "port"}, ANSWER_SECONDS)[places[0].agent]["port"])
 
     def _watch(self, case: Case, places: Sequence[_Place], on_progress: Callable[[Words], None]) -> CaseEnd:
-        """Until each host has told its end; one that fails ends the case on all."""
+        """Until each host has reported its end; one that fails ends the case on all."""
         self._agents.recall([place.agent for place in places])
         end, failures = CaseEnd(), list[Failure]()
         running = {place.agent: place for place in places}
@@ -235,7 +217,7 @@ class HostRanks:
                     agent.ended = True
                     failures.append(_failure(place, case, f"{place.host.name} does not answer any more"))
                 break
-            if heard is None:  # the others have had their moment to say what they know
+            if heard is None:  # the others have had a moment to report
                 for agent in running:
                     agent.send({"do": "stop"})
                 deadline, stop_at = min(deadline, time.monotonic() + LATE_SECONDS), float("inf")
