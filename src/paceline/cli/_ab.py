@@ -45,18 +45,17 @@ class PairedRuns:
             raise InputError("same-sides", message, where=_FLAG, key=_FLAG)
         cases: list[Case] = []
         for pair in pairs:
-            marked = [self._marked(case, mark) for case, mark in zip(pair, MARKS, strict=True)]
+            marked = []
+            for case, mark in zip(pair, MARKS, strict=True):
+                parameters = dict(case.parameters)
+                if isinstance(parameters.get("budget"), int | float):  # its share of the time of one measurement
+                    parameters["budget"] = parameters["budget"] / self.rounds
+                update = {"title": f"{case.title}{mark}", "parameters": parameters}
+                marked.append(case.model_copy(update=update))
             for number in range(1, self.rounds + 1):
                 for case in marked if number % 2 else reversed(marked):
                     cases.append(case.model_copy(update={"index": len(cases), "repeat": number}))
         return cases
-
-    def _marked(self, case: Case, mark: str) -> Case:
-        """With the side in its title, and its share of the time that one measurement would take."""
-        parameters = dict(case.parameters)
-        if isinstance(parameters.get("budget"), int | float):
-            parameters["budget"] = parameters["budget"] / self.rounds
-        return case.model_copy(update={"title": f"{case.title}{mark}", "parameters": parameters})
 
 
 def read_turns(texts: Sequence[str], rounds: int | None, overrides: Overrides) -> PairedRuns | None:

@@ -73,7 +73,12 @@ class Client:
         self._token = token
         self._sleep = sleep
         # A machine's own leader is never behind a proxy, and an answer never sends us, and our token, elsewhere.
-        proxies = urllib.request.ProxyHandler({} if _is_here(self.url) else None)
+        host = parts.hostname or ""
+        try:
+            is_here = ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            is_here = host == "localhost"
+        proxies = urllib.request.ProxyHandler({} if is_here else None)
         self._opener = urllib.request.build_opener(proxies, _NoRedirect)
 
     def be_patient(self, seconds: float) -> None:
@@ -177,14 +182,6 @@ class _Again(Exception):
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
-
-
-def _is_here(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _token(path: Path | None) -> str | None:

@@ -85,9 +85,7 @@ def show(profile: Profile, console: Console, now: Environment | None = None) -> 
     for (device, name), ceilings in by_device.items():
         console.print()
         console.print(_table(f"{device}: {one_line(name)}" if name != device else device, ceilings))
-    warnings = dict.fromkeys(
-        f"{warning.kind}: {warning.remedy}" for one in profile.ceilings for warning in one.warnings
-    )
+    warnings = dict.fromkeys(f"{one.kind}: {one.remedy}" for ceiling in profile.ceilings for one in ceiling.warnings)
     _list(console, "warnings, and what to do", warnings)
     _list(console, "not measured", [f"{one.what} on {one.device}: {one.reason}" for one in profile.absent])
 

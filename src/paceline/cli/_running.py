@@ -62,15 +62,19 @@ def folder_of(given: str | None) -> Path | None:
     if given is None:
         return None
     folder = Path(given).expanduser().absolute() if given else data_directory() / "traces"
+    _require_writable(folder, FLAG, folder)
+    return folder
+
+
+def _require_writable(folder: Path, flag: str, value: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        message = f"{FLAG} {folder}: the folder cannot be made: {error.strerror}; choose another"
-        raise InputError("cannot-make-folder", message, key=FLAG, value=str(folder)) from None
+        message = f"{flag} {value}: the folder cannot be made: {error.strerror}; choose another"
+        raise InputError("cannot-make-folder", message, key=flag, value=str(value)) from None
     if not os.access(folder, os.W_OK):
-        message = f"{FLAG} {folder}: the folder is not writable; choose another"
-        raise InputError("cannot-write", message, key=FLAG, value=str(folder))
-    return folder
+        message = f"{flag} {value}: the folder is not writable; choose another"
+        raise InputError("cannot-write", message, key=flag, value=str(value))
 
 
 def refuse_if_none_can(cases: Sequence[Case]) -> None:
@@ -171,14 +175,7 @@ class Output:
             example = str(path / "report.html")
             message = f"--report {path} is a directory; give the path of a file, such as {example}"
             raise InputError("not-a-file", message, key="--report", value=str(path), suggestion=example)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            message = f"--report {path}: its folder cannot be made: {error.strerror}"
-            raise InputError("cannot-make-folder", message, key="--report", value=str(path)) from None
-        if not os.access(path.parent, os.W_OK):
-            message = f"--report {path}: its folder is not writable; choose another"
-            raise InputError("cannot-write", message, key="--report", value=str(path))
+        _require_writable(path.parent, "--report", path)
 
 
 @contextmanager

@@ -80,7 +80,12 @@ def command(
 
     server.require_packages()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    tls = _tls(tls_cert, tls_key)
+    if (tls_cert is None) != (tls_key is None):
+        missing = "--tls-cert" if tls_cert is None else "--tls-key"
+        raise InputError("incomplete-tls", "--tls-cert and --tls-key go together: give both", key=missing)
+    tls = server.Tls(tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
+    if tls is not None:
+        tls.check()
     options_of = {
         "ray": ("--ray-host and --ray-cluster", ray_host or ray_cluster),
         "slurm": ("--slurm-partition and --slurm-folder", slurm_partition or slurm_folder),
@@ -144,19 +149,6 @@ def _page(records: RunRecords) -> str:
     from paceline.report.run import html
 
     return html.render(records, ceilings=known_ceilings(records))
-
-
-def _tls(certificate: Path | None, key: Path | None) -> Tls | None:
-    from paceline.service.api.server import Tls
-
-    if certificate is None and key is None:
-        return None
-    if certificate is None or key is None:
-        missing = "--tls-cert" if certificate is None else "--tls-key"
-        raise InputError("incomplete-tls", "--tls-cert and --tls-key go together: give both", key=missing)
-    tls = Tls(certificate, key)
-    tls.check()
-    return tls
 
 
 def _take_token(store: Store, path: Path) -> None:

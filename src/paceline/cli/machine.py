@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from paceline.core.environment import Cpu, Environment, Gpu
-    from paceline.core.profile import Profile
 
 Row = tuple[str, str | None]
 
@@ -56,23 +55,19 @@ def command(measure: bool, settings: tuple[str, ...], store: str | None, as_json
         document["profile"] = profile.model_dump(mode="json") if profile else None
         click.echo(json.dumps(document, indent=2))
     else:
-        _show(environment, profile)
+        from rich.console import Console
+
+        console = Console()
+        for title, rows in sections(environment):
+            console.print(_table(title, rows))
+        if profile is not None:
+            from paceline.cli import _profile
+
+            _profile.show(profile, console, environment)
+        else:
+            console.print("What it can do at most was not measured yet: paceline machine --measure", style="dim")
     if problem:
         click.echo(f"paceline: {problem}", err=True)
-
-
-def _show(environment: Environment, profile: Profile | None) -> None:
-    from rich.console import Console
-
-    console = Console()
-    for title, rows in sections(environment):
-        console.print(_table(title, rows))
-    if profile is not None:
-        from paceline.cli import _profile
-
-        _profile.show(profile, console, environment)
-    else:
-        console.print("What it can do at most was not measured yet: paceline machine --measure", style="dim")
 
 
 def sections(environment: Environment) -> Iterator[tuple[str, list[Row]]]:

@@ -45,7 +45,16 @@ def command(run: str, every: bool, charts: str | None, output: str | None, store
     with open_reader(store) as opened:
         records: RunRecords = opened.load(opened.find_run(run), samples=not on_terminal)
     if charts is not None:
-        _write_charts(records, charts)
+        from paceline.core.errors import InputError
+        from paceline.report.run import chart_files
+
+        try:
+            written = chart_files.write(records, charts, ceilings=known_ceilings(records))
+        except OSError as error:
+            message = f"cannot write into '{charts}': {error.strerror}; choose another folder"
+            raise InputError("cannot-write", message, value=charts) from None
+        for path in written:
+            click.echo(str(path))
         return
     if kind is None:
         from paceline.core.gc_pause import no_garbage
@@ -64,17 +73,3 @@ def command(run: str, every: bool, charts: str | None, output: str | None, store
         export = _exports()[kind]
         content, target = export.render(records), export.file.format(run=records.run.id)
     write(content.encode() if isinstance(content, str) else content, output or target)
-
-
-def _write_charts(records: RunRecords, folder: str) -> None:
-    from paceline.cli._sources import known_ceilings
-    from paceline.core.errors import InputError
-    from paceline.report.run import chart_files
-
-    try:
-        written = chart_files.write(records, folder, ceilings=known_ceilings(records))
-    except OSError as error:
-        message = f"cannot write into '{folder}': {error.strerror}; choose another folder"
-        raise InputError("cannot-write", message, value=folder) from None
-    for path in written:
-        click.echo(str(path))

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from paceline.cli._answers import chosen_format, format_options, give
-
-if TYPE_CHECKING:
-    from paceline.analysis.simulation import Study
-    from paceline.service.simulate import SimulationRequest
 
 FORMATS = {
     "html": "A self-contained page.",
@@ -71,7 +66,7 @@ def command(
     """
     from paceline.core.errors import InputError, unknown
     from paceline.report.simulate import document as report
-    from paceline.service.simulate import POLICIES, WORKLOADS, Fleet, SimulationRequest
+    from paceline.service.simulate import POLICIES, WORKLOADS, Fleet, SimulationRequest, study
 
     kind = chosen_format(flags, output, FORMATS)
     workloads = _words(workload)
@@ -94,7 +89,13 @@ def command(
         seeds=range(seed, seed + seeds),
         trace=Path(workload) if is_trace else None,
     )
-    results = _simulate(request)
+    if sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status("") as status:  # a line of progress
+            results = study(request, lambda text: status.update(text))
+    else:
+        results = study(request)
     data = {"csv": lambda: report.to_csv(results), "json": lambda: report.to_json(results)}
     give(report.document(results), kind, output, "paceline-simulation", data)
 
@@ -119,15 +120,3 @@ def _loads(text: str) -> list[float]:
     if not loads:
         raise InputError("no-loads", "--load has no value; write it like 0.5,0.7,0.9", key="--load", value=text)
     return loads
-
-
-def _simulate(request: SimulationRequest) -> Study:
-    """The study, with a line of progress on a terminal."""
-    from paceline.service.simulate import study
-
-    if not sys.stderr.isatty():
-        return study(request)
-    from rich.console import Console
-
-    with Console(stderr=True).status("") as status:
-        return study(request, lambda text: status.update(text))

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -153,38 +153,29 @@ class _Rank:
         return self.result is None and self.failure is None
 
 
+@dataclass
 class CaseExecution:
     """One case on this machine."""
 
-    def __init__(
-        self,
-        server: WarmServer,
-        case: Case,
-        *,
-        ranks: Mapping[int, Mapping[str, str]],  # global rank: its environment (LOCAL_RANK, MASTER_PORT, ...)
-        world_size: int,
-        on_progress: Callable[[dict[str, Any]], None],
-        abort: Callable[[], bool] = lambda: False,
-        on_failure: Callable[[], None] = lambda: None,  # of the first rank that fails here, as soon as it is known
-    ) -> None:
-        self._server = server
-        self._case = case
-        self._environments = ranks
-        self._world_size = world_size
-        self._on_progress = on_progress
-        self._abort = abort
-        self._on_failure = on_failure
-        self._ranks: list[_Rank] = []
-        self._end = CaseEnd()
-        self._memory_kills = kills_for_memory()
+    server: WarmServer
+    case: Case
+    _: KW_ONLY
+    ranks: Mapping[int, Mapping[str, str]]  # global rank: its environment (LOCAL_RANK, MASTER_PORT, ...)
+    world_size: int
+    on_progress: Callable[[dict[str, Any]], None]
+    abort: Callable[[], bool] = lambda: False
+    on_failure: Callable[[], None] = lambda: None  # of the first rank that fails here, as soon as it is known
+    _ranks: list[_Rank] = field(default_factory=list, init=False)
+    _end: CaseEnd = field(default_factory=CaseEnd, init=False)
+    _memory_kills: MemoryKills = field(default_factory=kills_for_memory, init=False)
 
     def run(self, imports: tuple[str, ...]) -> CaseEnd:
         """Start the ranks, watch them, and return when all of them are gone."""
-        deadline = time.monotonic() + self._case.timeout
+        deadline = time.monotonic() + self.case.timeout
         # A compiler's helper may still write while the folder goes; that must not end the run.
         with tempfile.TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True) as folder:
             try:
-                self._server.warm(imports, deadline)
+                self.server.warm(imports, deadline)
                 self._start(Path(folder), deadline)
                 self._watch(deadline)
             except ServerTimeout as error:
@@ -204,14 +195,14 @@ class CaseExecution:
         return self._end
 
     def _start(self, folder: Path, deadline: float) -> None:
-        for rank, environment in self._environments.items():
+        for rank, environment in self.ranks.items():
             log = folder / f"rank{rank}.log"
             ordered_at = time.monotonic()
-            pid, channel = self._server.fork(
+            pid, channel = self.server.fork(
                 {
-                    "case": self._case.model_dump(mode="json"),
+                    "case": self.case.model_dump(mode="json"),
                     "rank": rank,
-                    "world_size": self._world_size,
+                    "world_size": self.world_size,
                     "local_rank": int(environment.get("LOCAL_RANK", rank)),
                     "environment": dict(environment),
                     "folder": str(Path.cwd()),
@@ -223,7 +214,7 @@ class CaseExecution:
 
     def _watch(self, deadline: float) -> None:
         with selectors.DefaultSelector() as selector:
-            selector.register(self._server.control, selectors.EVENT_READ)
+            selector.register(self.server.control, selectors.EVENT_READ)
             for rank in self._ranks:
                 selector.register(rank.channel, selectors.EVENT_READ, rank)
             while not all(rank.ended for rank in self._ranks):
@@ -232,7 +223,7 @@ class CaseExecution:
                 for key, _ in selector.select(timeout=min(0.2, max(0.0, deadline - now) + 0.001)):
                     if key.data is not None and not self._hear(key.data):
                         selector.unregister(key.fileobj)
-                for pid, status in self._server.poll_ends().items():
+                for pid, status in self.server.poll_ends().items():
                     self._note_end(pid, status)
 
     def _hear(self, rank: _Rank) -> bool:
@@ -247,7 +238,7 @@ class CaseExecution:
         elif "progress" in message:
             if rank is self._ranks[0]:
                 self._end.keep(message["progress"])
-                self._on_progress(message["progress"])
+                self.on_progress(message["progress"])
         elif "kept" in message:
             rank.kept = Result.model_validate(message["kept"])
         elif "result" in message:
@@ -281,7 +272,7 @@ class CaseExecution:
         is_first = all(other.failure is None for other in self._ranks)
         rank.failure = failure
         if is_first:
-            self._on_failure()
+            self.on_failure()
 
     def _death(self, rank: _Rank, status: int) -> Failure:
         """A process that ended without a message."""
@@ -313,7 +304,7 @@ class CaseExecution:
             if now >= deadline + LINGER_SECONDS:  # not even SIGKILL ends a process inside the kernel
                 for rank in self._ranks:
                     rank.ended = True
-        elif self._abort() or (failures and now >= min(f.at for f in failures) + AFTERMATH_SECONDS):
+        elif self.abort() or (failures and now >= min(f.at for f in failures) + AFTERMATH_SECONDS):
             self._kill(self._ranks)
         else:
             self._kill([r for r in self._ranks if r.result is not None and now >= r.result_at + LINGER_SECONDS])
@@ -325,7 +316,7 @@ class CaseExecution:
             where = positions.get(rank.pid)
             doing = f": {where}" if where is not None else ""
             remedy = "raise it with --timeout, or make the case smaller"
-            message = f"not done after {self._case.timeout:g} s{doing}; {remedy}"
+            message = f"not done after {self.case.timeout:g} s{doing}; {remedy}"
             detail = "\n".join(text for text in (where.stack if where else "", _tail(rank.log)) if text)
             cause = Cause(kind=CauseKind.TIMEOUT, message=message, detail=detail, rank=self._shown(rank.rank))
             self._fail(rank, Failure(rank.rank, Outcome.TIMEOUT, cause, now))
@@ -341,15 +332,15 @@ class CaseExecution:
             return Failure(rank, outcome, Cause(kind=kind, message=message, rank=self._shown(rank)), time.monotonic())
 
         if not self._ranks:  # none was started yet
-            self._end.failure = failure(min(self._environments))
-            self._on_failure()
+            self._end.failure = failure(min(self.ranks))
+            self.on_failure()
         for rank in self._ranks:
             if rank.is_open:
                 self._fail(rank, failure(rank.rank))
             rank.ended = True
 
     def _shown(self, rank: int) -> int | None:
-        return rank if self._world_size > 1 else None
+        return rank if self.world_size > 1 else None
 
 
 def local_ranks(count: int) -> dict[int, dict[str, str]]:

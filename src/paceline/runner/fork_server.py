@@ -64,7 +64,16 @@ def kill_groups(leaders: Iterable[int]) -> None:
 
 def _obey(order: dict[str, Any], descriptors: list[int], control: Channel, children: dict[int, Path]) -> None:
     if order["do"] == "import":
-        control.send({"imported": order["modules"], "failed": _import_all(order["modules"])})
+        failed = {}
+        for name in order["modules"]:
+            try:
+                importlib.import_module(name)
+            except (Exception, SystemExit) as error:  # the case that needs it will fail, and say why
+                failed[name] = f"{type(error).__name__}: {error}"
+        # What is imported now is shared by every case: keep the collector from touching (and so copying) its pages.
+        gc.collect()
+        gc.freeze()
+        control.send({"imported": order["modules"], "failed": failed})
         return
     pid = os.fork()
     if pid == 0:
@@ -74,19 +83,6 @@ def _obey(order: dict[str, Any], descriptors: list[int], control: Channel, child
         os.close(descriptor)
     children[pid] = Path(order["log"]).parent
     control.send({"forked": pid, "ticket": order["ticket"]})
-
-
-def _import_all(modules: list[str]) -> dict[str, str]:
-    failed = {}
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except (Exception, SystemExit) as error:  # the case that needs it will fail, and say why
-            failed[name] = f"{type(error).__name__}: {error}"
-    # What is imported now is shared by every case: keep the collector from touching (and so copying) its pages.
-    gc.collect()
-    gc.freeze()
-    return failed
 
 
 def _report_ends(control: Channel, children: dict[int, Path]) -> None:

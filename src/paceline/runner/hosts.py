@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -234,7 +234,11 @@ class HostRanks:
                 part = CaseEnd.of_words(message["ended"])
                 end.results |= part.results
                 end.startup_seconds = part.startup_seconds if place is places[0] else end.startup_seconds
-                failure = _at_host(part.failure, place) if part.failure else None
+                failure = part.failure
+                if failure is not None:
+                    message_there = f"{failure.cause.message} (on {place.host.address})"
+                    cause = failure.cause.model_copy(update={"message": message_there})
+                    failure = replace(failure, cause=cause)
             else:
                 why = f"was lost: {agent.how_it_ended()}" if message is None else message["refused"]
                 failure = _failure(place, case, f"{place.host.name} {why}", detail=agent.last_words())
@@ -269,8 +273,3 @@ def _failure(place: _Place, case: Case, message: str, detail: str = "") -> Failu
     rank = place.first_rank if case.ranks > 1 else None
     cause = Cause(kind=CauseKind.INTERRUPTED, message=message, detail=detail, rank=rank)
     return Failure(place.first_rank, Outcome.FAILED, cause, time.monotonic())
-
-
-def _at_host(failure: Failure, place: _Place) -> Failure:
-    cause = failure.cause.model_copy(update={"message": f"{failure.cause.message} (on {place.host.address})"})
-    return Failure(failure.rank, failure.outcome, cause, failure.at)
