@@ -206,7 +206,7 @@ def expand_here(
     world: Others,
     peer: str | None = None,
     turns: PairedRuns | None = None,
-    wanted: Sequence[str] = (),  # what the name of a case must have in it
+    filters: Sequence[str] = (),  # what the name of a case must have in it
 ) -> list[Case]:
     """The suite's cases on this machine, or where its ranks will be; each also under the peer, or in turns."""
     from paceline.benchmarks import find, registry
@@ -216,8 +216,8 @@ def expand_here(
     size, nodes = (world.size, world.nodes) if world is not None else (1, 1)
     here = Here(devices=devices, world=size, nodes=nodes)
     if turns is not None:
-        return turns.cases(lambda side: only(expand(suite, find, here, {**overrides, **side}), wanted, suite.name))
-    cases = only(expand(suite, find, here, overrides), wanted, suite.name)
+        return turns.cases(lambda side: only(expand(suite, find, here, {**overrides, **side}), filters, suite.name))
+    cases = only(expand(suite, find, here, overrides), filters, suite.name)
     return with_peer(cases, peer, registry().entries) if peer is not None else cases
 
 
@@ -231,13 +231,13 @@ def start(
     tags: Sequence[str] = (),
     traces: Path | None = None,  # where those of its models go
     turns: PairedRuns | None = None,
-    wanted: Sequence[str] = (),
+    filters: Sequence[str] = (),
 ) -> int:
     """Measure a suite from the beginning; returns the exit code."""
     from paceline.store import open_store
 
     def measure(joined: JoinedRanks | HostRanks | None) -> int:
-        cases = expand_here(suite, overrides, world, peer, turns, wanted)
+        cases = expand_here(suite, overrides, world, peer, turns, filters)
         with open_store(store) as opened:
             run = _new_run(suite, cases, world, tags)
             if traces is not None:

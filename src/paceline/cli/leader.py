@@ -29,7 +29,9 @@ def _engines() -> list[str]:
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=8765, show_default=True, help="0 takes a free one.")
-@click.option("--store", metavar="PATH|URL", help="Where jobs and results are kept: a SQLite file or postgresql://...")
+@click.option(
+    "--store", metavar="PATH|URL", help="Where jobs and results are stored: a SQLite file or postgresql://..."
+)
 @click.option("--engine", type=click.Choice(_engines()), default="local", show_default=True, help="Who measures.")
 @click.option(
     "--ray-host", metavar="IP", help="This machine's address on the private network; starts a Ray cluster there."

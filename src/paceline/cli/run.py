@@ -82,7 +82,7 @@ class RunCommand(click.Command):
 )
 @click.option(
     "--only",
-    "wanted",
+    "filters",
     multiple=True,
     metavar="WORDS",
     help="Leave out every case whose name, as --dry-run shows it, does not have all of these; repeat for others.",
@@ -119,7 +119,7 @@ def command(
     /,
     what: str | None,
     settings: tuple[str, ...],
-    wanted: tuple[str, ...],
+    filters: tuple[str, ...],
     peer: str | None,
     sides: tuple[str, ...],
     rounds: int | None,
@@ -145,7 +145,7 @@ def command(
     from paceline.cli import _running
 
     overrides = read_flags(flags) | read_settings(settings)
-    if resume is not None and (what is not None or overrides or peer is not None or tags or wanted):
+    if resume is not None and (what is not None or overrides or peer is not None or tags or filters):
         message = "--resume goes on with a run as it was: leave out the suite, its parameters, --only, --peer and --tag"
         raise InputError("resume-with-other-options", message, key="--resume", value=resume)
     if resume is not None and profile is not None:
@@ -168,7 +168,7 @@ def command(
     with _running.others(hosts, remote_shell, remote_python, master_address) as world:
         output.check()
         if dry_run:
-            cases = _running.expand_here(ctx.meta[SUITE], overrides, world, peer, turns, wanted)
+            cases = _running.expand_here(ctx.meta[SUITE], overrides, world, peer, turns, filters)
             if profile is not None:
                 refuse_if_none_can(cases)
             for case in cases:
@@ -179,7 +179,7 @@ def command(
         else:
             traces = folder_of(profile)
             suite = ctx.meta[SUITE]
-            sys.exit(_running.start(suite, overrides, store, output, world, peer, tags, traces, turns, wanted))
+            sys.exit(_running.start(suite, overrides, store, output, world, peer, tags, traces, turns, filters))
 
 
 def find_suite(what: str) -> Suite:

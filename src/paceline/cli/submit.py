@@ -28,7 +28,7 @@ _NEEDS = ("gpu", *_NUMBERS, "label", "whole-node")
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a parameter, as in `paceline run`."
 )
 @click.option(
-    "--only", "wanted", multiple=True, metavar="WORDS", help="Of the suite, these cases, as in `paceline run`."
+    "--only", "filters", multiple=True, metavar="WORDS", help="Of the suite, these cases, as in `paceline run`."
 )
 @click.option("--priority", type=click.IntRange(-100, 100), default=0, show_default=True, help="Higher goes first.")
 @click.option(
@@ -44,7 +44,7 @@ _NEEDS = ("gpu", *_NUMBERS, "label", "whole-node")
 def command(
     what: str,
     settings: tuple[str, ...],
-    wanted: tuple[str, ...],
+    filters: tuple[str, ...],
     priority: int,
     machines: str,
     tags: tuple[str, ...],
@@ -65,7 +65,7 @@ def command(
         "id": job_id,
         "suite": suite,
         "overrides": read_settings(settings),
-        "only": list(wanted),
+        "only": list(filters),
         "needs": read_needs(machines),
         "priority": priority,
         "tags": list(tags),

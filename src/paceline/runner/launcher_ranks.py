@@ -266,18 +266,18 @@ class JoinedRanks:
 
     def _find_network(self) -> dict[str, str]:
         """Which interface the ranks' collectives take: the one that leads to the first rank's host, and from there."""
-        own = own_address(self.world.address)
-        self._store.set(f"paceline/address/{self.world.rank}", own)
+        address = own_address(self.world.address)
+        self._store.set(f"paceline/address/{self.world.rank}", address)
         addresses = [bytes(self._store.get(f"paceline/address/{rank}")).decode() for rank in range(self.world.size)]
-        if is_loopback(own):  # on the first rank's host, whose name leads to itself
-            outside = next((address for address in addresses if not is_loopback(address)), None)
-            own = own_address(outside) if outside else own
-        return {} if is_loopback(own) else bound_to(own)
+        if is_loopback(address):  # on the first rank's host, whose name leads to itself
+            outside = next((one for one in addresses if not is_loopback(one)), None)
+            address = own_address(outside) if outside else address
+        return {} if is_loopback(address) else bound_to(address)
 
-    def _gather(self, prefix: str, own: CaseEnd) -> CaseEnd:
+    def _gather(self, prefix: str, merged: CaseEnd) -> CaseEnd:
         failures: list[Failure] = []
         deadline = time.monotonic() + GATHER_SECONDS
-        own.results = {}
+        merged.results = {}
         for rank in range(self.world.size):
             left = max(0.1, deadline - time.monotonic())
             try:
@@ -291,10 +291,10 @@ class JoinedRanks:
                 continue
             words = json.loads(bytes(self._store.get(f"{prefix}/rank/{rank}")))
             end = CaseEnd.of_words(words, at=words["turn"])
-            own.results |= end.results
+            merged.results |= end.results
             failures += [end.failure] if end.failure is not None else []
-        own.failure = min(failures, key=lambda failure: failure.order) if failures else None
-        if own.failure is None and len(own.results) < self.world.size:
+        merged.failure = min(failures, key=lambda failure: failure.order) if failures else None
+        if merged.failure is None and len(merged.results) < self.world.size:
             cause = Cause(kind=CauseKind.ERROR, message="some ranks were ended before they had a result")
-            own.failure = Failure(0, Outcome.FAILED, cause, 0.0)
-        return own
+            merged.failure = Failure(0, Outcome.FAILED, cause, 0.0)
+        return merged
