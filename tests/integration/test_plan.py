@@ -11,7 +11,7 @@ import pytest
 from paceline.analysis.plan.calibrate import LIBAI
 from paceline.analysis.plan.search import plan
 from paceline.analysis.plan.transformer import transformer
-from paceline.cli.plan import OF_DATASHEET, OF_LINKS, OF_MATRIX_PRODUCT, Wanted, _of_profile, compared
+from paceline.cli.plan import OF_DATASHEET, OF_LINKS, OF_MATRIX_PRODUCT, ClusterRequest, _of_profile, compared
 from paceline.core.environment import Gpu
 from paceline.core.layout import Layout
 from paceline.core.profile import Ceiling, CeilingKind, Identity, Profile
@@ -151,8 +151,8 @@ def test_measured_ceilings_are_what_a_plan_rests_on() -> None:
         measured_at=datetime(2026, 3, 14, tzinfo=UTC), version="1", run_id="r1", identity=Identity(), ceilings=measured
     )
     gpus = [Gpu(index=index, name="NVIDIA H200", memory_total=140 * 1024**3) for index in range(4)]
-    wanted = Wanted(gpus=8, device=None, memory=None, gpus_per_node=None, network=None, precision="bf16")
-    known = _of_profile(wanted, profile, gpus)
+    request = ClusterRequest(gpus=8, device=None, memory=None, gpus_per_node=None, network=None, precision="bf16")
+    known = _of_profile(request, profile, gpus)
     cluster = known.cluster
     assert (cluster.gpus_per_node, cluster.memory) == (4, 140 * 1024**3)
     assert cluster.rate == pytest.approx(OF_MATRIX_PRODUCT * 780e12)

@@ -89,8 +89,8 @@ def test_the_command_lists_what_is_there_and_refuses_what_is_not(sandbox: Sandbo
     assert "mlserver is not installed" in sandbox.run("servers").stdout
     for arguments, words in (
         (("install", "mlserve"), "did you mean 'mlserver'?"),
-        (("install", "url"), "'url' is nothing that pip installs"),
-        (("remove", "embedded"), "'embedded' is nothing that pip installs"),
+        (("install", "url"), "'url' is not installed by pip"),
+        (("remove", "embedded"), "'embedded' is not installed by pip"),
     ):
         refused = sandbox.ask("servers", *arguments)
         assert refused.returncode == 2

@@ -1,1 +1,1 @@
-"""The command line: one file per verb; names with an underscore are no verbs."""
+"""The command line: one file per verb; names with an underscore are helpers."""

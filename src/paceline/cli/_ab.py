@@ -1,4 +1,4 @@
-"""Measures two settings in turns within one run, A B B A ..., so that what drifts meanwhile hits both alike."""
+"""Measures two settings in alternation within one run, A B B A ..., so that what drifts meanwhile hits both alike."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from paceline.core.run import RunRecords
 
 ROUNDS = 6  # even, so that each side comes first equally often
-FEWEST = 2  # with one there is nothing to tell chance from
+FEWEST = 2  # one round cannot show how much chance moves
 _FLAG = "--ab"
 _COMMA = re.compile(r",(?=\s*[\w.-]+=)")  # between settings; one within a value stays
 
@@ -32,7 +32,9 @@ class PairedRuns:
     rounds: int
 
     def cases(self, expand: Callable[[Overrides], Sequence[Case]]) -> list[Case]:
-        """Every case that the sides set differently, in turns; `expand` makes the cases of one side."""
+        """Every case that the sides set differently, in alternation; `expand` makes the cases of one side."""
+        from paceline.analysis.compare.paired import MARKS
+
         both = [_expanded(expand, side) for side in self.sides]
         if len(both[0]) != len(both[1]):
             message = f"the sides make {len(both[0])} and {len(both[1])} cases, which are not pairs; give single values"
@@ -41,25 +43,19 @@ class PairedRuns:
         if not pairs:
             message = "both sides are the same; set something else on the second"
             raise InputError("same-sides", message, where=_FLAG, key=_FLAG)
-        return self._in_turns(pairs)
-
-    def _in_turns(self, pairs: Sequence[tuple[Case, Case]]) -> list[Case]:
-        from paceline.analysis.compare.paired import MARKS
-
-        made: list[Case] = []
+        cases: list[Case] = []
         for pair in pairs:
-            marked = [self._marked(case, mark) for case, mark in zip(pair, MARKS, strict=True)]
+            marked = []
+            for case, mark in zip(pair, MARKS, strict=True):
+                parameters = dict(case.parameters)
+                if isinstance(parameters.get("budget"), int | float):  # its share of the time of one measurement
+                    parameters["budget"] = parameters["budget"] / self.rounds
+                update = {"title": f"{case.title}{mark}", "parameters": parameters}
+                marked.append(case.model_copy(update=update))
             for number in range(1, self.rounds + 1):
                 for case in marked if number % 2 else reversed(marked):
-                    made.append(case.model_copy(update={"index": len(made), "repeat": number}))
-        return made
-
-    def _marked(self, case: Case, mark: str) -> Case:
-        """With the side in its title, and its share of the time that one measurement would take."""
-        parameters = dict(case.parameters)
-        if isinstance(parameters.get("budget"), int | float):
-            parameters["budget"] = parameters["budget"] / self.rounds
-        return case.model_copy(update={"title": f"{case.title}{mark}", "parameters": parameters})
+                    cases.append(case.model_copy(update={"index": len(cases), "repeat": number}))
+        return cases
 
 
 def read_turns(texts: Sequence[str], rounds: int | None, overrides: Overrides) -> PairedRuns | None:
@@ -82,7 +78,7 @@ def read_turns(texts: Sequence[str], rounds: int | None, overrides: Overrides) -
 
 
 def show_turns(records: RunRecords, *, as_json: bool) -> None:
-    """What a run in turns came to."""
+    """The comparison of a run in alternation."""
     from paceline.analysis.compare import compare_turns
     from paceline.report.compare import data as compare_data
     from paceline.report.compare import document as compare

@@ -21,14 +21,12 @@ from paceline.core.errors import InputError, PacelineError
 
 LEADER, TOKEN = "PACELINE_LEADER", "PACELINE_TOKEN"
 DEFAULT = "http://127.0.0.1:8765"
-PREFIX = "/api/v1"
 _PATIENCE = 20.0  # seconds until a leader that asks for a pause is given up
 _ABSENT = 3.0  # until one that does not answer at all is
 _SECONDS = 60.0  # for one answer
 _LARGEST = 1 << 28  # bytes of an answer
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _AGAIN = (429, 502, 503, 504)
-_WORST = 500
 
 
 class NoLeader(PacelineError):
@@ -40,11 +38,10 @@ class NoLeader(PacelineError):
 def leader_options(function: click.decorators.FC) -> click.decorators.FC:
     """Where the leader is, and how to be let in."""
     function = click.option(
-        "--token-file", type=click.Path(path_type=Path), metavar="FILE", help=f"Holds the token; else ${TOKEN}."
+        "--token-file", type=click.Path(path_type=Path), metavar="FILE", help=f"Holds the token; unset is ${TOKEN}."
     )(function)
-    return click.option("--leader", metavar="URL", help=f"Where the leader is; else ${LEADER}, else {DEFAULT}.")(
-        function
-    )
+    where = f"Where the leader is; unset is ${LEADER}, otherwise {DEFAULT}."
+    return click.option("--leader", metavar="URL", help=where)(function)
 
 
 def open_client(leader: str | None, token_file: Path | None) -> Client:
@@ -63,12 +60,25 @@ class Client:
         patience: float = _PATIENCE,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.url = _checked(url)
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            usable = False
+        if not usable or "@" in url:
+            message = f"'{url}' is not the address of a leader; write it like {DEFAULT}"
+            raise InputError("not-an-address", message, key="--leader", value=url)
+        self.url = url.rstrip("/")
         self._patience, self._absent = patience, min(patience, _ABSENT)
         self._token = token
         self._sleep = sleep
         # A machine's own leader is never behind a proxy, and an answer never sends us, and our token, elsewhere.
-        proxies = urllib.request.ProxyHandler({} if _is_here(self.url) else None)
+        host = parts.hostname or ""
+        try:
+            is_here = ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            is_here = host == "localhost"
+        proxies = urllib.request.ProxyHandler({} if is_here else None)
         self._opener = urllib.request.build_opener(proxies, _NoRedirect)
 
     def be_patient(self, seconds: float) -> None:
@@ -76,28 +86,27 @@ class Client:
         self._patience = self._absent = seconds
 
     def get(self, path: str, **query: Any) -> Any:
-        """What is there."""
         given = {key: value for key, value in query.items() if value not in (None, ())}
-        return self._asked("GET", path + (f"?{urlencode(given, doseq=True)}" if given else ""), None)
+        return self._request("GET", path + (f"?{urlencode(given, doseq=True)}" if given else ""), None)
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """Do something that may be said twice: a job has an id, and what is cancelled stays so."""
-        return self._asked("POST", path, body)
+        return self._request("POST", path, body)
 
     def job(self, text: str) -> str:
         """The id of the job that a person means by `last`, an id, or the beginning of one."""
         jobs = self.get("/jobs", limit=500)["jobs"]
         if text == "last" and jobs:
             return str(jobs[0]["id"])
-        found = [job["id"] for job in jobs if job["id"].startswith(text)]
-        if text in found or not found:
+        matches = [job["id"] for job in jobs if job["id"].startswith(text)]
+        if text in matches or not matches:
             return text
-        if len(found) > 1:
-            message = f"'{text}' is the beginning of {len(found)} jobs: {', '.join(found[:5])}; type more of it"
+        if len(matches) > 1:
+            message = f"'{text}' is the beginning of {len(matches)} jobs: {', '.join(matches[:5])}; type more of it"
             raise InputError("ambiguous-job", message, value=text)
-        return str(found[0])
+        return str(matches[0])
 
-    def _asked(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+    def _request(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
         begun = time.monotonic()
         pause = _FIRST_PAUSE
         while True:
@@ -111,8 +120,13 @@ class Client:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _once(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
-        data = _encoded(body) if body is not None else b"" if method == "POST" else None
-        request = urllib.request.Request(f"{self.url}{PREFIX}{path}", data, method=method)
+        data = b"" if method == "POST" else None
+        if body is not None:
+            try:
+                data = json.dumps(body, allow_nan=False).encode()
+            except (TypeError, ValueError) as error:  # a date in YAML, say
+                raise InputError("not-json", f"the suite cannot be sent: {error}") from None
+        request = urllib.request.Request(f"{self.url}/api/v1{path}", data, method=method)
         request.add_header("Accept", "application/json")
         if body is not None:
             request.add_header("Content-Type", "application/json")
@@ -142,22 +156,17 @@ class Client:
         if error.code in _AGAIN:
             after = error.headers.get("Retry-After", "")
             return _Again(NoLeader(f"the leader at {self.url}: {words}"), float(after) if after.isdecimal() else 0.0)
-        if error.code >= _WORST:
+        if error.code >= 500:
             return NoLeader(f"the leader at {self.url}: {words}")
-        known = {name: detail.get(name) for name in ("case", "key", "value", "suggestion")}
-        return InputError(str(detail.get("code", "refused")), words, **known)
+        fields = {name: detail.get(name) for name in ("case", "key", "value", "suggestion")}
+        return InputError(str(detail.get("code", "refused")), words, **fields)
 
     def _unreachable(self, reason: object) -> Exception:
         if isinstance(reason, ssl.SSLError):
             return NoLeader(f"the leader at {self.url} is not trusted: {reason}; $SSL_CERT_FILE names the certificate")
         why = getattr(reason, "strerror", None) or reason
-        return _Again(
-            NoLeader(
-                f"no leader answers at {self.url} ({why}): start one with `paceline leader`, or say where it is with "
-                f"--leader or ${LEADER}"
-            ),
-            is_absent=True,
-        )
+        remedy = f"start one with `paceline leader`, or say where it is with --leader or ${LEADER}"
+        return _Again(NoLeader(f"no leader answers at {self.url} ({why}): {remedy}"), is_absent=True)
 
 
 class _Again(Exception):
@@ -175,26 +184,6 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _checked(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable or "@" in url:
-        message = f"'{url}' is not the address of a leader; write it like {DEFAULT}"
-        raise InputError("not-an-address", message, key="--leader", value=url)
-    return url.rstrip("/")
-
-
-def _is_here(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _token(path: Path | None) -> str | None:
     if path is None:
         token = os.environ.get(TOKEN, "").strip()
@@ -208,10 +197,3 @@ def _token(path: Path | None) -> str | None:
         message = f"{path or f'${TOKEN}'} is not a token: one is a single word, as `paceline token create` gave it"
         raise InputError("not-a-token", message, key="--token-file" if path else TOKEN)
     return token or None
-
-
-def _encoded(body: dict[str, Any]) -> bytes:
-    try:
-        return json.dumps(body, allow_nan=False).encode()
-    except (TypeError, ValueError) as error:  # a date in YAML, say
-        raise InputError("not-json", f"the suite cannot be sent: {error}") from None

@@ -25,11 +25,16 @@ def flags_of(fields: Mapping[str, FieldInfo], *, required: bool = True) -> list[
 
     What a benchmark requires is marked so, unless the cases of a suite have it already.
     """
-    return [flag for name, field in fields.items() for flag in _flags(name, field, required=required)]
+    flags = []
+    for name, field in fields.items():
+        flags.append(_flag(name, field, required=required))
+        parts = parts_of(field.annotation, {}) or {}  # `--load` and `--load.rate`
+        flags += [_flag(f"{name}.{part}", one, required=False) for part, one in parts.items()]
+    return flags
 
 
 def case_flags() -> list[click.Option]:
-    """Flags for what every case can say."""
+    """Flags for the keys that every case has."""
     return flags_of({name: f for name, f in CaseKeys.model_fields.items() if name not in ("benchmark", "only_on")})
 
 
@@ -62,18 +67,11 @@ def read_value(texts: Iterable[str]) -> Any:
         if text.lstrip().startswith(("[", "{")):
             from paceline.runner.suite_file import read_yaml
 
-            found = read_yaml(text, f"the value {text}")
-            values.extend(found if isinstance(found, list) else [found])
+            value = read_yaml(text, f"the value {text}")
+            values.extend(value if isinstance(value, list) else [value])
         else:
             values.extend(part.strip() for part in _COMMA.split(text))
     return values[0] if len(values) == 1 else values
-
-
-def _flags(name: str, field: FieldInfo, *, required: bool) -> list[click.Option]:
-    """The option of a field, and those of its parts where it has parts: `--load` and `--load.rate`."""
-    found = [_flag(name, field, required=required)]
-    parts = parts_of(field.annotation, {}) or {}
-    return found + [_flag(f"{name}.{part}", one, required=False) for part, one in parts.items()]
 
 
 def _flag(name: str, field: FieldInfo, *, required: bool) -> click.Option:
@@ -84,19 +82,13 @@ def _flag(name: str, field: FieldInfo, *, required: bool) -> click.Option:
             [f"--{option}/--no-{option}", key], default=None, help=f"{text}  [default: {field.default}]"
         )
     if not field.is_required() and field.default is not None:
-        text += f"  [default: {_shown(field)}]"
+        text += (
+            f"  [default: {field.default:g}]" if isinstance(field.default, float) else f"  [default: {field.default}]"
+        )
     elif field.is_required() and required:
         text += "  [required]"
-    return click.Option([f"--{option}", key], multiple=True, type=str, metavar=_metavar(field.annotation), help=text)
-
-
-def _shown(field: FieldInfo) -> str:
-    return f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
-
-
-def _metavar(annotation: Any) -> str:
-    choices = _choices(annotation)
-    return "|".join(choices) if choices else "VALUE"
+    metavar = "|".join(_choices(field.annotation)) or "VALUE"
+    return click.Option([f"--{option}", key], multiple=True, type=str, metavar=metavar, help=text)
 
 
 def _choices(annotation: Any) -> list[str]:

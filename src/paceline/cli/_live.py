@@ -13,7 +13,7 @@ import click
 
 from paceline.core.case import Case
 from paceline.core.quantity import show, show_duration
-from paceline.core.record import Measurement, Outcome, Record
+from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
 from paceline.core.stats import median_interval
 from paceline.runner.run import Listener
@@ -21,21 +21,15 @@ from paceline.runner.run import Listener
 SYMBOLS = {Outcome.OK: "✓", Outcome.UNSUPPORTED: "-"}
 
 
-def headline(record: Record) -> Measurement | None:
-    """The measurement that leads, as in a report."""
-    from paceline.analysis.summary import headline_of
-
-    found = headline_of(record)
-    return found or (record.measurements[0] if record.measurements else None)
-
-
 def sentence(record: Record) -> str:
     """A record in one line."""
+    from paceline.analysis.summary import headline_of
+
     if record.outcome is not Outcome.OK:
         return f"{record.outcome}: {record.cause.message if record.cause else 'no cause is known'}"
-    lead = headline(record)
-    if lead is None:
+    if not record.measurements:
         return "ok, nothing measured"
+    lead = headline_of(record) or record.measurements[0]
     words = show(lead.value, lead.metric.unit)
     if lead.metric.name.startswith("latency_p"):  # a bare time does not say which percentile it is
         words = f"{lead.metric.name.removeprefix('latency_')} {words}"
@@ -79,8 +73,8 @@ class PlainLines(Listener):
     def case_ended(self, record: Record) -> None:
         self._done += 1
         symbol = SYMBOLS.get(record.outcome, "✗")
-        place = f"[{self._done:>{len(str(self._total))}}/{self._total}]"
-        click.echo(f"{place} {symbol} {label(record.case)}: {sentence(record)}  [{show_duration(record.seconds)}]")
+        count = f"[{self._done:>{len(str(self._total))}}/{self._total}]"
+        click.echo(f"{count} {symbol} {label(record.case)}: {sentence(record)}  [{show_duration(record.seconds)}]")
         sys.stdout.flush()
 
     def trouble(self, message: str) -> None:
@@ -104,8 +98,8 @@ class JsonLines(Listener):
         self._say("case_progress", index=case.index, phase=progress["phase"], samples=len(samples))
 
     def case_ended(self, record: Record) -> None:
-        words = record.model_dump(mode="json", exclude={"measurements": {"__all__": {"samples"}}})
-        self._say("case_ended", record=words)
+        without_samples = record.model_dump(mode="json", exclude={"measurements": {"__all__": {"samples"}}})
+        self._say("case_ended", record=without_samples)
 
     def trouble(self, message: str) -> None:
         self._say("trouble", message=message)
@@ -116,8 +110,10 @@ class Terminal(Listener):
 
     def __init__(self) -> None:
         from rich.console import Console
+        from rich.markup import escape
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
+        self._escape = escape
         self._console = Console()
         self._bar = Progress(
             SpinnerColumn(),
@@ -133,9 +129,7 @@ class Terminal(Listener):
         self._left_to_do: list[Case] = []
 
     def started(self, run: Run, todo: Sequence[Case]) -> None:
-        from rich.markup import escape
-
-        self._console.print(f"[bold]{escape(run.name)}[/]  run {run.id}, {len(todo)} cases", highlight=False)
+        self._console.print(f"[bold]{self._escape(run.name)}[/]  run {run.id}, {len(todo)} cases", highlight=False)
         self._left_to_do = list(todo)
         self._bar.update(self._overall, total=len(todo))
         self._bar.start()
@@ -149,10 +143,8 @@ class Terminal(Listener):
     def case_ended(self, record: Record) -> None:
         colour = {Outcome.OK: "green", Outcome.UNSUPPORTED: "yellow"}.get(record.outcome, "red")
         symbol = SYMBOLS.get(record.outcome, "✗")
-        from rich.markup import escape
-
         self._console.print(
-            f"[{colour}]{symbol}[/] {escape(label(record.case)):<44} {escape(sentence(record))}",
+            f"[{colour}]{symbol}[/] {self._escape(label(record.case)):<44} {self._escape(sentence(record))}",
             highlight=False,
             no_wrap=True,
             overflow="ellipsis",
@@ -162,17 +154,14 @@ class Terminal(Listener):
         self._bar.update(self._overall, left=self._time_left())
 
     def trouble(self, message: str) -> None:
-        from rich.markup import escape
-
-        self._console.print(f"[red]paceline: {escape(message)}[/]", highlight=False)
+        self._console.print(f"[red]paceline: {self._escape(message)}[/]", highlight=False)
 
     def close(self) -> None:
         self._bar.stop()
 
     def _show(self, case: Case, words: str) -> None:
-        from rich.markup import escape
-
-        self._bar.update(self._overall, description=f"{escape(label(case))}: {escape(words)}", left=self._time_left())
+        description = self._escape(f"{label(case)}: {words}")
+        self._bar.update(self._overall, description=description, left=self._time_left())
 
     def _time_left(self) -> str:
         """From what cases took so far; before the first has ended, from what they may take."""
@@ -198,7 +187,10 @@ class Muted(Listener):
             getattr(self._inner, name)(*arguments)
         except OSError:  # a closed pipe, a full disk behind a redirection
             self._inner = None
-            silence_output()
+            # Nobody reads any more: let what is still written go nowhere instead of failing.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 1)
+            os.close(nowhere)
 
     def started(self, run: Run, todo: Sequence[Case]) -> None:
         self._pass("started", run, todo)
@@ -217,10 +209,3 @@ class Muted(Listener):
 
     def close(self) -> None:
         self._pass("close")
-
-
-def silence_output() -> None:
-    """Nobody reads any more: let what is still written go nowhere instead of failing."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)

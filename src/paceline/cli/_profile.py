@@ -1,10 +1,8 @@
-"""Measures this machine's ceilings for the verb `machine`, keeps them as its profile, and shows it."""
+"""Measures this machine's ceilings for the verb `machine`, stores them as its profile, and shows it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,7 +35,7 @@ SUITE = "ceilings"
 
 
 def measure(overrides: dict[str, Any], store: str | None, *, as_json: bool) -> int:
-    """Measure the suite of ceilings as any other, and keep what it found; returns the exit code."""
+    """Measure the suite of ceilings as any other, and store the result; returns the exit code."""
     if World.of_environment() is not None:
         message = "--measure starts the processes it needs by itself: run it without a launcher"
         raise InputError("measure-with-launcher", message, key="--measure")
@@ -74,26 +72,22 @@ def profile_of(records: RunRecords) -> Profile:
 
 
 def show(profile: Profile, console: Console, now: Environment | None = None) -> None:
-    """Print a profile: a table for each device, and what is absent; `now` tells whether it is out of date."""
+    """Print a profile: a table for each device, and what is absent; `now` is to see whether it is out of date."""
     from rich.text import Text
 
     console.print(Text(f"ceilings, measured {when(profile.measured_at)}, run {profile.run_id}", "bold"))
     changed = changes_since(profile, now) if now else []
     if changed:
         console.print(Text(f"measured with other software: {'; '.join(changed)}; {MEASURE_AGAIN}", "yellow"))
-    for (device, name), ceilings in groupby(_by_device(profile), key=lambda one: (one.device, one.device_name)):
+    by_device: dict[tuple[str, str], list[Ceiling]] = {}
+    for ceiling in profile.ceilings:
+        by_device.setdefault((ceiling.device, ceiling.device_name), []).append(ceiling)
+    for (device, name), ceilings in by_device.items():
         console.print()
-        console.print(_table(f"{device}: {one_line(name)}" if name != device else device, list(ceilings)))
-    warnings = dict.fromkeys(
-        f"{warning.kind}: {warning.remedy}" for one in profile.ceilings for warning in one.warnings
-    )
+        console.print(_table(f"{device}: {one_line(name)}" if name != device else device, ceilings))
+    warnings = dict.fromkeys(f"{one.kind}: {one.remedy}" for ceiling in profile.ceilings for one in ceiling.warnings)
     _list(console, "warnings, and what to do", warnings)
     _list(console, "not measured", [f"{one.what} on {one.device}: {one.reason}" for one in profile.absent])
-
-
-def _by_device(profile: Profile) -> list[Ceiling]:
-    order = list(dict.fromkeys((one.device, one.device_name) for one in profile.ceilings))
-    return sorted(profile.ceilings, key=lambda one: order.index((one.device, one.device_name)))
 
 
 def _list(console: Console, title: str, lines: Any) -> None:
@@ -113,33 +107,21 @@ def _table(title: str, ceilings: list[Ceiling]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    known = any(one.datasheet for one in ceilings)
+    has_datasheet = any(one.datasheet for one in ceilings)
     table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
     table.add_column("kind", style="dim", no_wrap=True)
     table.add_column("ceiling", overflow="fold")
-    table.add_column("measured", justify="right", no_wrap=True)
-    table.add_column("", justify="right", no_wrap=True)
-    if known:
-        table.add_column("datasheet", justify="right", no_wrap=True)
-        table.add_column("of it", justify="right", no_wrap=True)
+    for header in ("measured", "", *(("datasheet", "of it") if has_datasheet else ())):
+        table.add_column(header, justify="right", no_wrap=True)
     table.add_column("warnings", style="yellow", overflow="fold")
     for one in ceilings:
-        table.add_row(*(Text(cell) for cell in _cells(one, known)))
+        width = None
+        if one.low is not None and one.high is not None:
+            width = max(one.high - one.value, one.value - one.low) / one.value
+        cells = [one.kind, one_line(one.name), show_value(one.value, one.unit), half_width(width)]
+        if has_datasheet:
+            cells.append(show_value(one.datasheet, one.unit) if one.datasheet else "")
+            cells.append(f"{one.share:.0f} %" if one.share else "")
+        cells.append(", ".join(dict.fromkeys(warning.kind for warning in one.warnings)))
+        table.add_row(*(Text(cell) for cell in cells))
     return table
-
-
-def _cells(one: Ceiling, known: bool) -> Iterator[str]:
-    yield one.kind
-    yield one_line(one.name)
-    yield show_value(one.value, one.unit)
-    yield half_width(_relative(one))
-    if known:
-        yield show_value(one.datasheet, one.unit) if one.datasheet else ""
-        yield f"{one.share:.0f} %" if one.share else ""
-    yield ", ".join(dict.fromkeys(warning.kind for warning in one.warnings))
-
-
-def _relative(one: Ceiling) -> float | None:
-    if one.low is None or one.high is None:
-        return None
-    return max(one.high - one.value, one.value - one.low) / one.value

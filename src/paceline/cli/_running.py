@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,13 +44,13 @@ NAME_LENGTH = 32  # of what a case is called in the name of its file, so that a 
 def joined_value(args: Sequence[str], names_what: Callable[[Sequence[str]], bool]) -> list[str]:
     """The same words with the flag and its folder as one.
 
-    The word after the flag is its folder if the others name what to run, or if it is plainly a path; else it is itself
-    what to run, as in `paceline run --profile train`.
+    The word after the flag is its folder if the others name what to run, or if it is plainly a path; otherwise it is
+    itself what to run, as in `paceline run --profile train`.
     """
     if FLAG not in args:
         return list(args)
-    place = args.index(FLAG)
-    before, after = list(args[:place]), list(args[place + 1 :])
+    position = args.index(FLAG)
+    before, after = list(args[:position]), list(args[position + 1 :])
     is_path = bool(after) and "/" in after[0] and not after[0].endswith((".yaml", ".yml"))
     if after and not after[0].startswith("-") and (is_path or names_what([*before, *after[1:]])):
         return [*before, f"{FLAG}={after[0]}", *after[1:]]
@@ -57,29 +58,33 @@ def joined_value(args: Sequence[str], names_what: Callable[[Sequence[str]], bool
 
 
 def folder_of(given: str | None) -> Path | None:
-    """Where traces go, seen to be writable before hours are spent; None if none are wanted."""
+    """Where traces go, checked to be writable before hours are spent; None if there are none."""
     if given is None:
         return None
     folder = Path(given).expanduser().absolute() if given else data_directory() / "traces"
+    _require_writable(folder, FLAG, folder)
+    return folder
+
+
+def _require_writable(folder: Path, flag: str, value: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        message = f"{FLAG} {folder}: the folder cannot be made: {error.strerror}; choose another"
-        raise InputError("cannot-make-folder", message, key=FLAG, value=str(folder)) from None
+        message = f"{flag} {value}: the folder cannot be made: {error.strerror}; choose another"
+        raise InputError("cannot-make-folder", message, key=flag, value=str(value)) from None
     if not os.access(folder, os.W_OK):
-        message = f"{FLAG} {folder}: the folder is not writable; choose another"
-        raise InputError("cannot-write", message, key=FLAG, value=str(folder))
-    return folder
+        message = f"{flag} {value}: the folder is not writable; choose another"
+        raise InputError("cannot-write", message, key=flag, value=str(value))
 
 
 def refuse_if_none_can(cases: Sequence[Case]) -> None:
     """Refuse a run of which no case could be traced."""
     from paceline.benchmarks import registry
 
-    known = registry().entries
-    if any(known[case.benchmark].traceable for case in cases):
+    benchmarks = registry().entries
+    if any(benchmarks[case.benchmark].traceable for case in cases):
         return
-    traceable = ", ".join(sorted(name for name, benchmark in known.items() if benchmark.traceable))
+    traceable = ", ".join(sorted(name for name, benchmark in benchmarks.items() if benchmark.traceable))
     measured = ", ".join(dict.fromkeys(case.benchmark for case in cases))
     remedy, suggestion = f"profile one of {traceable}", None
     if any(case.benchmark == "serve" for case in cases):
@@ -96,65 +101,47 @@ def with_traces(cases: Sequence[Case], folder: Path) -> list[Case]:
     from paceline.machine.software import scrub
 
     refuse_if_none_can(cases)
-    known = registry().entries
-    return [
-        case.model_copy(update={"trace": scrub(str(folder / _file_name(case)))})
-        if known[case.benchmark].traceable
-        else case
-        for case in cases
-    ]
+    traced = []
+    for case in cases:
+        if registry().entries[case.benchmark].traceable:
+            words = re.sub(r"[^A-Za-z0-9.]+", "-", f"{case.benchmark} {case.title}")[:NAME_LENGTH].strip("-")
+            path = folder / f"{case.index + 1:02}-{words}.json.gz"
+            case = case.model_copy(update={"trace": scrub(str(path))})
+        traced.append(case)
+    return traced
 
 
-def _file_name(case: Case) -> str:
-    words = re.sub(r"[^A-Za-z0-9.]+", "-", f"{case.benchmark} {case.title}")[:NAME_LENGTH].strip("-")
-    return f"{case.index + 1:02}-{words}.json.gz"
-
-
-def with_peer(cases: Sequence[Case], peer: str, known: Mapping[str, type[Benchmark[Any]]]) -> list[Case]:
+def with_peer(cases: Sequence[Case], peer: str, benchmarks: Mapping[str, type[Benchmark[Any]]]) -> list[Case]:
     """After each case that the peer can measure, the same under the peer: what drifts in a run hits both alike."""
-    if peer not in known or not any(_fits(case, peer, known) for case in cases):
-        raise _refusal(cases, peer, known)
+
+    def peers_of(name: str) -> list[str]:
+        """The other benchmarks that take the same parameters."""
+        return [one for one in benchmarks if one != name and benchmarks[one].Parameters is benchmarks[name].Parameters]
+
+    fitting = {name: peers_of(name) for name in dict.fromkeys(case.benchmark for case in cases)}
+    if not any(peer in names for names in fitting.values()):
+        shown = ", ".join(fitting)
+        if peer in fitting:
+            code, reason = "peer-of-itself", "it is measured already, and nothing else here takes its parameters"
+        elif peer in benchmarks:
+            code, reason = "peer-does-not-fit", f"it takes other parameters than {shown}"
+        else:
+            code, reason = "unknown-benchmark", f"there is no such benchmark to compare with {shown}"
+        allowed = "; ".join(f"{', '.join(names)} for {name}" for name, names in fitting.items() if names)
+        message = f"{reason}; " + (f"these fit: {allowed}" if allowed else "none fits")
+        raise InputError(code, message, where=f"--peer {peer}", key="--peer", value=peer)
+    other = benchmarks[peer]
     together: list[Case] = []
     for case in cases:
         together.append(case.model_copy(update={"index": len(together)}))
-        if _fits(case, peer, known):
-            together.append(_as_peer(case, known[peer]).model_copy(update={"index": len(together)}))
+        if peer in fitting[case.benchmark]:
+            parameters = other.Parameters.model_validate(case.parameters)
+            title = other.title(parameters) + (f" x{case.ranks}" if case.ranks > 1 else "")
+            update = {"benchmark": other.name, "title": title, "category": other.category, "index": len(together)}
+            together.append(case.model_copy(update=update))
+            if case.repeat == 1:
+                other.check(parameters, together[-1])
     return together
-
-
-def _fits(case: Case, peer: str, known: Mapping[str, type[Benchmark[Any]]]) -> bool:
-    return case.benchmark != peer and known[case.benchmark].Parameters is known[peer].Parameters
-
-
-def _as_peer(case: Case, peer: type[Benchmark[Any]]) -> Case:
-    parameters = peer.Parameters.model_validate(case.parameters)
-    title = peer.title(parameters) + (f" x{case.ranks}" if case.ranks > 1 else "")
-    other = case.model_copy(update={"benchmark": peer.name, "title": title, "category": peer.category})
-    if case.repeat == 1:
-        peer.check(parameters, other)
-    return other
-
-
-def _refusal(cases: Sequence[Case], peer: str, known: Mapping[str, type[Benchmark[Any]]]) -> InputError:
-    measured = list(dict.fromkeys(case.benchmark for case in cases))
-    fitting = [
-        f"{', '.join(names)} for {benchmark}"
-        for benchmark in measured
-        if (names := [name for name in known if name != benchmark and _same(known[name], known[benchmark])])
-    ]
-    shown = ", ".join(measured)
-    if peer in measured:
-        code, reason = "peer-of-itself", "it is measured already, and nothing else here takes its parameters"
-    elif peer in known:
-        code, reason = "peer-does-not-fit", f"it takes other parameters than {shown}"
-    else:
-        code, reason = "unknown-benchmark", f"there is no such benchmark to compare with {shown}"
-    message = f"{reason}; " + (f"these fit: {'; '.join(fitting)}" if fitting else "none fits")
-    return InputError(code, message, where=f"--peer {peer}", key="--peer", value=peer)
-
-
-def _same(one: type[Benchmark[Any]], other: type[Benchmark[Any]]) -> bool:
-    return one.Parameters is other.Parameters
 
 
 INTERRUPTED = 130
@@ -180,7 +167,7 @@ class Output:
         return _live.Muted(_live.Terminal() if sys.stdout.isatty() else _live.PlainLines())
 
     def check(self) -> None:
-        """Refuse a place for the report where none can be, before hours are spent."""
+        """Refuse a path where the report cannot be written, before hours are spent."""
         if self.report_path is None:
             return
         path = Path(self.report_path)
@@ -188,21 +175,14 @@ class Output:
             example = str(path / "report.html")
             message = f"--report {path} is a directory; give the path of a file, such as {example}"
             raise InputError("not-a-file", message, key="--report", value=str(path), suggestion=example)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            message = f"--report {path}: its folder cannot be made: {error.strerror}"
-            raise InputError("cannot-make-folder", message, key="--report", value=str(path)) from None
-        if not os.access(path.parent, os.W_OK):
-            message = f"--report {path}: its folder is not writable; choose another"
-            raise InputError("cannot-write", message, key="--report", value=str(path))
+        _require_writable(path.parent, "--report", path)
 
 
 @contextmanager
 def others(
     hosts: str | None, remote_shell: str | None, remote_python: str | None, master_address: str | None
 ) -> Iterator[Others]:
-    """Who measures together; a process that a launcher started beside the first takes part here, and exits."""
+    """Who measures together; a process that a launcher started next to the first takes part here, and exits."""
     world = World.of_environment()
     if hosts is None:
         if remote_shell or remote_python or master_address:
@@ -226,7 +206,7 @@ def expand_here(
     world: Others,
     peer: str | None = None,
     turns: PairedRuns | None = None,
-    wanted: Sequence[str] = (),  # what the name of a case must have in it
+    filters: Sequence[str] = (),  # what the name of a case must have in it
 ) -> list[Case]:
     """The suite's cases on this machine, or where its ranks will be; each also under the peer, or in turns."""
     from paceline.benchmarks import find, registry
@@ -236,8 +216,8 @@ def expand_here(
     size, nodes = (world.size, world.nodes) if world is not None else (1, 1)
     here = Here(devices=devices, world=size, nodes=nodes)
     if turns is not None:
-        return turns.cases(lambda side: only(expand(suite, find, here, {**overrides, **side}), wanted, suite.name))
-    cases = only(expand(suite, find, here, overrides), wanted, suite.name)
+        return turns.cases(lambda side: only(expand(suite, find, here, {**overrides, **side}), filters, suite.name))
+    cases = only(expand(suite, find, here, overrides), filters, suite.name)
     return with_peer(cases, peer, registry().entries) if peer is not None else cases
 
 
@@ -251,13 +231,13 @@ def start(
     tags: Sequence[str] = (),
     traces: Path | None = None,  # where those of its models go
     turns: PairedRuns | None = None,
-    wanted: Sequence[str] = (),
+    filters: Sequence[str] = (),
 ) -> int:
     """Measure a suite from the beginning; returns the exit code."""
     from paceline.store import open_store
 
     def measure(joined: JoinedRanks | HostRanks | None) -> int:
-        cases = expand_here(suite, overrides, world, peer, turns, wanted)
+        cases = expand_here(suite, overrides, world, peer, turns, filters)
         with open_store(store) as opened:
             run = _new_run(suite, cases, world, tags)
             if traces is not None:
@@ -299,14 +279,14 @@ def _refuse_other_nodes(todo: list[Case], world: Others) -> None:
     here = world.nodes if world is not None else 1
     for case in todo:
         benchmark = find(case.benchmark)
-        wanted = benchmark.nodes(benchmark.Parameters.read(case.parameters))
-        if wanted not in (None, here):
-            message = f"{case.title} is for {wanted} nodes, but it would run on {here}: give the same --hosts as before"
+        nodes = benchmark.nodes(benchmark.Parameters.read(case.parameters))
+        if nodes not in (None, here):
+            message = f"{case.title} is for {nodes} nodes, but it would run on {here}: give the same --hosts as before"
             raise InputError("wrong-number-of-nodes", message, key="--hosts", value=here)
 
 
 def follow(world: World) -> int:
-    """In a process that a launcher started beside the first: take part in every case, keep nothing."""
+    """In a process that a launcher started next to the first: take part in every case, keep nothing."""
     from paceline.runner.fork_client import WarmServer
 
     joined = JoinedRanks(world)
@@ -317,7 +297,7 @@ def follow(world: World) -> int:
 
 
 def _together(world: Others, measure: Callable[[JoinedRanks | HostRanks | None], int]) -> int:
-    """Measure with the other processes, if a launcher started some; whatever happens, they are told when it is over."""
+    """Measure with the other processes, if a launcher started some; whatever happens, they hear when it is over."""
     if not isinstance(world, World):
         return measure(world)
     joined = JoinedRanks(world)
@@ -339,21 +319,18 @@ def _new_run(suite: Suite, cases: list[Case], world: Others, tags: Sequence[str]
     from paceline.version import VERSION
 
     now = datetime.now(UTC)
+    # As text that every format can hold: a path need not be in UTF-8.
+    words = [os.fsencode(word).decode(errors="replace") for word in sys.argv[1:]]
     return Run(
         id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
         name=suite.name,
         started_at=now,
         version=VERSION,
-        command=[scrub(_text(word)) for word in ["paceline", *sys.argv[1:]]],
+        command=[scrub(word) for word in ["paceline", *words]],
         environment=world.environment() if isinstance(world, HostRanks) else describe().model_dump(mode="json"),
         tags=list(dict.fromkeys(tags)),
         cases=cases,
     )
-
-
-def _text(word: str) -> str:
-    """A word of the command line as text that every format can hold: a path need not be in UTF-8."""
-    return os.fsencode(word).decode(errors="replace")
 
 
 def _measure(
@@ -378,17 +355,16 @@ def _measure(
     )
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
-            signal.signal(number, _interrupt)
+            signal.signal(number, signal.default_int_handler)
     try:
         suite_run.go()
     except KeyboardInterrupt:
         try:
             _finish(store, run.id, "interrupted", listener)
-        finally:  # whoever is impatient and interrupts this, too, is told all the same how to go on
-            again = f"paceline run --resume {run.id}{_store_flag(store)}{_hosts_flags()}"
+        finally:  # also for a user who interrupts this, too
             if output.as_json:
                 click.echo(json.dumps({"event": "run_ended", "run": run.id, "ok": False, "status": "interrupted"}))
-            click.echo(f"\npaceline: interrupted; go on with: {again}", err=True)
+            click.echo(f"\npaceline: interrupted; go on with: paceline run {_resume_flags(store, run.id)}", err=True)
         return INTERRUPTED
     finally:
         listener.close()
@@ -411,19 +387,14 @@ def _finish(store: Store, run_id: str, status: RunStatus, listener: Listener) ->
     return True
 
 
-def _store_flag(store: Store) -> str:
-    """What a later command must say to find this store; a URL without its password."""
-    given = click.get_current_context().params.get("store")
-    if not given:
-        return ""
-    return f" --store {shlex.quote(store.location.shown if '://' in given else given)}"
-
-
-def _hosts_flags() -> str:
-    """What a later command must say to measure on the same hosts."""
-    given = click.get_current_context().params
-    names = ("hosts", "remote_shell", "remote_python", "master_address")
-    return "".join(f" --{name.replace('_', '-')} {shlex.quote(given[name])}" for name in names if given.get(name))
+def _resume_flags(store: Store, run_id: str) -> str:
+    """What a later command must say to go on with this run: its store, a URL without its password, and its hosts."""
+    given = dict(click.get_current_context().params)
+    if "://" in (given.get("store") or ""):
+        given["store"] = store.location.shown
+    names = ("store", "hosts", "remote_shell", "remote_python", "master_address")
+    flags = (f" --{name.replace('_', '-')} {shlex.quote(given[name])}" for name in names if given.get(name))
+    return f"--resume {run_id}{''.join(flags)}"
 
 
 def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
@@ -433,7 +404,7 @@ def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
 
     path = _write_report(records, output) if output.report else None
     if output.answer is None and is_in_turns(records):
-        output = replace(output, answer=lambda found: show_turns(found, as_json=output.as_json))
+        output = replace(output, answer=partial(show_turns, as_json=output.as_json))
     if output.as_json:
         if output.answer is not None:
             output.answer(records)
@@ -456,7 +427,6 @@ def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
 
 def _write_report(records: RunRecords, output: Output) -> Path | None:
     from paceline.cli._sources import known_ceilings
-    from paceline.core.files import data_directory
     from paceline.report.run import html
 
     run_id = records.run.id
@@ -470,7 +440,3 @@ def _write_report(records: RunRecords, output: Output) -> Path | None:
         why = error.strerror if isinstance(error, OSError) else error
         click.echo(f"paceline: no report at {path}: {why}; try: paceline report {run_id} --html", err=True)
         return None
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt

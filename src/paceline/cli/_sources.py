@@ -1,4 +1,4 @@
-"""What a person names when asked for results: a run, a tag, a file, or published figures."""
+"""Reads the results that a user names: a run, a tag, a file, or published figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from paceline.analysis.roofline import MEASURE, KnownCeilings
 from paceline.core.errors import InputError, PacelineError
-from paceline.core.profile import Ceiling, Profile
+from paceline.core.profile import Ceiling
 from paceline.core.run import RunRecords
 from paceline.core.subject import BYTES, DEVICE_MEMORY
 from paceline.devices import accelerators
@@ -19,29 +19,20 @@ from paceline.machine.profile import identity_of, load_profile
 
 if TYPE_CHECKING:
     from paceline.analysis.diagnose.table import NodeResults, NodeTable
-    from paceline.core.run import RunRecords
-    from paceline.store.run_lookup import Reader
 
 
 def known_ceilings(records: RunRecords) -> KnownCeilings:
     """The ceilings of the run's own machine; a profile of another machine says nothing of it."""
-    profile = _profile_of(records)
+    try:
+        profile = load_profile(identity_of(records.run.environment))
+    except (ValidationError, PacelineError):  # several hosts, or an invalid profile, which `paceline machine` reports
+        profile = None
     names = {name for record in records.records if (name := record.subject.device)}
     return KnownCeilings(
         measured=profile.ceilings if profile else (),
         source=f"{MEASURE}, {profile.measured_at:%Y-%m-%d}, run {profile.run_id}" if profile else "",
         promised=tuple(one for name in sorted(names) for one in _promised(name)),
     )
-
-
-def _profile_of(records: RunRecords) -> Profile | None:
-    try:
-        return load_profile(identity_of(records.run.environment))
-    except (
-        ValidationError,
-        PacelineError,
-    ):  # several hosts, or a profile of which `paceline machine` says what is wrong
-        return None
 
 
 def _promised(device_name: str) -> Iterator[Ceiling]:
@@ -62,7 +53,6 @@ def read_table(texts: Sequence[str], store: str | None, *, superbench: bool = Fa
     """The table, and whether its metrics have SuperBench's names, as rules or a baseline may ask for."""
     from paceline.analysis.diagnose.superbench import read_nodes
     from paceline.analysis.diagnose.table import assemble, results_of, run_names
-    from paceline.core.errors import InputError
 
     theirs = [text for text in texts if _is_theirs(text)]
     ours = [text for text in texts if text not in theirs]
@@ -85,7 +75,7 @@ def _is_theirs(text: str) -> bool:
     from paceline.report.export import jsonl
 
     path = Path(text)
-    if not ("/" in text or text.endswith((".json", ".jsonl"))):
+    if not _looks_like_a_file(text):
         return False  # the name of a run or a tag, even where a folder has the same
     if not path.is_file():
         return path.is_dir()
@@ -98,10 +88,10 @@ def _under_their_names(run: RunRecords, name: str) -> NodeResults:
     from paceline.analysis.diagnose.superbench import nodes_results
     from paceline.report.export.superbench import results
 
-    found = nodes_results(run.run.environment.host_name, results(run.records))
-    found.run = name
-    found.environment = run.run.environment
-    return found
+    nodes = nodes_results(run.run.environment.host_name, results(run.records))
+    nodes.run = name
+    nodes.environment = run.run.environment
+    return nodes
 
 
 PUBLISHED = "published:"  # before the name of figures that others published
@@ -122,28 +112,25 @@ def read_source(text: str, store: str | None = None) -> Source:
 
 def read_sources(texts: list[str] | tuple[str, ...], store: str | None = None) -> list[Source]:
     """The same for several words; the store is opened only if one of them is to be found there."""
+    from paceline.analysis.published.records import published_records
     from paceline.store import open_reader
 
-    found: dict[int, Source] = {}
+    sources: dict[int, Source] = {}
     stored: list[int] = []
-    for place, text in enumerate(texts):
+    for index, text in enumerate(texts):
         if text.startswith(PUBLISHED):
-            found[place] = _published(text)
+            sources[index] = Source(text, (published_records(text.removeprefix(PUBLISHED)),))
         elif _looks_like_a_file(text):
-            found[place] = _file(Path(text))
+            sources[index] = _file(Path(text))
         else:
-            stored.append(place)
+            stored.append(index)
     if stored:
         with open_reader(store) as opened:
-            for place in stored:
-                found[place] = _stored(texts[place], opened)
-    return [found[place] for place in range(len(texts))]
-
-
-def _stored(text: str, store: Reader) -> Source:
-    ids = store.find_runs(text)
-    name = text if len(ids) > 1 or text != "last" else ids[0]
-    return Source(name, tuple(store.load(run_id) for run_id in ids))
+            for index in stored:
+                ids = opened.find_runs(texts[index])
+                name = ids[0] if texts[index] == "last" and len(ids) == 1 else texts[index]
+                sources[index] = Source(name, tuple(opened.load(run_id) for run_id in ids))
+    return [sources[index] for index in range(len(texts))]
 
 
 def _looks_like_a_file(text: str) -> bool:
@@ -151,13 +138,14 @@ def _looks_like_a_file(text: str) -> bool:
 
 
 def _file(path: Path) -> Source:
+    from paceline.analysis.diagnose.superbench import read_results
     from paceline.report.export import jsonl
 
     try:
         with path.open(encoding="utf-8") as lines:
             first = lines.readline()
             if not jsonl.is_ours(first):
-                return _foreign(path)
+                return Source(str(path), tuple(read_results(path)))  # of another system
             lines.seek(0)
             return Source(str(path), tuple(jsonl.parse(lines, str(path))))
     except OSError as error:
@@ -166,17 +154,3 @@ def _file(path: Path) -> Source:
     except UnicodeDecodeError:
         message = f"'{path}' is not a text file: name a file of `paceline report --jsonl`"
         raise InputError("not-text", message, value=str(path)) from None
-
-
-def _foreign(path: Path) -> Source:
-    """A file of another system's results."""
-    from paceline.analysis.diagnose.superbench import read_results
-
-    return Source(str(path), tuple(read_results(path)))
-
-
-def _published(text: str) -> Source:
-    """Figures that ship with Paceline."""
-    from paceline.analysis.published.records import published_records
-
-    return Source(text, (published_records(text.removeprefix(PUBLISHED)),))

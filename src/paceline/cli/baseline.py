@@ -12,7 +12,7 @@ from paceline.cli._answers import write
 from paceline.core.metric import Better
 
 if TYPE_CHECKING:
-    from paceline.analysis.baseline import Baseline, Reference
+    from paceline.analysis.baseline import Baseline
 
 SHOWN = 30  # metrics on a terminal
 
@@ -23,7 +23,7 @@ SHOWN = 30  # metrics on a terminal
 @click.option("--extend", type=click.Path(path_type=Path), help="Keep this baseline's figures, and add what it lacks.")
 @click.option("--superbench", is_flag=True, help="Write SuperBench's form and names: a number for each metric.")
 @click.option("--json", "as_json", is_flag=True, help="The file on standard output.")
-@click.option("--store", metavar="URL", help="Where results are kept.")
+@click.option("--store", metavar="URL", help="Where results are stored.")
 def command(
     sources: tuple[str, ...],
     output: str | None,
@@ -71,7 +71,13 @@ def _show(made: Baseline, by_run: bool) -> None:
     if made.nodes < 3:
         console.print(Text(f"{nodes} cannot outvote a bad one: give at least 3.", "yellow"))
     console.print()
-    shown = _worth_showing(made)
+    # What a user asks for first: metrics with a direction, all ranks together.
+    directed = {name: one for name, one in made.metrics.items() if one.better is not Better.NEITHER}
+    shown = []
+    for name, one in (directed or made.metrics).items():
+        of_all_ranks = re.sub(r":\d+$", "", name)
+        if of_all_ranks == name or of_all_ranks not in made.metrics:
+            shown.append((name, one))
     table = Table(box=box.ASCII2 if ascii_only else box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("Metric", overflow="fold")
     for header in ("Median", "", "Spread", "Nodes"):
@@ -91,13 +97,3 @@ def _show(made: Baseline, by_run: bool) -> None:
     left_out = len(made.metrics) - min(len(shown), SHOWN)
     if left_out:
         console.print(text(f"and {left_out} more in the file, with single ranks and return codes"))
-
-
-def _worth_showing(made: Baseline) -> list[tuple[str, Reference]]:
-    """What a person asks first: metrics with a direction, all ranks together."""
-    directed = [(name, one) for name, one in made.metrics.items() if one.better is not Better.NEITHER]
-    chosen = directed or list(made.metrics.items())
-    ranked = re.compile(r":\d+$")
-    return [
-        (name, one) for name, one in chosen if ranked.sub("", name) == name or ranked.sub("", name) not in made.metrics
-    ]

@@ -16,10 +16,10 @@ def command(job: str, leader: str | None, token_file: Path | None) -> None:
     """Stop JOB: an id, the beginning of one, or 'last'. What it has measured is kept."""
     client = open_client(leader, token_file)
     job_id = client.job(job)
-    found = client.post(f"/jobs/{job_id}/cancel")
-    if found["state"] in ("succeeded", "failed"):
-        click.echo(f"Job {job_id} had ended before: {found['state']}")
-    elif found["state"] == "cancelled":
+    state = client.post(f"/jobs/{job_id}/cancel")["state"]
+    if state in ("succeeded", "failed"):
+        click.echo(f"Job {job_id} had ended before: {state}")
+    elif state == "cancelled":
         click.echo(f"Job {job_id} is cancelled")
     else:
         click.echo(f"Job {job_id} is being stopped")

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
 from paceline.cli._answers import chosen_format, format_options, give
-
-if TYPE_CHECKING:
-    from paceline.analysis.compare import Comparison
 
 
 @click.command("compare")
@@ -28,8 +24,8 @@ if TYPE_CHECKING:
     help="Exit with 1 where new / reference is significantly beyond this, like 'throughput<0.97'; '*' is every metric.",
 )
 @click.option("--strict", is_flag=True, help="With --fail-on: also where the change is not significant.")
-@format_options
-@click.option("--store", metavar="URL", help="Where results are kept.")
+@format_options()
+@click.option("--store", metavar="URL", help="Where results are stored.")
 def command(
     sides: tuple[str, ...],
     metrics: tuple[str, ...],
@@ -47,8 +43,10 @@ def command(
     --jsonl', or published:libai, published:megatron, published:flashlight. A run that was measured with --ab is
     compared with itself: name it alone.
     """
-    from paceline.analysis.compare import Limit, violations
+    from paceline.analysis.compare import Limit, Side, compare, compare_turns, is_in_turns, violations
+    from paceline.cli._sources import read_sources
     from paceline.core.errors import InputError
+    from paceline.core.gc_pause import no_garbage
     from paceline.report.compare import data as compare_data
     from paceline.report.compare import document as pages
     from paceline.report.compare.words import violation_words
@@ -57,8 +55,18 @@ def command(
     if strict and not limits:
         raise InputError("strict-without-fail-on", "--strict goes with --fail-on METRIC<RATIO", key="--strict")
     bounds = [Limit.parse(text, strict=strict) for text in limits]
-    named = [bound.metric for bound in bounds if bound.metric != "*"]
-    comparison = _compared(sides, store, metrics, named, every=every)
+    # Metrics that a limit names are compared alongside the headlines.
+    also = [bound.metric for bound in bounds if bound.metric != "*"]
+    with no_garbage():
+        compared = [Side(source.name, source.runs) for source in read_sources(sides, store)]
+        runs = compared[0].runs
+        if len(compared) > 1:
+            comparison = compare(compared, metrics=metrics, also=also, every=every)
+        elif len(runs) == 1 and is_in_turns(runs[0]):
+            comparison = compare_turns(runs[0], metrics=metrics, also=also, every=every)
+        else:
+            message = f"'{sides[0]}' alone is not a comparison: name another run, tag or file to compare it with"
+            raise InputError("one-side", message, value=sides[0])
     crossed = violations(comparison, bounds, strict=strict)
     page = pages.document(comparison, full=kind in ("html", "md"), charts=kind is not None, every=whole)
     data = {
@@ -69,23 +77,3 @@ def command(
     for violation in crossed:
         click.echo(f"paceline: fails on {violation_words(violation)}", err=True)
     sys.exit(1 if crossed else 0)
-
-
-def _compared(
-    sides: tuple[str, ...], store: str | None, metrics: tuple[str, ...], named: list[str], *, every: bool
-) -> Comparison:
-    """By the metrics asked for; those that a limit names are compared beside the headlines."""
-    from paceline.analysis.compare import Side, compare, compare_turns, is_in_turns
-    from paceline.cli._sources import read_sources
-    from paceline.core.errors import InputError
-    from paceline.core.gc_pause import no_garbage
-
-    with no_garbage():
-        found = [Side(source.name, source.runs) for source in read_sources(sides, store)]
-        if len(found) > 1:
-            return compare(found, metrics=metrics, also=named, every=every)
-    runs = found[0].runs
-    if len(runs) == 1 and is_in_turns(runs[0]):
-        return compare_turns(runs[0], metrics=metrics, also=named, every=every)
-    message = f"'{sides[0]}' alone is not a comparison: name another run, tag or file to compare it with"
-    raise InputError("one-side", message, value=sides[0])

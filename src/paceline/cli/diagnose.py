@@ -8,27 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli._answers import write
+from paceline.cli._answers import chosen_format, format_options, write
 
 if TYPE_CHECKING:
     from paceline.analysis.diagnose.judge import Diagnosis
 
 FORMATS = {
-    "json": "one JSON object, for programs",
-    "jsonl": "one JSON object per node",
-    "csv": "what the chart draws: one row per metric and node",
-    "md": "Markdown",
-    "html": "a self-contained page",
-    "png": "the chart as a picture; needs 'paceline[charts]'",
-    "xlsx": "an Excel workbook; needs 'paceline[exports]'",
+    "json": "One JSON object, for programs.",
+    "jsonl": "One JSON object per node.",
+    "csv": "What the chart draws: one row per metric and node.",
+    "md": "Markdown.",
+    "html": "A self-contained page.",
+    "png": "The chart as a picture; needs 'paceline[charts]'.",
+    "xlsx": "An Excel workbook; needs 'paceline[exports]'.",
 }
 DEFECTIVE = 1  # the exit code
-
-
-def _format_options(function: Any) -> Any:
-    for name, what in reversed(FORMATS.items()):
-        function = click.option(f"--{name}", is_flag=True, help=f"{what[0].upper()}{what[1:]}.")(function)
-    return function
 
 
 @click.command("diagnose")
@@ -37,30 +31,41 @@ def _format_options(function: Any) -> Any:
     "--rules", type=click.Path(path_type=Path), help="Rules, ours or SuperBench's; unset is 5 % and failures."
 )
 @click.option("--baseline", type=click.Path(path_type=Path), help="What to compare with; unset is the other nodes.")
-@_format_options
-@click.option("-o", "--output", metavar="PATH", help="Where to write; '-' is standard output.")
-@click.option("--store", metavar="URL", help="Where results are kept.")
+@format_options(FORMATS)
+@click.option("--store", metavar="URL", help="Where results are stored.")
 def command(
     sources: tuple[str, ...],
     rules: Path | None,
     baseline: Path | None,
     output: str | None,
     store: str | None,
-    **chosen: bool,
+    **flags: bool,
 ) -> None:
     """Judge the nodes behind runs, tags, or files of results, ours or SuperBench's results-summary.jsonl.
 
     Exit code 1 when a node is defective.
     """
-    kind = _kind([name for name in FORMATS if chosen[name]], output)
-    found = _diagnose(sources, rules, baseline, store)
+    kind = chosen_format(flags, output, FORMATS)
+    diagnosis = _diagnose(sources, rules, baseline, store)
     if kind is None:
-        from paceline.report.diagnose import document as report
+        from paceline.report.diagnose import document
 
-        report.render(found)
+        document.render(diagnosis)
     else:
-        _write(found, kind, output)
-    sys.exit(DEFECTIVE if found.defective else 0)
+        from paceline.report.diagnose import files, html
+
+        writers: dict[str, Any] = {
+            "json": files.as_json,
+            "jsonl": files.as_jsonl,
+            "csv": files.as_csv,
+            "md": files.as_markdown,
+            "html": html.render,
+            "png": files.as_png,
+            "xlsx": files.as_xlsx,
+        }
+        is_file = kind in ("html", "png", "xlsx")
+        write(writers[kind](diagnosis), output or (f"paceline-diagnosis.{kind}" if is_file else "-"))
+    sys.exit(DEFECTIVE if diagnosis.defective else 0)
 
 
 def _diagnose(sources: tuple[str, ...], rules: Path | None, baseline: Path | None, store: str | None) -> Diagnosis:
@@ -70,10 +75,10 @@ def _diagnose(sources: tuple[str, ...], rules: Path | None, baseline: Path | Non
     from paceline.cli._sources import read_table
     from paceline.core.errors import InputError
 
-    asked = read_rules(rules) if rules else default_rules()
-    given = read_baseline(baseline) if baseline else None
-    wants_theirs = asked.is_theirs or (given is not None and given.names == "superbench")
-    if given is not None and given.names != "superbench" and asked.is_theirs:
+    ruleset = read_rules(rules) if rules else default_rules()
+    reference = read_baseline(baseline) if baseline else None
+    is_ours = reference is not None and reference.names != "superbench"
+    if is_ours and ruleset.is_theirs:
         raise InputError(
             "rules-with-other-names",
             f"the rules '{rules}' have SuperBench's names of metrics, but the baseline '{baseline}' has Paceline's: "
@@ -81,35 +86,9 @@ def _diagnose(sources: tuple[str, ...], rules: Path | None, baseline: Path | Non
             key="--baseline",
             value=str(baseline),
         )
-    table, is_theirs = read_table(sources, store, superbench=wants_theirs)
-    if is_theirs and given is not None and given.names != "superbench":
+    superbench = ruleset.is_theirs or (reference is not None and not is_ours)
+    table, is_theirs = read_table(sources, store, superbench=superbench)
+    if is_theirs and is_ours:
         message = f"the results have SuperBench's names of metrics, but the baseline '{baseline}' has Paceline's"
         raise InputError("results-with-other-names", message, key="--baseline", value=str(baseline))
-    return diagnose(table, asked, given)
-
-
-def _kind(chosen: list[str], output: str | None) -> str | None:
-    if len(chosen) > 1:
-        raise click.UsageError(f"--{' and --'.join(chosen)} exclude each other; choose one")
-    if chosen or output is None:
-        return chosen[0] if chosen else None
-    suffix = Path(output).suffix.lower().removeprefix(".")
-    if suffix not in FORMATS:
-        raise click.UsageError(f"'{output}' does not tell the format; add one of --{', --'.join(FORMATS)}")
-    return suffix
-
-
-def _write(found: Diagnosis, kind: str, output: str | None) -> None:
-    from paceline.report.diagnose import files as diagnosis_files
-    from paceline.report.diagnose import html as diagnosis_html
-
-    forms: dict[str, Any] = {
-        "json": diagnosis_files.as_json,
-        "jsonl": diagnosis_files.as_jsonl,
-        "csv": diagnosis_files.as_csv,
-        "md": diagnosis_files.as_markdown,
-        "html": diagnosis_html.render,
-        "png": diagnosis_files.as_png,
-        "xlsx": diagnosis_files.as_xlsx,
-    }
-    write(forms[kind](found), output or (f"paceline-diagnosis.{kind}" if kind in ("html", "png", "xlsx") else "-"))
+    return diagnose(table, ruleset, reference)

@@ -1,14 +1,10 @@
-"""Say whether this machine is fit to be measured, and how to mend it."""
+"""Say whether this machine is fit to be measured, and how to fix it."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import click
-
-if TYPE_CHECKING:
-    from paceline.machine.fitness import FitnessFinding
 
 MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗", "red")}
 
@@ -25,20 +21,16 @@ def command(context: click.Context, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([finding.model_dump(mode="json") for finding in findings], indent=2))
     else:
-        _print(findings)
+        from rich.console import Console
+        from rich.text import Text
+
+        console = Console(soft_wrap=True)
+        for finding in findings:
+            mark, colour = MARKS[finding.level]
+            console.print(Text(f"{mark} ", style=colour) + Text(f"{finding.subject}: {finding.message}"))
+            if finding.remedy:
+                console.print(Text(f"    {finding.remedy}", style="dim"))
+        counts = {level: sum(finding.level == level for finding in findings) for level in ("problem", "warning")}
+        summary = [f"{count} {level}{'s' if count != 1 else ''}" for level, count in counts.items() if count]
+        console.print(Text(", ".join(summary) if summary else "fit to be measured", style="bold"))
     context.exit(1 if worst(findings) == "problem" else 0)
-
-
-def _print(findings: list[FitnessFinding]) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(soft_wrap=True)
-    for finding in findings:
-        mark, colour = MARKS[finding.level]
-        console.print(Text(f"{mark} ", style=colour) + Text(f"{finding.subject}: {finding.message}"))
-        if finding.remedy:
-            console.print(Text(f"    {finding.remedy}", style="dim"))
-    counts = {level: sum(finding.level == level for finding in findings) for level in ("problem", "warning")}
-    told = [f"{count} {level}{'s' if count != 1 else ''}" for level, count in counts.items() if count]
-    console.print(Text(", ".join(told) if told else "fit to be measured", style="bold"))

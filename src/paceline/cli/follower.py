@@ -39,16 +39,10 @@ def command(leader: str, token_file: Path, name: str, labels: tuple[str, ...], o
     if bad := [label for label in labels if not label or "," in label]:
         message = f"--label {bad[0]!r}: a label is one word without commas"
         raise InputError("invalid-label", message, key="--label", value=bad[0])
-    address = _address(leader)
-    click.echo(f"Following the leader at {address}; Ctrl-C to stop.")
-    sys.exit(ray.join(address, token_file.resolve(), name or socket.gethostname(), labels, own_address))
-
-
-def _address(leader: str) -> str:
     host, colon, port = leader.rpartition(":")
-    if not colon:
-        return f"{leader}:{PORT}"
-    if not host or not port.isdigit() or not 0 < int(port) < 2**16:
+    if colon and (not host or not port.isdigit() or not 0 < int(port) < 2**16):
         message = f"--leader {leader}: write HOST or HOST:PORT, as in 10.0.0.1:{PORT}"
         raise InputError("not-an-address", message, key="--leader", value=leader)
-    return leader
+    address = leader if colon else f"{leader}:{PORT}"
+    click.echo(f"Following the leader at {address}; Ctrl-C to stop.")
+    sys.exit(ray.join(address, token_file.resolve(), name or socket.gethostname(), labels, own_address))

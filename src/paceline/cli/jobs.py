@@ -37,7 +37,8 @@ def command(states: tuple[str, ...], limit: int, as_json: bool, leader: str | No
         click.echo(json.dumps(jobs, indent=2))
     elif jobs:
         _table(jobs)
-        for kind, remedy in sorted(_remedies(jobs)):
+        failures = [job["failure"] for job in jobs if job["failure"]]
+        for kind, remedy in sorted({(failure["kind"], failure["remedy"]) for failure in failures}):
             click.echo(f"{kind}: {remedy}")
         click.echo(", ".join(f"{count} {state}" for state, count in sorted(page["counts"].items())))
     else:
@@ -49,19 +50,23 @@ def _table(jobs: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from paceline.core.quantity import show_duration
     from paceline.report.render.terminal import open_console
     from paceline.report.text import one_line
 
     console = open_console()
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else box.ASCII2, show_edge=False, pad_edge=False)
     now = datetime.now(UTC)
-    rows = [[job["id"], job["name"], _state(job), _since(job, now), job["submitted_by"], _what(job)] for job in jobs]
+    rows = []
+    for job in jobs:
+        is_stopping = job["stop_asked"] and job["state"] in ("placed", "running")
+        since = show_duration(max(0, round((now - datetime.fromisoformat(job["state_at"])).total_seconds())))
+        state = "stopping" if is_stopping else job["state"]
+        rows.append([job["id"], job["name"], state, since, job["submitted_by"], _what(job)])
     headers = ("Job", "Suite", "State", "For", "By", "What")
-    widths = [max(len(header), *(len(row[place]) for row in rows)) for place, header in enumerate(headers)]
-    widths = [
-        min(width, _NAMES) if header in ("Suite", "By") else width
-        for header, width in zip(headers, widths, strict=True)
-    ]
+    widths = [max(len(header), *(len(row[n]) for row in rows)) for n, header in enumerate(headers)]
+    for n in (headers.index("Suite"), headers.index("By")):
+        widths[n] = min(widths[n], _NAMES)
     # What is too wide is cut off its last column: an id, a state or a time that is cut short says something else.
     widths[-1] = max(len(headers[-1]), console.width - sum(widths[:-1]) - _BETWEEN * (len(headers) - 1))
     for header, width in zip(headers, widths, strict=True):
@@ -72,22 +77,6 @@ def _table(jobs: list[dict[str, Any]]) -> None:
     console.print(table)
 
 
-def _remedies(jobs: list[dict[str, Any]]) -> set[tuple[str, str]]:
-    """What helps against each kind of failure among these jobs."""
-    failures = [job["failure"] for job in jobs if job["failure"]]
-    return {(failure["kind"], failure["remedy"]) for failure in failures}
-
-
-def _state(job: dict[str, Any]) -> str:
-    return "stopping" if job["stop_asked"] and job["state"] in ("placed", "running") else str(job["state"])
-
-
-def _since(job: dict[str, Any], now: datetime) -> str:
-    from paceline.core.quantity import show_duration
-
-    return show_duration(max(0, round((now - datetime.fromisoformat(job["state_at"])).total_seconds())))
-
-
 def _what(job: dict[str, Any]) -> str:
     """What it is doing, or what came of it."""
     if job["failure"]:
@@ -96,5 +85,5 @@ def _what(job: dict[str, Any]) -> str:
         return str(job["run_id"] or "") if job["state"] != "queued" else str(job["waits_for"])
     progress = job["progress"]
     done = f"{progress['cases_done']} of {progress['cases']}" if progress["cases"] else ""
-    told = ", ".join(words for words in (done, progress["title"]) if words)
-    return f"on {', '.join(job['followers'])}" + (f": {told}" if told else "")
+    doing = ", ".join(words for words in (done, progress["title"]) if words)
+    return f"on {', '.join(job['followers'])}" + (f": {doing}" if doing else "")

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from paceline.core.errors import InputError
+from paceline.core.quantity import parse_duration
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from paceline.core.run import RunRecords
-    from paceline.service.api.app import Pages
     from paceline.service.api.server import Tls
-    from paceline.service.engines import EngineOptions
     from paceline.service.engines.base import Engine
-    from paceline.service.leader import Leader
     from paceline.store import Store
-
-_FILE_TOKEN = "token-file"  # what the token in --token-file is called
 
 
 def _engines() -> list[str]:
@@ -33,7 +29,9 @@ def _engines() -> list[str]:
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=8765, show_default=True, help="0 takes a free one.")
-@click.option("--store", metavar="PATH|URL", help="Where jobs and results are kept: a SQLite file or postgresql://...")
+@click.option(
+    "--store", metavar="PATH|URL", help="Where jobs and results are stored: a SQLite file or postgresql://..."
+)
 @click.option("--engine", type=click.Choice(_engines()), default="local", show_default=True, help="Who measures.")
 @click.option(
     "--ray-host", metavar="IP", help="This machine's address on the private network; starts a Ray cluster there."
@@ -56,7 +54,7 @@ def _engines() -> list[str]:
     "--token-file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A token that may do everything, made if the file is not there.",
+    help="A token that may do everything, made if the file does not exist.",
 )
 def command(
     host: str,
@@ -79,22 +77,33 @@ def command(
     measured goes on meanwhile.
     """
     from paceline.service.api import server
-    from paceline.service.engines import EngineOptions
+    from paceline.service.engines import EngineOptions, make
     from paceline.store import open_store
 
     server.require_packages()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    tls = _tls(tls_cert, tls_key)
-    if engine != "ray" and (ray_host or ray_cluster):
-        message = "--ray-host and --ray-cluster are for --engine ray: give that as well"
-        raise InputError("ray-option-without-ray", message, key="--engine", value=engine, suggestion="ray")
-    if engine != "slurm" and (slurm_partition or slurm_folder):
-        message = "--slurm-partition and --slurm-folder are for --engine slurm: give that as well"
-        raise InputError("slurm-option-without-slurm", message, key="--engine", value=engine, suggestion="slurm")
+    if (tls_cert is None) != (tls_key is None):
+        missing = "--tls-cert" if tls_cert is None else "--tls-key"
+        raise InputError("incomplete-tls", "--tls-cert and --tls-key go together: give both", key=missing)
+    tls = server.Tls(tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
+    if tls is not None:
+        tls.check()
+    options_of = {
+        "ray": ("--ray-host and --ray-cluster", ray_host or ray_cluster),
+        "slurm": ("--slurm-partition and --slurm-folder", slurm_partition or slurm_folder),
+    }
+    for name, (flags, is_given) in options_of.items():
+        if engine != name and is_given:
+            message = f"{flags} are for --engine {name}: give that as well"
+            raise InputError(f"{name}-option-without-{name}", message, key="--engine", value=engine, suggestion=name)
     if engine == "slurm" and labels:
         message = "--label is for this machine: nodes of Slurm are labelled by their partitions and features"
         raise InputError("label-with-slurm", message, key="--label", value=labels[0])
-    waiting = _patience(patience)
+    try:
+        waiting = timedelta(seconds=parse_duration(patience))
+    except (ValueError, OverflowError) as error:
+        where = f"--patience {patience}"
+        raise InputError("not-a-duration", str(error), where=where, key="--patience", value=patience) from None
     with open_store(store) as opened:
         if token_file is not None:
             _take_token(opened, token_file)
@@ -108,7 +117,10 @@ def command(
                 partition=slurm_partition or "",
                 shared=slurm_folder,
             )
-            _lead(opened, _engine(engine, options), host, port, tls, waiting)
+            made = make(engine, options)
+            if made.invitation:
+                click.echo(f"Followers: {made.invitation}")
+            _lead(opened, made, host, port, tls, waiting)
 
 
 def _lead(store: Store, engine: Engine, host: str, port: int, tls: Tls | None, patience: timedelta) -> None:
@@ -116,10 +128,13 @@ def _lead(store: Store, engine: Engine, host: str, port: int, tls: Tls | None, p
     from paceline.service.api.app import create_app
     from paceline.service.api.guard import Door, is_loopback
     from paceline.service.leader import Leader
+    from paceline.web.pages import pages_of
 
     listening = server.bind(host, port)
     leader = Leader(store, engine, patience=patience)
-    app = create_app(leader, store, Door(is_local=is_loopback(host)), report=_page, pages=_pages(leader, store))
+    app = create_app(
+        leader, store, Door(is_local=is_loopback(host)), report=_page, pages=pages_of(leader, store, _page)
+    )
 
     def ready() -> None:
         click.echo(f"Leading at {server.address_of(listening, tls, host)}")
@@ -131,34 +146,6 @@ def _lead(store: Store, engine: Engine, host: str, port: int, tls: Tls | None, p
     click.echo("Stopped; what is being measured goes on, and the next leader on this store takes it over.")
 
 
-def _patience(text: str) -> timedelta:
-    from datetime import timedelta
-
-    from paceline.core.quantity import parse_duration
-
-    try:
-        return timedelta(seconds=parse_duration(text))
-    except (ValueError, OverflowError) as error:
-        raise InputError(
-            "not-a-duration", str(error), where=f"--patience {text}", key="--patience", value=text
-        ) from None
-
-
-def _engine(name: str, options: EngineOptions) -> Engine:
-    from paceline.service.engines import make
-
-    engine = make(name, options)
-    if engine.invitation:
-        click.echo(f"Followers: {engine.invitation}")
-    return engine
-
-
-def _pages(leader: Leader, store: Store) -> Pages:
-    from paceline.web.pages import pages_of
-
-    return pages_of(leader, store, _page)
-
-
 def _page(records: RunRecords) -> str:
     from paceline.cli._sources import known_ceilings
     from paceline.report.run import html
@@ -166,61 +153,39 @@ def _page(records: RunRecords) -> str:
     return html.render(records, ceilings=known_ceilings(records))
 
 
-def _tls(certificate: Path | None, key: Path | None) -> Tls | None:
-    from paceline.service.api.server import Tls
-
-    if certificate is None and key is None:
-        return None
-    if certificate is None or key is None:
-        missing = "--tls-cert" if certificate is None else "--tls-key"
-        raise InputError("incomplete-tls", "--tls-cert and --tls-key go together: give both", key=missing)
-    tls = Tls(certificate, key)
-    tls.check()
-    return tls
-
-
 def _take_token(store: Store, path: Path) -> None:
     """Let the token in a file do everything; make one if there is no file."""
     from paceline.service.api import tokens
 
+    name = "token-file"
     try:
         token = path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
-        token, _ = tokens.make(_FILE_TOKEN, tokens.Scope.ADMIN, None)
-        _write_secret(path, token)
+        token, _ = tokens.make(name, tokens.Scope.ADMIN, None)
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as error:
+            message = f"--token-file {path} cannot be written: {error.strerror}"
+            raise InputError("cannot-write", message, key="--token-file", value=str(path)) from None
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(f"{token}\n")
         click.echo(f"Token:     {path}")
     except (OSError, UnicodeDecodeError) as error:
         message = f"--token-file {path} cannot be read: {error}"
         raise InputError("unreadable-file", message, key="--token-file", value=str(path)) from None
-    row = tokens.row_of(token, _FILE_TOKEN, tokens.Scope.ADMIN, None)
     with store.queue.writing("keep the token") as writing:
-        writing.put_token(row)
-
-
-def _write_secret(path: Path, token: str) -> None:
-    import os
-
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError as error:
-        message = f"--token-file {path} cannot be written: {error.strerror}"
-        raise InputError("cannot-write", message, key="--token-file", value=str(path)) from None
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(f"{token}\n")
+        writing.put_token(tokens.row_of(token, name, tokens.Scope.ADMIN, None))
 
 
 def _refuse_open_door(store: Store, host: str) -> None:
-    from datetime import UTC, datetime
-
     from paceline.service.api.guard import is_loopback
     from paceline.service.api.tokens import has_expired
 
     now = datetime.now(UTC)
-    holds = any(not has_expired(row, now) for row in store.queue.tokens())
-    if not is_loopback(host) and not holds:
+    if not is_loopback(host) and all(has_expired(row, now) for row in store.queue.tokens()):
         raise InputError(
             "open-without-token",
-            f"--host {host} lets others in, and there is no token that holds: make one with "
+            f"--host {host} lets others in, and there is no valid token: make one with "
             "`paceline token create NAME --scope submit`, or stay at 127.0.0.1",
             key="--host",
             value=host,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from paceline.cli._answers import format_options
-
-if TYPE_CHECKING:
-    from paceline.core.run import RunRecords
+from paceline.cli._answers import chosen_format, format_options, give
 
 
 @click.command("leaderboard")
@@ -24,8 +21,8 @@ if TYPE_CHECKING:
     help="Of an hour of a GPU, or of a machine: '2.5 USD/h', or an instance such as c7g.large.",
 )
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many rows of each board.")
-@click.option("--store", metavar="URL", help="Where results are kept.")
-@format_options
+@click.option("--store", metavar="URL", help="Where results are stored.")
+@format_options()
 def command(
     sources: tuple[str, ...],
     text: str,
@@ -38,33 +35,27 @@ def command(
 ) -> None:
     """Rank machines, software and settings that did the same work, best first. Without a name, over all runs.
 
-    What cannot be told apart shares a place.
+    Results that do not differ significantly share a rank.
     """
     from paceline.analysis.leaderboard import boards
-    from paceline.cli._answers import chosen_format, give
+    from paceline.cli._sources import read_sources
     from paceline.cli.recommend import read_prices
     from paceline.core.errors import InputError
     from paceline.report.recommend import leaderboard as report
 
     kind = chosen_format(formats, output)
-    runs = _runs(sources, store)
-    found = boards(runs, read_prices(prices, runs), metric=metric, text=text)
-    if not found:
+    if sources:
+        runs = [run for source in read_sources(sources, store) for run in source.runs]
+    else:
+        from paceline.store import open_existing
+        from paceline.store.dashboard_queries import headlines
+
+        with open_existing(store) as opened:
+            runs = headlines(opened)
+    rankings = boards(runs, read_prices(prices, runs), metric=metric, text=text)
+    if not rankings:
         named = f" that has '{text}' in its name" if text else ""
         message = f"there is no result{named} to rank: `paceline results` lists the runs"
         raise InputError("nothing-to-rank", message, value=text or None)
-    data = {"json": lambda: report.to_json(found, top), "csv": lambda: report.to_csv(found)}
-    give(report.document(found, top), kind, output, "paceline-leaderboard", data)
-
-
-def _runs(sources: tuple[str, ...], store: str | None) -> list[RunRecords]:
-    """The runs that were named, or all of the store, read without their samples."""
-    from paceline.cli._sources import read_sources
-    from paceline.store import open_existing
-
-    if sources:
-        return [run for source in read_sources(sources, store) for run in source.runs]
-    with open_existing(store) as opened:
-        from paceline.store.dashboard_queries import headlines
-
-        return headlines(opened)
+    data = {"json": lambda: report.to_json(rankings, top), "csv": lambda: report.to_csv(rankings)}
+    give(report.document(rankings, top), kind, output, "paceline-leaderboard", data)

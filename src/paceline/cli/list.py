@@ -14,12 +14,12 @@ KINDS = ("benchmarks", "models", "suites", "servers")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def command(kind: str | None, as_json: bool) -> None:
     """List what there is: all of it, or one KIND."""
-    found = {name: _rows(name) for name in ([kind] if kind else KINDS)}
+    listed = {name: _rows(name) for name in ([kind] if kind else KINDS)}
     if as_json:
-        words = {name: {"entries": rows, "disabled": broken} for name, (rows, broken) in found.items()}
-        click.echo(json.dumps(words, indent=2))
+        document = {name: {"entries": rows, "disabled": broken} for name, (rows, broken) in listed.items()}
+        click.echo(json.dumps(document, indent=2))
         return
-    for name, (rows, broken) in found.items():
+    for name, (rows, broken) in listed.items():
         if kind is None:
             click.secho(f"{name}", bold=True)
         width = max((len(row["name"]) for row in rows), default=0)
@@ -33,7 +33,9 @@ def command(kind: str | None, as_json: bool) -> None:
 
 def _rows(kind: str) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
     if kind == "suites":
-        return _suites(), []
+        from paceline.runner.suite_file import load_suite, shipped
+
+        return [{"name": name, "summary": load_suite(name).description} for name in shipped()], []
     if kind == "benchmarks":
         from paceline.benchmarks import registry
 
@@ -47,17 +49,10 @@ def _rows(kind: str) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
     else:
         from paceline.servers import registry as servers
 
-        entries = {name: _server(server.summary, server.missing()) for name, server in servers().entries.items()}
+        entries = {}
+        for name, server in servers().entries.items():
+            missing = server.missing()
+            entries[name] = f"{server.summary} (not here: {missing})" if missing else server.summary
         broken = servers().broken
     rows = [{"name": name, "summary": summary} for name, summary in entries.items()]
     return rows, [{"module": failure.module, "reason": failure.reason} for failure in broken]
-
-
-def _server(summary: str, missing: str | None) -> str:
-    return f"{summary} (not here: {missing})" if missing else summary
-
-
-def _suites() -> list[dict[str, str]]:
-    from paceline.runner.suite_file import load_suite, shipped
-
-    return [{"name": name, "summary": load_suite(name).description} for name in shipped()]

@@ -34,7 +34,7 @@ def command(job: str, follow: bool, leader: str | None, token_file: Path | None)
             if attempt and line["attempt"] != attempt:
                 click.echo(f"-- attempt {line['attempt']} --")
             attempt = line["attempt"]
-            click.echo(said_by(line["follower"], line["text"]) if is_gang else line["text"], nl=False)
+            click.echo(with_follower(line["follower"], line["text"]) if is_gang else line["text"], nl=False)
         is_all = page["next"] == after
         after = page["next"]
         if page["is_over"] or (is_all and not follow):
@@ -43,6 +43,6 @@ def command(job: str, follow: bool, leader: str | None, token_file: Path | None)
             time.sleep(_POLL)
 
 
-def said_by(follower: str, text: str) -> str:
+def with_follower(follower: str, text: str) -> str:
     """Each line with the name of who wrote it."""
     return "".join(f"{follower} | {line}" for line in text.splitlines(keepends=True))

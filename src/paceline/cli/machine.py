@@ -13,19 +13,18 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from paceline.core.environment import Cpu, Driver, Environment, Gpu
-    from paceline.core.profile import Profile
+    from paceline.core.environment import Cpu, Environment, Gpu
 
 Row = tuple[str, str | None]
 
 
 @click.command("machine")
-@click.option("--measure", is_flag=True, help="Measure what this machine can do at most, and keep it as its profile.")
+@click.option("--measure", is_flag=True, help="Measure what this machine can do at most, and store it as its profile.")
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="With --measure: override a parameter of the suite."
 )
 @click.option("--store", metavar="PATH|URL", help="With --measure: where results go.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything that is known, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything, for programs.")
 def command(measure: bool, settings: tuple[str, ...], store: str | None, as_json: bool) -> None:
     """Say what this machine is: hardware, software and settings that bear on a number.
 
@@ -41,42 +40,34 @@ def command(measure: bool, settings: tuple[str, ...], store: str | None, as_json
 
         flag = "--set" if settings else "--store"
         raise InputError("option-without-measure", f"{flag} goes with --measure", key=flag)
-    from paceline.machine import describe
-
-    environment = describe()
-    profile, trouble = _profile_of(environment)
-    if as_json:
-        known = environment.model_dump(mode="json") | {"profile": profile.model_dump(mode="json") if profile else None}
-        click.echo(json.dumps(known, indent=2))
-    else:
-        _show(environment, profile)
-    if trouble:
-        click.echo(f"paceline: {trouble}", err=True)
-
-
-def _profile_of(environment: Environment) -> tuple[Profile | None, str]:
-    """The profile, if there is one; and what is wrong with it, if something is."""
     from paceline.core.errors import PacelineError
+    from paceline.machine import describe
     from paceline.machine.profile import identity_of, load_profile
 
+    environment = describe()
+    profile, problem = None, ""
     try:
-        return load_profile(identity_of(environment)), ""
+        profile = load_profile(identity_of(environment))
     except PacelineError as error:
-        return None, str(error)
-
-
-def _show(environment: Environment, profile: Profile | None) -> None:
-    from rich.console import Console
-
-    console = Console()
-    for title, rows in sections(environment):
-        console.print(_table(title, rows))
-    if profile is not None:
-        from paceline.cli import _profile
-
-        _profile.show(profile, console, environment)
+        problem = str(error)
+    if as_json:
+        document = environment.model_dump(mode="json")
+        document["profile"] = profile.model_dump(mode="json") if profile else None
+        click.echo(json.dumps(document, indent=2))
     else:
-        console.print("What it can do at most was not measured yet: paceline machine --measure", style="dim")
+        from rich.console import Console
+
+        console = Console()
+        for title, rows in sections(environment):
+            console.print(_table(title, rows))
+        if profile is not None:
+            from paceline.cli import _profile
+
+            _profile.show(profile, console, environment)
+        else:
+            console.print("What it can do at most was not measured yet: paceline machine --measure", style="dim")
+    if problem:
+        click.echo(f"paceline: {problem}", err=True)
 
 
 def sections(environment: Environment) -> Iterator[tuple[str, list[Row]]]:
@@ -102,17 +93,26 @@ def sections(environment: Environment) -> Iterator[tuple[str, list[Row]]]:
     yield "processor", [*_cpu_rows(environment.cpu), ("memory", _join(total, left, limit)), ("swap in use", swap)]
     for gpu in environment.gpus:
         yield f"gpu {gpu.index}", _gpu_rows(gpu)
-    software = environment.software
-    driver = environment.driver
+    software, driver, git = environment.software, environment.driver, environment.git
+    versions: list[str | None] = []
+    if driver is not None:
+        cuda, rocm = f"CUDA {driver.cuda}" if driver.cuda else None, f"ROCm {driver.rocm}" if driver.rocm else None
+        versions = [driver.version, cuda, rocm]
+    torch = "CPU only" if "torch" in software.packages else None
+    if software.torch_cuda or software.torch_hip:
+        torch = f"CUDA {software.torch_cuda}" if software.torch_cuda else f"ROCm {software.torch_hip}"
+    commit = None
+    if git is not None and git.commit is not None:
+        commit = git.commit[:12] + (" with changes" if git.dirty else "")
     yield (
         "software",
         [
             ("paceline", software.paceline),
             ("python", f"{software.implementation} {software.python}"),
-            ("driver", _driver(driver) if driver else None),
-            ("torch built for", _torch_build(environment)),
+            ("driver", _join(*versions)),
+            ("torch built for", torch),
             *software.packages.items(),
-            ("git", _git(environment)),
+            ("git", commit),
         ],
     )
     if environment.variables:
@@ -122,18 +122,14 @@ def sections(environment: Environment) -> Iterator[tuple[str, list[Row]]]:
 def _cpu_rows(cpu: Cpu) -> list[Row]:
     from paceline.core.quantity import show_size
 
-    caches = [f"L{c.level}{_CACHE_LETTERS.get(c.kind, '')} {show_size(c.size)}" for c in cpu.caches if c.size]
+    letters = {"Data": "d", "Instruction": "i"}
+    caches = [f"L{c.level}{letters.get(c.kind, '')} {show_size(c.size)}" for c in cpu.caches if c.size]
+    counts = (("socket", cpu.sockets), ("core", cpu.physical_cores), ("thread", cpu.logical_cores))
+    cores = [f"{count} {noun}{'s' if count != 1 else ''}" for noun, count in counts if count is not None]
+    usable = f"{cpu.usable:g} usable" if cpu.usable is not None else None
     return [
         ("cpu", _join(cpu.model, cpu.architecture)),
-        (
-            "cores",
-            _join(
-                _count(cpu.sockets, "socket"),
-                _count(cpu.physical_cores, "core"),
-                _count(cpu.logical_cores, "thread"),
-                f"{cpu.usable:g} usable" if cpu.usable is not None else None,
-            ),
-        ),
+        ("cores", _join(*cores, usable)),
         ("clock", _pair(cpu.frequency_mhz, cpu.max_frequency_mhz, "MHz")),
         ("governor", cpu.governor),
         ("boost", _switch(cpu.boost)),
@@ -153,10 +149,7 @@ def _gpu_rows(gpu: Gpu) -> list[Row]:
     hidden = f"not visible to {gpu.kind.upper()} here"
     return [
         ("name", _join(gpu.name, gpu.architecture, capability)),
-        (
-            "target",
-            f"{gpu.kind}:{gpu.cuda_index}" if gpu.cuda_index is not None else hidden,
-        ),
+        ("target", f"{gpu.kind}:{gpu.cuda_index}" if gpu.cuda_index is not None else hidden),
         ("uuid", gpu.uuid),
         ("memory", _join(show_size(gpu.memory_total) if gpu.memory_total else None, used)),
         ("sm clock", _pair(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, "MHz")),
@@ -172,35 +165,8 @@ def _gpu_rows(gpu: Gpu) -> list[Row]:
     ]
 
 
-_CACHE_LETTERS = {"Data": "d", "Instruction": "i"}
-
-
-def _driver(driver: Driver) -> str | None:
-    cuda = f"CUDA {driver.cuda}" if driver.cuda else None
-    return _join(driver.version, cuda, f"ROCm {driver.rocm}" if driver.rocm else None)
-
-
-def _torch_build(environment: Environment) -> str | None:
-    software = environment.software
-    if software.torch_cuda:
-        return f"CUDA {software.torch_cuda}"
-    if software.torch_hip:
-        return f"ROCm {software.torch_hip}"
-    return "CPU only" if "torch" in software.packages else None
-
-
-def _git(environment: Environment) -> str | None:
-    if environment.git is None or environment.git.commit is None:
-        return None
-    return environment.git.commit[:12] + (" with changes" if environment.git.dirty else "")
-
-
 def _join(*parts: str | None) -> str | None:
     return ", ".join(part for part in parts if part) or None
-
-
-def _count(number: int | None, noun: str) -> str | None:
-    return None if number is None else f"{number} {noun}" + ("s" if number != 1 else "")
 
 
 def _pair(now: float | None, most: float | None, unit: str) -> str | None:
@@ -223,5 +189,5 @@ def _table(title: str, rows: list[Row]) -> Table:
     table.add_column(overflow="fold")
     for name, value in rows:
         if value:
-            table.add_row(name, Text(value))  # as text, since a value's square brackets are no markup
+            table.add_row(name, Text(value))  # as text, since a value's square brackets are not markup
     return table

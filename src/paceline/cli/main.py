@@ -36,9 +36,9 @@ class Verbs(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        found = {path.stem for path in _FOLDER.glob("*.py") if not path.stem.startswith("_") and path.stem != "main"}
-        known = [verb for verb in _ORDER if verb in found] + sorted(found.difference(_ORDER))
-        return known + sorted(VERBS.of_others().entries.keys() - found)
+        verbs = {path.stem for path in _FOLDER.glob("*.py") if not path.stem.startswith("_") and path.stem != "main"}
+        ours = [verb for verb in _ORDER if verb in verbs] + sorted(verbs.difference(_ORDER))
+        return ours + sorted(VERBS.of_others().entries.keys() - verbs)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
@@ -79,7 +79,7 @@ def main() -> None:
     _have_streams()
     if sys.argv[1:2] and sys.argv[1] in _BRIEF:
         gc.disable()  # the process is over before garbage could matter
-        atexit.register(gc.freeze)  # or else the interpreter looks through all objects once more before it ends
+        atexit.register(gc.freeze)  # otherwise the interpreter goes through all objects once more before it ends
     try:
         code = paceline.main(prog_name="paceline", standalone_mode=False)
     except PacelineError as error:
@@ -91,7 +91,7 @@ def main() -> None:
         _fail(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
-    except SystemExit as ending:  # click's own way to say that the reader of a pipe has seen enough
+    except SystemExit as ending:  # click's own way to say that the reader of a pipe is gone
         pacified = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
         sys.exit(0 if pacified else ending.code)
     except OSError as error:

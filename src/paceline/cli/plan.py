@@ -4,37 +4,36 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from paceline.analysis.plan.calibrate import LIBAI
+from paceline.analysis.plan.calibrate import LIBAI, as_published
 from paceline.analysis.plan.cluster import Cluster
+from paceline.analysis.plan.search import Candidate, LayoutPlan, plan, reasons
+from paceline.analysis.plan.transformer import Transformer, transformer
 from paceline.core.device import is_accelerator
-from paceline.core.errors import InputError
+from paceline.core.errors import InputError, unknown
 from paceline.core.layout import LayoutPrecision, ModelFamily
-from paceline.core.quantity import show_scaled
-from paceline.devices import datasheet
+from paceline.core.quantity import parse_size, show_count, show_scaled, show_size
+from paceline.devices import datasheet, device_count
 from paceline.devices.datasheet import Datasheet
 from paceline.machine import describe
 from paceline.machine.profile import identity_of, load_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
     from rich.table import Table
 
-    from paceline.analysis.plan.search import Candidate, LayoutPlan
-    from paceline.analysis.plan.transformer import Transformer
     from paceline.core.environment import Gpu
     from paceline.core.profile import Profile
     from paceline.core.run import RunRecords
 
 
 # What compiled layers of BERT and GPT-2 with a large micro-batch were measured to reach on an H200, as a part of the
-# datasheet's rate and of the fastest matrix product, and what a layer costs beside, however small the batch.
+# datasheet's rate and of the fastest matrix product, and what a layer costs in addition, however small the batch.
 OF_DATASHEET = 0.53
 OF_MATRIX_PRODUCT = 0.67
 LAYER_OVERHEAD = 250e-6
@@ -47,9 +46,16 @@ SMALL_BETWEEN_NODES = 40e-6
 NETWORK_PER_GPU = 50e9  # a port of 400 Gbit/s for each GPU
 GPUS_PER_NODE = 8
 
+FAMILIES: dict[str, ModelFamily] = {name: name for name in get_args(ModelFamily)}
+BATCH_PER_GPU = 32
+HEAD_SIZE = 64
+PIPE_WIDTH = 100
+MOST = 1_000_000  # of anything that a layout counts
+_COUNT = click.IntRange(1, MOST)
+
 
 @dataclass(frozen=True)
-class Wanted:
+class ClusterRequest:
     """What the user says of the GPUs."""
 
     gpus: int  # all nodes together
@@ -61,7 +67,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Known:
+class ClusterEstimate:
     """The cluster to plan for, and what its figures rest on."""
 
     cluster: Cluster
@@ -71,33 +77,42 @@ class Known:
     is_published: bool = False  # whether it is the one of the published figures, trained as they were
 
 
-def find_cluster(wanted: Wanted) -> Known:
-    """The best that is known of the GPUs: measured, else promised, else published of others."""
-    if wanted.device is not None:
-        return _of_datasheet(wanted, wanted.device, _known_sheet(wanted.device), gpu=None, here=0)
+def find_cluster(request: ClusterRequest) -> ClusterEstimate:
+    """The best figures of the GPUs: measured, otherwise those of the datasheet, otherwise published ones of others."""
+    if request.device is not None:
+        sheet = datasheet(request.device)
+        if sheet is None:
+            raise InputError(
+                "unknown-device",
+                f"there is no datasheet of '{request.device}': write the name as the driver gives it, such as H200, "
+                "'H100 80GB HBM3', A100-SXM4-80GB, L40S or V100-SXM2",
+                key="--device",
+                value=request.device,
+            )
+        return _of_datasheet(request, request.device, sheet, [])
     environment = describe()
     gpus = [gpu for gpu in environment.usable_gpus if gpu.name]
     if not gpus:
-        return _published(wanted)
+        return _published(request)
     profile = load_profile(identity_of(environment))
-    precision: LayoutPrecision = wanted.precision or "bf16"
+    precision: LayoutPrecision = request.precision or "bf16"
     name = gpus[0].name or ""
     if profile is not None and profile.ceiling("compute", precision, device_name=name):
-        return _of_profile(replace(wanted, precision=precision), profile, gpus)
+        return _of_profile(replace(request, precision=precision), profile, gpus)
     sheet = datasheet(name)
     if sheet is None:
         raise InputError(
             "unknown-device",
-            f"nothing is known of {name} in {precision}: measure it first (paceline machine --measure), or plan for "
-            "another with --device",
+            f"there are no figures of {name} in {precision}: measure it first (paceline machine --measure), or plan "
+            "for another with --device",
             key="--device",
             value=name,
         )
-    return _of_datasheet(wanted, name, sheet, gpu=gpus[0], here=len(gpus))
+    return _of_datasheet(request, name, sheet, gpus)
 
 
-def _of_profile(wanted: Wanted, profile: Profile, gpus: list[Gpu]) -> Known:
-    name, precision = gpus[0].name or "", wanted.precision or "bf16"
+def _of_profile(request: ClusterRequest, profile: Profile, gpus: list[Gpu]) -> ClusterEstimate:
+    name, precision = gpus[0].name or "", request.precision or "bf16"
     product = profile.ceiling("compute", precision, device_name=name)
     assert product is not None
     sheet = datasheet(name)
@@ -105,7 +120,7 @@ def _of_profile(wanted: Wanted, profile: Profile, gpus: list[Gpu]) -> Known:
     basis = [
         f"measured ceilings of {name} on {profile.measured_at:%Y-%m-%d}, run {profile.run_id}: matrix product in "
         f"{precision} {show_scaled(product.value, 'FLOP/s')}, of which layers are assumed to reach "
-        f"{_percent(OF_MATRIX_PRODUCT)}"
+        f"{100 * OF_MATRIX_PRODUCT:.0f} %"
     ]
     if memory is not None:
         bandwidth = memory.value
@@ -117,134 +132,103 @@ def _of_profile(wanted: Wanted, profile: Profile, gpus: list[Gpu]) -> Known:
     sums = [one for one in profile.ceilings if one.name.startswith("all-reduce, ") and is_accelerator(one.device)]
     link = next((one.value for one in sums if one.kind == "link"), None)
     if link is None:
-        link, how_linked = _assumed_links(wanted, sheet)
-        basis += how_linked
-    per_node = wanted.gpus_per_node or (len(gpus) if len(gpus) > 1 else GPUS_PER_NODE)
-    network, how = _network(wanted, per_node)
-    cluster = Cluster(
-        gpus_per_node=per_node,
-        memory=_memory(wanted, gpus[0]),
-        rate=product.value * OF_MATRIX_PRODUCT,
-        peak=product.datasheet or product.value,
-        memory_bandwidth=bandwidth,
-        intra_bandwidth=link,
-        intra_latency=next((one.value for one in sums if one.kind == "latency"), SMALL_ALL_REDUCE),
-        inter_bandwidth=network,
-        inter_latency=SMALL_BETWEEN_NODES,
-        layer_overhead=LAYER_OVERHEAD,
-        overlap=OVERLAP,
-    )
-    return Known(cluster, name, precision, (*basis, *how))
+        link, assumption = _assumed_links(request, sheet)
+        basis += assumption
+    latency = next((one.value for one in sums if one.kind == "latency"), SMALL_ALL_REDUCE)
+    rate, peak = product.value * OF_MATRIX_PRODUCT, product.datasheet or product.value
+    cluster, assumption = _cluster(request, gpus, rate, peak, bandwidth, link, latency)
+    return ClusterEstimate(cluster, name, precision, (*basis, *assumption))
 
 
-def _of_datasheet(wanted: Wanted, name: str, sheet: Datasheet, *, gpu: Gpu | None, here: int) -> Known:
-    precision: LayoutPrecision = wanted.precision or ("bf16" if sheet.rate("bf16") else "fp16")
-    rate = sheet.rate(precision)
-    if rate is None:
+def _of_datasheet(request: ClusterRequest, name: str, sheet: Datasheet, gpus: list[Gpu]) -> ClusterEstimate:
+    precision: LayoutPrecision = request.precision or ("bf16" if sheet.rate("bf16") else "fp16")
+    peak = sheet.rate(precision)
+    if peak is None:
         message = f"{name} does not compute in {precision}: choose another --precision"
         raise InputError("precision-not-supported", message, key="--precision", value=precision)
-    link, how_linked = _assumed_links(wanted, sheet)
-    per_node = wanted.gpus_per_node or (here if here > 1 else GPUS_PER_NODE)
-    network, how = _network(wanted, per_node)
+    basis = (
+        f"the datasheet of {name}: {show_scaled(peak, 'FLOP/s')} in {precision}, of which layers are assumed to reach "
+        f"{100 * OF_DATASHEET:.0f} %"
+    )
+    link, of_links = _assumed_links(request, sheet)
+    bandwidth = OF_MEMORY_BANDWIDTH * sheet.memory_bandwidth
+    cluster, of_network = _cluster(request, gpus, peak * OF_DATASHEET, peak, bandwidth, link, SMALL_ALL_REDUCE)
+    return ClusterEstimate(cluster, name, precision, (basis, *of_links, *of_network))
+
+
+def _cluster(
+    request: ClusterRequest, gpus: list[Gpu], rate: float, peak: float, bandwidth: float, link: float, latency: float
+) -> tuple[Cluster, list[str]]:
+    """The cluster of GPUs like those here, if there are some, and what is assumed of its network."""
+    per_node = request.gpus_per_node or (len(gpus) if len(gpus) > 1 else GPUS_PER_NODE)
+    memory = request.memory or (gpus[0].memory_total if gpus else None)
+    if not memory:
+        message = "how much memory the GPU has is not in its datasheet: add --memory, such as 80GiB"
+        raise InputError("missing-memory", message, key="--memory")
+    network, assumption = request.network, list[str]()
+    if network is not None:
+        assumption.append(f"a network of {show_scaled(network, 'B/s')} for each node, as given")
+    else:
+        network = NETWORK_PER_GPU * per_node
+        if request.gpus > per_node:
+            text = f"a network of {show_scaled(network, 'B/s')} for each node assumed; give yours with --network"
+            assumption.append(text)
     cluster = Cluster(
         gpus_per_node=per_node,
-        memory=_memory(wanted, gpu),
-        rate=rate * OF_DATASHEET,
-        peak=rate,
-        memory_bandwidth=OF_MEMORY_BANDWIDTH * sheet.memory_bandwidth,
+        memory=float(memory),
+        rate=rate,
+        peak=peak,
+        memory_bandwidth=bandwidth,
         intra_bandwidth=link,
-        intra_latency=SMALL_ALL_REDUCE,
+        intra_latency=latency,
         inter_bandwidth=network,
         inter_latency=SMALL_BETWEEN_NODES,
         layer_overhead=LAYER_OVERHEAD,
         overlap=OVERLAP,
     )
-    reached = f"the datasheet of {name}: {show_scaled(rate, 'FLOP/s')} in {precision}, of which layers are assumed to "
-    return Known(cluster, name, precision, (f"{reached}reach {_percent(OF_DATASHEET)}", *how_linked, *how))
+    return cluster, assumption
 
 
-def _published(wanted: Wanted) -> Known:
-    if wanted.precision not in (None, "fp16"):
+def _assumed_links(request: ClusterRequest, sheet: Datasheet | None) -> tuple[float, list[str]]:
+    rate, how = PCIE, "over PCIe"
+    if sheet is not None and sheet.link_bandwidth:
+        rate, how = OF_LINKS * sheet.link_bandwidth, f"{100 * OF_LINKS:.0f} % of NVLink"
+    text = f"an all-reduce between the GPUs of a node assumed to reach {show_scaled(rate, 'B/s')}, {how}"
+    return rate, [text] if request.gpus > 1 else []
+
+
+def _published(request: ClusterRequest) -> ClusterEstimate:
+    if request.precision not in (None, "fp16"):
         raise InputError(
             "precision-not-published",
             f"there is no GPU here, and the published figures that stand in for one are in fp16: name the GPU to plan "
-            f"for in {wanted.precision}, such as --device H200 --memory 141GB",
+            f"for in {request.precision}, such as --device H200 --memory 141GB",
             key="--precision",
-            value=wanted.precision,
+            value=request.precision,
         )
     cluster = replace(
         LIBAI,
-        gpus_per_node=wanted.gpus_per_node or LIBAI.gpus_per_node,
-        memory=wanted.memory or LIBAI.memory,
-        inter_bandwidth=wanted.network or LIBAI.inter_bandwidth,
+        gpus_per_node=request.gpus_per_node or LIBAI.gpus_per_node,
+        memory=request.memory or LIBAI.memory,
+        inter_bandwidth=request.network or LIBAI.inter_bandwidth,
     )
     basis = (
         "the throughputs that LiBai published of nodes with eight V100, to which the formulas were fitted: no GPU is "
-        "here and none is named; plan for yours with --device NAME --memory SIZE",
+        "here and none is named; plan for yours with --device NAME --memory SIZE"
     )
-    return Known(cluster, "V100", "fp16", basis, is_published=True)
-
-
-def _known_sheet(name: str) -> Datasheet:
-    sheet = datasheet(name)
-    if sheet is None:
-        raise InputError(
-            "unknown-device",
-            f"there is no datasheet of '{name}': write the name as the driver gives it, such as H200, "
-            "'H100 80GB HBM3', A100-SXM4-80GB, L40S or V100-SXM2",
-            key="--device",
-            value=name,
-        )
-    return sheet
-
-
-def _memory(wanted: Wanted, gpu: Gpu | None) -> float:
-    if wanted.memory is not None:
-        return float(wanted.memory)
-    if gpu is not None and gpu.memory_total:
-        return float(gpu.memory_total)
-    message = "how much memory the GPU has is not in its datasheet: add --memory, such as 80GiB"
-    raise InputError("missing-memory", message, key="--memory")
-
-
-def _assumed_links(wanted: Wanted, sheet: Datasheet | None) -> tuple[float, list[str]]:
-    reached, how = PCIE, "over PCIe"
-    if sheet is not None and sheet.link_bandwidth:
-        reached, how = OF_LINKS * sheet.link_bandwidth, f"{_percent(OF_LINKS)} of NVLink"
-    words = f"an all-reduce between the GPUs of a node assumed to reach {show_scaled(reached, 'B/s')}, {how}"
-    return reached, [words] if wanted.gpus > 1 else []
-
-
-def _network(wanted: Wanted, per_node: int) -> tuple[float, list[str]]:
-    if wanted.network is not None:
-        return wanted.network, [f"a network of {show_scaled(wanted.network, 'B/s')} for each node, as given"]
-    assumed = NETWORK_PER_GPU * per_node
-    words = f"a network of {show_scaled(assumed, 'B/s')} for each node assumed; give yours with --network"
-    return assumed, [words] if wanted.gpus > per_node else []
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
-FAMILIES: dict[str, ModelFamily] = {name: name for name in get_args(ModelFamily)}
-BATCH_PER_GPU = 32
-HEAD_SIZE = 64
-PIPE_WIDTH = 100
-MOST = 1_000_000  # of anything that a layout counts
-_COUNT = click.IntRange(1, MOST)
-_LAYERS = click.IntRange(1, 1000)
-_GPUS = click.IntRange(1, 65_536)
+    return ClusterEstimate(cluster, "V100", "fp16", (basis,), is_published=True)
 
 
 @click.command()
 @click.argument("model")
-@click.option("--layers", type=_LAYERS, default=24, show_default=True, help="Transformer layers.")
+@click.option("--layers", type=click.IntRange(1, 1000), default=24, show_default=True, help="Transformer layers.")
 @click.option("--hidden", type=_COUNT, default=1024, show_default=True, help="Hidden size.")
 @click.option("--heads", type=_COUNT, help="Attention heads; unset is one for every 64 of the hidden size.")
 @click.option("--sequence", type=_COUNT, help="Tokens of a sample; unset is 1024 for gpt2 and 512 for bert.")
-@click.option("--gpus", type=_GPUS, required=True, help="GPUs to train on, all nodes together.")
-@click.option("--gpus-per-node", type=_COUNT, help="GPUs of a node; unset is what this machine has if several, else 8.")
+@click.option("--gpus", type=click.IntRange(1, 65_536), required=True, help="GPUs to train on, all nodes together.")
+@click.option(
+    "--gpus-per-node", type=_COUNT, help="GPUs of a node; unset is what this machine has if several, otherwise 8."
+)
 @click.option("--memory", metavar="SIZE", help="Memory of a GPU, such as 80GiB; unset is that of this machine's.")
 @click.option("--network", metavar="RATE", help="What one node sends to others, such as 100GB/s.")
 @click.option("--global-batch", type=_COUNT, help="Samples of a whole step; unset is 32 for each GPU.")
@@ -253,7 +237,7 @@ _GPUS = click.IntRange(1, 65_536)
     "--device", metavar="NAME", help="Plan for this GPU by its datasheet, such as H200, not for this machine."
 )
 @click.option("--top", type=_COUNT, default=5, show_default=True, help="How many layouts to show.")
-@click.option("--verify", is_flag=True, help="Measure the shown layouts here, and put that beside the prediction.")
+@click.option("--verify", is_flag=True, help="Measure the shown layouts here, and compare that with the prediction.")
 @click.option("--store", metavar="PATH|URL", help="With --verify: where results go.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def command(
@@ -268,40 +252,51 @@ def command(
     verify: bool,
     store: str | None,
     as_json: bool,
-    **of_gpus: Any,
+    device: str | None,
+    memory: str | None,
+    network: str | None,
+    gpus_per_node: int | None,
+    precision: LayoutPrecision | None,
 ) -> None:
     """Say which data x tensor x pipeline layout, micro-batch and checkpointing to train MODEL in: gpt2 or bert.
 
     Memory and time of every layout are predicted by formulas, and nothing is run. The layouts are words that
     'paceline run parallel --case' takes.
     """
-    from paceline.analysis.plan.calibrate import as_published
-    from paceline.analysis.plan.search import plan
-    from paceline.core.errors import InputError
-
     if store is not None and not verify:
         raise InputError("store-without-verify", "--store goes with --verify", key="--store", value=store)
     shape = _shape(model, layers, hidden, heads, sequence)
-    known = find_cluster(_wanted(gpus, **of_gpus))
-    shape = as_published(shape) if known.is_published else shape
-    batch = global_batch or _usual_batch(gpus)
-    found = plan(shape, known.cluster, gpus=gpus, global_batch=batch, precision=known.precision)
-    shown = found.candidates[:top]
-    if verify:
-        _refuse_elsewhere(of_gpus["device"], gpus)
+    size = _size("--memory", memory)
+    rate = _size("--network", network and network.strip().removesuffix("/s"))
+    estimate = find_cluster(ClusterRequest(gpus, device, size, gpus_per_node, rate, precision))
+    shape = as_published(shape) if estimate.is_published else shape
+    batch = global_batch or BATCH_PER_GPU * gpus
+    if batch > MOST:
+        raise InputError(
+            "batch-too-large",
+            f"{BATCH_PER_GPU} samples for each of {gpus} GPUs are a batch of {batch:,}, more than the {MOST:,} that a "
+            "layout takes: give a smaller --global-batch",
+            key="--global-batch",
+            value=batch,
+        )
+    layouts = plan(shape, estimate.cluster, gpus=gpus, global_batch=batch, precision=estimate.precision)
+    shown = layouts.candidates[:top]
+    if verify and device is not None:
+        message = "--verify measures on this machine: leave out --device"
+        raise InputError("verify-with-device", message, key="--device", value=device)
+    if verify and gpus > (here := device_count()):
+        message = f"--verify measures on this machine, which has {here} GPUs, but the plan is for {gpus}"
+        raise InputError("too-few-gpus", message, key="--gpus", value=gpus)
     if as_json:
-        document = _document(found, shown, known)
+        document = _document(layouts, shown, estimate)
         click.echo(json.dumps({"event": "plan"} | document) if verify else json.dumps(document, indent=2))
     else:
-        _show(found, shown, known)
+        _show(layouts, shown, estimate)
     if verify:
-        sys.exit(_verify(found, shown, store, as_json=as_json))
+        sys.exit(_verify(layouts.model, shown, store, as_json=as_json))
 
 
 def _shape(model: str, layers: int, hidden: int, heads: int | None, sequence: int | None) -> Transformer:
-    from paceline.analysis.plan.transformer import transformer
-    from paceline.core.errors import InputError, unknown
-
     if model not in FAMILIES:
         raise unknown("model", model, FAMILIES, key="model")
     usual = max(1, hidden // HEAD_SIZE)
@@ -315,44 +310,7 @@ def _shape(model: str, layers: int, hidden: int, heads: int | None, sequence: in
     return transformer(FAMILIES[model], layers, hidden, heads, sequence)
 
 
-def _usual_batch(gpus: int) -> int:
-    from paceline.core.errors import InputError
-
-    batch = BATCH_PER_GPU * gpus
-    if batch > MOST:
-        raise InputError(
-            "batch-too-large",
-            f"{BATCH_PER_GPU} samples for each of {gpus} GPUs are a batch of {batch:,}, more than the {MOST:,} that a "
-            "layout takes: give a smaller --global-batch",
-            key="--global-batch",
-            value=batch,
-        )
-    return batch
-
-
-def _wanted(
-    gpus: int,
-    device: str | None,
-    memory: str | None,
-    network: str | None,
-    gpus_per_node: int | None,
-    precision: LayoutPrecision | None,
-) -> Wanted:
-
-    return Wanted(
-        gpus=gpus,
-        device=device,
-        memory=_size("--memory", memory),
-        network=_size("--network", network and network.strip().removesuffix("/s")),
-        gpus_per_node=gpus_per_node,
-        precision=precision,
-    )
-
-
 def _size(flag: str, text: str | None) -> int | None:
-    from paceline.core.errors import InputError
-    from paceline.core.quantity import parse_size
-
     if text is None:
         return None
     try:
@@ -364,49 +322,47 @@ def _size(flag: str, text: str | None) -> int | None:
     return size
 
 
-def _document(found: LayoutPlan, shown: Sequence[Candidate], known: Known) -> dict[str, Any]:
-    from paceline.analysis.plan.search import reasons
-
+def _document(layouts: LayoutPlan, shown: Sequence[Candidate], estimate: ClusterEstimate) -> dict[str, Any]:
+    parts = ("data", "tensor", "pipeline", "micro_batch", "checkpointing")
     return {
         "kind": "prediction",
-        "basis": list(known.basis),
-        "device": known.device,
-        "model": asdict(found.model) | {"parameters": found.model.parameters},
-        "cluster": asdict(found.cluster),
-        "considered": found.considered,
-        "too_large": found.too_large,
-        "reasons": reasons(found),
-        "candidates": [_entry(one) for one in shown],
+        "basis": list(estimate.basis),
+        "device": estimate.device,
+        "model": asdict(layouts.model) | {"parameters": layouts.model.parameters},
+        "cluster": asdict(layouts.cluster),
+        "considered": layouts.considered,
+        "too_large": layouts.too_large,
+        "reasons": reasons(layouts),
+        "candidates": [
+            {
+                "layout": str(one.layout),
+                **{name: getattr(one.layout, name) for name in parts},
+                "samples_per_s": one.samples_per_s,
+                "tokens_per_s": one.tokens_per_s,
+                "mfu": one.mfu,
+                "step_s": one.time.total,
+                "time_s": asdict(one.time),
+                "memory_bytes": asdict(one.memory) | {"peak": one.memory.peak, "occupied": one.memory.occupied},
+            }
+            for one in shown
+        ],
     }
 
 
-def _entry(one: Candidate) -> dict[str, Any]:
-    layout = one.layout
-    return {
-        "layout": str(layout),
-        **{name: getattr(layout, name) for name in ("data", "tensor", "pipeline", "micro_batch", "checkpointing")},
-        "samples_per_s": one.samples_per_s,
-        "tokens_per_s": one.tokens_per_s,
-        "mfu": one.mfu,
-        "step_s": one.time.total,
-        "time_s": asdict(one.time),
-        "memory_bytes": asdict(one.memory) | {"peak": one.memory.peak, "occupied": one.memory.occupied},
-    }
-
-
-def _show(found: LayoutPlan, shown: Sequence[Candidate], known: Known) -> None:
+def _console() -> Console:
     from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+
+
+def _show(layouts: LayoutPlan, shown: Sequence[Candidate], estimate: ClusterEstimate) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from paceline.analysis.plan.search import reasons
-    from paceline.core.quantity import show_size
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
-    best, cluster = shown[0], found.cluster
-    lead = f"Predicted best: {best.layout}, {_rate(best.samples_per_s)} samples/s."
-    console.print(Text(lead, "bold"))
-    console.print(Text(" ".join(reasons(found))))
+    console = _console()
+    best = shown[0]
+    console.print(Text(f"Predicted best: {best.layout}, {show_count(best.samples_per_s)} samples/s.", "bold"))
+    console.print(Text(" ".join(reasons(layouts))))
     console.print()
     console.print(_times(console, shown))
     console.print()
@@ -416,16 +372,13 @@ def _show(found: LayoutPlan, shown: Sequence[Candidate], known: Known) -> None:
     for one in shown:
         console.print(Text(str(one.layout)))
     console.print()
-    fits = found.considered - found.too_large
-    console.print(
-        Text(
-            f"{found.considered} layouts of {best.layout.world_size} {known.device} with {show_size(cluster.memory)} "
-            f"were considered, {fits} fit; of each mesh the fastest is shown. These are predictions, not measurements; "
-            "they rest on:",
-            "dim",
-        )
+    summary = (
+        f"{layouts.considered} layouts of {best.layout.world_size} {estimate.device} with "
+        f"{show_size(layouts.cluster.memory)} were considered, {layouts.considered - layouts.too_large} fit; of each "
+        "mesh the fastest is shown. These are predictions, not measurements; they rest on:"
     )
-    for line in known.basis:
+    console.print(Text(summary, "dim"))
+    for line in estimate.basis:
         console.print(Padding(Text(line, "dim"), (0, 0, 0, 2)))
 
 
@@ -438,8 +391,8 @@ def _times(console: Console, shown: Sequence[Candidate]) -> Table:
         spent = (time.compute, time.recompute, time.bubble, time.communication, time.optimizer)
         table.add_row(
             _short(one),
-            _rate(one.samples_per_s),
-            _rate(one.tokens_per_s),
+            show_count(one.samples_per_s),
+            show_count(one.tokens_per_s),
             f"{100 * one.mfu:.1f} %" if one.mfu is not None else "unknown",
             *(f"{100 * time.share(part):.1f} %" for part in spent),
         )
@@ -447,8 +400,6 @@ def _times(console: Console, shown: Sequence[Candidate]) -> Table:
 
 
 def _memories(console: Console, shown: Sequence[Candidate]) -> Table:
-    from paceline.core.quantity import show_size
-
     names = ("parameters", "casts", "gradients", "optimizer", "activations", "vocabulary")
     table = _table(console, "fullest rank", "peak", "weights", *names[1:])
     for one in shown:
@@ -459,8 +410,7 @@ def _memories(console: Console, shown: Sequence[Candidate]) -> Table:
 
 
 def _short(one: Candidate) -> str:
-    layout = one.layout
-    return f"{layout.mesh}{' ac' if layout.checkpointing else ''} mb{layout.micro_batch}"
+    return f"{one.layout.mesh}{' ac' if one.layout.checkpointing else ''} mb{one.layout.micro_batch}"
 
 
 def _table(console: Console, first: str, *numbers: str) -> Table:
@@ -474,32 +424,12 @@ def _table(console: Console, first: str, *numbers: str) -> Table:
     return table
 
 
-def _rate(value: float) -> str:
-    from paceline.core.quantity import show_count
-
-    return show_count(value)
-
-
-def _refuse_elsewhere(device: str | None, gpus: int) -> None:
-    """Only what this machine has can be measured here."""
-    from paceline.core.errors import InputError
-    from paceline.devices import device_count
-
-    if device is not None:
-        message = "--verify measures on this machine: leave out --device"
-        raise InputError("verify-with-device", message, key="--device", value=device)
-    here = device_count()
-    if gpus > here:
-        message = f"--verify measures on this machine, which has {here} GPUs, but the plan is for {gpus}"
-        raise InputError("too-few-gpus", message, key="--gpus", value=gpus)
-
-
-def _verify(found: LayoutPlan, shown: Sequence[Candidate], store: str | None, *, as_json: bool) -> int:
-    """Measure the layouts like any suite, and show what was predicted beside it; returns the exit code."""
+def _verify(model: Transformer, shown: Sequence[Candidate], store: str | None, *, as_json: bool) -> int:
+    """Measure the layouts like any suite, and compare the result with the prediction; returns the exit code."""
     from paceline.cli import _running
     from paceline.core.suite import Suite
 
-    shape = {"hidden": found.model.hidden, "heads": found.model.heads, "sequence": found.model.sequence}
+    shape = {"hidden": model.hidden, "heads": model.heads, "sequence": model.sequence}
     cases = [{"benchmark": "parallel", "case": str(one.layout)} | shape for one in shown]
     suite = Suite(name="plan", description="the best layouts of a plan", cases=cases)
 
@@ -515,10 +445,10 @@ def _verify(found: LayoutPlan, shown: Sequence[Candidate], store: str | None, *,
 
 def compared(shown: Sequence[Candidate], records: RunRecords) -> list[dict[str, Any]]:
     """For each layout what was predicted and what was measured; None where it was not."""
-    by_word = {record.case.parameters.get("case"): record for record in records.records}
+    by_layout = {record.case.parameters.get("case"): record for record in records.records}
     lines = []
     for one in shown:
-        record = by_word.get(str(one.layout))
+        record = by_layout.get(str(one.layout))
         rate = record.measurement("throughput") if record else None
         memory = record.measurement("peak_device_memory") if record else None
         lines.append(
@@ -535,25 +465,19 @@ def compared(shown: Sequence[Candidate], records: RunRecords) -> list[dict[str, 
 
 
 def _show_compared(lines: Sequence[dict[str, Any]]) -> None:
-    from rich.console import Console
-
-    from paceline.core.quantity import show_size
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    console = _console()
     table = _table(console, "layout", "predicted", "measured", "off by", "predicted peak", "measured peak", "off by")
+
+    def cells(line: dict[str, Any], name: str, shown: Callable[[float], str]) -> tuple[str, str, str]:
+        predicted, measured = line[f"predicted_{name}"], line[f"measured_{name}"]
+        if measured is None:
+            return shown(predicted), "not measured", ""
+        return shown(predicted), shown(measured), f"{100 * (predicted / measured - 1):+.1f} %"
+
     for line in lines:
-        table.add_row(
-            line["layout"],
-            *_beside(line["predicted_samples_per_s"], line["measured_samples_per_s"], _rate),
-            *_beside(line["predicted_peak_bytes"], line["measured_peak_bytes"], show_size),
-        )
+        rates, memory = cells(line, "samples_per_s", show_count), cells(line, "peak_bytes", show_size)
+        table.add_row(line["layout"], *rates, *memory)
     console.print(table)
     for line in lines:
         if line["cause"]:
             console.print(f"{line['layout']}: {line['cause']}", markup=False)
-
-
-def _beside(predicted: float, measured: float | None, shown: Any) -> tuple[str, str, str]:
-    if measured is None:
-        return shown(predicted), "not measured", ""
-    return shown(predicted), shown(measured), f"{100 * (predicted / measured - 1):+.1f} %"

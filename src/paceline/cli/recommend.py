@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli._answers import format_options
+from paceline.cli._answers import chosen_format, format_options, give
 
 if TYPE_CHECKING:
     from paceline.analysis.cost import Prices
@@ -20,18 +20,28 @@ if TYPE_CHECKING:
 @click.option(
     "--slo", multiple=True, metavar="BOUND", help="What must hold: p99=50ms, error_rate=0.1%. May be repeated."
 )
-@click.option("--by", type=click.Choice(["goodput", "cost", "energy", "latency"]), default="goodput", show_default=True,
-              help="What counts as better.")  # fmt: skip
+@click.option(
+    "--by",
+    type=click.Choice(["goodput", "cost", "energy", "latency"]),
+    default="goodput",
+    show_default=True,
+    help="What counts as better.",
+)
 @click.option("--rate", metavar="RATE", help="What all replicas together must answer, such as 200/s.")
 @click.option("--budget", metavar="AMOUNT", help="The most to spend: '5 USD/h', or '0.02 USD/1k' for 1,000 requests.")
-@click.option("--price", "prices", multiple=True, metavar="[MACHINE=]PRICE",
-              help="Of an hour of a GPU, or of a machine: '2.5 USD/h', or an instance such as c7g.large.")  # fmt: skip
+@click.option(
+    "--price",
+    "prices",
+    multiple=True,
+    metavar="[MACHINE=]PRICE",
+    help="Of an hour of a GPU, or of a machine: '2.5 USD/h', or an instance such as c7g.large.",
+)
 @click.option("--carbon", metavar="INTENSITY", help="CO2 of your electricity, such as '400 g/kWh'.")
 @click.option("--case", "text", default="", metavar="TEXT", help="Only cases that have this in their name.")
-@click.option("--strict", is_flag=True, help="Leave out what only perhaps keeps the SLO.")
+@click.option("--strict", is_flag=True, help="Leave out what may not meet the SLO.")
 @click.option("--top", type=click.IntRange(min=1), default=5, show_default=True, help="How many to show.")
-@click.option("--store", metavar="URL", help="Where results are kept.")
-@format_options
+@click.option("--store", metavar="URL", help="Where results are stored.")
+@format_options()
 def command(
     sources: tuple[str, ...],
     slo: tuple[str, ...],
@@ -49,15 +59,15 @@ def command(
 ) -> None:
     """Say which configuration to take: server, batches, precision, machine. Without a name, of the last run.
 
-    Served models are compared by the rate at which they keep the SLO, models without a server by their throughput.
-    What breaks the SLO is never recommended. The exit code is 1 where nothing can be.
+    Served models are compared by the rate at which they meet the SLO, models without a server by their throughput.
+    What misses the SLO is never recommended. The exit code is 1 where nothing can be.
     """
     from paceline.analysis.cost import Budget, read_carbon, read_per_second
     from paceline.analysis.recommend.answer import recommend, with_users
     from paceline.analysis.recommend.evidence import evidence
     from paceline.analysis.recommend.question import Question, read_bounds
-    from paceline.cli._answers import chosen_format, give
     from paceline.cli._sources import read_sources
+    from paceline.core.errors import InputError
     from paceline.report.recommend import data as recommend_data
     from paceline.report.recommend import document as report
 
@@ -73,14 +83,16 @@ def command(
     runs = [run for source in read_sources(sources or ("last",), store) for run in source.runs]
     measured = evidence(runs, read_prices(prices, runs), text=text)
     if not measured:
-        _refuse_nothing(text)
-    found = [recommend(one, question) for one in with_users(measured, question)]
+        named = f" that has '{text}' in its name" if text else ""
+        message = f"no case{named} measured a model: run `paceline run serve` or `paceline run train` first"
+        raise InputError("nothing-to-recommend", message, value=text or None)
+    answers = [recommend(one, question) for one in with_users(measured, question)]
     data = {
-        "json": lambda: recommend_data.to_json(found, top),
-        "csv": lambda: recommend_data.to_csv(found),
+        "json": lambda: recommend_data.to_json(answers, top),
+        "csv": lambda: recommend_data.to_csv(answers),
     }
-    give(report.document(found, top), kind, output, "paceline-recommendation", data)
-    sys.exit(0 if all(one.best is not None for one in found) else 1)
+    give(report.document(answers, top), kind, output, "paceline-recommendation", data)
+    sys.exit(0 if all(one.best is not None for one in answers) else 1)
 
 
 def read_prices(texts: tuple[str, ...], runs: list[RunRecords]) -> Prices:
@@ -93,11 +105,3 @@ def read_prices(texts: tuple[str, ...], runs: list[RunRecords]) -> Prices:
     prices = Prices(table, tuple(read_price(text, table) for text in texts))
     prices.refuse_unused([device_of(record, source.run) for source in runs for record in source.records])
     return prices
-
-
-def _refuse_nothing(text: str) -> None:
-    from paceline.core.errors import InputError
-
-    named = f" that has '{text}' in its name" if text else ""
-    message = f"no case{named} measured a model: run `paceline run serve` or `paceline run train` first"
-    raise InputError("nothing-to-recommend", message, value=text or None)

@@ -3,111 +3,28 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli._answers import chosen_format, format_options
-from paceline.core.errors import InputError
+from paceline.cli._answers import chosen_format, format_options, give, write
+from paceline.core.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from paceline.analysis.trend import History
     from paceline.core.run import RunRecords
     from paceline.store import RunRow, Store
 
-
 MOST_RUNS = 1000
-
-
-@dataclass(frozen=True)
-class Asked:
-    """Which series."""
-
-    metric: str
-    benchmark: str = ""
-    case: str = ""  # a part of its name
-    tag: str = ""
-    limit: int = MOST_RUNS
-
-
-def read_history(asked: Asked, store: str | None) -> History:
-    """The series that were asked for; InputError says what would give some."""
-    from paceline.analysis.trend import history
-    from paceline.store import open_existing
-
-    with open_existing(store) as opened:
-        runs = opened.history(asked.metric, tag=asked.tag, limit=asked.limit)
-    if not runs:
-        message = f"no run with the tag '{asked.tag}' measured '{asked.metric}'; `paceline results` lists runs"
-        raise InputError("no-runs", message, key="--tag", value=asked.tag)
-    found = history(_chosen(runs, asked), asked.metric)
-    if not found.series:
-        raise InputError(
-            "no-history",
-            f"no case was measured for '{asked.metric}' in two runs on the same machine; a history needs some, "
-            f"{'with --benchmark and --case less narrow, or ' if asked.benchmark or asked.case else ''}"
-            "by the same command at another time",
-            value=asked.metric,
-        )
-    return found
-
-
-def tell(history: History, kind: str | None, output: str | None) -> None:
-    """Show the history, or write it in the format that was asked for."""
-    from paceline.cli._answers import give
-    from paceline.report.render.terminal import open_console
-    from paceline.report.trend import document as trend
-
-    if kind == "png":
-        _draw(history, output)
-        return
-    console = open_console()
-    ascii_only = not console.is_terminal or console.options.ascii_only
-    page = trend.document(history) if kind == "html" else trend.text_document(history, ascii_only=ascii_only)
-    data = {"json": lambda: trend.to_json(history), "csv": lambda: trend.to_csv(history)}
-    give(page, kind, output, f"paceline-trend-{history.metric}", data)
-
-
-def _draw(history: History, output: str | None) -> None:
-    from paceline.cli._answers import write
-    from paceline.report import charts
-    from paceline.report.trend import document as trend
-
-    write(charts.draw_png(trend.picture(history)), output or f"paceline-trend-{history.metric}.png")
-
-
-def _chosen(runs: list[RunRecords], asked: Asked) -> list[RunRecords]:
-    """The runs with the records of the cases that were asked for."""
-    from paceline.core.errors import unknown
-
-    known = {record.case.benchmark for records in runs for record in records.records}
-    if asked.benchmark and asked.benchmark not in known:
-        raise unknown(f"benchmark in runs with '{asked.metric}'", asked.benchmark, known, key="--benchmark")
-    wanted = asked.case.casefold()
-    titles = {f"{record.case.benchmark} {record.case.title}" for records in runs for record in records.records}
-    if wanted and not any(wanted in title.casefold() for title in titles):
-        raise unknown(f"case in runs with '{asked.metric}'", asked.case, titles, key="--case")
-    chosen = []
-    for records in runs:
-        mine = [
-            record
-            for record in records.records
-            if asked.benchmark in ("", record.case.benchmark)
-            and wanted in f"{record.case.benchmark} {record.case.title}".casefold()
-        ]
-        chosen.append(records.model_copy(update={"records": mine}))
-    return chosen
-
-
 LISTED = 20
-MOST_REASONS = 3  # why lines of a spool were not taken: the first ones tell
+MOST_REASONS = 3  # why lines of a spool were not imported: the first ones are enough
 SHORTEST_NAME = 5  # of a suite, however little room there is
+HEADERS = ("Run", "Suite", "Started, UTC", "Took", "Ok", "Not ok", "Status")
 
 
 @click.command("results")
-@click.option("--store", metavar="URL", help="Where results are kept.")
+@click.option("--store", metavar="URL", help="Where results are stored.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -118,41 +35,61 @@ SHORTEST_NAME = 5  # of a suite, however little room there is
     "spool",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="First take in records that could not be stored when they were measured.",
+    help="First import records that could not be stored when they were measured.",
 )
 @click.option("--trend", metavar="METRIC", help="The history of this metric over runs, and where it changed.")
-@click.option("--benchmark", metavar="NAME", help="Of a history: only this benchmark.")
-@click.option("--case", metavar="TEXT", help="Of a history: only cases whose name has this in it.")
-@click.option("--tag", metavar="TAG", help="Of a history: only runs that carry this tag.")
+@click.option("--benchmark", default="", metavar="NAME", help="Of a history: only this benchmark.")
+@click.option("--case", default="", metavar="TEXT", help="Of a history: only cases whose name has this in it.")
+@click.option("--tag", default="", metavar="TAG", help="Of a history: only runs that carry this tag.")
 @click.option(
     "--fail-on-regression", is_flag=True, help="Of a history: exit with 1 if a last level is worse than the one before."
 )
-@format_options
+@format_options()
 def command(
     store: str | None,
     limit: int | None,
     spool: Path | None,
-    output: str | None,
+    trend: str | None,
+    benchmark: str,
+    case: str,
+    tag: str,
     fail_on_regression: bool,
-    **chosen: Any,
+    output: str | None,
+    **flags: bool,
 ) -> None:
     """List past runs, or with --trend the history of a metric over them."""
     from paceline.store import open_existing, open_store
 
-    trend = chosen["trend"]
-    kind = chosen_format(chosen, output)
-    only = [name for name in ("benchmark", "case", "tag") if chosen[name]] + ["fail-on-regression"] * fail_on_regression
-    only += [kind] if kind not in (None, "json") else ["output"] if output else []
-    if trend is None and only:
-        raise click.UsageError(f"--{only[0]} belongs to a history: name its metric with --trend METRIC")
+    kind = chosen_format(flags, output)
+    if trend is None:
+        of_history = {
+            "benchmark": benchmark,
+            "case": case,
+            "tag": tag,
+            "fail-on-regression": fail_on_regression,
+            str(kind): kind not in (None, "json"),
+            "output": output,
+        }
+        if misplaced := [name for name, is_given in of_history.items() if is_given]:
+            raise click.UsageError(f"--{misplaced[0]} belongs to a history: name its metric with --trend METRIC")
+    runs: list[RunRecords] = []
+    rows: list[RunRow] = []
     left = 0
     with (open_existing if spool is None else open_store)(store) as opened:
         if spool is not None:
             left = _import(opened, spool)
-        rows = opened.runs(limit or LISTED) if trend is None else []
+        if trend is None:
+            rows = opened.runs(limit or LISTED)
+        else:
+            runs = opened.history(trend, tag=tag, limit=limit or MOST_RUNS)
     if trend is not None:
-        words = {name: chosen[name] or "" for name in ("benchmark", "case", "tag")}
-        _trend(Asked(trend, **words, limit=limit or MOST_RUNS), store, kind, output, fail=fail_on_regression)
+        if not runs:
+            message = f"no run with the tag '{tag}' measured '{trend}'; `paceline results` lists runs"
+            raise InputError("no-runs", message, key="--tag", value=tag)
+        history = _history(runs, trend, benchmark, case)
+        _show_history(history, kind, output)
+        if fail_on_regression and history.worse:
+            raise click.exceptions.Exit(1)
     elif kind == "json":
         click.echo(json.dumps([_plain(row) for row in rows], indent=2))
     elif rows:
@@ -164,24 +101,64 @@ def command(
 
 
 def _import(store: Store, spool: Path) -> int:
-    """Take in what a file holds; how many lines stay there. A file of which nothing can be taken is refused."""
-    from paceline.core.errors import InputError
-
-    taken, reasons = store.import_spool(spool)
-    shown = [*reasons[:MOST_REASONS], *([f"{len(reasons) - MOST_REASONS} more lines"] * (len(reasons) > MOST_REASONS))]
-    if reasons and not taken:
-        raise InputError("nothing-imported", f"no record could be taken: {'; '.join(shown)}", value=str(spool))
-    click.echo(f"{taken} records taken from {spool}", err=True)
+    """Import the records of a file; how many lines stay there. A file without any valid record is refused."""
+    imported, reasons = store.import_spool(spool)
+    shown = reasons[:MOST_REASONS]
+    if len(reasons) > MOST_REASONS:
+        shown.append(f"{len(reasons) - MOST_REASONS} more lines")
+    if reasons and not imported:
+        raise InputError("nothing-imported", f"no record could be imported: {'; '.join(shown)}", value=str(spool))
+    click.echo(f"{imported} records imported from {spool}", err=True)
     for reason in shown:
-        click.echo(f"paceline: not taken: {reason}", err=True)
+        click.echo(f"paceline: not imported: {reason}", err=True)
     return len(reasons)
 
 
-def _trend(asked: Asked, store: str | None, kind: str | None, output: str | None, *, fail: bool) -> None:
-    history = read_history(asked, store)
-    tell(history, kind, output)
-    if fail and history.worse:
-        raise click.exceptions.Exit(1)
+def _history(runs: list[RunRecords], metric: str, benchmark: str, text: str) -> History:
+    """The series of a benchmark and of the cases with a text in their name; InputError says what would give some."""
+    from paceline.analysis.trend import history
+
+    benchmarks = {record.case.benchmark for records in runs for record in records.records}
+    if benchmark and benchmark not in benchmarks:
+        raise unknown(f"benchmark in runs with '{metric}'", benchmark, benchmarks, key="--benchmark")
+    titles = {f"{record.case.benchmark} {record.case.title}" for records in runs for record in records.records}
+    if text and not any(text.casefold() in title.casefold() for title in titles):
+        raise unknown(f"case in runs with '{metric}'", text, titles, key="--case")
+    chosen = []
+    for records in runs:
+        matches = [
+            record
+            for record in records.records
+            if benchmark in ("", record.case.benchmark)
+            and text.casefold() in f"{record.case.benchmark} {record.case.title}".casefold()
+        ]
+        chosen.append(records.model_copy(update={"records": matches}))
+    series = history(chosen, metric)
+    if not series.series:
+        raise InputError(
+            "no-history",
+            f"no case was measured for '{metric}' in two runs on the same machine; a history needs some, "
+            f"{'with --benchmark and --case less narrow, or ' if benchmark or text else ''}"
+            "by the same command at another time",
+            value=metric,
+        )
+    return series
+
+
+def _show_history(history: History, kind: str | None, output: str | None) -> None:
+    from paceline.report import charts
+    from paceline.report.render.terminal import open_console
+    from paceline.report.trend import document as trend
+
+    name = f"paceline-trend-{history.metric}"
+    if kind == "png":
+        write(charts.draw_png(trend.picture(history)), output or f"{name}.png")
+        return
+    console = open_console()
+    ascii_only = not console.is_terminal or console.options.ascii_only
+    page = trend.document(history) if kind == "html" else trend.text_document(history, ascii_only=ascii_only)
+    data = {"json": lambda: trend.to_json(history), "csv": lambda: trend.to_csv(history)}
+    give(page, kind, output, name, data)
 
 
 def _plain(row: RunRow) -> dict[str, object]:
@@ -214,22 +191,19 @@ def _table(rows: list[RunRow]) -> None:
         took = show_duration((row.ended_at - row.started_at).total_seconds()) if row.ended_at else ""
         started = when(row.started_at).removesuffix(" UTC")
         lines.append([row.id, row.name, started, took, f"{row.ok} of {row.cases}", str(row.not_ok or ""), row.status])
-    told = [place for place, header in enumerate(_HEADERS) if header != "Not ok" or any(row.not_ok for row in rows)]
-    widths = [max(len(_HEADERS[place]), *(len(one_line(cells[place])) for cells in lines)) for place in told]
+    columns = [n for n, header in enumerate(HEADERS) if header != "Not ok" or any(row.not_ok for row in rows)]
+    widths = [max(len(HEADERS[n]), *(len(one_line(cells[n])) for cells in lines)) for n in columns]
     # Only a suite's name may be cut: half an id, a count or a status says something else.
-    room = console.width - sum(widths) + widths[1] - 3 * (len(told) - 1)
-    for place, width in zip(told, widths, strict=True):
+    room = console.width - sum(widths) + widths[1] - 3 * (len(columns) - 1)
+    for n, width in zip(columns, widths, strict=True):
         table.add_column(
-            _HEADERS[place],
-            justify="right" if _HEADERS[place] in ("Took", "Ok", "Not ok") else "left",
+            HEADERS[n],
+            justify="right" if HEADERS[n] in ("Took", "Ok", "Not ok") else "left",
             no_wrap=True,
             overflow="ellipsis",
-            width=width if place != 1 else max(SHORTEST_NAME, min(width, room)),
+            width=width if n != 1 else max(SHORTEST_NAME, min(width, room)),
         )
     for row, cells in zip(rows, lines, strict=True):
         styles = ["bold", "", "", "", "", "red" if row.not_ok else "", "yellow" if row.status != "finished" else ""]
-        table.add_row(*(Text(one_line(cells[place]), styles[place]) for place in told))
+        table.add_row(*(Text(one_line(cells[n]), styles[n]) for n in columns))
     console.print(table)
-
-
-_HEADERS = ("Run", "Suite", "Started, UTC", "Took", "Ok", "Not ok", "Status")

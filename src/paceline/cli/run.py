@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from paceline.cli._running import folder_of, joined_value, refuse_if_none_can
 from paceline.core.errors import InputError, unknown
 
 if TYPE_CHECKING:
-    from paceline.core.case import Case
     from paceline.core.suite import Suite
 
 DEFAULT_SUITE = "quick"
@@ -31,11 +30,13 @@ class RunCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         args = joined_value(args, lambda words: self._named(words) is not None)
-        what = self._what(args)
+        resumed = "--resume" in args or any(arg.startswith("--resume=") for arg in args)
+        what = self._named(args) or (None if resumed else DEFAULT_SUITE)
         if what is not None:
             suite = find_suite(what)
             ctx.meta[SUITE] = suite
-            ctx.meta[FLAGS] = flags_of(_fields_of(suite), required=not suite.is_written)
+            names = dict.fromkeys(str(entry.get("benchmark")) for entry in suite.cases)
+            ctx.meta[FLAGS] = flags_of(_fields_of(names), required=not suite.is_written)
         elif self._other_flags(args):  # a resumed run, which takes no parameters: know them, to say so
             ctx.meta[FLAGS] = flags_of(_every_field())
         try:
@@ -45,11 +46,6 @@ class RunCommand(click.Command):
             raise unknown("flag", error.option_name, flags, key=error.option_name) from None
         except click.UsageError as error:  # one line, as for every other mistake
             raise InputError("usage", error.format_message()) from None
-
-    def _what(self, args: list[str]) -> str | None:
-        """What is to be measured; None for a resumed run."""
-        resumed = "--resume" in args or any(arg.startswith("--resume=") for arg in args)
-        return self._named(args) or (None if resumed else DEFAULT_SUITE)
 
     def _named(self, args: Sequence[str]) -> str | None:
         """The first argument that is neither a flag nor the value of one."""
@@ -75,8 +71,8 @@ class RunCommand(click.Command):
 
     def _other_flags(self, args: Sequence[str]) -> bool:
         """Whether there may be flags of a benchmark, or the user asks for all flags."""
-        own = {name for option in self.params if isinstance(option, click.Option) for name in option.opts}
-        return any(arg.startswith("-") and arg.partition("=")[0] not in own for arg in args)
+        fixed = {name for option in self.params if isinstance(option, click.Option) for name in option.opts}
+        return any(arg.startswith("-") and arg.partition("=")[0] not in fixed for arg in args)
 
 
 @click.command(cls=RunCommand, params=case_flags())
@@ -86,10 +82,10 @@ class RunCommand(click.Command):
 )
 @click.option(
     "--only",
-    "wanted",
+    "filters",
     multiple=True,
     metavar="WORDS",
-    help="Leave out every case whose name, as --dry-run shows it, has not all of these; again for others.",
+    help="Leave out every case whose name, as --dry-run shows it, does not have all of these; repeat for others.",
 )
 @click.option(
     "--peer", metavar="NAME", help="After each case, the same under this benchmark, which takes the same parameters."
@@ -99,7 +95,7 @@ class RunCommand(click.Command):
     "sides",
     multiple=True,
     metavar="KEY=VALUE,...",
-    help="Given twice, for A and for B: measure both in turns, and compare them turn by turn.",
+    help="Given twice, for A and for B: measure both in alternation, and compare them round by round.",
 )
 @click.option("--rounds", type=int, metavar="N", help="With --ab: how often each side is measured; unset is 6.")
 @click.option("--tag", "tags", multiple=True, metavar="NAME", help="Name the run, alone or with others of its kind.")
@@ -123,7 +119,7 @@ def command(
     /,
     what: str | None,
     settings: tuple[str, ...],
-    wanted: tuple[str, ...],
+    filters: tuple[str, ...],
     peer: str | None,
     sides: tuple[str, ...],
     rounds: int | None,
@@ -149,7 +145,7 @@ def command(
     from paceline.cli import _running
 
     overrides = read_flags(flags) | read_settings(settings)
-    if resume is not None and (what is not None or overrides or peer is not None or tags or wanted):
+    if resume is not None and (what is not None or overrides or peer is not None or tags or filters):
         message = "--resume goes on with a run as it was: leave out the suite, its parameters, --only, --peer and --tag"
         raise InputError("resume-with-other-options", message, key="--resume", value=resume)
     if resume is not None and profile is not None:
@@ -172,16 +168,18 @@ def command(
     with _running.others(hosts, remote_shell, remote_python, master_address) as world:
         output.check()
         if dry_run:
-            cases = _running.expand_here(ctx.meta[SUITE], overrides, world, peer, turns, wanted)
+            cases = _running.expand_here(ctx.meta[SUITE], overrides, world, peer, turns, filters)
             if profile is not None:
                 refuse_if_none_can(cases)
-            _show_cases(cases, as_json)
+            for case in cases:
+                line = f"{case.index + 1:4}  {case.benchmark:12} {case.title}  on {case.target}"
+                click.echo(case.model_dump_json() if as_json else line)
         elif resume is not None:
             sys.exit(_running.resume(resume, store, output, world, retry_failed=retry_failed))
         else:
             traces = folder_of(profile)
             suite = ctx.meta[SUITE]
-            sys.exit(_running.start(suite, overrides, store, output, world, peer, tags, traces, turns, wanted))
+            sys.exit(_running.start(suite, overrides, store, output, world, peer, tags, traces, turns, filters))
 
 
 def find_suite(what: str) -> Suite:
@@ -200,32 +198,19 @@ def find_suite(what: str) -> Suite:
     raise unknown("suite or benchmark", what, [*shipped(), *benchmarks.entries])
 
 
-def _fields_of(suite: Suite) -> dict[str, Any]:
-    """The parameters of every benchmark in the suite, once each."""
+def _fields_of(benchmarks: Iterable[str]) -> dict[str, Any]:
+    """The parameters of these benchmarks, once each."""
     from paceline.benchmarks import find
 
     fields: dict[str, Any] = {}
-    for name in dict.fromkeys(str(entry.get("benchmark")) for entry in suite.cases):
-        with suppress(InputError):  # whoever expands the suite says so
+    for name in benchmarks:
+        with suppress(InputError):  # reported when the suite is expanded
             for key, field in find(name).Parameters.model_fields.items():
                 fields.setdefault(key, field)
     return fields
 
 
 def _every_field() -> dict[str, Any]:
-    """The parameters of all benchmarks, once each."""
     from paceline.benchmarks import registry
 
-    fields: dict[str, Any] = {}
-    for benchmark in registry().entries.values():
-        for key, field in benchmark.Parameters.model_fields.items():
-            fields.setdefault(key, field)
-    return fields
-
-
-def _show_cases(cases: list[Case], as_json: bool) -> None:
-    for case in cases:
-        if as_json:
-            click.echo(case.model_dump_json())
-        else:
-            click.echo(f"{case.index + 1:4}  {case.benchmark:12} {case.title}  on {case.target}")
+    return _fields_of(registry().entries)

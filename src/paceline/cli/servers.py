@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -21,13 +20,13 @@ def command(context: click.Context, as_json: bool) -> None:
         return
     from paceline.servers import registry
 
-    found = registry()
+    servers = registry()
     rows = [
         {"name": name, "summary": server.summary, "wires": list(server.wires), "missing": server.missing()}
-        for name, server in sorted(found.entries.items())
+        for name, server in sorted(servers.entries.items())
     ]
     if as_json:
-        disabled = [{"module": one.module, "reason": one.reason} for one in found.broken]
+        disabled = [{"module": one.module, "reason": one.reason} for one in servers.broken]
         click.echo(json.dumps({"servers": rows, "disabled": disabled}, indent=2))
         return
     width = max(len(str(row["name"])) for row in rows)
@@ -36,7 +35,7 @@ def command(context: click.Context, as_json: bool) -> None:
         click.echo(f"{mark} {row['name']:<{width}}  {row['summary']}")
         if row["missing"]:
             click.secho(f"  {'':<{width}}  {row['missing']}", dim=True)
-    for failure in found.broken:
+    for failure in servers.broken:
         click.secho(f"disabled: {failure.module}: {failure.reason}", fg="red")
 
 
@@ -48,7 +47,11 @@ def install(names: tuple[str, ...]) -> None:
     from paceline.servers import _environment
 
     for name, requirements in [(name, _requirements(name)) for name in names]:
-        made = _environment.install(requirements, partial(_say, name))
+
+        def report(text: str, name: str = name) -> None:
+            click.echo(f"{name}: {text}", err=True)
+
+        made = _environment.install(requirements, report)
         took = f"in {show_duration(made.seconds)}" if made.seconds else "already"
         click.echo(f"{name}: installed {took}, {show_size(made.size)} in {made.folder}")
 
@@ -64,10 +67,6 @@ def remove(names: tuple[str, ...]) -> None:
         click.echo(f"{name}: removed" if was_there else f"{name}: was not installed")
 
 
-def _say(name: str, words: str) -> None:
-    click.echo(f"{name}: {words}", err=True)
-
-
 def _requirements(name: str) -> Requirements:
     from paceline.core.errors import InputError
     from paceline.servers import registry
@@ -76,6 +75,6 @@ def _requirements(name: str) -> Requirements:
     server = registry().get(name)
     if not issubclass(server, Program) or server.requirements is None:
         reason = server.missing()
-        message = f"'{name}' is nothing that pip installs" + (f": {reason}" if reason else "")
+        message = f"'{name}' is not installed by pip" + (f": {reason}" if reason else "")
         raise InputError("not-installable", message, value=name)
     return server.requirements

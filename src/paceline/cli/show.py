@@ -23,8 +23,7 @@ def command(name: str) -> None:
     elif name in shipped():
         click.echo(shipped()[name].read_text(encoding="utf-8").rstrip())
     else:
-        known = [*benchmarks().entries, *models().entries, *shipped()]
-        guess = nearest(name, known)
+        guess = nearest(name, [*benchmarks().entries, *models().entries, *shipped()])
         message = f"nothing is called '{name}'" + (f": did you mean '{guess}'?" if guess else "; see paceline list")
         raise InputError("unknown-name", message, value=name, suggestion=guess)
 

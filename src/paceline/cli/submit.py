@@ -28,7 +28,7 @@ _NEEDS = ("gpu", *_NUMBERS, "label", "whole-node")
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a parameter, as in `paceline run`."
 )
 @click.option(
-    "--only", "wanted", multiple=True, metavar="WORDS", help="Of the suite, these cases, as in `paceline run`."
+    "--only", "filters", multiple=True, metavar="WORDS", help="Of the suite, these cases, as in `paceline run`."
 )
 @click.option("--priority", type=click.IntRange(-100, 100), default=0, show_default=True, help="Higher goes first.")
 @click.option(
@@ -44,7 +44,7 @@ _NEEDS = ("gpu", *_NUMBERS, "label", "whole-node")
 def command(
     what: str,
     settings: tuple[str, ...],
-    wanted: tuple[str, ...],
+    filters: tuple[str, ...],
     priority: int,
     machines: str,
     tags: tuple[str, ...],
@@ -55,12 +55,17 @@ def command(
 ) -> None:
     """Submit a suite (a file, or one that the leader knows by name) or one benchmark."""
     client = open_client(leader, token_file)
+    suite: dict[str, Any] | str = what  # a name is left to the leader, which has suites of its own
+    if "/" in what or what.endswith((".yaml", ".yml")):
+        from paceline.runner.suite_file import load_suite
+
+        suite = load_suite(what).model_dump(include={"name", "description", "cases"})
     job_id = secrets.token_hex(8)
     body = {
         "id": job_id,
-        "suite": _suite(what),
+        "suite": suite,
         "overrides": read_settings(settings),
-        "only": list(wanted),
+        "only": list(filters),
         "needs": read_needs(machines),
         "priority": priority,
         "tags": list(tags),
@@ -70,7 +75,7 @@ def command(
         click.echo(f"Job {job_id} is {job['state']}: {job['name']}")
     if wait:
         client.be_patient(_PATIENCE_WAITING)
-        job = _waited(client, job_id, is_quiet=as_json)
+        job = _wait(client, job_id, is_quiet=as_json)
         if job["failure"] and not as_json:
             click.echo(f"What helps: {job['failure']['remedy']}")
     elif not as_json:
@@ -102,25 +107,16 @@ def read_needs(text: str) -> dict[str, Any]:
     return needs
 
 
-def _suite(what: str) -> dict[str, Any] | str:
-    """A file's content; a name is left to the leader, which knows what it has."""
-    if "/" not in what and not what.endswith((".yaml", ".yml")):
-        return what
-    from paceline.runner.suite_file import load_suite
-
-    return load_suite(what).model_dump(include={"name", "description", "cases"})
-
-
-def _waited(client: Client, job_id: str, *, is_quiet: bool) -> Any:
-    """The job once it has ended; who interrupts this does not end the job."""
-    seen = ""
+def _wait(client: Client, job_id: str, *, is_quiet: bool) -> Any:
+    """The job once it has ended; interrupting this does not end the job."""
+    last = ""
     try:
         while True:
             job = client.get(f"/jobs/{job_id}")
-            shown = _shown(job)
-            if shown != seen and not is_quiet:
-                click.echo(shown)
-            seen = shown
+            status = _status(job)
+            if status != last and not is_quiet:
+                click.echo(status)
+            last = status
             if job["state"] in _FINAL:
                 return job
             time.sleep(_POLL)
@@ -129,7 +125,7 @@ def _waited(client: Client, job_id: str, *, is_quiet: bool) -> Any:
         raise
 
 
-def _shown(job: dict[str, Any]) -> str:
+def _status(job: dict[str, Any]) -> str:
     progress = job["progress"]
     words = [job["state"]]
     if job["followers"]:

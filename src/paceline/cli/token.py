@@ -12,7 +12,6 @@ from paceline.core.errors import InputError
 
 if TYPE_CHECKING:
     from paceline.service.api.tokens import TokenStatus
-    from paceline.store import Store
     from paceline.store.queue import AuditRow, TokenRow
 
 _STORE = click.option("--store", metavar="PATH|URL", help="The leader's store; by default this user's own.")
@@ -33,22 +32,24 @@ def command() -> None:
     help="What it may do; each includes those before it.",
 )
 @click.option(
-    "--expires", metavar="TIME", default="90d", show_default=True, help="How long it holds, like 12h; or never."
+    "--expires", metavar="TIME", default="90d", show_default=True, help="How long it is valid, like 12h; or never."
 )
 @_STORE
 def create(name: str, scope: str, expires: str, store: str | None) -> None:
     """Make a token for NAME, in place of an earlier one, and show it this once."""
     from paceline.service.api import tokens
+    from paceline.store import open_store
 
     token, row = tokens.make(name, tokens.Scope.of(scope), _lasts(expires))
-    with _opened(store) as opened, opened.queue.writing(f"keep token '{name}'") as writing:
+    with open_store(store) as opened, opened.queue.writing(f"keep token '{name}'") as writing:
         writing.put_token(row)
         writing.note(_audit("create", name))
     click.echo(token)
     click.echo(
-        f"It holds {_until(row)}, with the scope {scope}, and is not shown again: keep it in a file that only", err=True
+        f"It is valid {_until(row)}, with the scope {scope}, and is not shown again: store it in a file that only\n"
+        "its owner can read (--token-file), or in $PACELINE_TOKEN.",
+        err=True,
     )
-    click.echo("its owner can read (--token-file), or in $PACELINE_TOKEN.", err=True)
 
 
 @command.command("list")
@@ -57,8 +58,9 @@ def create(name: str, scope: str, expires: str, store: str | None) -> None:
 def list_tokens(as_json: bool, store: str | None) -> None:
     """List tokens, without themselves: which are valid, have expired or were revoked."""
     from paceline.service.api import tokens
+    from paceline.store import open_store
 
-    with _opened(store) as opened:
+    with open_store(store) as opened:
         rows = opened.queue.tokens()
         statuses = tokens.token_statuses(rows, opened.queue.audited(tokens.AUDITED), datetime.now(UTC))
     if as_json:
@@ -66,7 +68,10 @@ def list_tokens(as_json: bool, store: str | None) -> None:
         return
     for status in statuses:
         scopes = ", ".join(status.row.scopes) if status.row else "-"
-        click.echo(f"{status.name:<24} {scopes:<8} {_how_it_stands(status)}")
+        state = f"{status.state} since {_minute(status.since)}" if status.since else status.state
+        if status.row is not None and status.state == "valid":
+            state = f"valid {_until(status.row)}"
+        click.echo(f"{status.name:<24} {scopes:<8} {state}")
     if not rows:
         click.echo("There are no tokens: a leader answers its own machine alone.")
 
@@ -76,13 +81,15 @@ def list_tokens(as_json: bool, store: str | None) -> None:
 @_STORE
 def revoke(name: str, store: str | None) -> None:
     """Revoke the token of NAME, from now on."""
-    with _opened(store) as opened, opened.queue.writing(f"revoke token '{name}'") as writing:
-        found = writing.revoke_token(name)
-        if found:
+    from paceline.store import open_store
+
+    with open_store(store) as opened, opened.queue.writing(f"revoke token '{name}'") as writing:
+        is_revoked = writing.revoke_token(name)
+        if is_revoked:
             writing.note(_audit("revoke", name))
-    if not found:
+    if not is_revoked:
         raise InputError("unknown-token", f"there is no token '{name}': `paceline token list` names them", value=name)
-    click.echo(f"The token '{name}' no longer holds")
+    click.echo(f"The token '{name}' is no longer valid")
 
 
 def _until(row: TokenRow) -> str:
@@ -91,12 +98,6 @@ def _until(row: TokenRow) -> str:
 
 def _minute(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M} UTC"
-
-
-def _how_it_stands(status: TokenStatus) -> str:
-    if status.row is not None and status.state == "valid":
-        return f"valid {_until(status.row)}"
-    return f"{status.state} since {_minute(status.since)}" if status.since else status.state
 
 
 def _document(status: TokenStatus) -> dict[str, Any]:
@@ -109,12 +110,6 @@ def _document(status: TokenStatus) -> dict[str, Any]:
         "state": status.state,
         "since": status.since.isoformat() if status.since else None,
     }
-
-
-def _opened(store: str | None) -> Store:
-    from paceline.store import open_store
-
-    return open_store(store)
 
 
 def _audit(what: str, name: str) -> AuditRow:

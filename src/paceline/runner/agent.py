@@ -22,7 +22,6 @@ from paceline.runner.run import imports_of
 from paceline.version import VERSION
 
 REACH_SECONDS = 10.0
-
 Words = dict[str, Any]
 
 
@@ -53,8 +52,8 @@ class Agent:
 
         # What the command was given counts here, too, as far as this host has it.
         os.environ.update(order["environment"])
-        known = [*order["path"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(known))
+        paths = [*order["path"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
         sys.path[:0] = [folder for folder in order["path"] if folder not in sys.path]
         with suppress(OSError):
             os.chdir(order["folder"] if Path(order["folder"]).is_dir() else Path.home())
@@ -73,36 +72,33 @@ class Agent:
 
     def _reach(self, order: Words) -> Words:
         """From here to the first rank's host."""
-        where = (order["address"], order["port"])
+        host, port = order["address"], order["port"]
         try:
-            with socket.create_connection(where, timeout=REACH_SECONDS) as connection:
-                own = str(connection.getsockname()[0])
+            with socket.create_connection((host, port), timeout=REACH_SECONDS) as connection:
+                address = str(connection.getsockname()[0]).removeprefix("::ffff:")
         except OSError as error:
-            message = (
-                f"cannot reach the first host at {where[0]}, port {where[1]}: {error}; try another --master-address"
-            )
-            raise InputError("cannot-reach", message, key="--master-address", value=where[0]) from None
-        own = own.removeprefix("::ffff:")
-        self._network = {} if is_loopback(own) else bound_to(own)
-        return {"address": own}
+            message = f"cannot reach the first host at {host}, port {port}: {error}; try another --master-address"
+            raise InputError("cannot-reach", message, key="--master-address", value=host) from None
+        self._network = {} if is_loopback(address) else bound_to(address)
+        return {"address": address}
 
     def _face(self, order: Words) -> Words:
         """From the first rank's host to another."""
         try:
-            own = own_address(order["address"])
+            address = own_address(order["address"])
         except OSError as error:
-            message = f"finds no way to {order['address']}: {error}"
+            message = f"finds no route to {order['address']}: {error}"
             raise InputError("no-route", message, value=order["address"]) from None
-        self._network = {} if is_loopback(own) else bound_to(own)
+        self._network = {} if is_loopback(address) else bound_to(address)
         if self._door is not None:
             self._door.close()
-        return {"address": own}
+        return {"address": address}
 
     def _run(self, order: Words) -> Words:
         case = Case.model_validate(order["case"])
         ranks = {int(rank): self._network | environment for rank, environment in order["ranks"].items()}
 
-        def tell(progress: Words) -> None:
+        def report(progress: Words) -> None:
             if 0 in ranks:
                 self._orders.say({"progress": progress})
 
@@ -111,7 +107,7 @@ class Agent:
             case,
             ranks=ranks,
             world_size=case.ranks,
-            on_progress=tell,
+            on_progress=report,
             abort=self._orders.stop.is_set,
         )
         return {"ended": execution.run(imports_of(case)).words()}

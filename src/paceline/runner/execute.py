@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,10 @@ from paceline.runner.fork_server import kill_groups
 
 @dataclass(frozen=True)
 class MemoryKills:
-    """How often the kernel has killed for want of memory; it counts a kill before it sends the signal."""
+    """How often the kernel has killed for lack of memory; it counts a kill before it sends the signal."""
 
-    group: int | None  # in the control group of this process and its children; None where that is not told
-    machine: int  # anywhere on this machine; 0 where that is not told
+    group: int | None  # in the control group of this process and its children; None where it is not counted
+    machine: int  # anywhere on this machine; 0 where it is not counted
 
     def killer_since(self, before: MemoryKills) -> str:
         """Who has killed a process here that was ended by SIGKILL, for a message; empty if it was not for memory."""
@@ -61,8 +61,6 @@ _CONSEQUENCES = (
     stacks.WAITING,
 )
 
-OnProgress = Callable[[dict[str, Any]], None]
-
 
 @dataclass(frozen=True)
 class Failure:
@@ -71,7 +69,7 @@ class Failure:
     rank: int
     outcome: Outcome
     cause: Cause
-    at: float  # on whatever tells the time to all that are compared
+    at: float  # on one clock for all that are compared
 
     def words(self) -> dict[str, Any]:
         """For another process, whose clock is another: how long ago it was."""
@@ -80,7 +78,7 @@ class Failure:
 
     @classmethod
     def of_words(cls, words: Mapping[str, Any], at: float | None = None) -> Failure:
-        """A failure in another process; `at` is its place in time, if something better than `ago` tells it."""
+        """A failure in another process; `at` is its time, if something better than `ago` says it."""
         when = time.monotonic() - words["ago"] if at is None else at
         return cls(words["rank"], Outcome(words["outcome"]), Cause.model_validate(words["cause"]), when)
 
@@ -123,16 +121,13 @@ class CaseEnd:
         )
 
     def result(self) -> Result:
-        """Everything measured: the ranks' results merged, or what a failed case had seen until then."""
+        """Everything measured: the ranks' results merged, or what a failed case had measured until then."""
         if self.failure is None:
             merged = merge_ranks([self.results[rank] for rank in sorted(self.results)])
         else:
-            merged = Result(
-                measurements=[
-                    Measurement.of_samples(Metric(name=name, unit=unit), values)
-                    for (name, unit), values in self.samples.items()
-                ]
-            )
+            series = self.samples.items()
+            partial = [Measurement.of_samples(Metric(name=name, unit=unit), values) for (name, unit), values in series]
+            merged = Result(measurements=partial)
         if self.startup_seconds is not None:
             merged.facts["startup_seconds"] = self.startup_seconds
         return merged
@@ -150,41 +145,37 @@ class _Rank:
     failure: Failure | None = None
     ended: bool = False
     killed: bool = False
-    started_at: float | None = None
+    started_at: float = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has neither a result nor a failure yet."""
+        return self.result is None and self.failure is None
 
 
+@dataclass
 class CaseExecution:
     """One case on this machine."""
 
-    def __init__(
-        self,
-        server: WarmServer,
-        case: Case,
-        *,
-        ranks: Mapping[int, Mapping[str, str]],  # global rank: its environment (LOCAL_RANK, MASTER_PORT, ...)
-        world_size: int,
-        on_progress: OnProgress,
-        abort: Callable[[], bool] = lambda: False,
-        on_failure: Callable[[], None] = lambda: None,  # of the first rank that fails here, as soon as it is known
-    ) -> None:
-        self._server = server
-        self._case = case
-        self._environments = ranks
-        self._world_size = world_size
-        self._on_progress = on_progress
-        self._abort = abort
-        self._on_failure = on_failure
-        self._ranks: list[_Rank] = []
-        self._end = CaseEnd()
-        self._memory_kills = kills_for_memory()
+    server: WarmServer
+    case: Case
+    _: KW_ONLY
+    ranks: Mapping[int, Mapping[str, str]]  # global rank: its environment (LOCAL_RANK, MASTER_PORT, ...)
+    world_size: int
+    on_progress: Callable[[dict[str, Any]], None]
+    abort: Callable[[], bool] = lambda: False
+    on_failure: Callable[[], None] = lambda: None  # of the first rank that fails here, as soon as it is known
+    _ranks: list[_Rank] = field(default_factory=list, init=False)
+    _end: CaseEnd = field(default_factory=CaseEnd, init=False)
+    _memory_kills: MemoryKills = field(default_factory=kills_for_memory, init=False)
 
     def run(self, imports: tuple[str, ...]) -> CaseEnd:
         """Start the ranks, watch them, and return when all of them are gone."""
-        deadline = time.monotonic() + self._case.timeout
+        deadline = time.monotonic() + self.case.timeout
         # A compiler's helper may still write while the folder goes; that must not end the run.
         with tempfile.TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True) as folder:
             try:
-                self._server.warm(imports, deadline)
+                self.server.warm(imports, deadline)
                 self._start(Path(folder), deadline)
                 self._watch(deadline)
             except ServerTimeout as error:
@@ -204,14 +195,14 @@ class CaseExecution:
         return self._end
 
     def _start(self, folder: Path, deadline: float) -> None:
-        for rank, environment in self._environments.items():
+        for rank, environment in self.ranks.items():
             log = folder / f"rank{rank}.log"
             ordered_at = time.monotonic()
-            pid, channel = self._server.fork(
+            pid, channel = self.server.fork(
                 {
-                    "case": self._case.model_dump(mode="json"),
+                    "case": self.case.model_dump(mode="json"),
                     "rank": rank,
-                    "world_size": self._world_size,
+                    "world_size": self.world_size,
                     "local_rank": int(environment.get("LOCAL_RANK", rank)),
                     "environment": dict(environment),
                     "folder": str(Path.cwd()),
@@ -223,7 +214,7 @@ class CaseExecution:
 
     def _watch(self, deadline: float) -> None:
         with selectors.DefaultSelector() as selector:
-            selector.register(self._server.control, selectors.EVENT_READ)
+            selector.register(self.server.control, selectors.EVENT_READ)
             for rank in self._ranks:
                 selector.register(rank.channel, selectors.EVENT_READ, rank)
             while not all(rank.ended for rank in self._ranks):
@@ -232,7 +223,7 @@ class CaseExecution:
                 for key, _ in selector.select(timeout=min(0.2, max(0.0, deadline - now) + 0.001)):
                     if key.data is not None and not self._hear(key.data):
                         selector.unregister(key.fileobj)
-                for pid, status in self._server.poll_ends().items():
+                for pid, status in self.server.poll_ends().items():
                     self._note_end(pid, status)
 
     def _hear(self, rank: _Rank) -> bool:
@@ -242,12 +233,12 @@ class CaseExecution:
             return False
         message, _ = received
         if "started" in message:
-            if rank.started_at is not None and self._end.startup_seconds is None:
+            if self._end.startup_seconds is None:
                 self._end.startup_seconds = message["started"] - rank.started_at
         elif "progress" in message:
             if rank is self._ranks[0]:
                 self._end.keep(message["progress"])
-                self._on_progress(message["progress"])
+                self.on_progress(message["progress"])
         elif "kept" in message:
             rank.kept = Result.model_validate(message["kept"])
         elif "result" in message:
@@ -263,11 +254,11 @@ class CaseExecution:
         rank = next((rank for rank in self._ranks if rank.pid == pid), None)
         if rank is None:
             return
-        # The end may be heard of before the last words. Grandchildren may still hold the other end: never wait.
-        while rank.result is None and rank.failure is None and _readable(rank.channel) and self._hear(rank):
+        # The end may be heard of before the last message. Grandchildren may still hold the other end: never wait.
+        while rank.is_open and select.select([rank.channel], [], [], 0)[0] and self._hear(rank):
             pass
         rank.ended = True
-        if rank.result is None and rank.failure is None and not rank.killed:
+        if rank.is_open and not rank.killed:
             self._fail(rank, self._death(rank, status))
 
     def _fail(self, rank: _Rank, failure: Failure) -> None:
@@ -281,11 +272,10 @@ class CaseExecution:
         is_first = all(other.failure is None for other in self._ranks)
         rank.failure = failure
         if is_first:
-            self._on_failure()
+            self.on_failure()
 
     def _death(self, rank: _Rank, status: int) -> Failure:
-        """A process that ended without a word."""
-        tail = _tail(rank.log)
+        """A process that ended without a message."""
         outcome, kind = Outcome.FAILED, CauseKind.CRASHED
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
@@ -302,31 +292,31 @@ class CaseExecution:
                 message += ": native code crashed; the last lines it wrote are below"
         else:
             message = f"the process exited with code {os.WEXITSTATUS(status)} before it had a result"
-        cause = Cause(kind=kind, message=message, detail=tail, rank=self._shown(rank.rank))
+        cause = Cause(kind=kind, message=message, detail=_tail(rank.log), rank=self._shown(rank.rank))
         return Failure(rank.rank, outcome, cause, time.monotonic())
 
     def _enforce(self, now: float, deadline: float) -> None:
         """Kill what is late, and what waits for a rank that will never come."""
         failures = [rank.failure for rank in self._ranks if rank.failure is not None]
         if now >= deadline:
-            self._time_out([rank for rank in self._ranks if rank.result is None and rank.failure is None], now)
+            self._time_out([rank for rank in self._ranks if rank.is_open], now)
             self._kill(self._ranks)
             if now >= deadline + LINGER_SECONDS:  # not even SIGKILL ends a process inside the kernel
                 for rank in self._ranks:
                     rank.ended = True
-        elif self._abort() or (failures and now >= min(f.at for f in failures) + AFTERMATH_SECONDS):
+        elif self.abort() or (failures and now >= min(f.at for f in failures) + AFTERMATH_SECONDS):
             self._kill(self._ranks)
         else:
             self._kill([r for r in self._ranks if r.result is not None and now >= r.result_at + LINGER_SECONDS])
 
     def _time_out(self, late: list[_Rank], now: float) -> None:
         """Say of each rank what it was doing, so that those that wait for another one are not taken for the cause."""
-        found = stacks.ask({rank.pid: rank.log for rank in late if not rank.ended})
+        positions = stacks.ask({rank.pid: rank.log for rank in late if not rank.ended})
         for rank in late:
-            where = found.get(rank.pid)
-            seen = f": {where}" if where is not None else ""
+            where = positions.get(rank.pid)
+            doing = f": {where}" if where is not None else ""
             remedy = "raise it with --timeout, or make the case smaller"
-            message = f"not done after {self._case.timeout:g} s{seen}; {remedy}"
+            message = f"not done after {self.case.timeout:g} s{doing}; {remedy}"
             detail = "\n".join(text for text in (where.stack if where else "", _tail(rank.log)) if text)
             cause = Cause(kind=CauseKind.TIMEOUT, message=message, detail=detail, rank=self._shown(rank.rank))
             self._fail(rank, Failure(rank.rank, Outcome.TIMEOUT, cause, now))
@@ -342,15 +332,15 @@ class CaseExecution:
             return Failure(rank, outcome, Cause(kind=kind, message=message, rank=self._shown(rank)), time.monotonic())
 
         if not self._ranks:  # none was started yet
-            self._end.failure = failure(min(self._environments))
-            self._on_failure()
+            self._end.failure = failure(min(self.ranks))
+            self.on_failure()
         for rank in self._ranks:
-            if rank.result is None and rank.failure is None:
+            if rank.is_open:
                 self._fail(rank, failure(rank.rank))
             rank.ended = True
 
     def _shown(self, rank: int) -> int | None:
-        return rank if self._world_size > 1 else None
+        return rank if self.world_size > 1 else None
 
 
 def local_ranks(count: int) -> dict[int, dict[str, str]]:
@@ -358,16 +348,18 @@ def local_ranks(count: int) -> dict[int, dict[str, str]]:
     if count == 1:
         return {0: {}}
     port = str(free_port())
+    return {rank: rank_environment(rank, rank, count, count, "127.0.0.1", port) for rank in range(count)}
+
+
+def rank_environment(rank: int, local_rank: int, size: int, local_size: int, address: str, port: str) -> dict[str, str]:
+    """The variables of one rank, as torchrun would set them."""
     return {
-        rank: {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(count),
-            "LOCAL_WORLD_SIZE": str(count),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-        }
-        for rank in range(count)
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(local_size),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": port,
     }
 
 
@@ -376,10 +368,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
-
-
-def _readable(channel: Channel) -> bool:
-    return bool(select.select([channel], [], [], 0)[0])
 
 
 def _tail(log: Path) -> str:

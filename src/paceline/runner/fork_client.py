@@ -42,12 +42,11 @@ class WarmServer:
 
     def warm(self, modules: tuple[str, ...], deadline: float) -> None:
         """Have these modules imported before the next fork; `deadline` is on the monotonic clock."""
-        wanted = [name for name in modules if name not in self._imported]
-        if not wanted:
-            return
-        self._live().send({"do": "import", "modules": wanted})
-        self._await("imported", deadline)
-        self._imported.update(wanted)
+        missing = [name for name in modules if name not in self._imported]
+        if missing:
+            self._live().send({"do": "import", "modules": missing})
+            self._await("imported", deadline)
+            self._imported.update(missing)
 
     def fork(self, order: dict[str, Any], deadline: float) -> tuple[int, Channel]:
         """A new process for one rank of a case: its id, and the channel it reports on."""

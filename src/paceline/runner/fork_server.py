@@ -24,14 +24,17 @@ from paceline.runner.channel import Channel
 def main() -> None:
     """Serve until the runner closes its end."""
     control = Channel.of_descriptor(int(sys.argv[1]))
-    # The terminal's interrupt is the runner's to handle; it tells us what to kill.
+    # The terminal's interrupt is the runner's to handle; it says what to kill.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     children: dict[int, Path] = {}  # process of a case: its folder
-    _prepare()
+    # What every case needs, so that none of them imports it again; its benchmark comes with an order.
+    from paceline import models
+
+    models.registry()
     try:
         while True:
             ready, _, _ = select.select([control.fileno(), wake_read], [], [])
@@ -61,7 +64,16 @@ def kill_groups(leaders: Iterable[int]) -> None:
 
 def _obey(order: dict[str, Any], descriptors: list[int], control: Channel, children: dict[int, Path]) -> None:
     if order["do"] == "import":
-        control.send({"imported": order["modules"], "failed": _import_all(order["modules"])})
+        failed = {}
+        for name in order["modules"]:
+            try:
+                importlib.import_module(name)
+            except (Exception, SystemExit) as error:  # the case that needs it will fail, and say why
+                failed[name] = f"{type(error).__name__}: {error}"
+        # What is imported now is shared by every case: keep the collector from touching (and so copying) its pages.
+        gc.collect()
+        gc.freeze()
+        control.send({"imported": order["modules"], "failed": failed})
         return
     pid = os.fork()
     if pid == 0:
@@ -71,26 +83,6 @@ def _obey(order: dict[str, Any], descriptors: list[int], control: Channel, child
         os.close(descriptor)
     children[pid] = Path(order["log"]).parent
     control.send({"forked": pid, "ticket": order["ticket"]})
-
-
-def _prepare() -> None:
-    """Import what every case needs, so that none of them does it again; its benchmark comes with an order."""
-    from paceline import models
-
-    models.registry()
-
-
-def _import_all(modules: list[str]) -> dict[str, str]:
-    failed = {}
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except (Exception, SystemExit) as error:  # the case that needs it will fail, and say why
-            failed[name] = f"{type(error).__name__}: {error}"
-    # What is imported now is shared by every case: keep the collector from touching (and so copying) its pages.
-    gc.collect()
-    gc.freeze()
-    return failed
 
 
 def _report_ends(control: Channel, children: dict[int, Path]) -> None:

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from paceline.core.case import Case
 from paceline.core.errors import InputError, located
 from paceline.core.record import Cause, CauseKind, Outcome
 from paceline.remote.hosts import LOCAL, START_SECONDS, Agents, HostTrouble, RemoteAgent, RemoteShell
-from paceline.runner.execute import AFTERMATH_SECONDS, LINGER_SECONDS, CaseEnd, Failure
+from paceline.runner.execute import AFTERMATH_SECONDS, LINGER_SECONDS, CaseEnd, Failure, rank_environment
 from paceline.runner.fork_client import WarmServer
 from paceline.runner.network import own_address
 
@@ -48,38 +48,36 @@ class Host:
 def read_hosts(text: str) -> list[Host]:
     """`a,b:2`, or a file with a host in each line, like `a slots=2`."""
     with located(f"--hosts {text}"):
-        return _read_hosts(text)
-
-
-def _read_hosts(text: str) -> list[Host]:
-    path = Path(text)
-    if path.is_file():
-        lines = (line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
-        parts, pattern, form = [line for line in lines if line], _HOST_LINE, "a slots=2"
-    elif "/" in text:
-        raise InputError("missing-file", "there is no such file", key=_FLAG, value=text)
-    else:
-        parts, pattern, form = text.split(","), _HOST, "a,b:2"
-    hosts = []
-    for part in map(str.strip, parts):
-        found = pattern.fullmatch(part)
-        if found is None or part.startswith("-"):
-            raise InputError("not-a-host", f"'{part}' is not a host; write {form}", key=_FLAG, value=part)
-        slots = int(found["slots"]) if found["slots"] else None
-        if slots == 0:
-            raise InputError("host-without-ranks", f"'{part}' has no rank; leave the host out", key=_FLAG, value=part)
-        hosts.append(Host(found["name"], slots))
-    names = [host.name for host in hosts]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        message = f"duplicate host '{twice}'; for several ranks on it, write {twice}:2"
-        raise InputError("duplicate-host", message, key=_FLAG, value=twice, suggestion=f"{twice}:2")
-    if not hosts:
-        raise InputError("no-hosts", "there is no host in it", key=_FLAG, value=text)
-    return hosts
+        path = Path(text)
+        if path.is_file():
+            lines = (line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
+            parts, pattern, form = [line for line in lines if line], _HOST_LINE, "a slots=2"
+        elif "/" in text:
+            raise InputError("missing-file", "there is no such file", key=_FLAG, value=text)
+        else:
+            parts, pattern, form = text.split(","), _HOST, "a,b:2"
+        hosts = []
+        for part in map(str.strip, parts):
+            match = pattern.fullmatch(part)
+            if match is None or part.startswith("-"):
+                raise InputError("not-a-host", f"'{part}' is not a host; write {form}", key=_FLAG, value=part)
+            slots = int(match["slots"]) if match["slots"] else None
+            if slots == 0:
+                raise InputError(
+                    "host-without-ranks", f"'{part}' has no rank; leave the host out", key=_FLAG, value=part
+                )
+            hosts.append(Host(match["name"], slots))
+        names = [host.name for host in hosts]
+        if duplicate := next((name for name in names if names.count(name) > 1), None):
+            message = f"duplicate host '{duplicate}'; for several ranks on it, write {duplicate}:2"
+            raise InputError("duplicate-host", message, key=_FLAG, value=duplicate, suggestion=f"{duplicate}:2")
+        if not hosts:
+            raise InputError("no-hosts", "there is no host in it", key=_FLAG, value=text)
+        return hosts
 
 
 @dataclass
-class _Place:
+class _Node:
     """A host with its ranks."""
 
     host: Host
@@ -93,14 +91,17 @@ class HostRanks:
 
     def __init__(self, hosts: Sequence[Host], shell: RemoteShell, master: str | None) -> None:
         self._agents = Agents(shell, AGENT)
-        self._places: list[_Place] = []
+        self._nodes: list[_Node] = []
         self.devices: dict[str, int] = {}  # of the first host, by kind
         self._master = master or _master_address(hosts)
         try:
             for host in hosts:
-                self._places.append(_Place(host, self._agents.enter(host.name)))
-            self._greet(self._places)
-            self._number()
+                self._nodes.append(_Node(host, self._agents.enter(host.name)))
+            self._greet(self._nodes)
+            rank = 0
+            for node in self._nodes:
+                node.first_rank = rank
+                rank += node.slots
             self._meet()
         except BaseException:
             self.close()
@@ -119,16 +120,16 @@ class HostRanks:
     @property
     def size(self) -> int:
         """How many ranks there are."""
-        return sum(place.slots for place in self._places)
+        return sum(node.slots for node in self._nodes)
 
     @property
     def nodes(self) -> int:
         """How many hosts there are."""
-        return len(self._places)
+        return len(self._nodes)
 
     def environment(self) -> Words:
         """What the first host is."""
-        first = self._places[0]
+        first = self._nodes[0]
         environment: Words = self._ask([first], {"do": "describe"}, START_SECONDS)[first.agent]["environment"]
         return environment
 
@@ -146,96 +147,77 @@ class HostRanks:
 
     def execute(self, _server: WarmServer, case: Case, on_progress: Callable[[Words], None]) -> CaseEnd:
         """All ranks of the case, wherever they are."""
-        places = self._places if case.ranks > 1 else self._places[:1]
+        nodes = self._nodes if case.ranks > 1 else self._nodes[:1]
         try:
-            port = self._port(places)
+            port = self._port(nodes)
         except HostTrouble as trouble:
-            place = next(place for place in places if place.agent is trouble.agent)
-            return CaseEnd(failure=_failure(place, case, str(trouble)))
-        for place in places:
-            ranks = self._environments(place, port) if case.ranks > 1 else {0: {}}
-            place.agent.send({"do": "run", "case": case.model_dump(mode="json"), "ranks": ranks})
-        end = self._watch(case, places, on_progress)
-        if 0 in end.results and len(places) > 1:
-            end.results[0].facts |= {"nodes": len(places), "hosts": [place.host.address for place in places]}
+            node = next(node for node in nodes if node.agent is trouble.agent)
+            return CaseEnd(failure=_failure(node, case, str(trouble)))
+        for node in nodes:
+            ranks: dict[int, dict[str, str]] = {0: {}}
+            if case.ranks > 1:
+                group = {"GROUP_RANK": str(self._nodes.index(node))}
+                shape = (self.size, node.slots, self._master, str(port))
+                numbers = [(node.first_rank + local, local) for local in range(node.slots)]
+                ranks = {rank: rank_environment(rank, local, *shape) | group for rank, local in numbers}
+            node.agent.send({"do": "run", "case": case.model_dump(mode="json"), "ranks": ranks})
+        end = self._watch(case, nodes, on_progress)
+        if 0 in end.results and len(nodes) > 1:
+            end.results[0].facts |= {"nodes": len(nodes), "hosts": [node.host.address for node in nodes]}
         return end
 
     def close(self) -> None:
         """End everything on every host."""
         self._agents.close()
 
-    def _greet(self, places: Sequence[_Place]) -> None:
+    def _greet(self, nodes: Sequence[_Node]) -> None:
         """Hear from each agent that it is there and the same as this one."""
         environment = {name: value for name, value in os.environ.items() if name.startswith(_FORWARDED)}
-        found = self._agents.greet([place.agent for place in places], {"environment": environment})
-        for place in places:
-            hello = found[place.agent]
-            place.slots = place.host.slots or max(1, next(iter(hello["devices"].values()), 0))
-            if place is self._places[0]:
+        answers = self._agents.greet([node.agent for node in nodes], {"environment": environment})
+        for node in nodes:
+            hello = answers[node.agent]
+            node.slots = node.host.slots or max(1, next(iter(hello["devices"].values()), 0))
+            if node is self._nodes[0]:
                 self.devices = hello["devices"]
-
-    def _number(self) -> None:
-        rank = 0
-        for place in self._places:
-            place.first_rank = rank
-            rank += place.slots
 
     def _meet(self) -> None:
         """See that every host reaches the first, and let each find the interface for it."""
-        first, *others = self._places
+        first, *others = self._nodes
         if not others:
             return
         port = self._ask([first], {"do": "listen"}, ANSWER_SECONDS)[first.agent]["port"]
         reached = self._ask(others, {"do": "reach", "address": self._master, "port": port}, ANSWER_SECONDS)
         self._ask([first], {"do": "face", "address": reached[others[0].agent]["address"]}, ANSWER_SECONDS)
 
-    def _port(self, places: Sequence[_Place]) -> int:
+    def _port(self, nodes: Sequence[_Node]) -> int:
         """A port for the case's own rendezvous; all are asked, to see that all are there."""
         with suppress(HostTrouble):
-            return int(self._ask(places, {"do": "port"}, ANSWER_SECONDS)[places[0].agent]["port"])
-        self._revive(places)
-        return int(self._ask(places, {"do": "port"}, ANSWER_SECONDS)[places[0].agent]["port"])
-
-    def _revive(self, places: Sequence[_Place]) -> None:
-        """Enter hosts again that were lost."""
-        lost = [place for place in places if place.agent.ended]
-        for place in lost:
-            self._agents.forget(place.agent)
-            place.agent = self._agents.enter(place.host.name)
+            return int(self._ask(nodes, {"do": "port"}, ANSWER_SECONDS)[nodes[0].agent]["port"])
+        # Enter hosts again that were lost.
+        lost = [node for node in nodes if node.agent.ended]
+        for node in lost:
+            self._agents.forget(node.agent)
+            node.agent = self._agents.enter(node.host.name)
         if lost:
             self._greet(lost)
-        if lost and len(places) > 1:
+        if lost and len(nodes) > 1:
             self._meet()
+        return int(self._ask(nodes, {"do": "port"}, ANSWER_SECONDS)[nodes[0].agent]["port"])
 
-    def _environments(self, place: _Place, port: int) -> dict[int, dict[str, str]]:
-        """As torchrun would set them."""
-        return {
-            place.first_rank + local: {
-                "RANK": str(place.first_rank + local),
-                "LOCAL_RANK": str(local),
-                "WORLD_SIZE": str(self.size),
-                "LOCAL_WORLD_SIZE": str(place.slots),
-                "GROUP_RANK": str(self._places.index(place)),
-                "MASTER_ADDR": self._master,
-                "MASTER_PORT": str(port),
-            }
-            for local in range(place.slots)
-        }
-
-    def _watch(self, case: Case, places: Sequence[_Place], on_progress: Callable[[Words], None]) -> CaseEnd:
-        """Until each host has told its end; one that fails ends the case on all."""
-        self._agents.recall([place.agent for place in places])
+    def _watch(self, case: Case, nodes: Sequence[_Node], on_progress: Callable[[Words], None]) -> CaseEnd:
+        """Until each host has reported its end; one that fails ends the case on all."""
+        self._agents.recall([node.agent for node in nodes])
         end, failures = CaseEnd(), list[Failure]()
-        running = {place.agent: place for place in places}
+        running = {node.agent: node for node in nodes}
         deadline, stop_at = time.monotonic() + case.timeout + LATE_SECONDS, float("inf")
         while running:
             heard = self._agents.listen(min(deadline, stop_at))
             if heard is None and time.monotonic() >= deadline:
-                for agent, place in running.items():
+                for agent, node in running.items():
                     agent.ended = True
-                    failures.append(_failure(place, case, f"{place.host.name} does not answer any more"))
+                    failures.append(_failure(node, case, f"{node.host.name} does not answer any more"))
                 break
-            if heard is None:  # the others have had their moment to say what they know
+            if heard is None:  # the others have had a moment to report
                 for agent in running:
                     agent.send({"do": "stop"})
                 deadline, stop_at = min(deadline, time.monotonic() + LATE_SECONDS), float("inf")
@@ -247,26 +229,30 @@ class HostRanks:
                 end.keep(message["progress"])
                 on_progress(message["progress"])
                 continue
-            place = running.pop(agent)
+            node = running.pop(agent)
             if message is not None and "ended" in message:
                 part = CaseEnd.of_words(message["ended"])
                 end.results |= part.results
-                end.startup_seconds = part.startup_seconds if place is places[0] else end.startup_seconds
-                failure = _at_host(part.failure, place) if part.failure else None
+                end.startup_seconds = part.startup_seconds if node is nodes[0] else end.startup_seconds
+                failure = part.failure
+                if failure is not None:
+                    message_there = f"{failure.cause.message} (on {node.host.address})"
+                    cause = failure.cause.model_copy(update={"message": message_there})
+                    failure = replace(failure, cause=cause)
             else:
                 why = f"was lost: {agent.how_it_ended()}" if message is None else message["refused"]
-                failure = _failure(place, case, f"{place.host.name} {why}", detail=agent.last_words())
+                failure = _failure(node, case, f"{node.host.name} {why}", detail=agent.last_words())
             if failure is not None:
                 failures.append(failure)
                 stop_at = min(stop_at, time.monotonic() + AFTERMATH_SECONDS)
         if failures:
             end.failure = min(failures, key=lambda failure: failure.order)
         elif len(end.results) < case.ranks:
-            end.failure = _failure(places[0], case, "some ranks were ended before they had a result")
+            end.failure = _failure(nodes[0], case, "some ranks were ended before they had a result")
         return end
 
-    def _ask(self, places: Sequence[_Place], order: Words, seconds: float) -> dict[RemoteAgent, Words]:
-        return self._agents.ask([place.agent for place in places], order, seconds)
+    def _ask(self, nodes: Sequence[_Node], order: Words, seconds: float) -> dict[RemoteAgent, Words]:
+        return self._agents.ask([node.agent for node in nodes], order, seconds)
 
 
 def _master_address(hosts: Sequence[Host]) -> str:
@@ -282,13 +268,8 @@ def _master_address(hosts: Sequence[Host]) -> str:
         raise InputError("unknown-own-address", message, key="--master-address") from None
 
 
-def _failure(place: _Place, case: Case, message: str, detail: str = "") -> Failure:
+def _failure(node: _Node, case: Case, message: str, detail: str = "") -> Failure:
     """A host that is gone; nothing says that the case cannot be measured."""
-    rank = place.first_rank if case.ranks > 1 else None
+    rank = node.first_rank if case.ranks > 1 else None
     cause = Cause(kind=CauseKind.INTERRUPTED, message=message, detail=detail, rank=rank)
-    return Failure(place.first_rank, Outcome.FAILED, cause, time.monotonic())
-
-
-def _at_host(failure: Failure, place: _Place) -> Failure:
-    cause = failure.cause.model_copy(update={"message": f"{failure.cause.message} (on {place.host.address})"})
-    return Failure(failure.rank, failure.outcome, cause, failure.at)
+    return Failure(node.first_rank, Outcome.FAILED, cause, time.monotonic())

@@ -1,7 +1,7 @@
 """Processes that torchrun, mpirun or srun started run one suite together, each its own rank of every case.
 
 Every process expands the same suite. A key-value store at the rendezvous carries, for each case, the port of its
-own rendezvous, whose turn in failing it is, and every rank's result; the first rank keeps the records.
+own rendezvous, the order in which ranks failed, and every rank's result; the first rank stores the records.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.core.case import Case
 from paceline.core.errors import InputError
 from paceline.core.record import Cause, CauseKind, Outcome
-from paceline.runner.execute import CaseEnd, CaseExecution, Failure, free_port
+from paceline.runner.execute import CaseEnd, CaseExecution, Failure, free_port, rank_environment
 from paceline.runner.fork_client import WarmServer
 from paceline.runner.network import bound_to, is_loopback, own_address
 from paceline.runner.run import execute_here, imports_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
 
 
-# Steps that are no launch of tasks: the shell of an interactive allocation, a batch script, what Slurm keeps beside.
+# Steps that do not launch tasks: the shell of an interactive allocation, a batch script, those of Slurm itself.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 # Below the ports that kernels give away by themselves.
 _FIRST_PORT, _PORTS = 15_000, 15_000
@@ -36,37 +36,6 @@ _FIRST_PORT, _PORTS = 15_000, 15_000
 _HOSTS = re.compile(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*")
 _RANGES = re.compile(r"\[([^\]]*)\]")
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
-
-
-@dataclass(frozen=True)
-class SlurmTask:
-    """This process among the tasks of its step."""
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    address: str
-    port: int
-
-    @classmethod
-    def of_environment(cls, environment: Mapping[str, str]) -> SlurmTask | None:
-        """None outside of a step, as in the script of sbatch or the shell of salloc; raises ValueError or KeyError."""
-        step = environment.get("SLURM_STEP_ID", "")
-        if not step.isdecimal() or int(step) >= _FIRST_SPECIAL_STEP or "SLURM_PROCID" not in environment:
-            return None
-        size = int(environment.get("SLURM_STEP_NUM_TASKS") or environment["SLURM_NTASKS"])
-        hosts = expand_hosts(environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"])
-        tasks = expand_tasks(environment.get("SLURM_STEP_TASKS_PER_NODE") or environment["SLURM_TASKS_PER_NODE"])
-        job = int(environment.get("SLURM_JOB_ID") or environment["SLURM_JOBID"])
-        return cls(
-            rank=int(environment["SLURM_PROCID"]),
-            size=size,
-            local_rank=int(environment["SLURM_LOCALID"]),
-            local_size=tasks[int(environment["SLURM_NODEID"])],
-            address=hosts[0] if len(hosts) > 1 else "127.0.0.1",
-            port=_FIRST_PORT + (31 * job + int(step)) % _PORTS,
-        )
 
 
 def expand_hosts(compressed: str) -> list[str]:
@@ -79,27 +48,22 @@ def expand_hosts(compressed: str) -> list[str]:
 
 def expand_tasks(compressed: str) -> list[int]:
     """`2(x3),1` as the tasks of each node."""
-    found = [_TASKS.fullmatch(part) for part in compressed.split(",")]
-    if None in found:
+    matches = [_TASKS.fullmatch(part) for part in compressed.split(",")]
+    if None in matches:
         raise ValueError(f"the tasks per node '{compressed}' are not like 2(x3),1")
-    return [int(part[1]) for part in found if part for _ in range(int(part[2] or 1))]
+    return [int(match[1]) for match in matches if match for _ in range(int(match[2] or 1))]
 
 
 def _expand(part: str) -> list[str]:
     ranges = _RANGES.search(part)
     if ranges is None:
         return [part]
-    before, after = part[: ranges.start()], part[ranges.end() :]
-    return [f"{before}{number}{rest}" for number in _numbers(ranges[1]) for rest in _expand(after)]
-
-
-def _numbers(ranges: str) -> list[str]:
-    """`01-03,7` as 01, 02, 03, 7: as many digits as the range is written with."""
-    numbers: list[str] = []
-    for one in ranges.split(","):
+    before, rests = part[: ranges.start()], _expand(part[ranges.end() :])
+    numbers: list[str] = []  # of 01-03,7: 01, 02, 03, 7, with as many digits as the range is written with
+    for one in ranges[1].split(","):
         first, _, last = one.partition("-")
         numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last or first) + 1)]
-    return numbers
+    return [f"{before}{number}{rest}" for number in numbers for rest in rests]
 
 
 DEFAULT_PORT = 29500
@@ -150,30 +114,39 @@ class World:
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> World | None:
         """What torchrun, mpirun or srun says; None in a process that was started plainly."""
         try:
-            world = cls._told(environment)
+            world = cls._of_any(environment)
         except (KeyError, ValueError, IndexError) as error:
             message = f"the launcher's environment cannot be read: {error}"
             raise InputError("unreadable-launcher-environment", message) from None
         return world if world is not None and world.size > 1 else None
 
     @classmethod
-    def _told(cls, environment: Mapping[str, str]) -> World | None:
+    def _of_any(cls, environment: Mapping[str, str]) -> World | None:
         for launcher in (_TORCHRUN, _OPEN_MPI):
             if launcher.started(environment):
                 return cls._of_launcher(launcher, environment)
         # mpiexec starts its helpers with srun, and srun may speak as MPICH does: who counts local ranks is in charge.
-        task = SlurmTask.of_environment(environment) if _MPICH.local_rank not in environment else None
-        if task is not None:
-            return cls(
-                rank=task.rank,
-                size=task.size,
-                local_rank=task.local_rank,
-                local_size=task.local_size,
-                address=environment.get("MASTER_ADDR", task.address),
-                port=int(environment.get("MASTER_PORT", task.port)),
-                agent_store=False,
-            )
+        step = environment.get("SLURM_STEP_ID", "")
+        # Outside of a step are the script of sbatch and the shell of salloc.
+        is_step = step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP and "SLURM_PROCID" in environment
+        if is_step and _MPICH.local_rank not in environment:
+            return cls._of_slurm(int(step), environment)
         return cls._of_launcher(_MPICH, environment) if _MPICH.started(environment) else None
+
+    @classmethod
+    def _of_slurm(cls, step: int, environment: Mapping[str, str]) -> World:
+        hosts = expand_hosts(environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"])
+        tasks = expand_tasks(environment.get("SLURM_STEP_TASKS_PER_NODE") or environment["SLURM_TASKS_PER_NODE"])
+        job = int(environment.get("SLURM_JOB_ID") or environment["SLURM_JOBID"])
+        return cls(
+            rank=int(environment["SLURM_PROCID"]),
+            size=int(environment.get("SLURM_STEP_NUM_TASKS") or environment["SLURM_NTASKS"]),
+            local_rank=int(environment["SLURM_LOCALID"]),
+            local_size=tasks[int(environment["SLURM_NODEID"])],
+            address=environment.get("MASTER_ADDR", hosts[0] if len(hosts) > 1 else "127.0.0.1"),
+            port=int(environment.get("MASTER_PORT", _FIRST_PORT + (31 * job + step) % _PORTS)),
+            agent_store=False,
+        )
 
     @classmethod
     def _of_launcher(cls, launcher: _Launcher, environment: Mapping[str, str]) -> World:
@@ -227,7 +200,7 @@ class JoinedRanks:
         self._store.set_timeout(timedelta(seconds=PATIENCE_SECONDS))
 
     def announce(self, cases: Sequence[Case]) -> None:
-        """Tell the others which cases are to be measured; only the first word counts."""
+        """Announce to the others which cases are to be measured; only the first announcement counts."""
         if not self._store.check([_CASES]):
             self._store.set(_CASES, json.dumps([case.model_dump(mode="json") for case in cases]))
 
@@ -250,15 +223,8 @@ class JoinedRanks:
         port = self.share(f"case/{case.index}/port", lambda: "" if self._lost else str(free_port()))
         if not port:
             return CaseEnd(failure=next(iter(self._lost.values()))) if world.rank == 0 else None
-        environment = self._network | {
-            "RANK": str(world.rank),
-            "LOCAL_RANK": str(world.local_rank),
-            "WORLD_SIZE": str(world.size),
-            "LOCAL_WORLD_SIZE": str(world.local_size),
-            "MASTER_ADDR": world.address,
-            "MASTER_PORT": port,
-            "TORCHELASTIC_USE_AGENT_STORE": "False",
-        }
+        variables = rank_environment(world.rank, world.local_rank, world.size, world.local_size, world.address, port)
+        environment = self._network | variables | {"TORCHELASTIC_USE_AGENT_STORE": "False"}
         looked_at, turn = 0.0, 0
 
         def somebody_failed() -> bool:
@@ -282,10 +248,10 @@ class JoinedRanks:
             on_failure=take_turn,
         )
         end = execution.run(imports_of(case))
-        self._publish(prefix, end, turn)
-        if world.rank != 0:
-            return None
-        return self._gather(prefix, end)
+        self._store.set(f"{prefix}/rank/{world.rank}", json.dumps(end.words() | {"turn": turn}))
+        if end.failure is not None:
+            self._store.set(f"{prefix}/failed", "1")
+        return self._gather(prefix, end) if world.rank == 0 else None
 
     def leave(self, code: int) -> int:
         """The first rank's exit code, for every process; the store lives until all have read it."""
@@ -300,23 +266,18 @@ class JoinedRanks:
 
     def _find_network(self) -> dict[str, str]:
         """Which interface the ranks' collectives take: the one that leads to the first rank's host, and from there."""
-        own = own_address(self.world.address)
-        self._store.set(f"paceline/address/{self.world.rank}", own)
+        address = own_address(self.world.address)
+        self._store.set(f"paceline/address/{self.world.rank}", address)
         addresses = [bytes(self._store.get(f"paceline/address/{rank}")).decode() for rank in range(self.world.size)]
-        if is_loopback(own):  # on the first rank's host, whose name leads to itself
-            outside = next((address for address in addresses if not is_loopback(address)), None)
-            own = own_address(outside) if outside else own
-        return {} if is_loopback(own) else bound_to(own)
+        if is_loopback(address):  # on the first rank's host, whose name leads to itself
+            outside = next((one for one in addresses if not is_loopback(one)), None)
+            address = own_address(outside) if outside else address
+        return {} if is_loopback(address) else bound_to(address)
 
-    def _publish(self, prefix: str, end: CaseEnd, turn: int) -> None:
-        self._store.set(f"{prefix}/rank/{self.world.rank}", json.dumps(end.words() | {"turn": turn}))
-        if end.failure is not None:
-            self._store.set(f"{prefix}/failed", "1")
-
-    def _gather(self, prefix: str, own: CaseEnd) -> CaseEnd:
+    def _gather(self, prefix: str, merged: CaseEnd) -> CaseEnd:
         failures: list[Failure] = []
         deadline = time.monotonic() + GATHER_SECONDS
-        own.results = {}
+        merged.results = {}
         for rank in range(self.world.size):
             left = max(0.1, deadline - time.monotonic())
             try:
@@ -330,10 +291,10 @@ class JoinedRanks:
                 continue
             words = json.loads(bytes(self._store.get(f"{prefix}/rank/{rank}")))
             end = CaseEnd.of_words(words, at=words["turn"])
-            own.results |= end.results
+            merged.results |= end.results
             failures += [end.failure] if end.failure is not None else []
-        own.failure = min(failures, key=lambda failure: failure.order) if failures else None
-        if own.failure is None and len(own.results) < self.world.size:
+        merged.failure = min(failures, key=lambda failure: failure.order) if failures else None
+        if merged.failure is None and len(merged.results) < self.world.size:
             cause = Cause(kind=CauseKind.ERROR, message="some ranks were ended before they had a result")
-            own.failure = Failure(0, Outcome.FAILED, cause, 0.0)
-        return own
+            merged.failure = Failure(0, Outcome.FAILED, cause, 0.0)
+        return merged

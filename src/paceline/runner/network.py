@@ -1,4 +1,4 @@
-"""Which network interface leads to another host, and how gloo and NCCL are told to take it.
+"""Which network interface leads to another host, and how gloo and NCCL are made to use it.
 
 Left alone, gloo advertises the address that the host's own name resolves to, which is often the loopback.
 """
@@ -31,7 +31,7 @@ def is_loopback(address: str) -> bool:
 def interface_of(address: str) -> str | None:
     """The name of the interface that has this address."""
     for name, addresses in psutil.net_if_addrs().items():
-        if any(found.address.partition("%")[0] == address.partition("%")[0] for found in addresses):
+        if any(one.address.partition("%")[0] == address.partition("%")[0] for one in addresses):
             return name
     return None
 
@@ -41,6 +41,6 @@ def bound_to(address: str, environment: Mapping[str, str] = os.environ) -> dict[
     interface = interface_of(address)
     if interface is None:
         return {}
-    # NCCL takes a name for the beginning of one, unless it is told to look for exactly this one.
-    wanted = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
-    return {name: value for name, value in wanted.items() if name not in environment}
+    # NCCL takes a name for the beginning of one, unless `=` asks for exactly this one.
+    variables = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
+    return {name: value for name, value in variables.items() if name not in environment}

@@ -13,16 +13,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from paceline.core.benchmark import Context, Progress
+from paceline.core.benchmark import Context
 from paceline.core.case import Case
-from paceline.core.errors import (
-    CaseError,
-    InputError,
-    MissingDependency,
-    OutOfMemory,
-    SilentCorruption,
-    Unsupported,
-)
+from paceline.core.errors import CaseError, InputError, MissingDependency, OutOfMemory, SilentCorruption, Unsupported
 from paceline.core.record import Cause, CauseKind, Outcome
 from paceline.measure.memory import exhausted, host_limit
 from paceline.runner import stacks
@@ -55,7 +48,7 @@ def run_rank(order: dict[str, Any], channel: Channel) -> None:
             rank=order["rank"],
             world_size=order["world_size"],
             local_rank=order["local_rank"],
-            report=lambda progress: channel.send({"progress": _progress(progress)}),
+            report=lambda progress: channel.send({"progress": vars(progress)}),
             keep=lambda result: channel.send({"kept": result.model_dump(mode="json")}),
         )
         from paceline.benchmarks import find
@@ -64,8 +57,8 @@ def run_rank(order: dict[str, Any], channel: Channel) -> None:
         parameters = benchmark.Parameters.read(case.parameters)
         random.seed(case.parameters.get("seed", 0))
         # A device's driver maps more address space than there is memory; only the host's own work can be limited.
-        beside = int(order["environment"].get("LOCAL_WORLD_SIZE", case.ranks))
-        limit = host_limit(HOST_PART / beside) if case.target == "cpu" else nullcontext()
+        local_size = int(order["environment"].get("LOCAL_WORLD_SIZE", case.ranks))
+        limit = host_limit(HOST_PART / local_size) if case.target == "cpu" else nullcontext()
         with limit:
             result = benchmark().measure(parameters, context)
         channel.send({"result": result.model_dump(mode="json")})
@@ -111,17 +104,6 @@ def explain(error: BaseException) -> tuple[Outcome, Cause]:
 
 def _first_line(text: str) -> str:
     return text.strip().splitlines()[0][:500]
-
-
-def _progress(progress: Progress) -> dict[str, Any]:
-    return {
-        "phase": progress.phase,
-        "metric": progress.metric,
-        "unit": progress.unit,
-        "samples": progress.samples,
-        "work": progress.work,
-        "rate_unit": progress.rate_unit,
-    }
 
 
 def _die_with_parent() -> None:

@@ -1,4 +1,4 @@
-"""Runs the cases of a suite one after the other and gives away each record as soon as it exists."""
+"""Runs the cases of a suite one after the other and hands over each record as soon as it exists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.benchmarks import find
 from paceline.core.benchmark import described
 from paceline.core.case import Case
 from paceline.core.errors import StoreError
-from paceline.core.record import Cause, Outcome, Record
+from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
 from paceline.machine.software import scrub
 from paceline.runner.execute import CaseEnd, CaseExecution, local_ranks
@@ -101,26 +101,29 @@ class SuiteRun:
         started_at, begun = datetime.now(UTC), time.monotonic()
         samples: list[float] = []
         metric = unit = ""
-        kept, kept_at = 0, begun
+        stored, stored_at = 0, begun
 
         def on_progress(progress: dict[str, Any]) -> None:
-            nonlocal metric, unit, kept
+            nonlocal metric, unit, stored
             if progress["metric"]:
                 if progress["metric"] != metric:  # the next point of a sweep: its samples are others
                     keep_new_samples()
                     samples.clear()
-                    kept = 0
+                    stored = 0
                 metric, unit = progress["metric"], progress["unit"]
                 samples.extend(progress["samples"])
             self.listener.case_progress(case, progress, samples)
-            if time.monotonic() - kept_at >= PARTIAL_SECONDS:
+            if time.monotonic() - stored_at >= PARTIAL_SECONDS:
                 keep_new_samples()
 
         def keep_new_samples() -> None:
-            nonlocal kept, kept_at
-            if len(samples) > kept:
-                self._keep_partial(case, attempt, metric, unit, samples[kept:])
-                kept, kept_at = len(samples), time.monotonic()
+            nonlocal stored, stored_at
+            if len(samples) > stored:
+                try:
+                    self.sink.keep_partial(self.run.id, case.index, attempt, metric, unit, samples[stored:])
+                except StoreError as error:
+                    self.listener.trouble(str(error))
+                stored, stored_at = len(samples), time.monotonic()
 
         self.listener.case_started(case)
         try:
@@ -132,12 +135,15 @@ class SuiteRun:
             return None
         result = end.result()
         conditions = result.facts.pop("conditions", {})
+        cause = end.failure.cause if end.failure else None
+        if cause is not None:  # messages and tracebacks name files: without the user's home folder and secrets
+            cause = cause.model_copy(update={"message": scrub(cause.message), "detail": scrub(cause.detail)})
         record = Record(
             run_id=self.run.id,
             case=case,
             attempt=attempt,
             outcome=end.failure.outcome if end.failure else Outcome.OK,
-            cause=_shareable(end.failure.cause) if end.failure else None,
+            cause=cause,
             started_at=started_at,
             seconds=time.monotonic() - begun,
             measurements=result.measurements,
@@ -156,14 +162,3 @@ class SuiteRun:
             self.listener.trouble(str(error))
         self.all_ok &= record.is_success
         self.listener.case_ended(record)
-
-    def _keep_partial(self, case: Case, attempt: int, metric: str, unit: str, samples: Sequence[float]) -> None:
-        try:
-            self.sink.keep_partial(self.run.id, case.index, attempt, metric, unit, samples)
-        except StoreError as error:
-            self.listener.trouble(str(error))
-
-
-def _shareable(cause: Cause) -> Cause:
-    """Messages and tracebacks name files: without the user's home folder, and without secrets."""
-    return cause.model_copy(update={"message": scrub(cause.message), "detail": scrub(cause.detail)})

@@ -40,13 +40,13 @@ class Where:
         innermost = _FRAME.search(self.stack)
         if innermost is None:
             return "the process does not react" + (f" ({self.state})" if self.state else "")
-        place = f"{innermost['name']} ({Path(innermost['file']).name}:{innermost['line']})"
-        return f"{WAITING} in {place}" if self.is_waiting else f"it was in {place}"
+        call = f"{innermost['name']} ({Path(innermost['file']).name}:{innermost['line']})"
+        return f"{WAITING} in {call}" if self.is_waiting else f"it was in {call}"
 
 
 def answer(log: Path) -> None:
-    """Let this process write its stack beside its log whenever it is asked; also within a call that never returns."""
-    file = os.open(_beside(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    """Let this process write its stack next to its log whenever it is asked; also within a call that never returns."""
+    file = os.open(log.with_suffix(".stack"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     faulthandler.register(ASK, file=file, all_threads=False)
 
 
@@ -61,13 +61,9 @@ def ask(logs: Mapping[int, Path]) -> dict[int, Where]:
     return {pid: Where(_written(log), _state(pid)) for pid, log in logs.items()}
 
 
-def _beside(log: Path) -> Path:
-    return log.with_suffix(".stack")
-
-
 def _written(log: Path) -> str:
     with suppress(OSError):
-        return _beside(log).read_text(errors="replace").strip()
+        return log.with_suffix(".stack").read_text(errors="replace").strip()
     return ""
 
 

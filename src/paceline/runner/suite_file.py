@@ -15,21 +15,20 @@ from paceline.core.suite import Suite
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML in which a duplicate key is an error, not a silent last word."""
+    """YAML in which a duplicate key is an error, not silently overwritten."""
 
 
 def _mapping(loader: _StrictLoader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-    seen: set[Any] = set()
+    keys: set[Any] = set()
     for key_node, _ in node.value:
         if key_node.tag == "tag:yaml.org,2002:merge":  # '<<: *anchor': what it brings may be overridden
             continue
         key = loader.construct_object(key_node, deep=True)
-        if isinstance(key, str | int | float | bool) and key in seen:
-            place = f"line {key_node.start_mark.line + 1}"
-            raise InputError(
-                "duplicate-key", f"duplicate key '{key}'; leave one of them out", where=place, key=str(key)
-            )
-        seen.add(str(key) if isinstance(key, list | dict) else key)
+        if isinstance(key, str | int | float | bool) and key in keys:
+            line = f"line {key_node.start_mark.line + 1}"
+            message = f"duplicate key '{key}'; leave one of them out"
+            raise InputError("duplicate-key", message, where=line, key=str(key))
+        keys.add(str(key) if isinstance(key, list | dict) else key)
     return dict(yaml.SafeLoader.construct_mapping(loader, node, deep=True))
 
 
@@ -55,7 +54,7 @@ def read_yaml(text: str, where: str) -> Any:
 @lru_cache(maxsize=1)
 def shipped() -> dict[str, Path]:
     """Suites by name, from the `suites` folder of every provider."""
-    found: dict[str, Path] = {}
+    suites: dict[str, Path] = {}
     for provider in providers():
         try:
             spec = importlib.util.find_spec(provider)
@@ -63,8 +62,8 @@ def shipped() -> dict[str, Path]:
             continue
         for folder in (spec.submodule_search_locations or []) if spec else []:
             for path in sorted(Path(folder, "suites").glob("*.yaml")):
-                found.setdefault(path.stem, path)
-    return found
+                suites.setdefault(path.stem, path)
+    return suites
 
 
 def load_suite(name: str) -> Suite:
@@ -77,9 +76,8 @@ def load_suite(name: str) -> Suite:
             message = f"there is no suite file '{name}'; 'paceline list suites' names those that ship"
             raise InputError("missing-file", message, value=name) from None
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(
-                "unreadable-file", f"the suite file '{name}' cannot be read: {error}", value=name
-            ) from None
+            message = f"the suite file '{name}' cannot be read: {error}"
+            raise InputError("unreadable-file", message, value=name) from None
         return Suite.read(read_yaml(text, name), name)
     if name not in shipped():
         raise unknown("suite", name, shipped())

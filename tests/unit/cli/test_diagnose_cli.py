@@ -125,7 +125,7 @@ def test_every_form_is_written(kind: str, tmp_path: Path) -> None:
 
 def test_formats_exclude_each_other_and_must_be_told(tmp_path: Path) -> None:
     assert "exclude each other" in run("diagnose", RESULTS, "--md", "--html").output
-    assert "does not tell the format" in run("diagnose", RESULTS, "-o", str(tmp_path / "d.txt")).output
+    assert "the format is not clear" in run("diagnose", RESULTS, "-o", str(tmp_path / "d.txt")).output
 
 
 def test_names_of_both_systems_do_not_mix(store: str, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_a_file_of_which_nothing_can_be_taken_is_refused_in_one_line_and_left_al
     done = take(store, path)
     assert isinstance(done.exception, InputError)
     said = str(done.exception)
-    assert said.startswith(f"no record could be taken: {path}, line 1: it is no spooled record: ")
+    assert said.startswith(f"no record could be imported: {path}, line 1: it is no spooled record: ")
     assert len(said.splitlines()) == 1
     assert ("; 6 more lines" in said) == (content.count(b"\n") == 9)
     assert path.read_bytes() == content
@@ -54,7 +54,7 @@ def test_what_stays_in_the_file_is_told_and_shows_in_the_exit_code(store: str, t
         file.write("half a li")
     done = take(store, path)
     assert done.exit_code == 1
-    assert "1 records taken" in done.output
-    assert f"not taken: {path}, line 2: it is no spooled record" in done.output
+    assert "1 records imported" in done.output
+    assert f"not imported: {path}, line 2: it is no spooled record" in done.output
     assert "2 of 2" in done.output  # the list of runs comes all the same
     assert path.read_text() == "half a li\n"

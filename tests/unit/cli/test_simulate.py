@@ -93,4 +93,4 @@ def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], fields: tupl
 
 def test_formats_exclude_each_other_and_must_be_told() -> None:
     assert "exclude each other" in simulate("--html", "--md").output
-    assert "does not tell the format" in simulate("-o", "x.txt").output
+    assert "the format is not clear" in simulate("-o", "x.txt").output
