@@ -44,7 +44,7 @@ class PairedRuns:
         return self._in_turns(pairs)
 
     def _in_turns(self, pairs: Sequence[tuple[Case, Case]]) -> list[Case]:
-        from paceline.analysis.compare.paired import MARKS
+        from paceline.analysis.compare.verdicts import MARKS
 
         made: list[Case] = []
         for pair in pairs:
@@ -83,7 +83,7 @@ def read_turns(texts: Sequence[str], rounds: int | None, overrides: Overrides) -
 
 def show_turns(records: RunRecords, *, as_json: bool) -> None:
     """What a run in turns came to."""
-    from paceline.analysis.compare import compare_turns
+    from paceline.analysis.compare.verdicts import compare_turns
     from paceline.report.compare import data as compare_data
     from paceline.report.compare import document as compare
     from paceline.report.render import terminal

@@ -10,7 +10,7 @@ import click
 from paceline.cli._answers import chosen_format, format_options, give
 
 if TYPE_CHECKING:
-    from paceline.analysis.compare import Comparison
+    from paceline.analysis.compare.verdicts import Comparison
 
 
 @click.command("compare")
@@ -47,7 +47,7 @@ def command(
     --jsonl', or published:libai, published:megatron, published:flashlight. A run that was measured with --ab is
     compared with itself: name it alone.
     """
-    from paceline.analysis.compare import Limit, violations
+    from paceline.analysis.compare.verdicts import Limit, violations
     from paceline.core.errors import InputError
     from paceline.report.compare import data as compare_data
     from paceline.report.compare import document as pages
@@ -75,7 +75,8 @@ def _compared(
     sides: tuple[str, ...], store: str | None, metrics: tuple[str, ...], named: list[str], *, every: bool
 ) -> Comparison:
     """By the metrics asked for; those that a limit names are compared beside the headlines."""
-    from paceline.analysis.compare import Side, compare, compare_turns, is_in_turns
+    from paceline.analysis.compare.matching import Side
+    from paceline.analysis.compare.verdicts import compare, compare_turns, is_in_turns
     from paceline.cli._sources import read_sources
     from paceline.core.errors import InputError
     from paceline.core.gc_pause import no_garbage

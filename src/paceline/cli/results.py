@@ -13,7 +13,7 @@ from paceline.cli._answers import chosen_format, format_options
 from paceline.core.errors import InputError
 
 if TYPE_CHECKING:
-    from paceline.analysis.trend import History
+    from paceline.analysis.trend.series import History
     from paceline.core.run import RunRecords
     from paceline.store import RunRow, Store
 
@@ -34,7 +34,7 @@ class Asked:
 
 def read_history(asked: Asked, store: str | None) -> History:
     """The series that were asked for; InputError says what would give some."""
-    from paceline.analysis.trend import history
+    from paceline.analysis.trend.series import history
     from paceline.store import open_existing
 
     with open_existing(store) as opened:

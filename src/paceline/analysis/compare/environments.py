@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-from paceline.analysis.compare.matching import Side
+from paceline.analysis.compare.matching import Difference, Side
 from paceline.core.environment import Environment, Gpu
 from paceline.core.run import Run
 
 UNKNOWN = "unknown"
-_PACKAGES = (
+_PACKAGES = [
     "torch",
     "torchvision",
     "torchao",
@@ -27,42 +27,33 @@ _PACKAGES = (
     "openvino",
     "tensorrt",
     "mkl",
-)
+]
 _VARIABLE = "variable "
-_HARMLESS = frozenset({"CUDA_DEVICE_ORDER"})
+_HARMLESS = ("CUDA_DEVICE_ORDER",)
 
 Reader = Callable[[Environment], str]
 
 
-@dataclass(frozen=True)
-class EnvironmentDifference:
-    """One thing that is not the same on both sides."""
-
-    name: str
-    reference: str
-    new: str
-
-
-def environment_differences(reference: Side, new: Side, *, on_gpus: bool) -> tuple[EnvironmentDifference, ...]:
+def environment_differences(reference: Side, new: Side, *, on_gpus: bool) -> tuple[Difference, ...]:
     """What differs and matters; of GPUs only where some were measured.
 
-    What one side does not know at all is no difference: a published table has no environment.
+    What one side does not know at all is not a difference: a published table has no environment.
     """
-    found = []
+    different = []
     before, after = [_read(run.run) for run in reference.runs], [_read(run.run) for run in new.runs]
-    for name in dict.fromkeys(name for told in (*before, *after) for name in told):
+    for name in dict.fromkeys(chain(*before, *after)):
         if name in _OF_GPUS and not on_gpus:
             continue
         one, other = _joined(name, before), _joined(name, after)
         if UNKNOWN not in (one, other) and (one != other or ", or " in one):
-            found.append(EnvironmentDifference(name, one, other))
-    return tuple(found)
+            different.append(Difference(name, one, other))
+    return tuple(different)
 
 
-def _joined(name: str, told: list[dict[str, str]]) -> str:
-    """What the runs of a side say; several answers are all told."""
+def _joined(name: str, runs: list[dict[str, str]]) -> str:
+    """What the runs of a side say; several answers are all shown."""
     absent = "unset" if name.startswith(_VARIABLE) else UNKNOWN
-    answers = {one.get(name, absent) for one in told if one}
+    answers = {run.get(name, absent) for run in runs if run}
     return ", or ".join(sorted(answers)) or UNKNOWN
 
 
@@ -70,13 +61,13 @@ def _read(run: Run) -> dict[str, str]:
     environment = run.environment
     if not environment.is_known:
         return {}
-    said = {name: read(environment) for name, read in _READERS.items()}
-    said["Paceline"] = run.version or UNKNOWN
+    facts = {name: read(environment) for name, read in _READERS.items()}
+    facts["Paceline"] = run.version or UNKNOWN
     packages = environment.software.packages
     if packages:
-        said |= {name: packages.get(name, "absent") for name in _PACKAGES}
+        facts |= {name: packages.get(name, "absent") for name in _PACKAGES}
     variables = environment.variables
-    return said | {f"{_VARIABLE}{name}": value for name, value in variables.items() if name not in _HARMLESS}
+    return facts | {f"{_VARIABLE}{name}": value for name, value in variables.items() if name not in _HARMLESS}
 
 
 def _plain(read: Callable[[Environment], Any]) -> Reader:

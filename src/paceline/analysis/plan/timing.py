@@ -69,14 +69,17 @@ def step_time(model: Transformer, layout: Layout, cluster: Cluster) -> StepTime:
     passed = sum(stage.total for stage in stages) + (micro_batches - 1) * max(stage.total for stage in stages)
     each = micro_batches / layout.pipeline  # the sum over stages times this is the average rank's share of a step
     parameters = max(stage_parameters(model, layout, index) for index in range(layout.pipeline))
+    # The reduction of gradients starts with the backward pass of the last micro-batch.
     last_backward = BACKWARD * min(stage.compute for stage in stages)
+    where = RankPlacement(layout.data, layout.tensor, layout.gpus)
+    reduction = all_reduce_time(cluster, float(parameters * cluster.reduced_bytes), where)
     return StepTime(
         compute=each * sum(stage.compute for stage in stages),
         recompute=each * sum(stage.recompute for stage in stages),
         tensor=each * sum(stage.tensor for stage in stages),
         pipeline=each * sum(stage.pipeline for stage in stages),
         bubble=passed - each * sum(stage.total for stage in stages),
-        data=_exposed_reduction(layout, cluster, parameters, last_backward),
+        data=reduction - min(cluster.overlap * reduction, last_backward),
         optimizer=parameters * OPTIMIZER_TRAFFIC / cluster.memory_bandwidth,
     )
 
@@ -88,7 +91,7 @@ def _stage(model: Transformer, layout: Layout, cluster: Cluster, index: int) -> 
     work = model.linear_flops(samples) + model.attention_flops(samples) * masked * cluster.attention_cost
     in_layers = layers * (work / ranks / cluster.rate + cluster.layer_overhead)
     in_head = model.head_flops(samples, ranks) / ranks / cluster.rate * cluster.head_cost
-    output = samples * model.sequence * model.hidden * activation_bytes(layout)
+    output = samples * model.sequence * model.hidden * (4 if layout.precision == "fp32" else 2)  # bytes
     sums = layers * (REDUCTIONS + (REDUCTIONS_AGAIN if layout.checkpointing else 0))
     neighbours = (index > 0) + (index < layout.pipeline - 1)
     stages = RankPlacement(layout.pipeline, layout.tensor * layout.data, layout.gpus)
@@ -98,18 +101,6 @@ def _stage(model: Transformer, layout: Layout, cluster: Cluster, index: int) -> 
         tensor=sums * all_reduce_time(cluster, output, RankPlacement(ranks, 1, layout.gpus)),
         pipeline=neighbours * send_time(cluster, output, stages),
     )
-
-
-def _exposed_reduction(layout: Layout, cluster: Cluster, parameters: int, last_backward: float) -> float:
-    """What is left of the reduction of gradients, which starts with the backward pass of the last micro-batch."""
-    where = RankPlacement(layout.data, layout.tensor, layout.gpus)
-    whole = all_reduce_time(cluster, float(parameters * cluster.reduced_bytes), where)
-    return whole - min(cluster.overlap * whole, last_backward)
-
-
-def activation_bytes(layout: Layout) -> int:
-    """Of one number that layers hand on."""
-    return 4 if layout.precision == "fp32" else 2
 
 
 def samples_per_second(model: Transformer, layout: Layout, cluster: Cluster) -> float:
