@@ -59,20 +59,20 @@ def advice(one: Traced) -> tuple[str, ...]:
     if one.spent is None:
         return ()
     shares = one.spent.shares
-    ways_out = []
+    remedies = []
     if one.spent.on_device and shares.get(IDLE, 0.0) >= MUCH:
         ways = ["a larger batch", *(one.row.record.trace.switches if one.row.record.trace else ())]
-        ways_out.append(f"the device waits for the host: give it more at once with {' or '.join(ways)}")
+        remedies.append(f"the device waits for the host: give it more at once with {' or '.join(ways)}")
     if shares.get("communication", 0.0) >= MUCH:
-        ways_out.append(
+        remedies.append(
             "communication is waited for: larger batches for each rank, or another layout (paceline plan), hide it"
         )
     if shares.get("memory", 0.0) >= MOST:
-        ways_out.append(
+        remedies.append(
             "moving numbers takes longer than computing with them: a narrower precision moves fewer bytes, and "
             "--compile on moves them fewer times"
         )
-    return tuple(ways_out)
+    return tuple(remedies)
 
 
 SHORT = 0.1  # of the mean duration: the slowdown of a shorter task counts as if it took so long

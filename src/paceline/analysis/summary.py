@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from string import ascii_uppercase, digits
@@ -295,16 +295,18 @@ def _warning_kinds(rows: Iterable[CaseRow]) -> tuple[WarningKind, ...]:
         for warning in row.warnings:
             remedies.setdefault(warning.kind, []).append(warning.remedy)
             labels.setdefault(warning.kind, []).append(row.label)
-    marks: dict[str, str] = {}
-    for kind in remedies:
-        marks[kind] = warning_mark(kind, marks.values())
+    marks = warning_marks(remedies)
     return tuple(
         WarningKind(kind, marks[kind], tuple(dict.fromkeys(ways)), tuple(dict.fromkeys(labels[kind])))
         for kind, ways in remedies.items()
     )
 
 
-def warning_mark(kind: str, taken: Collection[str]) -> str:
-    """The letter that marks a kind of warning: one of its name, or any that is free."""
-    letters = [letter for letter in kind.upper() if letter.isascii() and letter.isalpha()]
-    return next((one for one in (*letters, *ascii_uppercase, *digits) if one not in taken), "*")
+def warning_marks(kinds: Iterable[str]) -> dict[str, str]:
+    """The letter that marks each kind of warning: the first of its name, or of all, that is free."""
+    marks: dict[str, str] = {}
+    for kind in dict.fromkeys(kinds):
+        letters = [letter for letter in kind.upper() if letter.isascii() and letter.isalpha()]
+        free = (one for one in (*letters, *ascii_uppercase, *digits) if one not in marks.values())
+        marks[kind] = next(free, "*")
+    return marks

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from paceline.analysis.plan.calibrate import LIBAI
-from paceline.analysis.plan.cluster import Cluster
+from paceline.analysis.plan.timing import Cluster
 from paceline.core.device import is_accelerator
 from paceline.core.errors import InputError
 from paceline.core.layout import LayoutPrecision, ModelFamily

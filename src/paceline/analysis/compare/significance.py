@@ -23,7 +23,7 @@ from paceline.core.stats import CONFIDENCE, Interval, Samples, student_quantile
 FALSE_ALARMS = 0.05  # the share of false ones among all that are called changes
 FLOOR = 2e-4  # of a value: no side is known better than this, however alike its samples are
 FEWEST = 8  # samples from which the correlation of neighbours can be guessed
-MOST_FREEDOM = 200  # beyond it Student's distribution is the normal one to within what anybody can tell
+MOST_FREEDOM = 200  # beyond it Student's distribution is the normal one for all practical purposes
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -37,11 +37,11 @@ class RepeatSamples(NamedTuple):
 
 
 class Ratio(NamedTuple):
-    """How the new side stands to the reference: values and their quotient, new / reference."""
+    """How the new side compares with the reference: values and their quotient, new / reference."""
 
     reference: float  # the headline, the geometric mean of it where there are several parts
     new: float
-    value: float | None  # None where there is no such quotient: a zero, a negative or no number
+    value: float | None  # None where there is no such quotient: a zero, a negative or not a number
     interval: Interval | None  # None where a side is a single value
     error: float | None  # standard error of the quotient's logarithm
     freedom: int  # degrees of freedom of that error

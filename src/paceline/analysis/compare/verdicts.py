@@ -24,7 +24,7 @@ from paceline.analysis.compare.significance import (
     ratios,
     significant,
 )
-from paceline.analysis.summary import headline_of, warning_mark
+from paceline.analysis.summary import headline_of, warning_marks
 from paceline.core.case import Case
 from paceline.core.device import is_accelerator
 from paceline.core.errors import InputError, unknown
@@ -185,10 +185,7 @@ class Comparison:
     @property
     def warnings(self) -> dict[str, str]:
         """The kinds of warnings and the letter that marks each."""
-        marks: dict[str, str] = {}
-        for kind in dict.fromkeys(kind for row in self.rows for side in row.warnings for kind in side):
-            marks[kind] = warning_mark(kind, marks.values())
-        return marks
+        return warning_marks(kind for row in self.rows for side in row.warnings for kind in side)
 
 
 @dataclass(frozen=True)
@@ -330,14 +327,14 @@ def _pairing(reference: Side, new: Side, selection: MetricSelection) -> tuple[Pa
         made, why = _drafts(pair, selection)
         drafts += made
         uncompared += [f"{pair.label}: {why}"] if why else []
-    cases = [pool.case for pair in matched.matches for pool in (pair.reference, pair.new)]
+    targets = [pool.case.target for pair in matched.matches for pool in (pair.reference, pair.new)]
     pairing = Pairing(
         reference=reference,
         new=new,
         matched=matched,
         broken=tuple(broken),
         uncompared=tuple(uncompared),
-        environment=environment_differences(reference, new, on_gpus=any(is_accelerator(c.target) for c in cases)),
+        environment=environment_differences(reference, new, on_gpus=any(map(is_accelerator, targets))),
     )
     return pairing, drafts
 

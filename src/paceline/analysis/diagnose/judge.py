@@ -19,7 +19,7 @@ from paceline.analysis.diagnose.table import MetricColumn, NodeTable
 from paceline.core.errors import InputError
 from paceline.core.metric import Better
 
-FEW_NODES = 5  # below it, a majority of bad nodes is no rare chance
+FEW_NODES = 5  # below it, a majority of bad nodes is not rare
 NAMED = 3  # examples that a caveat gives
 
 
@@ -41,57 +41,6 @@ class Judged:
     spread: float  # scaled median absolute deviation, as a part of the baseline
     changes: NDArray[np.float64]  # by node, not a number where it was not measured
     rule: Rule
-
-
-@dataclass
-class Unjudged:
-    """What could not be judged, and why."""
-
-    unmatched: list[str] = field(default_factory=list)  # patterns
-    without_baseline: dict[str, None] = field(default_factory=dict)  # metrics
-    undirected: dict[str, None] = field(default_factory=dict)
-    unanswered: dict[str, str] = field(default_factory=dict)  # by rule, the reason
-
-
-def _caveats(
-    table: NodeTable, rules: RuleSet, baseline: Baseline | None, unjudged: Unjudged, judged: Sequence[Judged]
-) -> list[Caveat]:
-    caveats = []
-    count = len(table.nodes)
-    if baseline is None and any(rule.check == "variance" for rule in rules.rules) and count < FEW_NODES:
-        others = "one other" if count == 2 else f"{count - 1} others"
-        message = f"each node was compared with {others} alone, so that bad ones could pass for the normal"
-        caveats.append(Caveat("few nodes", message, "give more nodes, or a baseline of good ones with --baseline"))
-    if table.by_run:
-        message = f"all {count} runs are of one host, so that each run is judged as if it were a node"
-        caveats.append(Caveat("one host", message, "give runs of several hosts to find a bad one"))
-    # Metrics whose nodes differ so much anyway that the limit catches chance; of few nodes, the spread is no estimate.
-    wide = [
-        f"{one.column.name} ({100 * one.spread:.1f} %)"
-        for one in judged
-        if one.rule.worse_by and math.isfinite(one.spread) and one.spread > one.rule.worse_by / 2
-    ]
-    if wide and count >= FEW_NODES:
-        message = f"nodes differ by more than half the limit anyway in {_some(wide)}: chance alone can accuse one"
-        remedy = "measure longer, repeat it, or widen 'worse_by' for these metrics"
-        caveats.append(Caveat("wide spread", message, remedy))
-    without, undirected = list(unjudged.without_baseline), list(unjudged.undirected)
-    for kind, names, message, remedy in (
-        ("no baseline", without, "no reference for", "make the baseline from runs that have them"),
-        ("no direction", undirected, "which way is worse is not known for", "judge them with 'when'"),
-        ("no match", unjudged.unmatched, "nothing matches the patterns", "check the names of the metrics"),
-    ):
-        if names:
-            caveats.append(Caveat(kind, f"{message} {_some(names)}", remedy))
-    for rule, reason in unjudged.unanswered.items():
-        message = f"rule '{rule}' has no answer for some nodes: {reason}"
-        caveats.append(Caveat("no answer", message, "look at the values it asks for, or write it without that"))
-    measured = {name for column in table.columns for name in column.reference_names}
-    missing = [name for name in baseline.metrics if name not in measured] if baseline else []
-    if missing:
-        message = f"of the baseline's metrics, no node measured {_some(missing)}"
-        caveats.append(Caveat("not measured", message, "run the cases that the baseline was made of"))
-    return caveats
 
 
 def _some(names: Sequence[str]) -> str:
@@ -193,7 +142,10 @@ class _Judge:
         self.baseline = baseline
         self.rows = [_Row() for _ in table.nodes]
         self.judged: dict[str, Judged] = {}
-        self.unjudged = Unjudged()
+        self.unmatched: list[str] = []  # patterns
+        self.without_baseline: dict[str, None] = {}  # metrics
+        self.undirected: dict[str, None] = {}
+        self.unanswered: dict[str, str] = {}  # by rule, the reason
         self.picked_columns: set[int] = set()
         # A metric that most nodes have is expected of all; SuperBench expects what any node has.
         self.expected = table.present.sum(axis=0) * 2 >= len(table.nodes)
@@ -222,15 +174,52 @@ class _Judge:
         verdicts = [_verdict(node, row) for node, row in zip(self.table.nodes, self.rows, strict=True)]
         order = list(State)
         verdicts.sort(key=lambda one: (order.index(one.state), -len(one.accusations), _natural(one.node)))
-        judged = tuple(self.judged.values())
         return Diagnosis(
             table=self.table,
             rules=self.rules,
             baseline=self.baseline,
             verdicts=tuple(verdicts),
-            judged=judged,
-            caveats=tuple(_caveats(self.table, self.rules, self.baseline, self.unjudged, judged)),
+            judged=tuple(self.judged.values()),
+            caveats=tuple(self.caveats()),
         )
+
+    def caveats(self) -> list[Caveat]:
+        caveats = []
+        count = len(self.table.nodes)
+        if self.baseline is None and any(rule.check == "variance" for rule in self.rules.rules) and count < FEW_NODES:
+            others = "one other" if count == 2 else f"{count - 1} others"
+            message = f"each node was compared with {others} alone, so that bad ones could pass for the normal"
+            caveats.append(Caveat("few nodes", message, "give more nodes, or a baseline of good ones with --baseline"))
+        if self.table.by_run:
+            message = f"all {count} runs are of one host, so that each run is judged as if it were a node"
+            caveats.append(Caveat("one host", message, "give runs of several hosts to find a bad one"))
+        # Metrics whose nodes differ so much that the limit catches chance; of few nodes, the spread is not known.
+        wide = [
+            f"{one.column.name} ({100 * one.spread:.1f} %)"
+            for one in self.judged.values()
+            if one.rule.worse_by and math.isfinite(one.spread) and one.spread > one.rule.worse_by / 2
+        ]
+        if wide and count >= FEW_NODES:
+            message = f"nodes differ by more than half the limit anyway in {_some(wide)}: chance alone can accuse one"
+            remedy = "measure longer, repeat it, or widen 'worse_by' for these metrics"
+            caveats.append(Caveat("wide spread", message, remedy))
+        without, undirected = list(self.without_baseline), list(self.undirected)
+        for kind, names, message, remedy in (
+            ("no baseline", without, "no reference for", "make the baseline from runs that have them"),
+            ("no direction", undirected, "which way is worse is not known for", "judge them with 'when'"),
+            ("no match", self.unmatched, "nothing matches the patterns", "check the names of the metrics"),
+        ):
+            if names:
+                caveats.append(Caveat(kind, f"{message} {_some(names)}", remedy))
+        for rule, reason in self.unanswered.items():
+            message = f"rule '{rule}' has no answer for some nodes: {reason}"
+            caveats.append(Caveat("no answer", message, "look at the values it asks for, or write it without that"))
+        measured = {name for column in self.table.columns for name in column.reference_names}
+        missing = [name for name in self.baseline.metrics if name not in measured] if self.baseline else []
+        if missing:
+            message = f"of the baseline's metrics, no node measured {_some(missing)}"
+            caveats.append(Caveat("not measured", message, "run the cases that the baseline was made of"))
+        return caveats
 
     def ask(self, rule: Rule) -> None:
         if rule.check == "multi":
@@ -259,7 +248,7 @@ class _Judge:
             for selector in rule.selectors:
                 matches = {index for index, name in names if selector.picks(name)}
                 if not matches and rule.check != "failure":
-                    self.unjudged.unmatched.append(f"{rule.name}: {selector.source}")
+                    self.unmatched.append(f"{rule.name}: {selector.source}")
                 picked |= matches
             return sorted(picked)
         leading = [index for index in columns if self.table.columns[index].leads]
@@ -278,11 +267,11 @@ class _Judge:
             arguments = values
             if is_change:
                 if rule.worse_by is not None and column.better is Better.NEITHER:
-                    self.unjudged.undirected[column.name] = None
+                    self.undirected[column.name] = None
                     continue
                 arguments = _changes(values, self.references[:, index])
                 if np.isnan(arguments[~np.isnan(values)]).all():
-                    self.unjudged.without_baseline[column.name] = None
+                    self.without_baseline[column.name] = None
                     continue
                 if not rule.store:
                     middle, spread = float(self.middle[index]), float(self.spread[index])
@@ -318,7 +307,7 @@ class _Judge:
         try:
             return rule.criterion.holds(argument)
         except Unanswerable as error:
-            self.unjudged.unanswered[rule.name] = str(error)
+            self.unanswered[rule.name] = str(error)
             return False
 
     def miss(self, rule: Rule, index: int) -> None:

@@ -41,7 +41,7 @@ class _State:
 
 @dataclass
 class Pattern:
-    """A pattern that was read; `search` tells whether it matches somewhere in a name."""
+    """A pattern that was read; `search` says whether it matches somewhere in a name."""
 
     source: str
     _states: list[_State] = field(repr=False)

@@ -24,7 +24,7 @@ from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords
 from paceline.core.stats import Summary
-from paceline.core.subject import SUPERBENCH, Alias, Economy, Subject
+from paceline.core.subject import SUPERBENCH, Alias
 
 RETURN_CODE = "return_code"
 _RANKED = re.compile(r"(.*?)(?::(0|[1-9]\d*))?", re.DOTALL)
@@ -160,25 +160,12 @@ def _record(run_id: str, index: int, group: str, values: Mapping[str, float]) ->
     return Record.model_construct(
         run_id=run_id,
         case=_case(index, group),
-        attempt=1,
         outcome=outcome,
         cause=cause,
         started_at=_UNKNOWN_TIME,
         seconds=0.0,
         measurements=[_measurement(key, value) for key, value in values.items() if math.isfinite(value)],
-        facts={},
-        primary="",
-        subject=Subject(),
-        work=None,
-        counts_work=False,
-        ceilings=(),
         aliases={SUPERBENCH: Alias(group=group, is_original=True)},
-        load=None,
-        economy=Economy(),
-        trace=None,
-        timing="",
-        warnings=[],
-        conditions={},
     )
 
 
@@ -216,12 +203,8 @@ def _measurement(key: str, value: float) -> Measurement:
     return Measurement.model_construct(
         metric=_metric(metric, column.unit, column.better),
         scope="" if rank is None else f"rank {rank}",
-        at={},
-        statistic="single",
         summary=summary,
         samples=[value],
-        derived_from="",
-        work=None,
     )
 
 

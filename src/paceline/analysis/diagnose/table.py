@@ -167,7 +167,7 @@ def _of_run(run: RunRecords, name: str, labels: Mapping[str, str]) -> NodeResult
     failures = []
     for record in run.records:
         start = record.aliases[SUPERBENCH].group if is_original(record) else labels[record.case.key]
-        # What a machine cannot do is no failure, unless the suite requires it.
+        # What a machine cannot do is not a failure, unless the suite requires it.
         if not record.is_success:
             message = record.cause.message if record.cause else ""
             failures.append(Failure(start or record.case.benchmark, record.outcome.value, message))

@@ -10,8 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.analysis.plan.cluster import Cluster
-from paceline.analysis.plan.timing import samples_per_second
+from paceline.analysis.plan.timing import Cluster, samples_per_second
 from paceline.analysis.plan.transformer import Transformer, transformer
 from paceline.analysis.published.libai import libai_rows
 from paceline.core.errors import PacelineError

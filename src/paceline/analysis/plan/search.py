@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paceline.analysis.plan.cluster import Cluster
 from paceline.analysis.plan.memory import RankMemory, rank_memory
-from paceline.analysis.plan.timing import StepTime, step_time
+from paceline.analysis.plan.timing import Cluster, StepTime, step_time
 from paceline.analysis.plan.transformer import Transformer
 from paceline.core.errors import InputError, PacelineError
 from paceline.core.layout import Layout, LayoutPrecision

@@ -9,7 +9,7 @@ from paceline.core.case import Category
 from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords
 
-TITLE = "Beside Flashlight's published figures"
+TITLE = "Compared with Flashlight's published figures"
 SOURCE = (
     "Flashlight, app/benchmark: NVIDIA V100, mean of 100 steps. A ratio is our throughput over theirs at the same "
     "number of GPUs, where the work is the same; empty is not measured. AMP there is fp16. Of linear: the throughput "

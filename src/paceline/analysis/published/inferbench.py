@@ -6,7 +6,7 @@ from paceline.analysis.published.table import PublishedTable, published_rows, sh
 from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords
 
-TITLE = "Beside InferBench's published figures"
+TITLE = "Compared with InferBench's published figures"
 SOURCE = (
     "InferBench's public result table: ResNet-50 in TensorFlow Serving; throughput in samples/s with the 95th "
     "percentile of latency where it is published. A ratio is our throughput over theirs at the same batch; the server, "

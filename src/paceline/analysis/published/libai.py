@@ -11,7 +11,7 @@ from paceline.core.layout import Layout
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import RunRecords
 
-TITLE = "Beside LiBai's published figures"
+TITLE = "Compared with LiBai's published figures"
 SOURCE = (
     "LiBai's Benchmark.md: samples/s of LiBai and of Megatron-LM (e156d2f) in fp16, on GPUs that it does not name. "
     "Ours are sequences/s with the half-width of the 95 % interval. A ratio is that of the two columns before it, with "

@@ -94,4 +94,4 @@ def _with_slo(question: Question, evidence: Evidence) -> Question:
         code = "different-slos" if differ else "missing-slo"
         raise InputError(code, message, where=f"'{evidence.work}'", key="--slo")
     errors = {bound.metric: bound.limit for bound in question.bounds if bound.is_asked}
-    return replace(question, bounds=bounds_of(dict(next(iter(slos))) | errors), origin="as the run promised")
+    return replace(question, bounds=bounds_of(dict(next(iter(slos))) | errors), origin="as in the run's own SLO")

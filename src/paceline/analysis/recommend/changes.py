@@ -64,12 +64,12 @@ class Changes:
 def changes(points: Sequence[MeasuredLoad], ranking: Ranking, question: Question) -> Changes:
     """What lies around the choice."""
     names = name_configurations(points)
-    asked = [bound.metric for bound in question.bounds if bound.is_asked]
-    looser = [flip for metric in asked if (flip := _looser(points, ranking, question, metric, names))]
+    metrics = [bound.metric for bound in question.bounds if bound.is_asked]
+    looser = [flip for metric in metrics if (flip := _looser(points, ranking, question, metric, names))]
     best = ranking.best
     if best is None:
         return Changes(None, (), (), tuple(looser), None)
-    tighter = [flip for metric in asked if (flip := _tighter(points, best, question, metric, names))]
+    tighter = [flip for metric in metrics if (flip := _tighter(points, best, question, metric, names))]
     equals = [one for one in ranking.options[1:] if one.standing is best.standing]
     tied = [one.label for one in equals if relation(best, one) == "tied"]
     return Changes(
