@@ -97,11 +97,8 @@ def _maps(members: list[tuple[Case, CaseRow | None]]) -> list[HeatMap]:
     if len(varied) > MOST_VARIED:
         return []
     axes = [name for name in varied if name not in _NO_AXIS and _is_ordinal(kinds[name])]
-    best: list[_Slice] = []
-    for pair in combinations(axes, 2):
-        slices = _slices(pair, varied, flat)
-        if slices and (not best or _size(slices) > _size(best)):
-            best = slices
+    candidates = [slices for pair in combinations(axes, 2) if (slices := _slices(pair, varied, flat))]
+    best = max(candidates, key=_size, default=[])
     return [made for one in best if (made := _map(one, members)) is not None]
 
 
