@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.analysis.trend import history
+from paceline.analysis.trend.series import history
 from paceline.report.render import html as render_html
 from paceline.report.trend import document as trend
 from support.records import HOSTILE

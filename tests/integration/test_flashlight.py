@@ -56,11 +56,11 @@ def test_the_report_prints_the_published_table_and_leaves_empty_what_was_not_run
     measured: tuple[list[Record], str],
 ) -> None:
     _, printed = measured
-    assert "Beside Flashlight's published figures" in printed
+    assert "Compared with Flashlight's published figures" in printed
     assert "ViT-Base, V100" in printed
     assert "7,932" in printed  # theirs on 32 GPUs
     assert "of linear" in printed  # two ranks beside one
-    assert "x)" not in printed.partition("Beside Flashlight")[2]  # a small model on a CPU is not compared
+    assert "x)" not in printed.partition("Compared with Flashlight")[2]  # a small model on a CPU is not compared
 
 
 @pytest.mark.long

@@ -30,7 +30,7 @@ def test_the_comparison_is_one_command(sandbox: Sandbox, chosen: list[str]) -> N
     records = sandbox.load().records
     assert [record.case.benchmark for record in records] == ["parallel", "megatron-core"] * (len(records) // 2)
     assert all(record.outcome is Outcome.OK for record in records)
-    printed = done.stdout.partition("Beside LiBai's published figures: Data Parallel")[2]
+    printed = done.stdout.partition("Compared with LiBai's published figures: Data Parallel")[2]
     filled = [
         line.split("|") for line in printed.splitlines() if "hidden=64" in line and line.startswith(("BERT", "GPT"))
     ]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.analysis.baseline import make_baseline, medians_of_others, robust
+from paceline.analysis.baseline import column_medians, column_spreads, make_baseline, medians_of_others
 from paceline.analysis.diagnose.judge import State, diagnose
 from paceline.analysis.diagnose.rules import default_rules
 from paceline.analysis.diagnose.superbench import nodes_results
@@ -28,10 +28,10 @@ def test_the_breakdown_point_is_one_half(nodes: tuple[list[float], list[float]],
     good, bad = nodes
     values = [*good, *bad]
     random.shuffle(values)  # type: ignore[attr-defined]
-    found = robust(np.array(values)[:, None])
-    assert min(good) <= found.middle[0] <= max(good)
+    column = np.array(values)[:, None]
+    assert min(good) <= column_medians(column)[0] <= max(good)
     # Half of the distances are at most the width of the good ones, so that the spread is bounded by it, too.
-    assert found.spread[0] <= 1.4826 * (max(good) - min(good)) + 1e-9
+    assert column_spreads(column)[0] <= 1.4826 * (max(good) - min(good)) + 1e-9
 
 
 @given(st.lists(_GOOD, min_size=3, max_size=12), st.data())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.analysis.compare import RepeatSamples, ratio_of_pairs, ratios, significant
+from paceline.analysis.compare.significance import RepeatSamples, ratio_of_pairs, ratios, significant
 from paceline.core.record import Measurement
 from support.records import STEP_TIME
 

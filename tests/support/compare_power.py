@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.analysis.compare import Ratio, RepeatSamples, ratios
+from paceline.analysis.compare.significance import Ratio, RepeatSamples, ratios
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement
 from support.records import STEP_TIME

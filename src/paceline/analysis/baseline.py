@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +37,7 @@ class Reference(BaseModel):
     value: float
     unit: str = ""
     better: Better = Better.NEITHER
-    nodes: int = Field(default=0, ge=0)  # how many measured it; 0 where nobody says
+    nodes: int = Field(default=0, ge=0)  # how many measured it; 0 where that is not known
     spread: float | None = None  # scaled median absolute deviation over them
     interval: Interval | None = None  # of the value
 
@@ -55,32 +54,13 @@ class Baseline(BaseModel):
     metrics: dict[str, Reference]
 
     def reference(self, column: MetricColumn) -> Reference | None:
-        """The reference of a metric: by its name, without its rank, or, as SuperBench does, by its benchmark alone."""
-        benchmark = column.name.partition("/")[0]
-        names = (column.name, column.unranked, benchmark)
-        return next((self.metrics[name] for name in names if name in self.metrics), None)
-
-
-@dataclass(frozen=True)
-class Robust:
-    """Median and spread of the columns of a table."""
-
-    middle: NDArray[np.float64]
-    spread: NDArray[np.float64]
-    counts: NDArray[np.int64]
-
-
-def robust(values: NDArray[np.float64]) -> Robust:
-    """Median and scaled median absolute deviation of each column; what is no number does not count."""
-    counts = (~np.isnan(values)).sum(axis=0)
-    middle = column_medians(values)
-    spread = SCALE * column_medians(np.abs(values - middle))
-    return Robust(middle, spread, counts)
+        """The reference of a metric, by the first of its names that has one."""
+        return next((self.metrics[name] for name in column.reference_names if name in self.metrics), None)
 
 
 def column_medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The median of each column over its numbers; of none, not a number."""
-    ordered = np.sort(values, axis=0)  # what is no number comes last
+    """The median of each column, without the values that are not a number; of none, not a number."""
+    ordered = np.sort(values, axis=0)  # values that are not a number come last
     counts = (~np.isnan(values)).sum(axis=0)
     columns = np.arange(values.shape[1])
     low = np.maximum(0, (counts - 1) // 2)
@@ -88,37 +68,41 @@ def column_medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray((ordered[low, columns] + ordered[high, columns]) / 2.0)
 
 
+def column_spreads(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The scaled median absolute deviation of each column."""
+    return SCALE * column_medians(np.abs(values - column_medians(values)))
+
+
 def medians_of_others(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """For each value the median of its column without it: what the other nodes say.
 
-    A node must not vote on its own reference: of two nodes it would halve its own distance.
+    A node must not vote on its column_values reference: of two nodes it would halve its column_values distance.
     """
     result = np.full(values.shape, np.nan)
     for column in range(values.shape[1]):
-        known = np.flatnonzero(~np.isnan(values[:, column]))
-        others = known.size - 1
+        measured = np.flatnonzero(~np.isnan(values[:, column]))
+        others = measured.size - 1
         if others < 1:
             continue
-        own = values[known, column]
-        order = np.argsort(own, kind="stable")
-        ordered = own[order]
-        rank = np.empty(known.size, dtype=np.int64)
-        rank[order] = np.arange(known.size)
+        column_values = values[measured, column]
+        order = np.argsort(column_values, kind="stable")
+        ordered = column_values[order]
+        rank = np.empty(measured.size, dtype=np.int64)
+        rank[order] = np.arange(measured.size)
         # Without the value at a rank, the ranks above it move down by one.
         low, high = (others - 1) // 2, others // 2
         below = ordered[np.where(rank <= low, low + 1, low)]
         above = ordered[np.where(rank <= high, high + 1, high)]
-        result[known, column] = (below + above) / 2.0
+        result[measured, column] = (below + above) / 2.0
     return result
 
 
 def make_baseline(table: NodeTable, sources: Sequence[str] = (), *, names: str = "paceline") -> Baseline:
     """The references of a table; a metric of several ranks also has one for all of them, by its name without a rank."""
-    found = robust(table.values)
     metrics: dict[str, Reference] = {}
     ranked: dict[str, list[int]] = {}
     for index, column in enumerate(table.columns):
-        if found.counts[index]:
+        if table.present[:, index].any():
             metrics[column.name] = _reference(column, table.values[:, index])
             if column.unranked != column.name:
                 ranked.setdefault(column.unranked, []).append(index)
@@ -133,15 +117,15 @@ def make_baseline(table: NodeTable, sources: Sequence[str] = (), *, names: str =
 
 
 def _reference(column: MetricColumn, values: NDArray[np.float64], nodes: int | None = None) -> Reference:
-    known = values[~np.isnan(values)]
-    middle = float(np.median(known))
+    measured = values[~np.isnan(values)]
+    middle = float(np.median(measured))
     return Reference(
         value=middle,
         unit=column.unit,
         better=column.better,
-        nodes=int(known.size) if nodes is None else nodes,
-        spread=SCALE * float(np.median(np.abs(known - middle))) if known.size > 1 else None,
-        interval=median_interval(known, independent=nodes is None),  # ranks of one node resemble each other,
+        nodes=int(measured.size) if nodes is None else nodes,
+        spread=SCALE * float(np.median(np.abs(measured - middle))) if measured.size > 1 else None,
+        interval=median_interval(measured, independent=nodes is None),  # ranks of one node resemble each other,
     )
 
 
@@ -153,13 +137,11 @@ def extend(previous: Baseline, new: Baseline) -> Baseline:
             "they cannot be one"
         )
         raise InputError("mismatched-names", message, key="--extend", value=previous.names)
-    merged = {**new.metrics, **previous.metrics}
-    return new.model_copy(
-        update={
-            "metrics": dict(sorted(merged.items())),
-            "sources": [*previous.sources, *new.sources],
-            "nodes": max(previous.nodes, new.nodes),
-        }
+    return Baseline(
+        names=new.names,
+        nodes=max(previous.nodes, new.nodes),
+        sources=[*previous.sources, *new.sources],
+        metrics=dict(sorted({**new.metrics, **previous.metrics}.items())),
     )
 
 
@@ -181,21 +163,19 @@ def read_baseline(path: Path) -> Baseline:
         message = f"the baseline '{path}' must be an object; make one with `paceline baseline RUN...`"
         raise InputError("not-a-baseline", message, value=str(path))
     if "paceline_baseline" in document:
-        return _own(document, path)
-    return Baseline(names="superbench", metrics={key: _foreign(key, value, path) for key, value in document.items()})
+        version = document["paceline_baseline"]
+        if version != FORMAT:
+            message = f"the baseline '{path}' is of another version of Paceline; make it again"
+            raise InputError("other-version", message, key="paceline_baseline", value=version)
+        try:
+            return Baseline.model_validate(document)
+        except ValidationError as error:
+            raise refusal(error, Baseline).within(f"the baseline '{path}'") from None
+    metrics = {key: _superbench_reference(key, value, path) for key, value in document.items()}
+    return Baseline(names="superbench", metrics=metrics)
 
 
-def _own(document: Mapping[str, Any], path: Path) -> Baseline:
-    if document["paceline_baseline"] != FORMAT:
-        message = f"the baseline '{path}' is of another version of Paceline; make it again"
-        raise InputError("other-version", message, key="paceline_baseline", value=document["paceline_baseline"])
-    try:
-        return Baseline.model_validate(document)
-    except ValidationError as error:
-        raise refusal(error, Baseline).within(f"the baseline '{path}'") from None
-
-
-def _foreign(key: str, value: object, path: Path) -> Reference:
+def _superbench_reference(key: str, value: object, path: Path) -> Reference:
     from paceline.analysis.diagnose.superbench import column_of
 
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

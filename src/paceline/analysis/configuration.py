@@ -10,15 +10,16 @@ from typing import Any
 
 from paceline.core.errors import InputError
 from paceline.core.layout import Layout
+from paceline.core.parameters import MeasuringParameters
 from paceline.core.record import Record
 from paceline.core.run import Run
 
-# How a measurement was taken, what was promised and what it costs: the work is the same.
+# How a measurement was taken, its SLO and what it costs: the work is the same.
 _MEASURING = {
-    "budget", "warm_up", "interval", "steps", "min_steps", "max_steps", "seed", "search_budget", "search_tolerance",
-    "timeout_per_request", "workers", "check_answers", "instance", "price", "carbon", "slo", "phases", "iterations",
-    "warm_up_iterations",
-}  # fmt: skip
+    *MeasuringParameters.model_fields,
+    *("search_budget", "search_tolerance", "timeout_per_request", "workers", "check_answers"),
+    *("instance", "price", "carbon", "slo", "phases", "iterations", "warm_up_iterations"),
+}
 _CHOICES = (
     "server", "wire", "precision", "batch_size", "compile", "channels_last", "autotune", "graph", "deterministic",
     "in_flight", "engine", "backend", "tensor_cores", "data", "tensor", "pipeline", "checkpointing", "micro_batch",
@@ -49,26 +50,37 @@ class Configuration:
 
 
 def configuration_of(record: Record, run: Run, *, with_load: bool = False) -> Configuration:
-    """A record's case, cut in two; how much load there was is part of the work only if asked for."""
+    """A record's case, divided into work and choices; with `with_load` its load is part of the work."""
     case = record.case
     work = dict(case.parameters)
     choices: dict[str, Any] = {}
-    layout = _layout(record.subject.layout)
+    layout = layout_of(record)
     if layout is not None:
         work = {name: value for name, value in work.items() if value != record.subject.layout}
-        own = layout.model_dump()
-        choices |= {name: own[name] for name in _OF_LAYOUT}
-        work |= {name: own[name] for name in ("model", "layers", "global_batch")}
+        fields = layout.model_dump()
+        choices |= {name: fields[name] for name in _OF_LAYOUT}
+        work |= {name: fields[name] for name in ("model", "layers", "global_batch")}
     for name in _CHOICES:
         value = work.pop(name, None)
         if value is not None and name not in choices:
             choices[name] = value
-    told = [_told(name, value) for name, value in _work(record, work, with_load=with_load).items()]
+    work = {name: value for name, value in work.items() if name not in _MEASURING and value is not None}
+    if record.load is not None:
+        work |= {"load": record.load.traffic if with_load else record.load.kind, "requests": record.load.requests}
+    words = [case.benchmark, *(_work_word(name, value) for name, value in work.items())]
     flat = {name: _word(value) for name, value in _flat(choices).items()}
     flat |= {MACHINE: machine_of(record, run), TARGET: case.target.partition(":")[0]}
-    if case.target == "cpu":  # of GPUs the machine's name tells how many
+    if case.target == "cpu":  # of GPUs the machine's name says how many
         flat[RANKS] = str(case.ranks)
-    return Configuration(work=" ".join([case.benchmark, *(word for word in told if word)]), choices=flat)
+    return Configuration(work=" ".join(filter(None, words)), choices=flat)
+
+
+def layout_of(record: Record) -> Layout | None:
+    """How the ranks of a case are laid out, where its record says so."""
+    try:
+        return Layout.parse(record.subject.layout) if record.subject.layout else None
+    except InputError:
+        return None
 
 
 def device_count(record: Record, run: Run) -> int:
@@ -82,7 +94,7 @@ def device_count(record: Record, run: Run) -> int:
 def device_of(record: Record, run: Run) -> str:
     """The name of what computed: a GPU's, or a processor's."""
     if record.load is not None and record.load.server:
-        return record.load.server  # whatever stands behind it
+        return record.load.server  # whatever is behind it
     if record.case.target != "cpu":
         names = [gpu.name or "" for gpu in run.environment.gpus]
         return record.subject.device or next(iter(names), "unknown GPU")
@@ -99,31 +111,28 @@ def machine_of(record: Record, run: Run) -> str:
 
 
 def labels(configurations: Sequence[Configuration]) -> list[str]:
-    """What tells each from the others, in a few words; where there is one, what it is."""
+    """What distinguishes each from the others, in a few words; where there is one, what it is."""
     names = list(dict.fromkeys(name for one in configurations for name in one.choices))
     differing = [name for name in names if len({one.choices.get(name) for one in configurations}) > 1]
-    if not differing:
-        differing = [
-            name for name in names if name not in (TARGET, RANKS) and _is_news(configurations[0].choices[name])
-        ]
+    if configurations and not differing:
+        differing = _notable(configurations[0], names)
     if differing == [MACHINE]:
         return [one.machine for one in configurations]
     words = [[_phrase(name, one.choices[name]) for name in differing if name in one.choices] for one in configurations]
-    return [" ".join(own) or "as set by default" for own in words]
+    return [" ".join(phrases) or "as set by default" for phrases in words]
 
 
 def shared_choices(configurations: Sequence[Configuration]) -> str:
     """What all of them have in common."""
     if len(configurations) < 2:
         return ""
-    first = configurations[0].choices
-    same = [name for name in first if len({one.choices.get(name) for one in configurations}) == 1]
-    told = [name for name in same if name not in (TARGET, RANKS) and _is_news(first[name])]
-    return " ".join(_phrase(name, first[name]) for name in told)
+    first = configurations[0]
+    same = [name for name in first.choices if len({one.choices.get(name) for one in configurations}) == 1]
+    return " ".join(_phrase(name, first.choices[name]) for name in _notable(first, same))
 
 
-def _is_news(value: str) -> bool:
-    return value not in _USUAL
+def _notable(configuration: Configuration, names: Sequence[str]) -> list[str]:
+    return [name for name in names if name not in (TARGET, RANKS) and configuration.choices[name] not in _USUAL]
 
 
 def _phrase(name: str, value: str) -> str:
@@ -133,20 +142,12 @@ def _phrase(name: str, value: str) -> str:
     return value if bare else f"{name.removeprefix('server.')}={value}"
 
 
-def _work(record: Record, parameters: Mapping[str, Any], *, with_load: bool) -> dict[str, Any]:
-    """The parameters that say what is done."""
-    kept = {name: value for name, value in parameters.items() if name not in _MEASURING and value is not None}
-    if record.load is not None:
-        kept |= {"load": record.load.traffic if with_load else record.load.kind, "requests": record.load.requests}
-    return kept
-
-
-def _told(name: str, value: Any) -> str:
+def _work_word(name: str, value: Any) -> str:
     """One part of the work, for people."""
-    if name in ("model", "operation") or (name == "scale" and value != "full"):
-        return str(value)
     if name == "scale":
-        return ""
+        return "" if value == "full" else str(value)
+    if name in ("model", "operation"):
+        return str(value)
     if isinstance(value, Mapping):
         inner = {key: item for key, item in _flat(value).items() if item is not None}
         return " ".join(str(item) if key == "arrival" else f"{key}={_word(item)}" for key, item in inner.items())
@@ -162,14 +163,7 @@ def _word(value: Any) -> str:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in values.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
-
-
-def _layout(word: object) -> Layout | None:
-    try:
-        return Layout.parse(word) if isinstance(word, str) else None
-    except InputError:
-        return None
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat

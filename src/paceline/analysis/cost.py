@@ -1,4 +1,4 @@
-"""What a sample or a request costs: money, energy and CO2, each with what it was computed from, or not at all."""
+"""What the work of a case costs: prices of machines, energy and CO2, each with what it was computed from."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from typing import Protocol
 from paceline.analysis.configuration import device_count, device_of, machine_of
 from paceline.analysis.figures import Reading
 from paceline.core.errors import InputError, unknown
-from paceline.core.quantity import parse_rate, show_count
-from paceline.core.record import Measurement, Record
+from paceline.core.quantity import parse_rate
+from paceline.core.record import Record
 from paceline.core.run import Run
 
 JOULES_PER_KWH = 3.6e6
 THOUSAND = 1000.0
-_HOUR = ("", "h", "hour")
 _NUMBER = r"(\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?|\.\d+)"
 _AMOUNT = re.compile(rf"^\s*\$?\s*{_NUMBER}\s*(?:USD|\$)?\s*(?:(?:/|per)\s*(.*?))?\s*$")
 _CARBON = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(g|kg)?\s*(?:/\s*kWh)?\s*$")
 
 
 class Rented(Protocol):
-    """What a table of prices knows of an instance."""
+    """What a table of prices says of an instance."""
 
     @property
     def instance(self) -> str: ...
@@ -67,18 +66,8 @@ class Derived:
 
 
 @dataclass(frozen=True)
-class Costs:
-    """What the work of a case costs; a part that is not known is None."""
-
-    work: str  # request, image, sequence
-    per_thousand: Derived | None
-    energy: Derived | None
-    co2: Derived | None
-
-
-@dataclass(frozen=True)
 class Prices:
-    """What is known of prices: the user's word first, then the record's own, then a table."""
+    """Prices by source: what the user stated, then the record's, then a table."""
 
     table: Mapping[str, Rented]
     stated: tuple[StatedPrice, ...] = ()
@@ -89,14 +78,15 @@ class Prices:
         for price in self.stated:
             if price.fits(device):
                 return HourlyPrice(price.usd * count, _counted(price.basis, count))
-        own = _own_price(record)
-        if own is not None:
-            return own
-        fitting = self.fitting(device)
-        if len(fitting) != 1:
+        # The price that a served case was given, from what it says a thousand requests cost.
+        cost, throughput = record.measurement("cost_per_thousand"), record.measurement("throughput")
+        if cost is not None and throughput is not None and cost.value * throughput.value > 0:
+            usd = float(f"{cost.value * throughput.value * 3600.0 / THOUSAND:.9g}")
+            return HourlyPrice(usd, record.economy.price_basis or "as the run was configured")
+        rows = self.fitting(device)
+        if len(rows) != 1:
             return None
-        found = fitting[0]
-        return HourlyPrice(found.per_device * count, _counted(f"{found.instance}: {found.basis}", count))
+        return HourlyPrice(rows[0].per_device * count, _counted(f"{rows[0].instance}: {rows[0].basis}", count))
 
     def fitting(self, device: str) -> list[Rented]:
         """The rows of the table that rent such a device."""
@@ -105,25 +95,20 @@ class Prices:
     def why_unknown(self, record: Record, run: Run) -> str:
         """Why there is no price, and what to do."""
         device = device_of(record, run)
-        found = self.fitting(device)
-        if found:
-            word = found[0].device.split()[-1]
-            rows = ", ".join(f"{row.instance} {row.per_device:g} USD/h" for row in found)
-            return f"{device} is rented at several prices ({rows}): choose with --price '{word}={found[0].instance}'"
+        rows = self.fitting(device)
+        if rows:
+            word = rows[0].device.split()[-1]
+            prices = ", ".join(f"{row.instance} {row.per_device:g} USD/h" for row in rows)
+            return f"{device} is rented at several prices ({prices}): choose with --price '{word}={rows[0].instance}'"
         return f"the price of {machine_of(record, run)} is not known: state it with --price '2.5 USD/h'"
 
     def refuse_unused(self, devices: Sequence[str]) -> None:
-        """A price for a machine that nobody measured is a slip of the pen."""
+        """A price for a machine that was not measured is a mistake."""
         for price in self.stated:
             if price.machine and not any(price.fits(device) for device in devices):
-                known = ", ".join(sorted(set(devices))) or "none"
-                raise InputError(
-                    "unknown-machine",
-                    f"no machine of these results has that name: {known}",
-                    where=f"--price '{price.machine}=...'",
-                    key="--price",
-                    value=price.machine,
-                )
+                message = f"no machine of these results has that name: {', '.join(sorted(set(devices))) or 'none'}"
+                where = f"--price '{price.machine}=...'"
+                raise InputError("unknown-machine", message, where=where, key="--price", value=price.machine)
 
 
 def read_price(text: str, table: Mapping[str, Rented]) -> StatedPrice:
@@ -139,7 +124,7 @@ def read_price(text: str, table: Mapping[str, Rented]) -> StatedPrice:
     amount, per = _amount(price)
     if amount is None:
         raise unknown("instance or price", price, table, key="--price")
-    if per not in _HOUR:
+    if per not in ("", "h", "hour"):
         message = "a price is for an hour, like '2.5 USD/h'"
         raise InputError("not-per-hour", message, where=f"--price '{text}'", key="--price", value=text)
     return StatedPrice(machine.strip(), amount, "as you said")
@@ -169,8 +154,8 @@ class Budget:
 
 def read_carbon(text: str) -> float:
     """Grams of CO2 for a kilowatt-hour: `400 g/kWh`, `0.4 kg/kWh`."""
-    found = _CARBON.match(text)
-    value = float(found.group(1)) * (1000.0 if found.group(2) == "kg" else 1.0) if found else 0.0
+    match = _CARBON.match(text)
+    value = float(match.group(1)) * (1000.0 if match.group(2) == "kg" else 1.0) if match else 0.0
     if value <= 0:
         message = f"'{text}' is not a carbon intensity: write it like '400 g/kWh'"
         raise InputError("not-a-carbon-intensity", message, key="--carbon", value=text)
@@ -189,68 +174,33 @@ def read_per_second(text: str) -> float:
     return rate
 
 
-def costs_of(record: Record, price: HourlyPrice | None, carbon: float | None) -> Costs:
-    """What a thousand samples or requests cost, and what energy and CO2 one takes, as far as that is known."""
-    throughput = record.measurement("throughput")
-    work = throughput.metric.unit.removesuffix("/s").removesuffix("s") if throughput else "sample"
-    energy = energy_of(record)
-    return Costs(
-        work=work or "sample",
-        per_thousand=_per_thousand(throughput, price),
-        energy=energy,
-        co2=co2_of(energy, carbon, record.economy.carbon),
-    )
-
-
 def thousand(throughput: Reading, price: HourlyPrice) -> Reading:
     """What a thousand cost at this rate."""
     return throughput.over(price.usd / 3600.0 * THOUSAND)
 
 
 def energy_of(record: Record) -> Derived | None:
-    """The energy of one sample or request, where a counter of the device told it."""
+    """The energy of one sample or request, where a counter of the device reported it."""
     for name in ("energy_per_request", "energy_per_sample"):
-        found = record.measurement(name)
-        if found is not None and math.isfinite(found.value) and found.value > 0:
+        energy = record.measurement(name)
+        if energy is not None and math.isfinite(energy.value) and energy.value > 0:
             source = record.economy.energy_source
-            return Derived(Reading.of(found), "J", (name, *([source] if source else [])))
+            return Derived(Reading.of(energy), "J", (name, source) if source else (name,))
     return None
 
 
-def co2_of(energy: Derived | None, carbon: float | None, of_record: object = None) -> Derived | None:
-    """The CO2 of that energy; without a carbon intensity there is none to tell."""
-    basis = "as you said"
-    if carbon is None and isinstance(of_record, int | float):
-        carbon, basis = float(of_record), "as the run was told"
+def co2_of(energy: Derived | None, carbon: float | None) -> Derived | None:
+    """The CO2 of that energy; None without a carbon intensity."""
     if energy is None or carbon is None:
         return None
-    stated = f"carbon intensity {carbon:g} g/kWh, {basis}"
+    stated = f"carbon intensity {carbon:g} g/kWh, as you said"
     return Derived(energy.reading.times(carbon / JOULES_PER_KWH), "g", (*energy.inputs, stated))
 
 
-def _per_thousand(throughput: Measurement | None, price: HourlyPrice | None) -> Derived | None:
-    if throughput is None or price is None or not throughput.value > 0:
-        return None
-    told = f"throughput {show_count(throughput.value)} {throughput.metric.unit}"
-    reading = thousand(Reading.of(throughput), price)
-    return Derived(reading, "USD", (told, f"{price.usd:g} USD/h, {price.basis}"))
-
-
-def _own_price(record: Record) -> HourlyPrice | None:
-    """The price that a served case was given, from what it says a thousand requests cost."""
-    cost, throughput = record.measurement("cost_per_thousand"), record.measurement("throughput")
-    if cost is None or throughput is None or not cost.value * throughput.value > 0:
-        return None
-    basis = record.economy.price_basis or "as the run was told"
-    return HourlyPrice(float(f"{cost.value * throughput.value * 3600.0 / THOUSAND:.9g}"), basis)
-
-
 def _amount(text: str) -> tuple[float | None, str]:
-    found = _AMOUNT.match(text)
-    if not found:
-        return None, ""
-    value = float(found.group(1))
-    return (value, (found.group(2) or "").strip()) if 0 < value < math.inf else (None, "")
+    match = _AMOUNT.match(text)
+    value = float(match.group(1)) if match else 0.0
+    return (value, (match.group(2) or "").strip()) if match and 0 < value < math.inf else (None, "")
 
 
 def _counted(basis: str, count: int) -> str:

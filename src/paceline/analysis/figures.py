@@ -14,25 +14,23 @@ from paceline.core.metric import Better, Metric
 from paceline.core.record import At, Measurement, Record
 from paceline.core.stats import Interval, Summary, resolves
 
-MOST_SETTINGS = 3  # more of them are no name
+MOST_SETTINGS = 3  # more of them are not a name
 
 
 def unique_labels(cases: Sequence[Case]) -> list[str]:
     """A name for each case that no other of them has; says no more than it must."""
-    labels = [_plain_label(case) for case in cases]
-    for extras_of in (_targets, _repeats, _settings_apart, _places):
-        pairs = list(zip(labels, extras_of(cases, labels), strict=True))
-        variants = Counter(label for label, _ in set(pairs))
-        labels = [f"{label} {extra}".rstrip() if variants[label] > 1 else label for label, extra in pairs]
-    return labels
+    labels = [plain_label(case) for case in cases]
+    labels = _extended(labels, [f"on {case.target}" for case in cases])
+    labels = _extended(labels, [f"#{case.repeat}" for case in cases])
+    labels = _extended(labels, _settings_apart(cases, labels))
+    return _extended(labels, [f"[{case.index}]" for case in cases])
 
 
-def _targets(cases: Sequence[Case], labels: Sequence[str]) -> list[str]:
-    return [f"on {case.target}" for case in cases]
-
-
-def _repeats(cases: Sequence[Case], labels: Sequence[str]) -> list[str]:
-    return [f"#{case.repeat}" for case in cases]
+def _extended(labels: Sequence[str], extras: Sequence[str]) -> list[str]:
+    """The labels, each with its extra where that distinguishes cases of the same label."""
+    pairs = list(zip(labels, extras, strict=True))
+    variants = Counter(label for label, _ in set(pairs))
+    return [f"{label} {extra}".rstrip() if variants[label] > 1 else label for label, extra in pairs]
 
 
 def _settings_apart(cases: Sequence[Case], labels: Sequence[str]) -> list[str]:
@@ -40,23 +38,16 @@ def _settings_apart(cases: Sequence[Case], labels: Sequence[str]) -> list[str]:
     alike: dict[str, list[Case]] = {}
     for case, label in zip(cases, labels, strict=True):
         alike.setdefault(label, []).append(case)
-    differing = {label: _differing(group) for label, group in alike.items()}
+    differing: dict[str, list[str]] = {}
+    for label, group in alike.items():
+        if len(group) > 1:  # a single one is the usual thing, and there may be ten thousand of them
+            shared = set.intersection(*(set(case.parameters) for case in group))
+            names = sorted(n for n in shared if len({show_parameter(case.parameters[n]) for case in group}) > 1)
+            differing[label] = names if len(names) <= MOST_SETTINGS else []
     return [
-        " ".join(f"{name}={show_parameter(case.parameters[name])}" for name in differing[label])
+        " ".join(f"{name}={show_parameter(case.parameters[name])}" for name in differing.get(label, ()))
         for case, label in zip(cases, labels, strict=True)
     ]
-
-
-def _differing(cases: Sequence[Case]) -> list[str]:
-    if len(cases) == 1:  # the usual thing, and there may be ten thousand of them
-        return []
-    shared = set.intersection(*(set(case.parameters) for case in cases))
-    names = sorted(name for name in shared if len({show_parameter(case.parameters[name]) for case in cases}) > 1)
-    return names if len(names) <= MOST_SETTINGS else []
-
-
-def _places(cases: Sequence[Case], labels: Sequence[str]) -> list[str]:
-    return [f"[{case.index}]" for case in cases]
 
 
 def show_parameter(value: Any) -> str:
@@ -66,7 +57,8 @@ def show_parameter(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
 
 
-def _plain_label(case: Case) -> str:
+def plain_label(case: Case) -> str:
+    """The benchmark and the title, without saying the benchmark twice."""
     title = case.title.strip()
     if not title or title == case.benchmark or title.startswith(f"{case.benchmark} "):
         return title or case.benchmark
@@ -80,7 +72,7 @@ class Reading:
     value: float
     low: float | None = None
     high: float | None = None
-    is_limit: bool = False  # the value is a bound that was kept, not what was seen
+    is_limit: bool = False  # the value is a bound that was met, not what was measured
 
     @classmethod
     def of(cls, measurement: Measurement) -> Reading:
@@ -90,8 +82,12 @@ class Reading:
 
     def over(self, amount: float) -> Reading:
         """`amount` divided by this; what was the high end gives the low one."""
-        low, high = (_divided(amount, end) if end is not None else None for end in (self.high, self.low))
-        return Reading(_divided(amount, self.value), low, high)
+
+        def divided(by: float) -> float:
+            return amount / by if by > 0 else math.inf
+
+        low, high = (divided(end) if end is not None else None for end in (self.high, self.low))
+        return Reading(divided(self.value), low, high)
 
     def times(self, factor: float) -> Reading:
         """All of it scaled."""
@@ -100,15 +96,9 @@ class Reading:
 
     def overlaps(self, other: Reading) -> bool | None:
         """Whether both may be the same value; None where an end is not known."""
-        ends = (self.low, self.high, other.low, other.high)
-        if any(end is None for end in ends):
+        if self.low is None or self.high is None or other.low is None or other.high is None:
             return None
-        assert self.low is not None and self.high is not None and other.low is not None and other.high is not None
         return self.low <= other.high and other.low <= self.high
-
-
-def _divided(amount: float, by: float) -> float:
-    return amount / by if by > 0 else math.inf
 
 
 @dataclass(frozen=True)
@@ -145,7 +135,7 @@ class Figure:
         return self.count > 1 and self.summary.minimum == self.summary.maximum and not is_sure
 
     def percentile(self, name: str) -> float | None:
-        """A percentile, unless the samples are too few to tell it from their maximum."""
+        """A percentile, unless the samples are too few to distinguish it from their maximum."""
         return self.summary.percentiles.get(name) if resolves(self.count, float(name)) else None
 
     def beats(self, other: Figure) -> bool:
@@ -179,7 +169,7 @@ class Sweep:
 
     @property
     def is_matrix(self) -> bool:
-        """Whether its points are pairs, each from one place to another."""
+        """Whether its points are pairs, each from one device to another."""
         return self.axes == ("from", "to")
 
     @property
@@ -206,12 +196,12 @@ def figure_of(measurement: Measurement) -> Figure:
 
 def sweeps_of(record: Record) -> tuple[Sweep, ...]:
     """What a record has measured at points, by the axes that the points lie on."""
-    found: dict[tuple[str, ...], dict[tuple[object, ...], list[Measurement]]] = {}
+    sweeps: dict[tuple[str, ...], dict[tuple[object, ...], list[Measurement]]] = {}
     for measurement in record.measurements:
         if measurement.at and not measurement.scope:
-            place = tuple(measurement.at.values())
-            found.setdefault(tuple(measurement.at), {}).setdefault(place, []).append(measurement)
+            points = sweeps.setdefault(tuple(measurement.at), {})
+            points.setdefault(tuple(measurement.at.values()), []).append(measurement)
     return tuple(
-        Sweep(axes, tuple(SweepPoint(told[0].at, tuple(figure_of(m) for m in told)) for told in points.values()))
-        for axes, points in found.items()
+        Sweep(axes, tuple(SweepPoint(same[0].at, tuple(figure_of(m) for m in same)) for same in points.values()))
+        for axes, points in sweeps.items()
     )

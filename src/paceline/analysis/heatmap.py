@@ -15,14 +15,16 @@ from paceline.analysis.figures import Figure
 from paceline.analysis.summary import CaseRow
 from paceline.core.case import Case
 from paceline.core.metric import Better, Metric
+from paceline.core.parameters import MeasuringParameters
 from paceline.core.record import Outcome
+from paceline.core.subject import BYTES
 
 MOSTLY = 0.75  # of a grid's cells have a case
 LEAST_CELLS = 6  # fewer are read in the table of cases as well
 LEAST_VALUES = 4
-MOST_VARIED = 8  # parameters; with more the run is a search, and no grid
-PRECISIONS = ("int8", "fp8", "fp8_e4m3", "fp8_hybrid", "bf16", "fp16", "tf32", "fp32", "fp64")  # narrowest first
-_NO_AXIS = ("seed", "budget", "warm_up", "interval", "timeout", "steps", "min_steps", "max_steps")
+MOST_VARIED = 8  # parameters; with more the run is a search, not a grid
+PRECISIONS = tuple(BYTES)  # narrowest first
+_NO_AXIS = ("timeout", *MeasuringParameters.model_fields)
 _GENERATED = re.compile(r"(generated/\w+):(.+)")
 
 NO_CASE = "no case"
@@ -34,7 +36,7 @@ _Flat = Mapping[str, Hashable]
 
 @dataclass(frozen=True)
 class HeatmapCell:
-    """One place of a map."""
+    """One cell of a map."""
 
     x: Coordinate
     y: Coordinate
@@ -54,15 +56,15 @@ class HeatMap:
     xs: tuple[Coordinate, ...]  # in order
     ys: tuple[Coordinate, ...]
     metric: Metric
-    same: tuple[tuple[str, str], ...]  # what tells this map from its neighbours
-    cells: tuple[HeatmapCell, ...]  # by y, then by x; every place has one
+    same: tuple[tuple[str, str], ...]  # what distinguishes this map from its neighbours
+    cells: tuple[HeatmapCell, ...]  # by y, then by x; all of them
 
     @property
     def measured(self) -> list[HeatmapCell]:
         """The cells that have a figure, the best first."""
         lower = self.metric.better is Better.LOWER
-        told = [cell for cell in self.cells if cell.figure is not None]
-        return sorted(told, key=lambda cell: cell.figure.value if cell.figure else 0.0, reverse=not lower)
+        measured = [(cell.figure.value, cell) for cell in self.cells if cell.figure is not None]
+        return [cell for _, cell in sorted(measured, key=lambda pair: pair[0], reverse=not lower)]
 
     @property
     def missing(self) -> list[HeatmapCell]:
@@ -73,10 +75,8 @@ class HeatMap:
 def heat_maps(rows: Sequence[CaseRow], not_run: Iterable[Case] = ()) -> list[HeatMap]:
     """The maps of a run, each over the two parameters that leave the fewest maps."""
     groups: dict[tuple[str, str, int], list[tuple[Case, CaseRow | None]]] = {}
-    for row in rows:
-        groups.setdefault((row.case.benchmark, row.case.target, row.case.ranks), []).append((row.case, row))
-    for case in not_run:
-        groups.setdefault((case.benchmark, case.target, case.ranks), []).append((case, None))
+    for case, row in (*((row.case, row) for row in rows), *((case, None) for case in not_run)):
+        groups.setdefault((case.benchmark, case.target, case.ranks), []).append((case, row))
     return [made for members in groups.values() if len(members) >= LEAST_CELLS for made in _maps(members)]
 
 
@@ -88,25 +88,18 @@ def _maps(members: list[tuple[Case, CaseRow | None]]) -> list[HeatMap]:
             kinds.setdefault(name, set()).add(value)
     # A parameter that only some have is of another kind of case; those are never in one map.
     varied = [name for name, values in kinds.items() if len(values) > 1 or not all(name in one for one in flat)]
-    varied = _once_each(varied, flat)
+    # Of parameters that change together, such as the sides of square matrices, the first.
+    distinct: dict[tuple[int, ...], str] = {}
+    for name in varied:
+        numbers: dict[Hashable, int] = {}
+        distinct.setdefault(tuple(numbers.setdefault(one.get(name), len(numbers)) for one in flat), name)
+    varied = list(distinct.values())
     if len(varied) > MOST_VARIED:
         return []
     axes = [name for name in varied if name not in _NO_AXIS and _is_ordinal(kinds[name])]
-    best: list[_Slice] = []
-    for pair in combinations(axes, 2):
-        slices = _slices(pair, varied, flat)
-        if slices and (not best or _size(slices) > _size(best)):
-            best = slices
+    candidates = [slices for pair in combinations(axes, 2) if (slices := _slices(pair, varied, flat))]
+    best = max(candidates, key=_size, default=[])
     return [made for one in best if (made := _map(one, members)) is not None]
-
-
-def _once_each(names: Sequence[str], flat: Sequence[_Flat]) -> list[str]:
-    """Of parameters that change together, such as the sides of square matrices, the first."""
-    found: dict[tuple[int, ...], str] = {}
-    for name in names:
-        seen: dict[Hashable, int] = {}
-        found.setdefault(tuple(seen.setdefault(one.get(name), len(seen)) for one in flat), name)
-    return list(found.values())
 
 
 @dataclass(frozen=True)
@@ -125,23 +118,23 @@ def _slices(pair: tuple[str, str], varied: Sequence[str], flat: Sequence[_Flat])
     others = [name for name in varied if name not in pair]
     groups: dict[tuple[Hashable, ...], dict[tuple[Hashable, Hashable], list[int]]] = {}
     first, second = pair
-    for place, parameters in enumerate(flat):
+    for index, parameters in enumerate(flat):
         if first in parameters and second in parameters:
             key = tuple(parameters.get(name) for name in others)
-            groups.setdefault(key, {}).setdefault((parameters[first], parameters[second]), []).append(place)
-    found = []
+            groups.setdefault(key, {}).setdefault((parameters[first], parameters[second]), []).append(index)
+    slices = []
     for key, places in groups.items():
-        ones, twos = ({place[side] for place in places} for side in (0, 1))
+        ones, twos = ({cell[side] for cell in places} for side in (0, 1))
         grid = len(ones) * len(twos)
         if min(len(ones), len(twos)) < 2 or grid < LEAST_CELLS or len(places) < MOSTLY * grid:
             continue
         same = tuple((name, str(value)) for name, value in zip(others, key, strict=True) if value is not None)
         if len(ones) >= len(twos):  # the longer axis lies
-            found.append(_Slice(first, second, _ordered(ones), _ordered(twos), same, places))
+            slices.append(_Slice(first, second, _ordered(ones), _ordered(twos), same, places))
         else:
             turned = {(b, a): at for (a, b), at in places.items()}
-            found.append(_Slice(second, first, _ordered(twos), _ordered(ones), same, turned))
-    return found
+            slices.append(_Slice(second, first, _ordered(twos), _ordered(ones), same, turned))
+    return slices
 
 
 def _size(slices: Sequence[_Slice]) -> tuple[float, bool]:
@@ -172,7 +165,8 @@ def _cell(x: Coordinate, y: Coordinate, cases: list[tuple[Case, CaseRow | None]]
     if not cases:
         return HeatmapCell(x, y, missing=NO_CASE)
     rows = [row for _, row in cases if row is not None]
-    good = [(figure.value, row.case.index, figure, row) for row in rows if (figure := _figure(row, name, unit))]
+    heads = [(row.headline, row) for row in rows if row.ok and row.headline and math.isfinite(row.headline.value)]
+    good = [(head.value, row.case.index, head, row) for head, row in heads if (head.name, head.unit) == (name, unit)]
     if good:  # of repetitions the middle one
         _, _, figure, row = sorted(good, key=lambda one: one[:2])[len(good) // 2]
         return HeatmapCell(x, y, figure, row)
@@ -182,28 +176,22 @@ def _cell(x: Coordinate, y: Coordinate, cases: list[tuple[Case, CaseRow | None]]
     return HeatmapCell(x, y, row=rows[0], missing=f"no {name}") if rows else HeatmapCell(x, y, missing=NOT_RUN)
 
 
-def _figure(row: CaseRow, name: str, unit: str) -> Figure | None:
-    head = row.headline
-    is_it = row.ok and head is not None and (head.name, head.unit) == (name, unit) and math.isfinite(head.value)
-    return head if is_it else None
-
-
 def _flat(parameters: Mapping[str, Any], prefix: str = "") -> dict[str, Hashable]:
     """Every parameter on a level of its own; the knobs of a generated model are parameters, too."""
-    found: dict[str, Hashable] = {}
+    flat: dict[str, Hashable] = {}
     for name, value in parameters.items():
         knobs = _GENERATED.fullmatch(value) if name == "model" and isinstance(value, str) else None
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{name}.")
+            flat |= _flat(value, f"{prefix}{name}.")
         elif knobs is not None:
-            found[prefix + name] = knobs[1]
+            flat[prefix + name] = knobs[1]
             settings = (setting.partition("=") for setting in knobs[2].split(","))
-            found |= {knob.strip(): int(text) for knob, _, text in settings if text.strip().isdigit()}
+            flat |= {knob.strip(): int(text) for knob, _, text in settings if text.strip().isdigit()}
         elif isinstance(value, Hashable):
-            found[prefix + name] = value
+            flat[prefix + name] = value
         else:
-            found[prefix + name] = json.dumps(value, default=str)
-    return found
+            flat[prefix + name] = json.dumps(value, default=str)
+    return flat
 
 
 def _is_ordinal(values: set[Hashable]) -> bool:

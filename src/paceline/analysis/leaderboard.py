@@ -1,4 +1,4 @@
-"""Who is best at a piece of work: machines, software and choices side by side; what cannot be told apart is level."""
+"""Who is best at a piece of work: machines, software and choices side by side; overlapping intervals are level."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Entry:
     place: int
     machine: str
     software: Mapping[str, str]
-    label: str  # the choices that tell it from others on the board
+    label: str  # the choices that distinguish it from others on the board
     reading: Reading
     count: int  # measurements behind it
     warnings: tuple[str, ...]
@@ -56,7 +56,7 @@ class Board:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Candidate:
     record: Record
     run: Run
     configuration: Configuration
@@ -72,8 +72,8 @@ def boards(
     text: str = "",
 ) -> list[Board]:
     """A board for each piece of work, the largest first; without a metric, by the one that leads each benchmark."""
-    together: dict[tuple[str, str, str], list[_Found]] = {}
-    known: set[str] = set()
+    together: dict[tuple[str, str, str], list[_Candidate]] = {}
+    metrics: set[str] = set()
     for source in sources:
         for record in source.records:
             if record.outcome is not Outcome.OK:
@@ -82,15 +82,15 @@ def boards(
             name = f"{record.case.benchmark} {record.case.title} {configuration.work}".casefold()
             if text.casefold() not in name:
                 continue
-            known |= {one.metric.name for one in record.measurements if one.metric.better is not Better.NEITHER}
-            found = record.measurement(metric) if metric else headline_of(record)
-            if found is None or found.metric.better is Better.NEITHER or not math.isfinite(found.value):
+            metrics |= {one.metric.name for one in record.measurements if one.metric.better is not Better.NEITHER}
+            value = record.measurement(metric) if metric else headline_of(record)
+            if value is None or value.metric.better is Better.NEITHER or not math.isfinite(value.value):
                 continue
-            key = (configuration.work, found.metric.name, found.metric.unit)
-            entry = _Found(record, source.run, configuration, tuple(software_of(source.run).items()), found)
-            together.setdefault(key, []).append(entry)
-    if metric is not None and not together and known:
-        raise unknown("metric", metric, known)
+            key = (configuration.work, value.metric.name, value.metric.unit)
+            candidate = _Candidate(record, source.run, configuration, tuple(software_of(source.run).items()), value)
+            together.setdefault(key, []).append(candidate)
+    if metric is not None and not together and metrics:
+        raise unknown("metric", metric, metrics)
     made = [_board(work, members, prices) for (work, _, _), members in together.items()]
     return sorted(made, key=lambda board: (-len(board.entries), board.work))
 
@@ -98,11 +98,11 @@ def boards(
 def software_of(run: Run) -> dict[str, str]:
     """The versions that matter to a number."""
     environment = run.environment
-    known = {
+    versions = {
         "torch": environment.software.packages.get("torch"),
         "driver": environment.driver.version if environment.driver else None,
     }
-    return {name: version for name, version in known.items() if version} | {"Paceline": run.version}
+    return {name: version for name, version in versions.items() if version} | {"Paceline": run.version}
 
 
 def is_rate(metric: Metric) -> bool:
@@ -110,24 +110,37 @@ def is_rate(metric: Metric) -> bool:
     return metric.unit.endswith("/s") and metric.better is Better.HIGHER
 
 
-def _board(work: str, members: Sequence[_Found], prices: Prices) -> Board:
-    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[_Found]] = {}
+def _board(work: str, members: Sequence[_Candidate], prices: Prices) -> Board:
+    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[_Candidate]] = {}
     for member in members:
         groups.setdefault((member.configuration.key, member.software), []).append(member)
     metric = members[0].measurement.metric
     sign = 1.0 if metric.better is Better.LOWER else -1.0
-    found = [_entry(group, metric, prices) for group in groups.values()]
-    names = labels([_without_machine(entry.configuration) for entry in found])
-    named = [replace(entry, label=name) for entry, name in zip(found, names, strict=True)]
+    entries = [_entry(group, metric, prices) for group in groups.values()]
+    # The machine has a column of its own.
+    choices = [
+        {name: value for name, value in entry.configuration.choices.items() if name not in (MACHINE, TARGET, RANKS)}
+        for entry in entries
+    ]
+    names = labels([Configuration(work, rest) for rest in choices])
+    named = [replace(entry, label=name) for entry, name in zip(entries, names, strict=True)]
     ordered = sorted(named, key=lambda entry: (sign * entry.reading.value, entry.machine, entry.label))
-    return Board(work, metric, tuple(_placed(ordered)))
+    placed: list[Entry] = []
+    leader = ordered[0]
+    for position, entry in enumerate(ordered, start=1):
+        # What does not differ significantly from the first at a place shares it; without an interval, equal values do.
+        is_level = leader.reading.overlaps(entry.reading) is True or leader.reading.value == entry.reading.value
+        if position == 1 or not is_level:
+            leader = replace(entry, place=position)
+        placed.append(replace(entry, place=leader.place))
+    return Board(work, metric, tuple(placed))
 
 
-def _entry(group: Sequence[_Found], metric: Metric, prices: Prices) -> Entry:
+def _entry(group: Sequence[_Candidate], metric: Metric, prices: Prices) -> Entry:
     reading = hull([Reading.of(one.measurement) for one in group])
-    energies = [found for one in group if (found := energy_of(one.record)) is not None]
-    known = [price for one in group if (price := prices.of(one.record, one.run)) is not None]
-    price = known[-1] if len({one.usd for one in known}) == 1 else None
+    energies = [energy for one in group if (energy := energy_of(one.record)) is not None]
+    hourly = [price for one in group if (price := prices.of(one.record, one.run)) is not None]
+    price = hourly[-1] if len({one.usd for one in hourly}) == 1 else None
     first = group[0]
     return Entry(
         place=0,
@@ -144,25 +157,3 @@ def _entry(group: Sequence[_Found], metric: Metric, prices: Prices) -> Entry:
         runs=tuple(dict.fromkeys(one.record.run_id for one in group)),
         configuration=first.configuration,
     )
-
-
-def _placed(ordered: Sequence[Entry]) -> list[Entry]:
-    """Places; who cannot be told apart from the first on a place shares it."""
-    made: list[Entry] = []
-    leader: Entry | None = None
-    for position, entry in enumerate(ordered, start=1):
-        if leader is None or not _is_level(leader, entry):
-            leader = replace(entry, place=position)
-        made.append(replace(entry, place=leader.place))
-    return made
-
-
-def _is_level(leader: Entry, entry: Entry) -> bool:
-    """Without an interval nothing but the same value is known to be level."""
-    return leader.reading.overlaps(entry.reading) is True or leader.reading.value == entry.reading.value
-
-
-def _without_machine(configuration: Configuration) -> Configuration:
-    """The machine has a column of its own."""
-    kept = {name: value for name, value in configuration.choices.items() if name not in (MACHINE, TARGET, RANKS)}
-    return Configuration(configuration.work, kept)

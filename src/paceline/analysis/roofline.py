@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from paceline.analysis.summary import CaseRow
-from paceline.core.case import Category
+from paceline.core.case import Case, Category
 from paceline.core.environment import Environment
 from paceline.core.profile import Absent, Ceiling
 from paceline.core.record import Measurement, Outcome, Record, RecordWarning
@@ -26,19 +26,28 @@ def ceilings_of(records: RunRecords) -> tuple[list[Ceiling], list[Absent]]:
             ceilings += shown_by(record, records.run.environment)
         else:
             reason = record.cause.message if record.cause else f"it ended as {record.outcome.value}"
-            absent.append(Absent(what=_label(record), device=record.case.target, reason=reason))
-    absent += [
-        Absent(what=f"{case.benchmark} {case.title}".strip(), device=case.target, reason="it was not run")
-        for case in records.missing
-        if case.index not in {record.case.index for record in records.records}
-    ]
-    return _once_each(ceilings), absent
+            absent.append(_absent(record.case, reason))
+    with_record = {record.case.index for record in records.records}
+    absent += [_absent(case, "it was not run") for case in records.missing if case.index not in with_record]
+    # Of the repetitions of one case the best: a ceiling is the most that was reached.
+    best: dict[tuple[str, str, str], Ceiling] = {}
+    for one in ceilings:
+        key = (one.device, one.kind, one.name)
+        less_is_better = one.unit == "s"
+        if key not in best or (one.value < best[key].value if less_is_better else one.value > best[key].value):
+            best[key] = one
+    return list(best.values()), absent
+
+
+def _absent(case: Case, reason: str) -> Absent:
+    return Absent(what=f"{case.benchmark} {case.title}".strip(), device=case.target, reason=reason)
 
 
 def shown_by(record: Record, environment: Environment) -> Iterator[Ceiling]:
     """What one record shows that its device can do at most."""
     target = record.case.target
-    own_name = record.subject.device or target
+    name = record.subject.device or target
+    name = environment.cpu.model or name if target == "cpu" else name
     for shown in record.ceilings:
         measurement = record.measurement(shown.metric, at=shown.at)
         if measurement is None or not measurement.value > 0:
@@ -46,7 +55,7 @@ def shown_by(record: Record, environment: Environment) -> Iterator[Ceiling]:
         interval = measurement.interval
         yield Ceiling(
             device=target,
-            device_name=environment.cpu.model or own_name if target == "cpu" else own_name,
+            device_name=name,
             kind=shown.kind,
             name=shown.name,
             value=measurement.value,
@@ -65,24 +74,8 @@ def _is_foreign(warning: RecordWarning, measurement: Measurement, name: str) -> 
     return warning.kind == "cached" and name.startswith("L")
 
 
-def _once_each(ceilings: list[Ceiling]) -> list[Ceiling]:
-    """Of the repetitions of one case the best: a ceiling is the most that was reached."""
-    best: dict[tuple[str, str, str], Ceiling] = {}
-    for one in ceilings:
-        key = (one.device, one.kind, one.name)
-        other = best.get(key)
-        less_is_better = one.unit == "s"
-        if other is None or (one.value < other.value if less_is_better else one.value > other.value):
-            best[key] = one
-    return list(best.values())
-
-
-def _label(record: Record) -> str:
-    return f"{record.case.benchmark} {record.case.title}".strip()
-
-
 NEAR = 0.6  # of a ceiling: who reaches this is bound by it and by little else
-FAR = 0.2  # below this part of the lowest ceiling, something that is no ceiling takes the time
+FAR = 0.2  # below this part of the lowest ceiling, something other than a ceiling takes the time
 BEYOND = 1.05  # nothing is faster than its ceiling: then the ceiling is not this one
 MEASURE = "paceline machine --measure"
 OWN_RUN = "measured in this run"
@@ -99,7 +92,7 @@ class Bound(StrEnum):
 
 @dataclass(frozen=True)
 class KnownCeilings:
-    """What is known of a machine beside a run: its profile's ceilings, and what vendors promise of its devices."""
+    """What is known of a machine besides a run: its profile's ceilings, and those of its devices' datasheets."""
 
     measured: tuple[Ceiling, ...] = ()
     source: str = ""  # of the measured ones
@@ -165,11 +158,11 @@ class Rooflines:
 
     found: tuple[Roofline, ...]
     unknown: tuple[str, ...] = ()  # devices whose ceilings are not known, though cases could be placed
-    uncounted: tuple[CaseRow, ...] = ()  # cases that compute, but whose records do not tell what they move
+    uncounted: tuple[CaseRow, ...] = ()  # cases that compute, but whose records do not say what they move
 
 
 def rooflines(source: RunRecords, rows: Iterable[CaseRow], known: KnownCeilings | None = None) -> Rooflines:
-    """Every case that tells its operations and bytes, under the ceilings of its device."""
+    """Every case whose record has its operations and bytes, under the ceilings of its device."""
     roofs = _roofs(source, known or KnownCeilings())
     works: dict[str, list[tuple[CaseRow, Work]]] = {}
     uncounted = []
@@ -189,14 +182,14 @@ def rooflines(source: RunRecords, rows: Iterable[CaseRow], known: KnownCeilings 
             if memory and (compute := roofs.get((device, "compute", work.number_format)))
         ]
         # What a ceiling was taken from lies on it by definition.
-        told = [one for one in placed if one.row.case.index not in (one.compute.defined_by, one.memory.defined_by)]
+        shown = [one for one in placed if one.row.case.index not in (one.compute.defined_by, one.memory.defined_by)]
         if memory is None or not placed:
-            own = (Category.COMPUTE, Category.MEMORY)
-            unknown += [device] if any(row.case.category not in own for row, _ in cases) else []
-        elif told:
-            used = {one.compute.name: one.compute for one in told}
+            measure_ceilings = (Category.COMPUTE, Category.MEMORY)
+            unknown += [device] if any(row.case.category not in measure_ceilings for row, _ in cases) else []
+        elif shown:
+            used = {one.compute.name: one.compute for one in shown}
             highest_first = sorted(used.values(), key=lambda roof: -roof.value)
-            found.append(Roofline(device, memory, tuple(highest_first), tuple(told)))
+            found.append(Roofline(device, memory, tuple(highest_first), tuple(shown)))
     return Rooflines(tuple(found), tuple(unknown), tuple(uncounted))
 
 
@@ -222,30 +215,19 @@ _Key = tuple[str, str, str]  # device, kind, name
 
 def _roofs(source: RunRecords, known: KnownCeilings) -> dict[_Key, Roof]:
     """The most that was measured, here or for the profile; a datasheet where nothing was."""
-    roofs: dict[_Key, Roof] = {}
-    for ceiling in known.promised:
-        roofs[_key(ceiling)] = _roof(ceiling, "datasheet")
+    roofs = {_key(ceiling): _roof(ceiling, "datasheet") for ceiling in known.promised}
     measured = {_key(one): _roof(one, known.source) for one in known.measured if one.kind in ("compute", "memory")}
-    for record_index, ceiling in _own_ceilings(source):
-        other = measured.get(_key(ceiling))
-        if other is None or ceiling.value > other.value:
-            measured[_key(ceiling)] = _roof(ceiling, OWN_RUN, record_index)
-    copied = dict(pair for device in {key[0] for key in measured} for pair in _copied(device, measured))
-    return roofs | copied | measured
-
-
-def _copied(device: str, measured: Mapping[_Key, Roof]) -> Iterable[tuple[_Key, Roof]]:
-    """What memory carries while it is copied, where no better is known: it reads and writes each byte."""
-    copy = measured.get((device, "memory", COPY_WITHIN_DEVICE))
-    if copy is not None:
-        yield (device, "memory", DEVICE_MEMORY), replace(copy, name=DEVICE_MEMORY, value=2 * copy.value)
-
-
-def _own_ceilings(source: RunRecords) -> Iterable[tuple[int, Ceiling]]:
-    """The ceilings that cases of this run measured, each with its case."""
     for record in source.records:
         if record.outcome is Outcome.OK:
-            yield from ((record.case.index, one) for one in shown_by(record, source.run.environment))
+            for ceiling in shown_by(record, source.run.environment):
+                key = _key(ceiling)
+                if key not in measured or ceiling.value > measured[key].value:
+                    measured[key] = _roof(ceiling, OWN_RUN, record.case.index)
+    # What memory carries while it is copied, where no better is known: it reads and writes each byte.
+    for (device, kind, name), roof in measured.items():
+        if (kind, name) == ("memory", COPY_WITHIN_DEVICE):
+            roofs[device, "memory", DEVICE_MEMORY] = replace(roof, name=DEVICE_MEMORY, value=2 * roof.value)
+    return roofs | measured
 
 
 def _roof(ceiling: Ceiling, source: str, defined_by: int | None = None) -> Roof:
@@ -278,7 +260,7 @@ def advice(placed: Placed) -> str:
 
 def group_by_advice(placed: Sequence[Placed]) -> Mapping[str, list[Placed]]:
     """Cases that need the same."""
-    found: dict[str, list[Placed]] = {}
+    groups: dict[str, list[Placed]] = {}
     for one in placed:
-        found.setdefault(advice(one), []).append(one)
-    return found
+        groups.setdefault(advice(one), []).append(one)
+    return groups

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline.analysis.figures import Figure
+from paceline.analysis.configuration import layout_of
 from paceline.analysis.summary import CaseRow
-from paceline.core.errors import InputError
-from paceline.core.layout import Layout
 
 Rule = Literal["weak", "strong", "bandwidth"]
 
@@ -21,7 +19,7 @@ BUBBLE = "pipeline bubble"
 SLOWER = "slower ranks"
 REDUCTION = "longer backward pass, with its reduction"
 REST = "not told apart"
-# What may differ between the cases of a series beside their ranks: how the ranks and the batch are laid out.
+# What may differ between the cases of a series besides their ranks: how the ranks and the batch are laid out.
 _LAID_OUT = ("batch_size", "case", "data", "tensor", "pipeline", "global_batch")
 
 
@@ -77,25 +75,24 @@ class ScalingSeries:
     @property
     def best(self) -> tuple[Scaled, ...]:
         """The best case at each number of ranks."""
-        found: dict[int, Scaled] = {}
+        best: dict[int, Scaled] = {}
         for one in self.points:
-            other = found.get(one.ranks)
-            if other is None or one.efficiency > other.efficiency:
-                found[one.ranks] = one
-        return tuple(found.values())
+            if one.ranks not in best or one.efficiency > best[one.ranks].efficiency:
+                best[one.ranks] = one
+        return tuple(best.values())
 
 
 def scaling(rows: Iterable[CaseRow]) -> list[ScalingSeries]:
     """Every series of a run that has at least two numbers of ranks."""
-    told = list(rows)
-    if len({row.case.ranks for row in told}) < 2:
-        return []
     groups: dict[tuple[object, ...], list[CaseRow]] = {}
-    for row in told:
+    for row in rows:
         for key in _keys(row):
             groups.setdefault(key, []).append(row)
-    found = [_series(key[0], key[1], members) for key, members in groups.items()]  # type: ignore[arg-type]
-    return [series for series in found if series is not None]
+    return [
+        _series(key[0], key[1], members)  # type: ignore[arg-type]
+        for key, members in groups.items()
+        if len({row.case.ranks for row in members}) > 1
+    ]
 
 
 def _keys(row: CaseRow) -> list[tuple[object, ...]]:
@@ -105,10 +102,9 @@ def _keys(row: CaseRow) -> list[tuple[object, ...]]:
         return []
     kind = case.target.partition(":")[0]
     rest = {name: value for name, value in case.parameters.items() if name not in _LAID_OUT}
-    layout = layout_of(row)
+    layout = layout_of(row.record)
     if layout is not None:
-        rest |= {"model": layout.model, "layers": layout.layers, "precision": layout.precision,
-                 "micro_batch": layout.micro_batch, "checkpointing": layout.checkpointing}  # fmt: skip
+        rest |= layout.model_dump(include={"model", "layers", "precision", "micro_batch", "checkpointing"})
     work = (case.benchmark, kind, head.name, head.unit, json.dumps(rest, sort_keys=True, default=str))
     if head.name == "bus_bandwidth":
         return [("bandwidth", None, *work)]
@@ -118,27 +114,15 @@ def _keys(row: CaseRow) -> list[tuple[object, ...]]:
     return [("weak", batch / case.ranks, *work), ("strong", float(batch), *work)]
 
 
-def layout_of(row: CaseRow) -> Layout | None:
-    """How the ranks of a case are laid out, where its record tells."""
-    word = row.record.subject.layout
-    try:
-        return Layout.parse(word) if word and "/" in word else None
-    except InputError:
-        return None
-
-
-def _series(rule: Rule, batch: float | None, rows: list[CaseRow]) -> ScalingSeries | None:
-    if len({row.case.ranks for row in rows}) < 2:
-        return None
-    layouts = {row.case.index: layout_of(row) for row in rows}
+def _series(rule: Rule, batch: float | None, rows: list[CaseRow]) -> ScalingSeries:
     repeated: dict[tuple[int, str], list[CaseRow]] = {}
     for row in rows:
-        layout = layouts[row.case.index]
+        layout = layout_of(row.record)
         repeated.setdefault((row.case.ranks, layout.mesh if layout else ""), []).append(row)
-    chosen = {place: sorted(same, key=_value)[len(same) // 2] for place, same in repeated.items()}
-    places = sorted(chosen, key=lambda place: (place[0], -_value(chosen[place])))
-    base = chosen[places[0]]
-    points = tuple(_scaled(chosen[place], base, rule, mesh=place[1]) for place in places)
+    chosen = {key: sorted(same, key=_value)[len(same) // 2] for key, same in repeated.items()}
+    keys = sorted(chosen, key=lambda key: (key[0], -_value(chosen[key])))
+    base = chosen[keys[0]]
+    points = tuple(_scaled(chosen[key], base, rule, mesh=key[1]) for key in keys)
     shares = base.case.target == "cpu" and all(point.devices <= points[0].devices for point in points)
     return ScalingSeries(rule, batch, points, shares and rule != "bandwidth")
 
@@ -147,7 +131,11 @@ def _scaled(row: CaseRow, base: CaseRow, rule: Rule, *, mesh: str) -> Scaled:
     devices = _devices(row) if rule != "bandwidth" else 1.0
     ideal = _value(base) / (_devices(base) if rule != "bandwidth" else 1.0)
     efficiency = _value(row) / devices / ideal
-    low, high = _ends(row, base, efficiency) if row is not base else (1.0, 1.0)
+    low = high = 1.0
+    if row is not base:
+        # The parts by which both sides may be wrong add as independent errors do.
+        relative = [figure.relative or 0.0 if figure else 0.0 for figure in (row.headline, base.headline)]
+        low, high = efficiency * max(0.0, 1 - math.hypot(*relative)), efficiency * (1 + math.hypot(*relative))
     step = row.figure("step_time") if rule != "bandwidth" else None
     seconds = step.summary.mean if step else None
     losses = _losses(row, base, seconds, efficiency) if seconds else ()
@@ -162,12 +150,6 @@ def _devices(row: CaseRow) -> float:
     return float(row.case.ranks)
 
 
-def _ends(row: CaseRow, base: CaseRow, efficiency: float) -> tuple[float, float]:
-    """The interval of the ratio: the parts by which both sides may be wrong, as independent errors add."""
-    spread = math.hypot(_relative(row.headline), _relative(base.headline))
-    return efficiency * max(0.0, 1 - spread), efficiency * (1 + spread)
-
-
 def _losses(row: CaseRow, base: CaseRow, seconds: float, efficiency: float) -> tuple[Loss, ...]:
     """What is known of the lost time, in parts that add up to it; none where nothing was lost."""
     lost = seconds * (1 - efficiency)
@@ -175,18 +157,18 @@ def _losses(row: CaseRow, base: CaseRow, seconds: float, efficiency: float) -> t
         return ()
     base_step = base.figure("step_time")
     ideal_part = (seconds - lost) / base_step.summary.mean if base_step else 1.0
-    own, before = _waits(row, seconds), _waits(base, base_step.summary.mean if base_step else 0.0)
-    waits = {name: own[name] - ideal_part * before.get(name, 0.0) for name in own}
-    if COMMUNICATION not in own:
-        longer = _longer_backward(row, base, ideal_part)
-        waits |= {REDUCTION: longer} if longer is not None else {}
-    found, left = [], lost
+    now, before = _waits(row, seconds), _waits(base, base_step.summary.mean if base_step else 0.0)
+    waits = {name: now[name] - ideal_part * before.get(name, 0.0) for name in now}
+    backward, base_backward = row.figure("backward_time"), base.figure("backward_time")
+    if COMMUNICATION not in now and backward and base_backward:
+        waits[REDUCTION] = backward.summary.mean - ideal_part * base_backward.summary.mean
+    losses, left = [], lost
     for name, wait in waits.items():
         part = min(max(0.0, wait), left)
         if part > 0:
-            found.append(Loss(name, part))
+            losses.append(Loss(name, part))
             left -= part
-    return (*found, Loss(REST, left)) if left > 1e-9 * seconds else tuple(found)
+    return (*losses, Loss(REST, left)) if left > 1e-9 * seconds else tuple(losses)
 
 
 def _waits(row: CaseRow, seconds: float) -> dict[str, float]:
@@ -195,38 +177,24 @@ def _waits(row: CaseRow, seconds: float) -> dict[str, float]:
     The rank that waits least for the others' data is the slowest one, so that its time is the travelling alone, and
     what others wait beyond it is for that rank. In a pipeline the wait for a neighbour is the bubble.
     """
-    each = _of_ranks(row)
-    found: dict[str, float] = {}
+    of_ranks: dict[str, list[float]] = {"step_time": [], "exposed_communication": []}
+    for figure in row.secondary:
+        if figure.scope.startswith("rank ") and figure.name in of_ranks:
+            of_ranks[figure.name].append(figure.summary.mean)
+    waits: dict[str, float] = {}
     bubble, exposed = row.figure("pipeline_bubble"), row.figure("exposed_communication")
-    steps = each.get("step_time", [])
+    steps, exposures = of_ranks["step_time"], of_ranks["exposed_communication"]
     slower = max(0.0, seconds - statistics.median(steps)) if len(steps) > 1 else 0.0
     if bubble is not None:
-        found[BUBBLE] = bubble.value / 100.0 * seconds
+        waits[BUBBLE] = bubble.value / 100.0 * seconds
     if exposed is not None:
-        told = each.get("exposed_communication", [])
-        waiting = max(0.0, exposed.value - found.get(BUBBLE, 0.0))
-        for_others = min(waiting, max(told) - min(told)) if len(told) > 1 and bubble is None else 0.0
-        found[COMMUNICATION] = waiting - for_others
+        waiting = max(0.0, exposed.value - waits.get(BUBBLE, 0.0))
+        has_spread = len(exposures) > 1 and bubble is None
+        for_others = min(waiting, max(exposures) - min(exposures)) if has_spread else 0.0
+        waits[COMMUNICATION] = waiting - for_others
         slower += for_others
-    return found | ({SLOWER: slower} if slower else {})
-
-
-def _of_ranks(row: CaseRow) -> Mapping[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for figure in row.secondary:
-        if figure.scope.startswith("rank ") and figure.name in ("step_time", "exposed_communication"):
-            found.setdefault(figure.name, []).append(figure.summary.mean)
-    return found
-
-
-def _longer_backward(row: CaseRow, base: CaseRow, ideal_part: float) -> float | None:
-    own, before = row.figure("backward_time"), base.figure("backward_time")
-    return own.summary.mean - ideal_part * before.summary.mean if own and before else None
+    return waits | ({SLOWER: slower} if slower else {})
 
 
 def _value(row: CaseRow) -> float:
     return row.headline.value if row.headline else 0.0
-
-
-def _relative(figure: Figure | None) -> float:
-    return figure.relative or 0.0 if figure else 0.0

@@ -15,7 +15,7 @@ from paceline.core.subject import REQUEST_STAGES
 DRAWN = 400  # points of a distribution at most
 TAIL_DRAWN = 120  # of them, those beyond the 98th percentile, where a request has a step of its own
 FEWEST_SETTINGS = 3  # between two, each is on the front or one is simply better
-BURST = "burst"  # a load that comes at once: its latencies tell how long the queue was
+BURST = "burst"  # a load that comes at once: its latencies show how long the queue was
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Curve:
 
     @property
     def capacity(self) -> Figure | None:
-        """The largest rate that kept the promise, where it was searched."""
+        """The largest rate that met the SLO, where it was searched."""
         return next((figure for row in self.rows if (figure := row.figure("capacity"))), None)
 
 
@@ -63,22 +63,22 @@ class Distribution:
 
 def by_model(rows: Sequence[CaseRow]) -> list[list[CaseRow]]:
     """Served cases that may share a chart: those of one model."""
-    found: dict[tuple[str, ...], list[CaseRow]] = {}
+    models: dict[tuple[str, ...], list[CaseRow]] = {}
     for row in rows:
         if row.ok and row.record.load is not None:
             subject = row.record.subject
             key = (row.case.benchmark, subject.model or "", subject.scale or "")
-            found.setdefault(key, []).append(row)
-    return list(found.values())
+            models.setdefault(key, []).append(row)
+    return list(models.values())
 
 
 def promises(row: CaseRow) -> dict[str, float]:
-    """The bounds on latency that were promised, in seconds: {"p99": 0.1}."""
+    """The bounds on latency of the SLO, in seconds: {"p99": 0.1}."""
     return row.record.load.slo if row.record.load is not None else {}
 
 
 def kept(row: CaseRow) -> bool | None:
-    """Whether the promise was kept; None if there was none."""
+    """Whether the SLO was met; None if there was none."""
     return row.record.load.slo_met if row.record.load is not None else None
 
 
@@ -89,8 +89,8 @@ def percentile(row: CaseRow, name: str) -> Figure | None:
 
 def distribution(row: CaseRow) -> Distribution | None:
     """How latencies are distributed, thinned for drawing; the part of all requests, answered or not."""
-    told = row.record.measurement("latency")
-    samples = np.sort(np.asarray(told.samples if told else [], dtype=np.float64))
+    latency = row.record.measurement("latency")
+    samples = np.sort(np.asarray(latency.samples if latency else [], dtype=np.float64))
     samples = samples[np.isfinite(samples) & (samples > 0)]
     if samples.size < 2:
         return None
@@ -105,15 +105,15 @@ def distribution(row: CaseRow) -> Distribution | None:
 
 def stages(row: CaseRow) -> dict[str, Figure]:
     """The mean time of each part of a request, in the order that a request meets them; unknown ones follow."""
-    found = {str(point.at["stage"]): figure for point, figure in _at(row, "stage", "stage_time")}
+    times = {str(point.at["stage"]): figure for point, figure in _at(row, "stage", "stage_time")}
     order = {name: place for place, name in enumerate(REQUEST_STAGES)}
-    return dict(sorted(found.items(), key=lambda item: order.get(item[0], len(order))))
+    return dict(sorted(times.items(), key=lambda item: order.get(item[0], len(order))))
 
 
 def batches(row: CaseRow) -> dict[int, float]:
     """The part of the batches that had each size, in percent."""
-    found = {int(point.at["batch"]): figure.value for point, figure in _at(row, "batch", "batch_share")}
-    return dict(sorted(found.items()))
+    shares = {int(point.at["batch"]): figure.value for point, figure in _at(row, "batch", "batch_share")}
+    return dict(sorted(shares.items()))
 
 
 def cold_start(row: CaseRow) -> dict[str, Figure]:
@@ -122,19 +122,19 @@ def cold_start(row: CaseRow) -> dict[str, Figure]:
 
 
 def curves(rows: Sequence[CaseRow]) -> list[Curve]:
-    """Servers that were seen under two loads or more: in several cases, or in the trials of a search."""
-    found: dict[str, list[CaseRow]] = {}
+    """Servers that were measured under two loads or more: in several cases, or in the trials of a search."""
+    settings: dict[str, list[CaseRow]] = {}
     for row in rows:
         load = row.record.load
         if row.ok and load is not None and load.loop != BURST:
-            found.setdefault(load.setting, []).append(row)
-    made = [Curve(tuple(members), _loads(members)) for members in found.values()]
+            settings.setdefault(load.setting, []).append(row)
+    made = [Curve(tuple(members), _loads(members)) for members in settings.values()]
     return [curve for curve in made if len({load.throughput for load in curve.loads}) > 1]
 
 
-def shared_tail(loads: Sequence[Load], wanted: Sequence[str] = ()) -> str:
-    """The percentile to look at: one that was promised, else the highest that most of the loads can tell."""
-    for name in dict.fromkeys((*wanted, *TAILS)):
+def shared_tail(loads: Sequence[Load], slo: Sequence[str] = ()) -> str:
+    """The percentile to look at: one of the SLO, otherwise the highest that most of the loads have."""
+    for name in dict.fromkeys((*slo, *TAILS)):
         if 2 * sum(name in load.percentiles for load in loads) > len(loads):
             return name
     return TAILS[-1]
@@ -142,18 +142,23 @@ def shared_tail(loads: Sequence[Load], wanted: Sequence[str] = ()) -> str:
 
 def offers(rows: Sequence[CaseRow]) -> tuple[str, list[Offer]]:
     """Settings of one model by latency, throughput and cost, and the percentile that their latency is."""
-    priced = [row for row in rows if _is_finite(row, "cost_per_thousand") and _is_finite(row, "throughput")]
+    priced = []
+    for row in rows:
+        figures = [row.figure(name) for name in ("cost_per_thousand", "throughput")]
+        if all(figure is not None and math.isfinite(figure.value) for figure in figures):
+            priced.append(row)
     name = next((name for name in TAILS if priced and all(percentile(row, name) for row in priced)), "")
     if not name or len({row.case.key for row in priced}) < FEWEST_SETTINGS:
         return name, []
-    asked = (f"latency_{name}", "throughput", "cost_per_thousand")
-    told = [[figure for wanted in asked if (figure := row.figure(wanted))] for row in priced]
-    # The cost follows from the throughput, and is as unsure as that.
-    warnings = [[latency.relative or 0.0, *2 * [throughput.relative or 0.0]] for latency, throughput, _ in told]
-    values = [(latency.value, -throughput.value, cost.value) for latency, throughput, cost in told]
-    front = pareto(
-        values, [[abs(v) * d for v, d in zip(*pair, strict=True)] for pair in zip(values, warnings, strict=True)]
-    )
+    names = (f"latency_{name}", "throughput", "cost_per_thousand")
+    axes = [[figure for one in names if (figure := row.figure(one))] for row in priced]
+    values = [(latency.value, -throughput.value, cost.value) for latency, throughput, cost in axes]
+    margins = []
+    for latency, throughput, cost in axes:
+        # The cost follows from the throughput, and is as uncertain as that.
+        relative = (latency.relative or 0.0, throughput.relative or 0.0, throughput.relative or 0.0)
+        margins.append([abs(f.value) * part for f, part in zip((latency, throughput, cost), relative, strict=True)])
+    front = pareto(values, margins)
     return name, [
         Offer(row, latency, -throughput, cost, best)
         for row, (latency, throughput, cost), best in zip(priced, values, front, strict=True)
@@ -163,11 +168,11 @@ def offers(rows: Sequence[CaseRow]) -> tuple[str, list[Offer]]:
 def pareto(points: Sequence[Sequence[float]], margins: Sequence[Sequence[float]] | None = None) -> list[bool]:
     """Which points no other one beats: less is better in every direction, and what lies within a margin is equal."""
     count = range(len(points))
-    known = margins or [[0.0] * len(point) for point in points]
+    reach = margins or [[0.0] * len(point) for point in points]
 
     def beats(one: int, other: int) -> bool:
         gains = [b - a for a, b in zip(points[one], points[other], strict=True)]
-        within = [max(pair) for pair in zip(known[one], known[other], strict=True)]
+        within = [max(pair) for pair in zip(reach[one], reach[other], strict=True)]
         pairs = list(zip(gains, within, strict=True))
         return all(gain >= -margin for gain, margin in pairs) and any(gain > margin for gain, margin in pairs)
 
@@ -186,33 +191,20 @@ def _requests(row: CaseRow, answered: int) -> float:
 
 
 def _loads(rows: Sequence[CaseRow]) -> tuple[Load, ...]:
-    found = []
+    loads = []
     for row in rows:
-        whole = {figure.name: figure for figure in row.figures if not figure.scope and not figure.at}
-        trials = [
-            {figure.name: figure for figure in point.figures}
-            for sweep in row.sweeps
-            for point in sweep.points
-            if sweep.axes == ("rate",)
-        ]
-        found += [_load(figures, row, is_trial=place > 0) for place, figures in enumerate([whole, *trials])]
-    return tuple(sorted((load for load in found if load is not None), key=lambda load: load.offered))
-
-
-def _load(figures: Mapping[str, Figure], row: CaseRow, *, is_trial: bool) -> Load | None:
-    throughput = figures.get("throughput")
-    told = {name: figure.value for name in TAILS if (figure := figures.get(f"latency_{name}"))}
-    if throughput is None or not told:
-        return None
-    offered = figures.get("offered_rate", throughput)
-    return Load(offered.value, throughput.value, told, row, is_trial)
+        whole = [figure for figure in row.figures if not figure.scope and not figure.at]
+        trials = [point.figures for sweep in row.sweeps if sweep.axes == ("rate",) for point in sweep.points]
+        for index, figures in enumerate((whole, *trials)):
+            by_name = {figure.name: figure for figure in figures}
+            throughput = by_name.get("throughput")
+            latencies = {name: figure.value for name in TAILS if (figure := by_name.get(f"latency_{name}"))}
+            if throughput is not None and latencies:
+                offered = by_name.get("offered_rate", throughput)
+                loads.append(Load(offered.value, throughput.value, latencies, row, is_trial=index > 0))
+    return tuple(sorted(loads, key=lambda load: load.offered))
 
 
 def _at(row: CaseRow, axis: str, name: str) -> list[tuple[SweepPoint, Figure]]:
     points = [point for sweep in row.sweeps if sweep.axes == (axis,) for point in sweep.points]
     return [(point, figure) for point in points if (figure := point.figure(name)) is not None]
-
-
-def _is_finite(row: CaseRow, name: str) -> bool:
-    figure = row.figure(name)
-    return figure is not None and math.isfinite(figure.value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from paceline.analysis.summary import CaseRow
 from paceline.core.stats import CONFIDENCE, Interval, student_quantile, summarize
-from paceline.core.subject import StepTrace
 from paceline.core.trace_breakdown import IDLE, TimeSpent
 
 MUCH = 0.2  # of a step: worth doing something about
@@ -25,9 +24,9 @@ class Traced:
     """One case that was to be traced."""
 
     row: CaseRow
-    spent: TimeSpent | None  # None if there is no trace, or one that tells nothing
+    spent: TimeSpent | None  # None if there is no trace, or an empty one
     missing: str  # why not
-    file: str  # where the trace is kept; empty if it is not
+    file: str  # where the trace is stored; empty if it is not
     no_file: str  # why not
     size: int | None  # of the file, in bytes
     slowdown: float | None  # a traced step over a measured one
@@ -40,19 +39,19 @@ class Traced:
 
 def traced(rows: Iterable[CaseRow]) -> list[Traced]:
     """The cases that were to be traced."""
-    return [_read(row, row.record.trace) for row in rows if row.record.trace is not None]
-
-
-def _read(row: CaseRow, trace: StepTrace) -> Traced:
-    return Traced(
-        row=row,
-        spent=trace.spent,
-        missing=trace.missing or ("" if trace.spent else "nothing was kept of it"),
-        file=trace.file,
-        no_file=trace.no_file,
-        size=trace.bytes,
-        slowdown=trace.slowdown,
-    )
+    return [
+        Traced(
+            row=row,
+            spent=trace.spent,
+            missing=trace.missing or ("" if trace.spent else "nothing was kept of it"),
+            file=trace.file,
+            no_file=trace.no_file,
+            size=trace.bytes,
+            slowdown=trace.slowdown,
+        )
+        for row in rows
+        if (trace := row.record.trace) is not None
+    ]
 
 
 def advice(one: Traced) -> tuple[str, ...]:
@@ -60,21 +59,20 @@ def advice(one: Traced) -> tuple[str, ...]:
     if one.spent is None:
         return ()
     shares = one.spent.shares
-    found = []
+    remedies = []
     if one.spent.on_device and shares.get(IDLE, 0.0) >= MUCH:
-        switches = one.row.record.trace.switches if one.row.record.trace else ()
-        ways = ["a larger batch", *switches]
-        found.append(f"the device waits for the host: give it more at once with {' or '.join(ways)}")
+        ways = ["a larger batch", *(one.row.record.trace.switches if one.row.record.trace else ())]
+        remedies.append(f"the device waits for the host: give it more at once with {' or '.join(ways)}")
     if shares.get("communication", 0.0) >= MUCH:
-        found.append(
+        remedies.append(
             "communication is waited for: larger batches for each rank, or another layout (paceline plan), hide it"
         )
     if shares.get("memory", 0.0) >= MOST:
-        found.append(
+        remedies.append(
             "moving numbers takes longer than computing with them: a narrower precision moves fewer bytes, and "
             "--compile on moves them fewer times"
         )
-    return tuple(found)
+    return tuple(remedies)
 
 
 SHORT = 0.1  # of the mean duration: the slowdown of a shorter task counts as if it took so long
@@ -131,8 +129,12 @@ class Line:
         values = [float(getattr(outcome, name)) for outcome in self.outcomes]
         if name in ("longest", "worst_wait"):
             return Estimate(max(values), None)
-        summary = summarize(values)
-        return Estimate(summary.mean, _independent(values, summary.mean))
+        mean = summarize(values).mean
+        if len(values) < 2:
+            return Estimate(mean, None)
+        # Seeds are independent of each other.
+        error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+        return Estimate(mean, _student_interval(mean, error, len(values)))
 
 
 @dataclass(frozen=True)
@@ -149,13 +151,13 @@ class StudyCell:
 
     def gain(self, policy: str, over: str = BASELINE) -> Estimate | None:
         """How many times lower the mean completion time is than under another policy."""
-        own, other = self.line(policy), self.line(over)
-        return ratio(other, own) if own and other else None
+        line, other = self.line(policy), self.line(over)
+        return ratio(other, line) if line and other else None
 
 
 @dataclass(frozen=True)
 class Study:
-    """Everything that one call of the simulator found, with how it was asked."""
+    """Everything that one call of the simulator found, with its settings."""
 
     cells: tuple[StudyCell, ...]
     settings: dict[str, Any]
@@ -192,14 +194,9 @@ def ratio(over: Line, under: Line) -> Estimate:
         return Estimate(value, None)
     left_out = (above.sum() - above) / (below.sum() - below)
     error = math.sqrt((count - 1) / count * float(((left_out - left_out.mean()) ** 2).sum()))
+    return Estimate(value, _student_interval(value, error, count))
+
+
+def _student_interval(value: float, error: float, count: int) -> Interval:
     reach = student_quantile(0.5 + CONFIDENCE / 2, count - 1) * error
-    return Estimate(value, Interval(low=value - reach, high=value + reach, confidence=CONFIDENCE))
-
-
-def _independent(values: Sequence[float], mean: float) -> Interval | None:
-    """The interval of a mean over seeds, which no neighbourhood correlates."""
-    count = len(values)
-    if count < 2:
-        return None
-    reach = student_quantile(0.5 + CONFIDENCE / 2, count - 1) * float(np.std(values, ddof=1)) / math.sqrt(count)
-    return Interval(low=mean - reach, high=mean + reach, confidence=CONFIDENCE)
+    return Interval(low=value - reach, high=value + reach, confidence=CONFIDENCE)

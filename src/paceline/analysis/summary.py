@@ -1,18 +1,17 @@
-"""The rows of a report: each case's headline with its interval, its warnings, and what it else says."""
+"""The rows of a report: each case's headline with its interval, its warnings, and what else it says."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from string import ascii_uppercase, digits
 from typing import TYPE_CHECKING
 
+from paceline.analysis.configuration import layout_of
 from paceline.analysis.figures import Figure, Sweep, SweepPoint, figure_of, sweeps_of, unique_labels
 from paceline.core.case import Case, Category, is_micro, section_order
-from paceline.core.errors import InputError
-from paceline.core.layout import Layout
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import RunRecords
@@ -66,8 +65,10 @@ class CaseRow:
 
     @property
     def remedy(self) -> str:
-        """What to do if it did not succeed."""
-        return _remedy(self.cause) if self.cause and not self.ok else ""
+        """What to do if it did not succeed; an error without a traceback was foreseen, and its message says that."""
+        if self.cause is None or self.ok or (self.cause.kind is CauseKind.ERROR and not self.cause.detail):
+            return ""
+        return REMEDIES[self.cause.kind]
 
     @property
     def case(self) -> Case:
@@ -86,7 +87,7 @@ class CaseRow:
 
     @property
     def failed(self) -> bool:
-        """Whether something went wrong; that the machine cannot do it is none unless the suite requires it."""
+        """Whether something went wrong; that the machine cannot do it is not, unless the suite requires it."""
         return not self.record.is_success
 
     @property
@@ -113,8 +114,8 @@ class CaseRow:
     def point(self) -> SweepPoint | None:
         """The point of a sweep at which its headline was measured."""
         points = [point for sweep in self.sweeps for point in sweep.points]
-        own = [point for point in points if any(_same(self.headline, figure) for figure in point.figures)]
-        return own[-1] if own else None
+        matches = [point for point in points if any(_same(self.headline, figure) for figure in point.figures)]
+        return matches[-1] if matches else None
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ class Highlight:
 
 @dataclass(frozen=True)
 class WarningKind:
-    """One kind of warning with the mark that stands for it, and what to do about it."""
+    """One kind of warning with its mark, and what to do about it."""
 
     kind: str
     mark: str
@@ -159,7 +160,7 @@ class RunSummary:
     not_run: tuple[Case, ...]  # no attempt at all
     groups: tuple[Group, ...]
     warnings: tuple[WarningKind, ...]
-    ceilings: KnownCeilings | None = None  # what is known of the machine beside the run
+    ceilings: KnownCeilings | None = None  # what is known of the machine besides the run
 
     @property
     def total(self) -> int:
@@ -204,12 +205,13 @@ class RunSummary:
     @property
     def highlights(self) -> tuple[Highlight, ...]:
         """The leader of every category of single operations: its highest rate."""
-        found = []
-        for name in self.categories:
-            rows = [row for row in self.measured if row.case.category == name and is_micro(name) and _is_rate(row)]
-            if rows:
-                found.append(Highlight(name, max(rows, key=_headline_value), len(rows)))
-        return tuple(found)
+        highlights = []
+        for name in filter(is_micro, self.categories):
+            heads = [(row.headline, row) for row in self.measured if row.case.category == name and row.headline]
+            rates = [(head.value, row) for head, row in heads if head.unit in _RATES and math.isfinite(head.value)]
+            if rates:
+                highlights.append(Highlight(name, max(rates, key=lambda pair: pair[0])[1], len(rates)))
+        return tuple(highlights)
 
     def telling(self, limit: int) -> tuple[CaseRow, ...]:
         """All cases, or of very many those that a reader would look at first: not ok, uncertain, leading."""
@@ -226,15 +228,15 @@ class RunSummary:
 
 
 def summarize_run(records: RunRecords, ceilings: KnownCeilings | None = None) -> RunSummary:
-    """All rows of a run; `ceilings` are what is known of the machine beside it."""
+    """All rows of a run; `ceilings` are what is known of the machine besides it."""
     ordered = sorted(records.records, key=lambda record: record.case.index)
-    seen = {record.case.index for record in ordered}
+    with_record = {record.case.index for record in ordered}
     labels = unique_labels([record.case for record in ordered])
     rows = tuple(CaseRow(record, label, headline_of(record)) for record, label in zip(ordered, labels, strict=True))
     return RunSummary(
         source=records,
         rows=rows,
-        not_run=tuple(case for case in records.run.cases if case.index not in seen),
+        not_run=tuple(case for case in records.run.cases if case.index not in with_record),
         groups=_groups(rows),
         warnings=_warning_kinds(rows),
         ceilings=ceilings,
@@ -249,7 +251,7 @@ def headline_of(record: Record) -> Measurement | None:
 
 
 def sampled(record: Record, headline: Measurement | None) -> Measurement | None:
-    """The measurement whose raw samples stand behind the headline, or else the first that has several."""
+    """The measurement whose raw samples are behind the headline, otherwise the first that has several."""
     candidates: list[Measurement | None] = []
     if headline is not None:
         points = [m for m in record.measurements if m.at and not m.scope and _same(m, headline)]
@@ -259,46 +261,30 @@ def sampled(record: Record, headline: Measurement | None) -> Measurement | None:
     return next((m for m in candidates if m is not None and len(m.samples) > 1), None)
 
 
-def _remedy(cause: Cause) -> str:
-    """What to do; an error without a traceback was foreseen, and its message says that itself."""
-    return "" if cause.kind is CauseKind.ERROR and not cause.detail else REMEDIES[cause.kind]
-
-
 def _same(one: Figure | Measurement | None, other: Figure | Measurement) -> bool:
     return one is not None and (one.metric, one.summary) == (other.metric, other.summary)
 
 
-def _is_rate(row: CaseRow) -> bool:
-    return row.headline is not None and row.headline.unit in _RATES and math.isfinite(row.headline.value)
-
-
-def _headline_value(row: CaseRow) -> float:
-    return row.headline.value if row.headline else -math.inf
-
-
 def _groups(rows: Iterable[CaseRow]) -> tuple[Group, ...]:
-    found: dict[tuple[str, ...], list[CaseRow]] = {}
+    groups: dict[tuple[str, ...], list[tuple[Measurement, CaseRow]]] = {}
     for row in rows:
         if row.ok and row.lead is not None and math.isfinite(row.lead.value):
-            work = _work(row.record)
-            found.setdefault((row.case.benchmark, row.lead.metric.name, row.lead.metric.unit, *work), []).append(row)
-    groups = []
-    for members in found.values():
-        head = members[0].lead
-        assert head is not None
-        lower = head.metric.better is Better.LOWER
-        ordered = sorted(members, key=lambda row: row.lead.value if row.lead else 0.0, reverse=not lower)
-        groups.append(Group(metric=head.metric, benchmark=members[0].case.benchmark, rows=tuple(ordered)))
-    return tuple(groups)
+            key = (row.case.benchmark, row.lead.metric.name, row.lead.metric.unit, *_work(row.record))
+            groups.setdefault(key, []).append((row.lead, row))
+    made = []
+    for (benchmark, *_), members in groups.items():
+        metric = members[0][0].metric
+        ordered = sorted(members, key=lambda pair: pair[0].value, reverse=metric.better is not Better.LOWER)
+        made.append(Group(metric=metric, benchmark=benchmark, rows=tuple(row for _, row in ordered)))
+    return tuple(made)
 
 
 def _work(record: Record) -> list[str]:
-    """What is computed: that one model is faster than another is no news; that one way to run it is, is."""
+    """What is computed: that one model is faster than another is not news; that one way to run it is, is."""
     given = record.case.parameters
-    if record.subject.layout:  # which names the model and its layers
-        with suppress(InputError):
-            layout = Layout.parse(record.subject.layout)
-            given = {**given, "model": layout.model, "layers": layout.layers}
+    layout = layout_of(record)
+    if layout is not None:
+        given = {**given, "model": layout.model, "layers": layout.layers}
     return [str(given[key]) if key in given else "" for key in _WORK]
 
 
@@ -309,16 +295,18 @@ def _warning_kinds(rows: Iterable[CaseRow]) -> tuple[WarningKind, ...]:
         for warning in row.warnings:
             remedies.setdefault(warning.kind, []).append(warning.remedy)
             labels.setdefault(warning.kind, []).append(row.label)
-    taken: set[str] = set()
-    kinds = []
-    for kind, told in remedies.items():
-        mark = next((letter for letter in _letters(kind) if letter not in taken), "*")
-        taken.add(mark)
-        kinds.append(WarningKind(kind, mark, tuple(dict.fromkeys(told)), tuple(dict.fromkeys(labels[kind]))))
-    return tuple(kinds)
+    marks = warning_marks(remedies)
+    return tuple(
+        WarningKind(kind, marks[kind], tuple(dict.fromkeys(ways)), tuple(dict.fromkeys(labels[kind])))
+        for kind, ways in remedies.items()
+    )
 
 
-def _letters(kind: str) -> str:
-    """What may mark a warning, best first: the letters of its name, then any."""
-    own = "".join(letter for letter in kind.upper() if letter.isascii() and letter.isalpha())
-    return own + "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+def warning_marks(kinds: Iterable[str]) -> dict[str, str]:
+    """The letter that marks each kind of warning: the first of its name, or of all, that is free."""
+    marks: dict[str, str] = {}
+    for kind in dict.fromkeys(kinds):
+        letters = [letter for letter in kind.upper() if letter.isascii() and letter.isalpha()]
+        free = (one for one in (*letters, *ascii_uppercase, *digits) if one not in marks.values())
+        marks[kind] = next(free, "*")
+    return marks

@@ -33,7 +33,7 @@ class PairedRuns:
 
     def cases(self, expand: Callable[[Overrides], Sequence[Case]]) -> list[Case]:
         """Every case that the sides set differently, in alternation; `expand` makes the cases of one side."""
-        from paceline.analysis.compare.paired import MARKS
+        from paceline.analysis.compare.verdicts import MARKS
 
         both = [_expanded(expand, side) for side in self.sides]
         if len(both[0]) != len(both[1]):
@@ -79,7 +79,7 @@ def read_turns(texts: Sequence[str], rounds: int | None, overrides: Overrides) -
 
 def show_turns(records: RunRecords, *, as_json: bool) -> None:
     """The comparison of a run in alternation."""
-    from paceline.analysis.compare import compare_turns
+    from paceline.analysis.compare.verdicts import compare_turns
     from paceline.report.compare import data as compare_data
     from paceline.report.compare import document as compare
     from paceline.report.render import terminal

@@ -399,7 +399,7 @@ def _resume_flags(store: Store, run_id: str) -> str:
 
 def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
     """Print the results and write the report; whether there is one."""
-    from paceline.analysis.compare.paired import is_in_turns
+    from paceline.analysis.compare.verdicts import is_in_turns
     from paceline.cli._ab import show_turns
 
     path = _write_report(records, output) if output.report else None

@@ -43,7 +43,8 @@ def command(
     --jsonl', or published:libai, published:megatron, published:flashlight. A run that was measured with --ab is
     compared with itself: name it alone.
     """
-    from paceline.analysis.compare import Limit, Side, compare, compare_turns, is_in_turns, violations
+    from paceline.analysis.compare.matching import Side
+    from paceline.analysis.compare.verdicts import Limit, compare, compare_turns, is_in_turns, violations
     from paceline.cli._sources import read_sources
     from paceline.core.errors import InputError
     from paceline.core.gc_pause import no_garbage

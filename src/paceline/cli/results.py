@@ -12,7 +12,7 @@ from paceline.cli._answers import chosen_format, format_options, give, write
 from paceline.core.errors import InputError, unknown
 
 if TYPE_CHECKING:
-    from paceline.analysis.trend import History
+    from paceline.analysis.trend.series import History
     from paceline.core.run import RunRecords
     from paceline.store import RunRow, Store
 
@@ -116,7 +116,7 @@ def _import(store: Store, spool: Path) -> int:
 
 def _history(runs: list[RunRecords], metric: str, benchmark: str, text: str) -> History:
     """The series of a benchmark and of the cases with a text in their name; InputError says what would give some."""
-    from paceline.analysis.trend import history
+    from paceline.analysis.trend.series import history
 
     benchmarks = {record.case.benchmark for records in runs for record in records.records}
     if benchmark and benchmark not in benchmarks:

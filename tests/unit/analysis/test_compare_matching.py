@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paceline.analysis.compare import Difference, Side, match
+from paceline.analysis.compare.matching import Difference, Side, match
 from paceline.core.case import Case
 from paceline.core.record import Measurement
 from support.records import STEP_TIME, record, run_of

@@ -8,8 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from paceline.analysis.compare import RepeatSamples, ratio_of_pairs, ratios, significant
-from paceline.analysis.compare.significance import student_tails
+from paceline.analysis.compare.significance import RepeatSamples, ratio_of_pairs, ratios, significant, student_tails
 from paceline.core.record import Measurement
 from paceline.core.stats import student_quantile
 from support.compare_power import NOISES, called, pairs, part

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paceline.analysis.compare import ComparisonVerdict, Side, compare, compare_turns, is_in_turns
+from paceline.analysis.compare.matching import Side
+from paceline.analysis.compare.verdicts import ComparisonVerdict, compare, compare_turns, is_in_turns
 from paceline.core.record import Outcome
 from paceline.core.run import RunRecords
 from support.compare_records import noisy, trained

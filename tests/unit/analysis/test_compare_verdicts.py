@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.analysis.compare import Comparison, ComparisonVerdict, Limit, Side, compare, violations
+from paceline.analysis.compare.matching import Side
+from paceline.analysis.compare.verdicts import Comparison, ComparisonVerdict, Limit, compare, violations
 from paceline.core.errors import InputError
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from paceline.analysis.cost import Budget, HourlyPrice, Prices, co2_of, costs_of, energy_of, read_carbon, read_price
+from paceline.analysis.cost import Budget, HourlyPrice, Prices, co2_of, energy_of, read_carbon, read_price, thousand
+from paceline.analysis.figures import Reading
 from paceline.core.record import Measurement, Record
 from paceline.core.run import RunRecords
 from support.records import ENERGY, ENVIRONMENT, STEP_TIME, case, record, run_of, throughput
@@ -51,35 +52,24 @@ def only(source: RunRecords) -> Record:
 
 def test_a_thousand_images_cost_the_price_of_the_time_they_take() -> None:
     source = trained()
-    found = costs_of(only(source), HourlyPrice(3.6, "stated"), None)
-    assert found.work == "image"
-    assert found.per_thousand is not None
-    assert found.per_thousand.reading.value == pytest.approx(0.001 * 1000 / 320)
-    assert found.per_thousand.inputs == ("throughput 320 images/s", "3.6 USD/h, stated")
     rate = only(source).measurement("throughput")
     assert rate is not None and rate.interval is not None
-    assert found.per_thousand.reading.low == pytest.approx(1 / rate.interval.high)
-    assert found.per_thousand.reading.high == pytest.approx(1 / rate.interval.low)
-
-
-def test_what_is_not_known_is_not_told() -> None:
-    found = costs_of(only(trained()), None, 400.0)
-    assert (found.per_thousand, found.energy, found.co2) == (None, None, None)
+    cost = thousand(Reading.of(rate), HourlyPrice(3.6, "stated"))
+    assert cost.value == pytest.approx(0.001 * 1000 / 320)
+    assert cost.low == pytest.approx(1 / rate.interval.high)
+    assert cost.high == pytest.approx(1 / rate.interval.low)
 
 
 def test_energy_and_co2_name_what_they_come_from() -> None:
     measured = only(trained(energy=3.6))
-    assert costs_of(measured, None, None).co2 is None
     energy = energy_of(measured)
     assert energy is not None
+    assert co2_of(energy, None) is None
     assert (energy.reading.value, energy.unit) == (3.6, "J")
     found = co2_of(energy, 400.0)
     assert found is not None
     assert found.reading.value == pytest.approx(400e-6)
     assert found.inputs == ("energy_per_sample", "carbon intensity 400 g/kWh, as you said")
-    of_the_run = co2_of(energy, None, 380)
-    assert of_the_run is not None
-    assert of_the_run.inputs[-1] == "carbon intensity 380 g/kWh, as the run was told"
 
 
 def test_a_device_that_one_row_rents_has_its_price() -> None:

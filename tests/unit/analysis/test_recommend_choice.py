@@ -182,9 +182,7 @@ def test_a_searched_rate_keeps_its_own_promise_and_no_tighter_one() -> None:
 
 def test_served_cases_that_promise_nothing_need_a_promise() -> None:
     with refused("missing-slo", key="--slo"):
-        recommend(
-            Evidence("serve m", True, points=[point("a", 1, 1, 1)], promises=[{}]), Question(bounds=read_bounds(()))
-        )
+        recommend(Evidence("serve m", True, points=[point("a", 1, 1, 1)], slos=[{}]), Question(bounds=read_bounds(())))
 
 
 def test_training_is_ranked_by_throughput_or_cost() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.analysis.trend import TrendSeries, history
-from paceline.analysis.trend.steps import commit, differences, fingerprint, machine, settings
+from paceline.analysis.trend.series import TrendSeries, commit, differences, fingerprint, history, machine, settings
 from paceline.core.environment import Environment
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement, Outcome

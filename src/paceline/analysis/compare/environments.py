@@ -3,161 +3,100 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-from paceline.analysis.compare.matching import Side
-from paceline.core.environment import Environment, Gpu
+from pydantic import BaseModel
+
+from paceline.analysis.compare.matching import Difference, Side
 from paceline.core.run import Run
 
 UNKNOWN = "unknown"
 _PACKAGES = (
-    "torch",
-    "torchvision",
-    "torchao",
-    "triton",
-    "pytorch-triton",
-    "transformers",
-    "flash-attn",
-    "xformers",
-    "vllm",
-    "onnxruntime",
-    "onnxruntime-gpu",
-    "openvino",
-    "tensorrt",
-    "mkl",
+    *("torch", "torchvision", "torchao", "triton", "pytorch-triton", "transformers", "flash-attn", "xformers"),
+    *("vllm", "onnxruntime", "onnxruntime-gpu", "openvino", "tensorrt", "mkl"),
 )
 _VARIABLE = "variable "
-_HARMLESS = frozenset({"CUDA_DEVICE_ORDER"})
+_HARMLESS = ("CUDA_DEVICE_ORDER",)
 
-Reader = Callable[[Environment], str]
-
-
-@dataclass(frozen=True)
-class EnvironmentDifference:
-    """One thing that is not the same on both sides."""
-
-    name: str
-    reference: str
-    new: str
+# Not compared where no GPU was measured.
+_OF_GPUS = ("GPUs", "driver", "CUDA of torch", "power limit", "highest SM clock", "highest memory clock", "ECC", "MIG")
 
 
-def environment_differences(reference: Side, new: Side, *, on_gpus: bool) -> tuple[EnvironmentDifference, ...]:
+def environment_differences(reference: Side, new: Side, *, on_gpus: bool) -> tuple[Difference, ...]:
     """What differs and matters; of GPUs only where some were measured.
 
-    What one side does not know at all is no difference: a published table has no environment.
+    What one side does not know at all is not a difference: a published table has no environment.
     """
-    found = []
-    before, after = [_read(run.run) for run in reference.runs], [_read(run.run) for run in new.runs]
-    for name in dict.fromkeys(name for told in (*before, *after) for name in told):
+    different = []
+    before, after = [_facts(run.run) for run in reference.runs], [_facts(run.run) for run in new.runs]
+    for name in dict.fromkeys(chain(*before, *after)):
         if name in _OF_GPUS and not on_gpus:
             continue
         one, other = _joined(name, before), _joined(name, after)
         if UNKNOWN not in (one, other) and (one != other or ", or " in one):
-            found.append(EnvironmentDifference(name, one, other))
-    return tuple(found)
+            different.append(Difference(name, one, other))
+    return tuple(different)
 
 
-def _joined(name: str, told: list[dict[str, str]]) -> str:
-    """What the runs of a side say; several answers are all told."""
+def _joined(name: str, runs: list[dict[str, str]]) -> str:
+    """What the runs of a side say; several answers are all shown."""
     absent = "unset" if name.startswith(_VARIABLE) else UNKNOWN
-    answers = {one.get(name, absent) for one in told if one}
+    answers = {run.get(name, absent) for run in runs if run}
     return ", or ".join(sorted(answers)) or UNKNOWN
 
 
-def _read(run: Run) -> dict[str, str]:
-    environment = run.environment
-    if not environment.is_known:
+def _facts(run: Run) -> dict[str, str]:
+    of = run.environment
+    if not of.is_known:
         return {}
-    said = {name: read(environment) for name, read in _READERS.items()}
-    said["Paceline"] = run.version or UNKNOWN
-    packages = environment.software.packages
-    if packages:
-        said |= {name: packages.get(name, "absent") for name in _PACKAGES}
-    variables = environment.variables
-    return said | {f"{_VARIABLE}{name}": value for name, value in variables.items() if name not in _HARMLESS}
-
-
-def _plain(read: Callable[[Environment], Any]) -> Reader:
-    """A value as it is."""
-
-    def shown(environment: Environment) -> str:
-        value = read(environment)
-        return UNKNOWN if value is None else _shown(value)
-
-    return shown
-
-
-def _limit(part: str, name: str, unit: str, scale: float = 1.0) -> Reader:
-    """A limit of the control group; where it says None, there is none."""
-
-    def read(environment: Environment) -> str:
-        holder = getattr(environment, part)
-        if name not in holder.model_fields_set:
-            return UNKNOWN
-        value = getattr(holder, name)
-        return "none" if value is None else f"{value / scale:.4g}{unit}"
-
-    return read
-
-
-def _gpus(environment: Environment) -> str:
-    """Their names, counted."""
-    if "gpus" not in environment.model_fields_set:
-        return UNKNOWN
-    names = Counter(gpu.name or UNKNOWN for gpu in environment.gpus)
-    return ", ".join(f"{count} x {name}" for name, count in sorted(names.items())) or "none"
-
-
-def _of_gpus(read: Callable[[Gpu], Any], unit: str = "") -> Reader:
-    def shown(environment: Environment) -> str:
-        values = {_shown(value) for gpu in environment.gpus if (value := read(gpu)) is not None}
-        return ", ".join(f"{value}{unit}" for value in sorted(values)) or UNKNOWN
-
-    return shown
-
-
-def _python(environment: Environment) -> str:
-    """Without the last number, which repairs and does not speed up."""
-    version = environment.software.python
-    return ".".join(version.split(".")[:2]) if version else UNKNOWN
+    names = Counter(gpu.name or UNKNOWN for gpu in of.gpus)
+    gpus = ", ".join(f"{count} x {name}" for name, count in sorted(names.items())) or "none"
+    commit = of.git.commit[:10] + (" with changes" if of.git.dirty else "") if of.git and of.git.commit else UNKNOWN
+    facts = {
+        "GPUs": gpus if "gpus" in of.model_fields_set else UNKNOWN,
+        "driver": _shown(of.driver and of.driver.version),
+        "CUDA of torch": _shown(of.software.torch_cuda),
+        "power limit": _of_gpus([gpu.power_limit_watts for gpu in of.gpus], " W"),
+        "highest SM clock": _of_gpus([gpu.sm_clock_max_mhz for gpu in of.gpus], " MHz"),
+        "highest memory clock": _of_gpus([gpu.memory_clock_max_mhz for gpu in of.gpus], " MHz"),
+        "ECC": _of_gpus([gpu.ecc.enabled for gpu in of.gpus]),
+        "MIG": _of_gpus([gpu.mig for gpu in of.gpus]),
+        "CPU": _shown(of.cpu.model),
+        "CPU cores": _shown(of.cpu.usable),
+        "CPU governor": _shown(of.cpu.governor),
+        "CPU boost": _shown(of.cpu.boost),
+        "CPU quota": _limit(of.cpu, "quota", " cores"),
+        "memory limit": _limit(of.memory, "limit", " GiB", scale=1024.0**3),
+        "architecture": _shown(of.architecture),
+        "container": _shown(of.container),
+        "virtualization": _shown(of.virtualization),
+        # Without the last number, which repairs and does not speed up.
+        "Python": ".".join((of.software.python or UNKNOWN).split(".")[:2]),
+        "git commit": commit,
+        "Paceline": run.version or UNKNOWN,
+    }
+    if of.software.packages:
+        facts |= {name: of.software.packages.get(name, "absent") for name in _PACKAGES}
+    return facts | {f"{_VARIABLE}{name}": value for name, value in of.variables.items() if name not in _HARMLESS}
 
 
 def _shown(value: Any) -> str:
+    if value is None:
+        return UNKNOWN
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _commit(environment: Environment) -> str:
-    git = environment.git
-    if git is None or not git.commit:
+def _limit(part: BaseModel, name: str, unit: str, scale: float = 1.0) -> str:
+    """A limit of the control group; where it says None, there is none."""
+    value = getattr(part, name)
+    if name not in part.model_fields_set:
         return UNKNOWN
-    return git.commit[:10] + (" with changes" if git.dirty else "")
+    return "none" if value is None else f"{value / scale:.4g}{unit}"
 
 
-_OF_GPUS: dict[str, Reader] = {
-    "GPUs": _gpus,
-    "driver": _plain(lambda of: of.driver and of.driver.version),
-    "CUDA of torch": _plain(lambda of: of.software.torch_cuda),
-    "power limit": _of_gpus(lambda gpu: gpu.power_limit_watts, " W"),
-    "highest SM clock": _of_gpus(lambda gpu: gpu.sm_clock_max_mhz, " MHz"),
-    "highest memory clock": _of_gpus(lambda gpu: gpu.memory_clock_max_mhz, " MHz"),
-    "ECC": _of_gpus(lambda gpu: gpu.ecc.enabled),
-    "MIG": _of_gpus(lambda gpu: gpu.mig),
-}
-_READERS: dict[str, Reader] = {
-    **_OF_GPUS,
-    "CPU": _plain(lambda of: of.cpu.model),
-    "CPU cores": _plain(lambda of: of.cpu.usable),
-    "CPU governor": _plain(lambda of: of.cpu.governor),
-    "CPU boost": _plain(lambda of: of.cpu.boost),
-    "CPU quota": _limit("cpu", "quota", unit=" cores"),
-    "memory limit": _limit("memory", "limit", unit=" GiB", scale=1024.0**3),
-    "architecture": _plain(lambda of: of.architecture),
-    "container": _plain(lambda of: of.container),
-    "virtualization": _plain(lambda of: of.virtualization),
-    "Python": _python,
-    "git commit": _commit,
-}
+def _of_gpus(values: list[Any], unit: str = "") -> str:
+    shown = {_shown(value) for value in values if value is not None}
+    return ", ".join(f"{value}{unit}" for value in sorted(shown)) or UNKNOWN

@@ -1,4 +1,4 @@
-"""Which cases of two sides are the same work, and how that was told."""
+"""Which cases of two sides are the same work, and how that was decided."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from functools import cached_property
 
 from paceline.analysis.figures import show_parameter, unique_labels
 from paceline.core.case import Case
+from paceline.core.parameters import MeasuringParameters
 from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords
 
-# Parameters that say how long and how exactly to measure, not what.
-_HOW = frozenset({"budget", "warm_up", "interval", "steps", "min_steps", "max_steps", "seed"})
+_HOW = frozenset(MeasuringParameters.model_fields)
 # What is done; where these differ, there is nothing to compare.
 _WHAT = frozenset(
     {"model", "scale", "operation", "direction", "mode", "function", "load", "requests", "slo"}
@@ -50,7 +50,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Difference:
-    """A parameter that matched cases do not share."""
+    """A parameter, or a part of the environment, that the two sides do not share."""
 
     name: str
     reference: str
@@ -65,7 +65,7 @@ class Match:
     reference: Pool
     new: Pool
     differences: tuple[Difference, ...] = ()  # in parameters and target
-    is_alike: bool = True  # the same in everything; else only the parameters that both sides know were looked at
+    is_alike: bool = True  # the same in everything; otherwise only the parameters that both sides know were looked at
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Matched:
 
 
 def match(reference: Side, new: Side) -> Matched:
-    """Pair the cases: by key; then by all parameters that both have; then by those that tell cases of a side apart."""
+    """Pair the cases: by key; then by all shared parameters; then by those in which cases of a side differ."""
     keys: dict[int, str] = {}
     left, right = _pools(reference, keys), _pools(new, keys)
     pairs: list[tuple[Pool, Pool]] = [(left[key], right[key]) for key in left if key in right]
@@ -91,17 +91,20 @@ def match(reference: Side, new: Side) -> Matched:
     rest = ([left[key] for key in left if key not in right], [right[key] for key in right if key not in left])
     for benchmark in dict.fromkeys(pool.case.benchmark for pool in rest[0]):
         mine, theirs = ([pool for pool in pools if pool.case.benchmark == benchmark] for pools in rest)
-        for identity in (_by_shared, _by_telling):
-            found = _pair(mine, theirs, identity([pool.case for pool in mine], [pool.case for pool in theirs]))
-            pairs += found
-            taken = {id(pool) for pair in found for pool in pair}
+        for identity in (_by_shared, _by_varying):
+            key_of = identity([pool.case for pool in mine], [pool.case for pool in theirs])
+            one, other = _unique(mine, key_of), _unique(theirs, key_of)
+            pairs += [(one[key], other[key]) for key in one if key in other]
+            taken = {id(pool) for pair in pairs for pool in pair}
             mine, theirs = ([pool for pool in pools if id(pool) not in taken] for pools in (mine, theirs))
     pairs.sort(key=lambda pair: pair[0].case.index)
     labels = unique_labels([_plain(one.case) for one, _ in pairs])
     taken = {id(pool) for pair in pairs for pool in pair}
     return Matched(
         matches=tuple(
-            _match(label, one, other, is_alike=id(one) in same)
+            Match(label, one, other, is_alike=True)
+            if id(one) in same
+            else Match(label, one, other, differences(one.case, other.case), is_alike=False)
             for label, (one, other) in zip(labels, pairs, strict=True)
         ),
         only_reference=_labels(pool for pool in left.values() if id(pool) not in taken),
@@ -109,67 +112,54 @@ def match(reference: Side, new: Side) -> Matched:
     )
 
 
-def _match(label: str, one: Pool, other: Pool, *, is_alike: bool) -> Match:
-    return Match(label, one, other, () if is_alike else differences(one.case, other.case), is_alike)
-
-
 def _pools(side: Side, keys: dict[int, str]) -> dict[str, Pool]:
-    """The records by case; `keys` are those of cases that were seen, which records and sides may share."""
-    found: dict[str, list[Record]] = {}
+    """The records by case; `keys` are those of cases so far, which records and sides may share."""
+    records_by_key: dict[str, list[Record]] = {}
     for record in side.records:
         key = keys.get(id(record.case)) or keys.setdefault(id(record.case), record.case.key)
-        found.setdefault(key, []).append(record)
-    return {key: Pool(records[0].case, tuple(records)) for key, records in found.items()}
+        records_by_key.setdefault(key, []).append(record)
+    return {key: Pool(records[0].case, tuple(records)) for key, records in records_by_key.items()}
 
 
-def _pair(mine: Sequence[Pool], theirs: Sequence[Pool], identity: _Identity) -> list[tuple[Pool, Pool]]:
-    """Those whose identity nothing else on their own side has."""
-    one, other = _alone(mine, identity), _alone(theirs, identity)
-    return [(one[key], other[key]) for key in one if key in other]
-
-
-def _alone(pools: Sequence[Pool], identity: _Identity) -> dict[Hashable, Pool]:
-    found: dict[Hashable, list[Pool]] = {}
+def _unique(pools: Sequence[Pool], key_of: _Identity) -> dict[Hashable, Pool]:
+    """Those whose key nothing else on their side has."""
+    groups: dict[Hashable, list[Pool]] = {}
     for pool in pools:
-        found.setdefault(identity(pool.case), []).append(pool)
-    return {key: same[0] for key, same in found.items() if len(same) == 1}
+        groups.setdefault(key_of(pool.case), []).append(pool)
+    return {key: same[0] for key, same in groups.items() if len(same) == 1}
 
 
 def _by_shared(mine: Sequence[Case], theirs: Sequence[Case]) -> _Identity:
-    """Another target, a parameter that only one side knows, or another budget make no other work."""
-    shared = sorted(_shared(mine, theirs) - _HOW)
+    """Another target, a parameter that only one side knows, or another budget make no difference to the work."""
+    shared = sorted(_shared(mine, theirs))
     return lambda case: (case.ranks, *(show_parameter(case.parameters[name]) for name in shared))
 
 
-def _by_telling(mine: Sequence[Case], theirs: Sequence[Case]) -> _Identity:
+def _by_varying(mine: Sequence[Case], theirs: Sequence[Case]) -> _Identity:
     """What is the same throughout each side may differ between them: it is what the comparison is about."""
-    shared = _shared(mine, theirs) - _HOW
-    telling = sorted(
+    varying = sorted(
         name
-        for name in shared
+        for name in _shared(mine, theirs)
         if name in _WHAT
         or any(len({show_parameter(case.parameters[name]) for case in side}) > 1 for side in (mine, theirs))
     )
     by_ranks = any(len({case.ranks for case in side}) > 1 for side in (mine, theirs))
-    return lambda case: (case.ranks if by_ranks else 0, *(show_parameter(case.parameters[name]) for name in telling))
+    return lambda case: (case.ranks if by_ranks else 0, *(show_parameter(case.parameters[name]) for name in varying))
 
 
 def _shared(mine: Sequence[Case], theirs: Sequence[Case]) -> set[str]:
-    """Names of parameters that every case has."""
+    """Names of parameters that every case has, without those that say how long and how exactly to measure."""
     every = [set(case.parameters) for case in (*mine, *theirs)]
-    return set.intersection(*every) if every else set()
+    return set.intersection(*every) - _HOW if every else set()
 
 
 def differences(one: Case, other: Case) -> tuple[Difference, ...]:
     """In what two cases differ; what only one of them knows is passed over."""
-    pairs: dict[str, tuple[str, str]] = {
-        "target": (one.target, other.target),
-        "ranks": (str(one.ranks), str(other.ranks)),
-    }
-    for name in one.parameters:
+    pairs = [Difference("target", one.target, other.target), Difference("ranks", str(one.ranks), str(other.ranks))]
+    for name, value in one.parameters.items():
         if name in other.parameters:
-            pairs[name] = (show_parameter(one.parameters[name]), show_parameter(other.parameters[name]))
-    return tuple(Difference(name, before, after) for name, (before, after) in pairs.items() if before != after)
+            pairs.append(Difference(name, show_parameter(value), show_parameter(other.parameters[name])))
+    return tuple(pair for pair in pairs if pair.reference != pair.new)
 
 
 def _labels(pools: Iterable[Pool]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from paceline.core.stats import CONFIDENCE, Interval, Samples, student_quantile
 FALSE_ALARMS = 0.05  # the share of false ones among all that are called changes
 FLOOR = 2e-4  # of a value: no side is known better than this, however alike its samples are
 FEWEST = 8  # samples from which the correlation of neighbours can be guessed
-MOST_FREEDOM = 200  # beyond it Student's distribution is the normal one to within what anybody can tell
+MOST_FREEDOM = 200  # beyond it Student's distribution is the normal one for all practical purposes
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -37,11 +37,11 @@ class RepeatSamples(NamedTuple):
 
 
 class Ratio(NamedTuple):
-    """How the new side stands to the reference: values and their quotient, new / reference."""
+    """How the new side compares with the reference: values and their quotient, new / reference."""
 
     reference: float  # the headline, the geometric mean of it where there are several parts
     new: float
-    value: float | None  # None where there is no such quotient: a zero, a negative or no number
+    value: float | None  # None where there is no such quotient: a zero, a negative or not a number
     interval: Interval | None  # None where a side is a single value
     error: float | None  # standard error of the quotient's logarithm
     freedom: int  # degrees of freedom of that error
@@ -56,8 +56,24 @@ def ratios(
     """The ratio of each case; a case is the parts of the reference and those of the new side, at least one each."""
     before, after = _side(references), _side(news)
     with np.errstate(all="ignore"):
-        found = _test(before, after, confidence)
-    columns = (before.values, after.values, found.ratio, found.low, found.high, found.error, found.chance)
+        between = before.counts + after.counts - 2
+        spread = (before.scatter + after.scatter) / np.maximum(between, 1)
+        variances = [_variance(side, between, spread) for side in (before, after)]
+        variance = variances[0] + variances[1]
+        alone = variance**2 / (variances[0] ** 2 / before.freedom + variances[1] ** 2 / after.freedom)
+        freedoms = np.where(between > 0, between, np.nan_to_num(alone, nan=1.0))
+        whole = np.clip(np.floor(freedoms + 1e-9), 1, MOST_FREEDOM).astype(np.int64)
+        # The quantiles differ by less than 1 % there, and each takes its time.
+        whole -= np.where(whole > 30, whole % 10, 0)
+        distinct, inverse = np.unique(whole, return_inverse=True)
+        quantiles = np.array([student_quantile(0.5 + confidence / 2.0, float(one)) for one in distinct])[inverse]
+        errors = np.sqrt(variance + 2 * FLOOR**2)
+        change = after.logs - before.logs
+        reach = errors * quantiles
+        chances = student_tails(np.nan_to_num(change / errors), whole)
+        ends = np.exp(change - reach), np.exp(change + reach)
+        columns = (before.values, after.values, np.exp(change), *ends, errors, chances, whole)
+        is_known = np.isfinite(change) & np.isfinite(errors)
     return [
         Ratio(
             reference=reference,
@@ -69,7 +85,7 @@ def ratios(
             chance=chance if known else None,
         )
         for reference, new, ratio, low, high, error, chance, freedom, known in zip(
-            *(column.tolist() for column in (*columns, found.freedom, found.known)), strict=True
+            *(column.tolist() for column in (*columns, is_known)), strict=True
         )
     ]
 
@@ -97,13 +113,11 @@ def significant(chances: Sequence[float | None], false_alarms: float = FALSE_ALA
 
     Where nothing changed at all, the chance that any is called a change is at most the same.
     """
-    known = sorted((chance, place) for place, chance in enumerate(chances) if chance is not None)
+    ordered = sorted((chance, index) for index, chance in enumerate(chances) if chance is not None)
     called = [False] * len(chances)
-    last = max(
-        (rank for rank, (chance, _) in enumerate(known, 1) if chance <= false_alarms * rank / len(known)), default=0
-    )
-    for _, place in known[:last]:
-        called[place] = True
+    ranks = [rank for rank, (chance, _) in enumerate(ordered, 1) if chance <= false_alarms * rank / len(ordered)]
+    for _, index in ordered[: max(ranks, default=0)]:
+        called[index] = True
     return called
 
 
@@ -135,23 +149,12 @@ class _Side:
     values: Floats
 
 
-@dataclass(frozen=True)
-class _Tested:
-    ratio: Floats
-    low: Floats
-    high: Floats
-    error: Floats
-    freedom: Counts
-    chance: Floats
-    known: NDArray[np.bool_]
-
-
 def _side(cases: Sequence[Sequence[RepeatSamples]]) -> _Side:
     rows = np.repeat(np.arange(len(cases)), [len(parts) for parts in cases])
     every = [part for parts in cases for part in parts]
-    counts = independent([part.samples for part in every])
-    found = [_known(part.measurement, count) for part, count in zip(every, counts, strict=True)]
-    values, logs, variances, freedom = np.array(found, dtype=np.float64).reshape(-1, 4).T
+    effective = independent([part.samples for part in every])
+    errors = [_error_of(part.measurement, count) for part, count in zip(every, effective, strict=True)]
+    values, logs, variances, freedom = np.array(errors, dtype=np.float64).reshape(-1, 4).T
 
     def total(weights: Floats) -> Floats:
         return np.bincount(rows, weights, len(cases)).astype(np.float64)
@@ -159,53 +162,27 @@ def _side(cases: Sequence[Sequence[RepeatSamples]]) -> _Side:
     counts = total(np.ones(len(rows)))
     with np.errstate(all="ignore"):
         means = total(logs) / counts
-        # Satterthwaite: a sum of variances knows as much as its largest members do.
-        known = total(variances) ** 2 / total(variances**2 / freedom)
         single = total(values)
         return _Side(
             counts=counts,
             logs=means,
             scatter=total((logs - means[rows]) ** 2),
             within=total(variances) / counts,
-            freedom=known,
+            # Satterthwaite: a sum of variances knows as much as its largest members do.
+            freedom=total(variances) ** 2 / total(variances**2 / freedom),
             values=np.where(counts == 1, single, np.where(np.isfinite(means), np.exp(means), single / counts)),
         )
-
-
-def _test(before: _Side, after: _Side, confidence: float) -> _Tested:
-    between = before.counts + after.counts - 2
-    spread = (before.scatter + after.scatter) / np.maximum(between, 1)
-    variances = [_variance(side, between, spread) for side in (before, after)]
-    alone = (variances[0] + variances[1]) ** 2 / (
-        variances[0] ** 2 / before.freedom + variances[1] ** 2 / after.freedom
-    )
-    freedom = np.where(between > 0, between, np.nan_to_num(alone, nan=1.0))
-    whole = np.clip(np.floor(freedom + 1e-9), 1, MOST_FREEDOM).astype(np.int64)
-    whole -= np.where(whole > 30, whole % 10, 0)  # the quantiles differ by less than 1 % there, and each takes its time
-    error = np.sqrt(variances[0] + variances[1] + 2 * FLOOR**2)
-    change = after.logs - before.logs
-    reach = error * _quantiles(whole, confidence)
-    chance = student_tails(np.nan_to_num(change / error), whole)
-    return _Tested(
-        ratio=np.exp(change),
-        low=np.exp(change - reach),
-        high=np.exp(change + reach),
-        error=error,
-        freedom=whole,
-        chance=chance,
-        known=np.isfinite(change) & np.isfinite(error),
-    )
 
 
 def _variance(side: _Side, between: Floats, spread: Floats) -> Floats:
     """Of the side's mean: what its samples leave open, or more where the parts differ by more than that explains."""
     alone = np.where(side.counts == 1, np.nan, 0.0)  # one value without samples says nothing about itself
-    own = np.where(np.isnan(side.within), alone, side.within)
-    return np.where(between > 0, np.maximum(own, spread), own) / side.counts
+    within = np.where(np.isnan(side.within), alone, side.within)
+    return np.where(between > 0, np.maximum(within, spread), within) / side.counts
 
 
-def _known(part: Measurement, count: float) -> tuple[float, float, float, float]:
-    """Value, its logarithm, the variance of that, and its degrees of freedom; NaN for what there is not.
+def _error_of(part: Measurement, count: float) -> tuple[float, float, float, float]:
+    """Value, its logarithm, the variance of that, and its degrees of freedom; NaN for what is missing.
 
     `count` is how many independent samples there are if neighbours are alike, as `independent` has it.
     """
@@ -213,8 +190,7 @@ def _known(part: Measurement, count: float) -> tuple[float, float, float, float]
     log = math.log(value) if value > 0 and math.isfinite(value) else math.nan
     if part.statistic == "single" or summary.count < 2:
         return value, log, math.nan, 1.0
-    told = summary.effective_count
-    effective = max(1.0, min(told, count))
+    effective = max(1.0, min(summary.effective_count, count))
     is_alike = effective < 0.9 * summary.count
     if part.statistic == "mean" and summary.deviation > 0:
         # Samples that are alike stay closer to their own mean than to the true one.
@@ -227,7 +203,7 @@ def _known(part: Measurement, count: float) -> tuple[float, float, float, float]
     reach = _normal_reach(interval.confidence)
     error = (math.log(interval.high) - math.log(interval.low)) / (2.0 * reach)
     # Their distance is as sure as the independent samples between the two order statistics are many.
-    return value, log, error**2 * told / effective, max(1.0, reach * math.sqrt(effective) / 2.0)
+    return value, log, error**2 * summary.effective_count / effective, max(1.0, reach * math.sqrt(effective) / 2.0)
 
 
 def independent(series: Sequence[Samples]) -> Floats:
@@ -247,8 +223,8 @@ def independent(series: Sequence[Samples]) -> Floats:
         drawn = np.clip(samples, ordered[:, [edge]], ordered[:, [-1 - edge]])
         centred = drawn - drawn.mean(axis=1, keepdims=True)
         with np.errstate(all="ignore"):
-            found = (centred[:, 1:] * centred[:, :-1]).sum(axis=1) / (centred**2).sum(axis=1)
-        alike = np.clip((length * np.nan_to_num(found) + 1.0) / (length - 3.0), 0.0, 0.99)
+            correlation = (centred[:, 1:] * centred[:, :-1]).sum(axis=1) / (centred**2).sum(axis=1)
+        alike = np.clip((length * np.nan_to_num(correlation) + 1.0) / (length - 3.0), 0.0, 0.99)
         counts[rows] = length * (1.0 - alike) / (1.0 + alike)
     return counts
 
@@ -256,11 +232,6 @@ def independent(series: Sequence[Samples]) -> Floats:
 @lru_cache(maxsize=4096)
 def _normal_reach(confidence: float) -> float:
     return NormalDist().inv_cdf(0.5 + min(max(confidence, 0.1), 0.999999) / 2.0)
-
-
-def _quantiles(freedom: Counts, confidence: float) -> Floats:
-    found, places = np.unique(freedom, return_inverse=True)
-    return np.array([student_quantile(0.5 + confidence / 2.0, float(one)) for one in found])[places]
 
 
 def _finite(value: float) -> float | None:

@@ -1,4 +1,8 @@
-"""A comparison: for every matched case and metric the ratio, and what it comes to in a word."""
+"""A comparison: for every matched case and metric the ratio, and what it comes to in a word.
+
+Two sides that were measured in alternation within one run, A B B A ..., are compared turn by turn, so that drift
+cancels.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,28 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from paceline.analysis.compare.environments import EnvironmentDifference, environment_differences
-from paceline.analysis.compare.matching import Match, Matched, Pool, Side, match
-from paceline.analysis.compare.significance import FALSE_ALARMS, MOST_FREEDOM, Ratio, RepeatSamples, ratios, significant
-from paceline.analysis.summary import headline_of
+from paceline.analysis.compare.environments import environment_differences
+from paceline.analysis.compare.matching import Difference, Match, Matched, Pool, Side, differences, match
+from paceline.analysis.compare.significance import (
+    FALSE_ALARMS,
+    MOST_FREEDOM,
+    Ratio,
+    RepeatSamples,
+    ratio_of_pairs,
+    ratios,
+    significant,
+)
+from paceline.analysis.summary import headline_of, warning_marks
+from paceline.core.case import Case
 from paceline.core.device import is_accelerator
 from paceline.core.errors import InputError, unknown
 from paceline.core.metric import Better, Metric
-from paceline.core.record import At, Measurement, Record
+from paceline.core.record import At, Measurement, Outcome, Record
+from paceline.core.run import RunRecords
 from paceline.core.stats import CONFIDENCE, Interval, student_quantile
 
 EVERY = "*"
+MARKS = (" [A]", " [B]")  # of the sides of an alternation, at the end of a title
 _EXPRESSION = re.compile(r"\s*(?P<metric>\*|[A-Za-z_][\w.-]*)\s*(?P<sign>[<>])\s*(?P<bound>[0-9.eE+-]+)\s*")
 
 
@@ -34,22 +49,22 @@ class Limit:
     @classmethod
     def parse(cls, text: str, *, strict: bool = False) -> Limit:
         """Read one; what would fail without any change is refused unless significance is not asked for."""
-        found = _EXPRESSION.fullmatch(text)
-        if found is None:
+        parts = _EXPRESSION.fullmatch(text)
+        if parts is None:
             raise _refused("not-a-limit", text, "write it as METRIC<RATIO or METRIC>RATIO, like 'throughput<0.97'")
         try:
-            bound = float(found["bound"])
+            bound = float(parts["bound"])
         except ValueError:
-            raise _refused("not-a-number", text, f"'{found['bound']}' is not a number; write one like 0.97") from None
+            raise _refused("not-a-number", text, f"'{parts['bound']}' is not a number; write one like 0.97") from None
         if not 0 < bound < math.inf:
             raise _refused("out-of-range", text, f"a ratio is above 0, so that {bound:g} is not a bound for it")
-        if not strict and (bound > 1 if found["sign"] == "<" else bound < 1):
+        if not strict and (bound > 1 if parts["sign"] == "<" else bound < 1):
             message = (
                 "it would fail without any change, which is never significant: "
-                f"write a bound {'below' if found['sign'] == '<' else 'above'} 1, or add --strict"
+                f"write a bound {'below' if parts['sign'] == '<' else 'above'} 1, or add --strict"
             )
             raise _refused("fails-without-change", text, message)
-        return cls(found["metric"], found["sign"], bound)
+        return cls(parts["metric"], parts["sign"], bound)
 
     def __str__(self) -> str:
         return f"{self.metric}{self.sign}{self.bound:g}"
@@ -68,7 +83,6 @@ def _refused(code: str, text: str, message: str) -> InputError:
 
 
 Key = tuple[str, str, tuple[tuple[str, int | float | str], ...]]  # a metric of a scope at a point of a sweep
-Primary = Mapping[str, str]
 Figures = Mapping[Key, Measurement]
 
 
@@ -80,7 +94,7 @@ class ComparisonVerdict(StrEnum):
     CHANGED = "changed"  # of a metric without a direction
     SAME = "no significant change"
     SINGLE = "one value, no interval"
-    NONE = "no ratio"  # a value is zero, negative or no number
+    NONE = "no ratio"  # a value is zero, negative or not a number
 
 
 class ComparisonRow(NamedTuple):
@@ -142,7 +156,7 @@ class Pairing:
     matched: Matched
     broken: tuple[Broken, ...]
     uncompared: tuple[str, ...]  # why some matched cases have no row
-    environment: tuple[EnvironmentDifference, ...]
+    environment: tuple[Difference, ...]
     rows: tuple[ComparisonRow, ...] = ()
     means: tuple[Mean, ...] = ()  # of all, then of each category where there are several
 
@@ -161,7 +175,7 @@ class Comparison:
     """Every other side against the first."""
 
     pairings: tuple[Pairing, ...]
-    is_paired: bool = False  # measured in turns, and compared turn by turn
+    is_paired: bool = False  # measured in alternation, and compared turn by turn
 
     @property
     def rows(self) -> Iterator[ComparisonRow]:
@@ -171,17 +185,12 @@ class Comparison:
     @property
     def warnings(self) -> dict[str, str]:
         """The kinds of warnings and the letter that marks each."""
-        marks: dict[str, str] = {}
-        for kind in dict.fromkeys(kind for row in self.rows for side in row.warnings for kind in side):
-            own = "".join(letter for letter in kind.upper() if letter.isascii() and letter.isalpha())
-            free = (letter for letter in own + "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter not in marks.values())
-            marks[kind] = next(free, "*")
-        return marks
+        return warning_marks(kind for row in self.rows for side in row.warnings for kind in side)
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A ratio beyond a limit, or a case that is no more."""
+    """A ratio beyond a limit, or a case that no longer succeeds."""
 
     limit: Limit
     pairing: Pairing
@@ -197,31 +206,47 @@ def compare(
     also: Sequence[str] = (),
     every: bool = False,
 ) -> Comparison:
-    """Compare every side with the first: by each case's headline, or by the metrics named; beside them by others."""
+    """Compare every side with the first: by each case's headline, or by the metrics named; `also` by others."""
     if len(sides) < 2:
         raise InputError("too-few-sides", "a comparison needs two sides: name a reference and at least one other")
-    wanted = Wanted(tuple(metrics), tuple(also), every)
-    found = [_pairing(sides[0], side, wanted) for side in sides[1:]]
-    drafts = [draft for _, drafts in found for draft in drafts]
+    selection = MetricSelection(tuple(metrics), tuple(also), every)
+    pairings = [_pairing(sides[0], side, selection) for side in sides[1:]]
+    drafts = [draft for _, drafts in pairings for draft in drafts]
     for name in (*metrics, *also):
         if not any(draft.measured.metric.name == name for draft in drafts):
-            known = {m.metric.name for side in sides for record in side.records for m in record.measurements}
-            if name not in known:
-                raise unknown("metric", name, known)
+            names = {m.metric.name for side in sides for record in side.records for m in record.measurements}
+            if name not in names:
+                raise unknown("metric", name, names)
             message = f"no case that both sides have has the metric '{name}' on both"
             raise InputError("metric-not-in-common", message, value=name)
-    rows = iter(judged(drafts, ratios([draft.before for draft in drafts], [draft.after for draft in drafts])))
-    return Comparison(tuple(with_rows(pairing, [next(rows) for _ in mine]) for pairing, mine in found))
+    rows = iter(_judged(drafts, ratios([draft.before for draft in drafts], [draft.after for draft in drafts])))
+    return Comparison(tuple(_with_rows(pairing, [next(rows) for _ in mine]) for pairing, mine in pairings))
 
 
-def judged(drafts: Sequence[Draft], found: Sequence[Ratio]) -> list[ComparisonRow]:
-    """Rows with verdicts: which of all ratios are changes is told of all together."""
-    called = significant([ratio.chance for ratio in found], FALSE_ALARMS)
-    return [_row(draft, ratio, change) for draft, ratio, change in zip(drafts, found, called, strict=True)]
+def _judged(drafts: Sequence[Draft], ratios_of_drafts: Sequence[Ratio]) -> list[ComparisonRow]:
+    """Rows with verdicts: which of all ratios are changes is decided for all together."""
+    called = significant([ratio.chance for ratio in ratios_of_drafts], FALSE_ALARMS)
+    return [
+        ComparisonRow(
+            label=pair.label,
+            category=pair.reference.case.category,
+            metric=measured.metric,
+            scope=measured.scope,
+            at=measured.at,
+            ratio=ratio,
+            parts=(len(before), len(after)),
+            samples=(
+                sum([part.measurement.summary.count for part in before]),
+                sum([part.measurement.summary.count for part in after]),
+            ),
+            warnings=(_warnings(pair.reference), _warnings(pair.new)),
+            verdict=_verdict(measured.metric, ratio, is_change),
+        )
+        for (pair, measured, before, after), ratio, is_change in zip(drafts, ratios_of_drafts, called, strict=True)
+    ]
 
 
-def with_rows(pairing: Pairing, rows: Sequence[ComparisonRow]) -> Pairing:
-    """The pairing with its rows and their means."""
+def _with_rows(pairing: Pairing, rows: Sequence[ComparisonRow]) -> Pairing:
     return replace(pairing, rows=tuple(rows), means=tuple(_means(rows)))
 
 
@@ -230,25 +255,25 @@ def violations(comparison: Comparison, limits: Iterable[Limit], *, strict: bool 
 
     A case that succeeded in the reference and not on the new side crosses every limit that is about it.
     """
-    found = []
+    crossed = []
     for limit in limits:
         rows = [row for row in comparison.rows if limit.covers(row.metric.name)]
         gone = [broken for pairing in comparison.pairings for broken in pairing.broken if broken.is_new]
         if not rows and not gone:
-            known = {row.metric.name for row in comparison.rows}
-            raise unknown("metric in --fail-on", limit.metric, known, key="--fail-on")
+            names = {row.metric.name for row in comparison.rows}
+            raise unknown("metric in --fail-on", limit.metric, names, key="--fail-on")
         for pairing in comparison.pairings:
             for row in pairing.rows:
                 value = row.ratio.value
                 is_meant = limit.covers(row.metric.name) and (strict or row.is_change)
                 if is_meant and value is not None and limit.is_crossed(value):
-                    found.append(Violation(limit, pairing, row.label, row, ""))
-            found += [Violation(limit, pairing, one.label, None, one.reason) for one in pairing.broken if one.is_new]
-    return found
+                    crossed.append(Violation(limit, pairing, row.label, row, ""))
+            crossed += [Violation(limit, pairing, one.label, None, one.reason) for one in pairing.broken if one.is_new]
+    return crossed
 
 
 @dataclass(frozen=True)
-class Wanted:
+class MetricSelection:
     """Which metrics to compare."""
 
     names: tuple[str, ...] = ()  # instead of the headline
@@ -257,13 +282,16 @@ class Wanted:
 
     def keys(self, records: tuple[Record, Record], before: Figures, after: Figures) -> list[Key]:
         """Those that both sides have, the headline first."""
-        found = [self._headline(records, before, after)] if not self.names else []
-        found += [key for name in (*self.names, *self.also) for key in _named(name, before)]
-        found += before if self.every else []
-        return [key for key in dict.fromkeys(found) if key is not None and key in before and key in after]
+        keys = [self._headline(records, before, after)] if not self.names else []
+        for name in (*self.names, *self.also):
+            # The metric of the case as a whole, otherwise at every point and of every rank.
+            whole: Key = (name, "", ())
+            keys += [whole] if whole in before else [key for key in before if key[0] == name]
+        keys += before if self.every else []
+        return [key for key in dict.fromkeys(keys) if key is not None and key in before and key in after]
 
     def _headline(self, records: tuple[Record, Record], before: Figures, after: Figures) -> Key | None:
-        """The reference's, or else the new side's, if the other has it, too; or else the first with a direction."""
+        """The reference's or the new side's, if the other has it, too; otherwise the first with a direction."""
         for record in records:
             headline = headline_of(record)
             if headline is not None and (key := _key(headline)) in before and key in after:
@@ -281,7 +309,7 @@ class Draft(NamedTuple):
     after: list[RepeatSamples]
 
 
-def _pairing(reference: Side, new: Side, wanted: Wanted) -> tuple[Pairing, list[Draft]]:
+def _pairing(reference: Side, new: Side, selection: MetricSelection) -> tuple[Pairing, list[Draft]]:
     matched = match(reference, new)
     if not matched.matches:
         message = (
@@ -296,59 +324,37 @@ def _pairing(reference: Side, new: Side, wanted: Wanted) -> tuple[Pairing, list[
         if not pair.reference.good or not pair.new.good:
             broken += _broken(pair, reference, new)
             continue
-        made, why = _drafts(pair, wanted)
+        made, why = _drafts(pair, selection)
         drafts += made
         uncompared += [f"{pair.label}: {why}"] if why else []
-    cases = [pool.case for pair in matched.matches for pool in (pair.reference, pair.new)]
+    targets = [pool.case.target for pair in matched.matches for pool in (pair.reference, pair.new)]
     pairing = Pairing(
         reference=reference,
         new=new,
         matched=matched,
         broken=tuple(broken),
         uncompared=tuple(uncompared),
-        environment=environment_differences(reference, new, on_gpus=any(is_accelerator(c.target) for c in cases)),
+        environment=environment_differences(reference, new, on_gpus=any(map(is_accelerator, targets))),
     )
     return pairing, drafts
 
 
-def _drafts(pair: Match, wanted: Wanted) -> tuple[list[Draft], str]:
-    before = [figures(record) for record in pair.reference.good]
-    after = [figures(record) for record in pair.new.good]
+def _drafts(pair: Match, selection: MetricSelection) -> tuple[list[Draft], str]:
+    before = [_figures(record) for record in pair.reference.good]
+    after = [_figures(record) for record in pair.new.good]
     first = (pair.reference.good[0], pair.new.good[0])
     made: list[Draft] = []
-    for key in wanted.keys(first, before[0], after[0]):
+    for key in selection.keys(first, before[0], after[0]):
         measured, other = before[0][key], after[0][key]
         if measured.metric.unit != other.metric.unit:
             return made, f"'{key[0]}' is in {measured.metric.unit} and in {other.metric.unit}"
-        parts = [[part_of(one, key) for one in side if key in one] for side in (before, after)]
+        parts = [[_repeat_samples(one, key) for one in side if key in one] for side in (before, after)]
         made.append(Draft(pair, measured, *parts))
-    return made, "" if made or wanted.names else "no metric that both sides have"
+    return made, "" if made or selection.names else "no metric that both sides have"
 
 
-def _row(draft: Draft, ratio: Ratio, called: bool) -> ComparisonRow:
-    pair, measured, before, after = draft
-    return ComparisonRow(
-        label=pair.label,
-        category=pair.reference.case.category,
-        metric=measured.metric,
-        scope=measured.scope,
-        at=measured.at,
-        ratio=ratio,
-        parts=(len(before), len(after)),
-        samples=(_count(before), _count(after)),
-        warnings=(_warnings(pair.reference), _warnings(pair.new)),
-        verdict=_verdict(measured.metric, ratio, called),
-    )
-
-
-def _count(parts: Iterable[RepeatSamples]) -> int:
-    return sum([part.measurement.summary.count for part in parts])
-
-
-def figures(record: Record) -> dict[Key, Measurement]:
+def _figures(record: Record) -> dict[Key, Measurement]:
     """The measurements of the case as a whole and at its points; those of single ranks where it has no other."""
-    if not any(measured.scope for measured in record.measurements):
-        return {_key(measured): measured for measured in record.measurements}
     whole = {measured.metric.name for measured in record.measurements if not measured.scope}
     return {
         _key(measured): measured
@@ -361,13 +367,7 @@ def _key(measured: Measurement) -> Key:
     return measured.metric.name, measured.scope, tuple(measured.at.items()) if measured.at else ()
 
 
-def _named(name: str, known: Figures) -> list[Key]:
-    """The metric of the case as a whole, else at every point and of every rank."""
-    whole: Key = (name, "", ())
-    return [whole] if whole in known else [key for key in known if key[0] == name]
-
-
-def part_of(index: Figures, key: Key) -> RepeatSamples:
+def _repeat_samples(index: Figures, key: Key) -> RepeatSamples:
     """The metric with the samples behind it."""
     measured = index[key]
     source = index.get((measured.derived_from, *key[1:])) if measured.derived_from else measured
@@ -380,15 +380,13 @@ def _warnings(pool: Pool) -> tuple[str, ...]:
 
 def _broken(pair: Match, reference: Side, new: Side) -> list[Broken]:
     sides = ((pair.reference, reference, False), (pair.new, new, True))
-    failed = [(pool, side, is_new) for pool, side, is_new in sides if not pool.good]
-    if len(failed) == 2:  # neither side has it: nothing changed
-        return []
-    found = []
-    for pool, side, is_new in failed:
-        last = pool.records[-1]
-        cause = f": {last.cause.message}" if last.cause else ""
-        found.append(Broken(pair.label, side.name, is_new, f"{last.outcome.value}{cause}"))
-    return found
+    broken = []
+    for pool, side, is_new in sides:
+        if not pool.good:
+            last = pool.records[-1]
+            cause = f": {last.cause.message}" if last.cause else ""
+            broken.append(Broken(pair.label, side.name, is_new, f"{last.outcome.value}{cause}"))
+    return broken if len(broken) == 1 else []  # where neither side has it, nothing changed
 
 
 def _verdict(metric: Metric, ratio: Ratio, called: bool) -> ComparisonVerdict:
@@ -411,7 +409,7 @@ def _gain(metric: Metric, ratio: Ratio) -> float | None:
 
 
 def _means(rows: Sequence[ComparisonRow]) -> Iterator[Mean]:
-    """One metric of each case counts: several that tell the same would weigh it twice."""
+    """One metric of each case counts: several that say the same would weigh it twice."""
     first: dict[str, ComparisonRow] = {}
     for row in rows:
         if row.gain is not None and not row.at and not row.scope:
@@ -427,14 +425,13 @@ def _means(rows: Sequence[ComparisonRow]) -> Iterator[Mean]:
 
 
 def _mean(category: str, rows: Sequence[ComparisonRow]) -> Mean:
-    """Of these cases and no others: what differs between cases is no error."""
+    """Of these cases and no others: what differs between cases is not an error."""
     centre = math.fsum(math.log(row.gain) for row in rows if row.gain) / len(rows)
-    errors = [row.ratio.error for row in rows]
-    known = [error for error in errors if error is not None]
-    if len(known) < len(rows):
+    errors = [(row.ratio.error, row.ratio.freedom) for row in rows if row.ratio.error is not None]
+    if len(errors) < len(rows):
         return Mean(category, len(rows), math.exp(centre), None)
-    variance = math.fsum(error**2 for error in known)
-    freedom = variance**2 / math.fsum(error**4 / row.ratio.freedom for error, row in zip(known, rows, strict=True))
+    variance = math.fsum(error**2 for error, _ in errors)
+    freedom = variance**2 / math.fsum(error**4 / freedom for error, freedom in errors)
     whole = float(max(1, min(MOST_FREEDOM, math.floor(freedom + 1e-9))))
     reach = student_quantile(0.5 + CONFIDENCE / 2.0, whole) * math.sqrt(variance) / len(rows)
     interval = Interval(low=math.exp(centre - reach), high=math.exp(centre + reach), confidence=CONFIDENCE)
@@ -444,3 +441,89 @@ def _mean(category: str, rows: Sequence[ComparisonRow]) -> Mean:
 def _some(labels: Sequence[str], most: int = 3) -> str:
     more = f" and {len(labels) - most} more" if len(labels) > most else ""
     return ", ".join(labels[:most]) + more if labels else "none"
+
+
+def _side_of(case: Case) -> int | None:
+    """0 for A, 1 for B, None for what belongs to neither."""
+    return next((index for index, mark in enumerate(MARKS) if case.title.endswith(mark)), None)
+
+
+def is_in_turns(records: RunRecords) -> bool:
+    """Whether every case of the run belongs to a side."""
+    cases = records.run.cases
+    return bool(cases) and all(_side_of(case) is not None for case in cases)
+
+
+def compare_turns(
+    records: RunRecords,
+    *,
+    metrics: Sequence[str] = (),
+    also: Sequence[str] = (),
+    every: bool = False,
+) -> Comparison:
+    """The paired ratio B / A of every case, over the turns in which both succeeded."""
+    turns: dict[tuple[str, str], list[tuple[Record, Record]]] = {}
+    unpaired: list[str] = []
+    for one, other in _turns(records):
+        if one is not None and other is not None and one.outcome is other.outcome is Outcome.OK:
+            turns.setdefault((one.case.key, other.case.key), []).append((one, other))
+        else:
+            failed = next((r for r in (one, other) if r is not None and r.outcome is not Outcome.OK), None)
+            end = f"{failed.case.title}, round {failed.case.repeat}: {failed.outcome.value}" if failed else "not run"
+            unpaired.append(end)
+    if not turns:
+        message = f"run '{records.run.id}' has no round in which both sides succeeded: see 'paceline report'"
+        raise InputError("no-complete-round", message, value=records.run.id)
+    pairs = [_paired_match(records_of_case) for records_of_case in turns.values()]
+    selection = MetricSelection(tuple(metrics), tuple(also), every)
+    drafts: list[Draft] = []
+    for pair, records_of_case in zip(pairs, turns.values(), strict=True):
+        both = [(_figures(one), _figures(other)) for one, other in records_of_case]
+        for key in selection.keys(records_of_case[0], *both[0]):
+            complete = [(one, other) for one, other in both if key in one and key in other]
+            before = [_repeat_samples(one, key) for one, _ in complete]
+            after = [_repeat_samples(other, key) for _, other in complete]
+            drafts.append(Draft(pair, both[0][0][key], before, after))
+    for name in (*metrics, *also):
+        if not any(draft.measured.metric.name == name for draft in drafts):
+            raise unknown("metric", name, {m.metric.name for record in records.records for m in record.measurements})
+    paired_ratios = [
+        ratio_of_pairs([(one.measurement.value, other.measurement.value) for one, other in zip(a, b, strict=True)])
+        for _, _, a, b in drafts
+    ]
+    sides = []
+    for index, name in enumerate("AB"):
+        # What this side sets differently, where all cases agree on it.
+        settings = [{f"{one.name}={(one.reference, one.new)[index]}" for one in pair.differences} for pair in pairs]
+        shared = sorted(set.intersection(*settings))
+        mine = [record for record in records.records if _side_of(record.case) == index]
+        title = f"{name} ({', '.join(shared)})" if shared else name
+        sides.append(Side(title, (RunRecords(run=records.run, records=mine),)))
+    pairing = Pairing(
+        reference=sides[0],
+        new=sides[1],
+        matched=Matched(tuple(pairs), (), ()),
+        broken=(),
+        uncompared=tuple(dict.fromkeys(unpaired)),
+        environment=(),
+    )
+    return Comparison((_with_rows(pairing, _judged(drafts, paired_ratios)),), is_paired=True)
+
+
+def _turns(records: RunRecords) -> Iterator[tuple[Record | None, Record | None]]:
+    """A and B of every turn, whichever came first; they are next to each other in the run."""
+    by_index = {record.case.index: record for record in records.records}
+    ordered = sorted(records.run.cases, key=lambda case: case.index)
+    for first, second in zip(ordered[::2], ordered[1::2], strict=False):
+        pair = (by_index.get(first.index), by_index.get(second.index))
+        yield pair if _side_of(first) == 0 else (pair[1], pair[0])
+
+
+def _paired_match(turns: Sequence[tuple[Record, Record]]) -> Match:
+    reference, new = (Pool(side[0].case, tuple(side)) for side in zip(*turns, strict=True))
+    names = [pool.case.title.removesuffix(mark) for pool, mark in zip((reference, new), MARKS, strict=True)]
+    shared = [word for word in names[0].split() if word in names[1].split()]
+    label = " ".join(shared) or reference.case.benchmark
+    if not label.startswith(reference.case.benchmark):
+        label = f"{reference.case.benchmark} {label}"
+    return Match(label, reference, new, differences(reference.case, new.case), is_alike=False)

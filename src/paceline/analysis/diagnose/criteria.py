@@ -1,6 +1,6 @@
 """The criterion of a rule as a small expression that is read and walked, and never run as code.
 
-What may stand in one: numbers, true and false, the argument, `+ - * /`, comparisons, `and or not`, `a if b else c`,
+It may contain numbers, true and false, the argument, `+ - * /`, comparisons, `and or not`, `a if b else c`,
 `bool abs min max sum len`, and where the argument holds what earlier rules stored, `label["rule"]`,
 `label["rule"].values()` and `label["rule"]["metric"]`. Nothing else: no other name, attribute, call or power.
 """
@@ -11,9 +11,9 @@ import ast
 import math
 import operator
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from paceline.core.errors import InputError
@@ -23,9 +23,6 @@ LONGEST_NAME = 300
 DEEPEST = 40
 LARGEST = 1e18  # of a number that is written
 GRAMMAR = "use numbers, the argument, + - * /, comparisons, and/or/not, if/else, bool, abs, min, max, sum, len"
-
-Stored = Mapping[str, float | Mapping[str, float]]  # by rule: how many metrics broke it, or the metrics' values
-Argument = float | Stored
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -41,21 +38,31 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
-_FUNCTIONS = ("bool", "abs", "min", "max", "sum", "len")
+_SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {
+    ast.Not: operator.not_,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "bool": bool,
+    "abs": abs,
+    "min": min,
+    "max": max,
+    "sum": sum,
+    "len": len,
+}
 
 
 class Unanswerable(Exception):
     """A criterion has no answer for this argument: it divides by zero, or asks for a value that was not measured."""
 
 
-class Term(ABC):
-    """A part of a criterion; `is_truth` says that its value is true or false, else it is a number."""
+@dataclass(frozen=True)
+class Term:
+    """A part of a criterion: its value for an argument, and whether that is true or false rather than a number."""
 
-    is_truth = False
-
-    @abstractmethod
-    def value(self, argument: Any) -> Any:
-        """Its value for an argument."""
+    value: Callable[[Any], Any]
+    is_truth: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,12 +74,18 @@ class Criterion:
     stored: frozenset[str]  # names of the rules whose counts it asks for
     collected: frozenset[str]  # names of the rules whose values it asks for
 
-    def holds(self, argument: Argument) -> bool:
-        """Whether it is true of the argument."""
+    def holds(self, argument: float | Mapping[str, float | Mapping[str, float]]) -> bool:
+        """Whether it is true of a number, or of what earlier rules stored: a count, or the values by metric."""
         try:
             return bool(self.term.value(argument))
-        except (ArithmeticError, KeyError, ValueError) as error:
-            raise Unanswerable(_reason(error)) from None
+        except KeyError as error:
+            raise Unanswerable(f"{error.args[0]!r} was not measured") from None
+        except ZeroDivisionError:
+            raise Unanswerable("it divides by zero") from None
+        except OverflowError:
+            raise Unanswerable("a number is too large") from None
+        except (ArithmeticError, ValueError):
+            raise Unanswerable("there are no values") from None
 
 
 def read_lambda(source: object, *, of_rules: bool = False) -> Criterion:
@@ -100,7 +113,8 @@ def _parse(source: object, key: str) -> ast.expr:
     if len(source) > LONGEST_SOURCE:
         message = f"a criterion has at most {LONGEST_SOURCE:,} characters, but this has {len(source):,}"
         raise InputError("too-many-characters", message, key=key)
-    if _brackets(source) > DEEPEST:  # seen before Python's parser has to
+    depths = accumulate((char in "([{") - (char in ")]}") for char in source)
+    if max(depths, default=0) > DEEPEST:  # checked before Python's parser has to
         raise InputError("too-deep", f"{_shown(source)} is nested more than {DEEPEST} deep", key=key, value=source)
     try:
         with warnings.catch_warnings():
@@ -111,15 +125,6 @@ def _parse(source: object, key: str) -> ast.expr:
     except (ValueError, MemoryError, RecursionError):
         message = f"{_shown(source)} cannot be read; {GRAMMAR}"
     raise InputError("not-an-expression", message, key=key, value=source)
-
-
-def _brackets(source: str) -> int:
-    """How deep brackets stand in each other."""
-    depth = deepest = 0
-    for char in source:
-        depth += (char in "([{") - (char in ")]}")
-        deepest = max(deepest, depth)
-    return deepest
 
 
 class _Reader:
@@ -151,41 +156,56 @@ class _Reader:
         depth += 1
         match node:
             case ast.Constant(value=bool() as value):
-                return _Constant(value, is_truth=True)
+                return Term(lambda _: value, is_truth=True)
             case ast.Constant(value=int() | float() as number):
                 if not abs(number) <= LARGEST:
                     raise self.refused("out-of-range", f"has a number beyond {LARGEST:g}")
-                return _Constant(number)
+                return Term(lambda _: number)
             case ast.Name(id=self.argument) if not self.of_rules:
-                return _Argument()
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return _Not(self.term(operand, depth))
-            case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
-                return _Sign(isinstance(sign, ast.USub), self.term(operand, depth))
+                return Term(lambda argument: argument)
+            case ast.UnaryOp(op=op, operand=operand) if type(op) in _SIGNS:
+                sign, inner = _SIGNS[type(op)], self.term(operand, depth)
+                return Term(lambda argument: sign(inner.value(argument)), is_truth=isinstance(op, ast.Not))
             case ast.BinOp(op=op, left=left, right=right) if type(op) in _ARITHMETIC:
-                return _Arithmetic(_ARITHMETIC[type(op)], self.term(left, depth), self.term(right, depth))
+                operation, one, other = _ARITHMETIC[type(op)], self.term(left, depth), self.term(right, depth)
+                return Term(lambda argument: operation(one.value(argument), other.value(argument)))
             case ast.Compare(left=left, ops=ops, comparators=others) if all(type(op) in _COMPARISONS for op in ops):
                 terms = [self.term(part, depth) for part in (left, *others)]
-                return _Comparison(tuple(_COMPARISONS[type(op)] for op in ops), tuple(terms))
+                return _comparison([_COMPARISONS[type(op)] for op in ops], terms)
             case ast.BoolOp(op=op, values=values):
-                return _Logic(isinstance(op, ast.And), tuple(self.term(part, depth) for part in values))
-            case ast.IfExp(test=test, body=body, orelse=other):
-                return _Choice(self.term(test, depth), self.term(body, depth), self.term(other, depth))
+                return _logic([self.term(part, depth) for part in values], is_and=isinstance(op, ast.And))
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                condition, then, otherwise = (self.term(part, depth) for part in (test, body, orelse))
+                return Term(
+                    lambda argument: (then if condition.value(argument) else otherwise).value(argument),
+                    is_truth=then.is_truth and otherwise.is_truth,
+                )
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
                 return self.call(name, args, depth)
+            case ast.Subscript(value=ast.Subscript() as inner_node, slice=key):
+                rule, metric = self.rule(inner_node, self.collected), self.name(key)
+                return Term(lambda argument: argument[rule][metric])
             case ast.Subscript():
-                return self.subscript(node)
+                rule = self.rule(node, self.stored)
+                return Term(lambda argument: argument[rule])
         raise self.not_allowed(node)
 
     def call(self, name: str, args: list[ast.expr], depth: int) -> Term:
+        function = _FUNCTIONS[name]
         if name in ("min", "max", "sum", "len") and len(args) == 1:
             rule = self.collection(args[0], bare=name == "len")
-            return _OfValues(name, rule)
-        terms = tuple(self.term(part, depth) for part in args)
+            # A metric that is missing is no extreme; Python's answer would depend on its position.
+            skips_missing = name in ("min", "max")
+            return Term(
+                lambda argument: function(
+                    [value for value in argument[rule].values() if not (skips_missing and math.isnan(value))]
+                )
+            )
+        terms = [self.term(part, depth) for part in args]
         if name in ("bool", "abs") and len(terms) == 1:
-            return _Truth(terms[0]) if name == "bool" else _Absolute(terms[0])
+            return Term(lambda argument: function(terms[0].value(argument)), is_truth=name == "bool")
         if name in ("min", "max") and len(terms) > 1:
-            return _Extreme(name == "max", terms)
+            return Term(lambda argument: function(term.value(argument) for term in terms))
         raise self.refused("wrong-number-of-arguments", f"calls {name}() with {len(args)} arguments")
 
     def collection(self, node: ast.expr, *, bare: bool) -> str:
@@ -200,11 +220,6 @@ class _Reader:
             f"needs values of a rule, like {self.argument}['rule'].values(), in place of {self.part(node)}",
         )
 
-    def subscript(self, node: ast.Subscript) -> Term:
-        if isinstance(node.value, ast.Subscript):
-            return _OneValue(self.rule(node.value, self.collected), self.name(node.slice))
-        return _Count(self.rule(node, self.stored))
-
     def rule(self, node: ast.Subscript, kind: set[str]) -> str:
         if not self.of_rules or not isinstance(node.value, ast.Name) or node.value.id != self.argument:
             raise self.not_allowed(node)
@@ -213,174 +228,38 @@ class _Reader:
         return name
 
     def name(self, node: ast.expr) -> str:
-        match node:
-            case ast.Constant(value=str() as text) if len(text) <= LONGEST_NAME:
-                return text
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) <= LONGEST_NAME:
+            return node.value
         message = f"must name a rule or a metric between the brackets, in at most {LONGEST_NAME} characters"
         raise self.refused("not-a-name", message)
 
-    def part(self, node: ast.AST) -> str:
-        """The part of the source that is meant."""
-        found = ast.get_source_segment(self.source.strip(), node) if isinstance(node, ast.expr) else None
-        return _shown(found or type(node).__name__)
+    def part(self, node: ast.expr) -> str:
+        """The source text of a node."""
+        return _shown(ast.get_source_segment(self.source.strip(), node) or type(node).__name__)
 
 
-@dataclass(frozen=True)
-class _Constant(Term):
-    number: float
-    is_truth: bool = False
-
-    def value(self, argument: Any) -> Any:
-        return self.number
-
-
-@dataclass(frozen=True)
-class _Argument(Term):
-    def value(self, argument: Any) -> Any:
-        return argument
-
-
-@dataclass(frozen=True)
-class _Not(Term):
-    inner: Term
-    is_truth = True
-
-    def value(self, argument: Any) -> Any:
-        return not self.inner.value(argument)
-
-
-@dataclass(frozen=True)
-class _Truth(Term):
-    inner: Term
-    is_truth = True
-
-    def value(self, argument: Any) -> Any:
-        return bool(self.inner.value(argument))
-
-
-@dataclass(frozen=True)
-class _Sign(Term):
-    negative: bool
-    inner: Term
-
-    def value(self, argument: Any) -> Any:
-        found = self.inner.value(argument)
-        return -found if self.negative else +found
-
-
-@dataclass(frozen=True)
-class _Absolute(Term):
-    inner: Term
-
-    def value(self, argument: Any) -> Any:
-        return abs(self.inner.value(argument))
-
-
-@dataclass(frozen=True)
-class _Arithmetic(Term):
-    operation: Callable[[Any, Any], Any]
-    left: Term
-    right: Term
-
-    def value(self, argument: Any) -> Any:
-        return self.operation(self.left.value(argument), self.right.value(argument))
-
-
-@dataclass(frozen=True)
-class _Comparison(Term):
-    operations: tuple[Callable[[Any, Any], bool], ...]
-    terms: tuple[Term, ...]
-    is_truth = True
-
-    def value(self, argument: Any) -> Any:
-        left = self.terms[0].value(argument)
-        for operation, term in zip(self.operations, self.terms[1:], strict=True):
+def _comparison(operations: Sequence[Callable[[Any, Any], bool]], terms: Sequence[Term]) -> Term:
+    def value(argument: Any) -> bool:
+        left = terms[0].value(argument)
+        for operation, term in zip(operations, terms[1:], strict=True):
             right = term.value(argument)
             if not operation(left, right):
                 return False
             left = right
         return True
 
+    return Term(value, is_truth=True)
 
-@dataclass(frozen=True)
-class _Logic(Term):
-    is_and: bool
-    terms: tuple[Term, ...]
 
-    @property
-    def is_truth(self) -> bool:  # type: ignore[override]
-        return all(term.is_truth for term in self.terms)
-
-    def value(self, argument: Any) -> Any:
-        for term in self.terms:
-            found = term.value(argument)
-            if bool(found) != self.is_and:
+def _logic(terms: Sequence[Term], *, is_and: bool) -> Term:
+    def value(argument: Any) -> Any:
+        for term in terms:
+            result = term.value(argument)
+            if bool(result) != is_and:
                 break
-        return found
+        return result
 
-
-@dataclass(frozen=True)
-class _Choice(Term):
-    test: Term
-    then: Term
-    otherwise: Term
-
-    @property
-    def is_truth(self) -> bool:  # type: ignore[override]
-        return self.then.is_truth and self.otherwise.is_truth
-
-    def value(self, argument: Any) -> Any:
-        return (self.then if self.test.value(argument) else self.otherwise).value(argument)
-
-
-@dataclass(frozen=True)
-class _Extreme(Term):
-    highest: bool
-    terms: tuple[Term, ...]
-
-    def value(self, argument: Any) -> Any:
-        return (max if self.highest else min)(term.value(argument) for term in self.terms)
-
-
-@dataclass(frozen=True)
-class _Count(Term):
-    rule: str
-
-    def value(self, argument: Any) -> Any:
-        return argument[self.rule]
-
-
-@dataclass(frozen=True)
-class _OneValue(Term):
-    rule: str
-    metric: str
-
-    def value(self, argument: Any) -> Any:
-        return argument[self.rule][self.metric]
-
-
-@dataclass(frozen=True)
-class _OfValues(Term):
-    function: str
-    rule: str
-
-    def value(self, argument: Any) -> Any:
-        values = list(argument[self.rule].values())
-        if self.function == "len":
-            return len(values)
-        if self.function == "sum":
-            return sum(values)
-        # A metric that is missing is no extreme; Python's answer would depend on where it stands.
-        known = [one for one in values if not math.isnan(one)]
-        return min(known) if self.function == "min" else max(known)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return f"{error.args[0]!r} was not measured"
-    if isinstance(error, ZeroDivisionError):
-        return "it divides by zero"
-    return "a number is too large" if isinstance(error, OverflowError) else "there are no values"
+    return Term(value, is_truth=all(term.is_truth for term in terms))
 
 
 def _shown(source: object) -> str:

@@ -12,14 +12,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.analysis.baseline import SCALE, Baseline, column_medians, medians_of_others
+from paceline.analysis.baseline import Baseline, column_medians, column_spreads, medians_of_others
 from paceline.analysis.diagnose.criteria import Unanswerable
 from paceline.analysis.diagnose.rules import FAILED, Rule, RuleSet
 from paceline.analysis.diagnose.table import MetricColumn, NodeTable
 from paceline.core.errors import InputError
 from paceline.core.metric import Better
 
-FEW_NODES = 5  # below it, a majority of bad nodes is no rare chance
+FEW_NODES = 5  # below it, a majority of bad nodes is not rare
 NAMED = 3  # examples that a caveat gives
 
 
@@ -41,75 +41,6 @@ class Judged:
     spread: float  # scaled median absolute deviation, as a part of the baseline
     changes: NDArray[np.float64]  # by node, not a number where it was not measured
     rule: Rule
-
-
-@dataclass
-class Seen:
-    """What could not be judged, and why."""
-
-    unmatched: list[str] = field(default_factory=list)  # patterns
-    without_baseline: dict[str, None] = field(default_factory=dict)  # metrics
-    undirected: dict[str, None] = field(default_factory=dict)
-    unanswered: dict[str, str] = field(default_factory=dict)  # by rule, the reason
-
-
-def find_caveats(
-    table: NodeTable, rules: RuleSet, baseline: Baseline | None, seen: Seen, judged: Sequence[Judged]
-) -> list[Caveat]:
-    """All caveats of a diagnosis."""
-    found = _nodes(table, rules, baseline)
-    if len(table.nodes) >= FEW_NODES:  # of fewer, the spread is no estimate
-        found += _wide(judged)
-    for kind, names, message, remedy in (
-        ("no baseline", list(seen.without_baseline), "no reference for", "make the baseline from runs that have them"),
-        ("no direction", list(seen.undirected), "which way is worse is not known for", "judge them with 'when'"),
-        ("no match", seen.unmatched, "nothing matches the patterns", "check the names of the metrics"),
-    ):
-        if names:
-            found.append(Caveat(kind, f"{message} {_some(names)}", remedy))
-    for rule, reason in seen.unanswered.items():
-        message = f"rule '{rule}' has no answer for some nodes: {reason}"
-        found.append(Caveat("no answer", message, "look at the values it asks for, or write it without that"))
-    lacking = _not_measured(table, baseline)
-    if lacking:
-        message = f"of the baseline's metrics, no node measured {_some(lacking)}"
-        found.append(Caveat("not measured", message, "run the cases that the baseline was made of"))
-    return found
-
-
-def _nodes(table: NodeTable, rules: RuleSet, baseline: Baseline | None) -> list[Caveat]:
-    found = []
-    count = len(table.nodes)
-    compares = any(rule.check == "variance" for rule in rules.rules)
-    if baseline is None and compares and count < FEW_NODES:
-        others = "one other" if count == 2 else f"{count - 1} others"
-        message = f"each node was compared with {others} alone, so that bad ones could pass for the normal"
-        found.append(Caveat("few nodes", message, "give more nodes, or a baseline of good ones with --baseline"))
-    if table.by_run:
-        message = f"all {count} runs are of one host, so that each run is judged as if it were a node"
-        found.append(Caveat("one host", message, "give runs of several hosts to find a bad one"))
-    return found
-
-
-def _wide(judged: Sequence[Judged]) -> list[Caveat]:
-    """Metrics whose nodes differ so much anyway that the limit catches chance."""
-    wide = [
-        f"{one.column.name} ({100 * one.spread:.1f} %)"
-        for one in judged
-        if one.rule.worse_by and math.isfinite(one.spread) and one.spread > one.rule.worse_by / 2
-    ]
-    if not wide:
-        return []
-    message = f"nodes differ by more than half the limit anyway in {_some(wide)}: chance alone can accuse one"
-    return [Caveat("wide spread", message, "measure longer, repeat it, or widen 'worse_by' for these metrics")]
-
-
-def _not_measured(table: NodeTable, baseline: Baseline | None) -> list[str]:
-    if baseline is None:
-        return []
-    known = {name for column in table.columns for name in (column.name, column.unranked)}
-    known |= {column.name.partition("/")[0] for column in table.columns}
-    return [name for name in baseline.metrics if name not in known]
 
 
 def _some(names: Sequence[str]) -> str:
@@ -161,8 +92,8 @@ class NodeVerdict:
     @property
     def accusations(self) -> tuple[NodeFinding, ...]:
         """What makes it defective: what failed, then the worst changes, then what is missing."""
-        found = [finding for finding in self.findings if finding.accuses]
-        return tuple(sorted(found, key=lambda finding: (_ORDER[finding.kind], -abs(finding.change or 0.0))))
+        accusations = [finding for finding in self.findings if finding.accuses]
+        return tuple(sorted(accusations, key=lambda finding: (_ORDER[finding.kind], -abs(finding.change or 0.0))))
 
 
 @dataclass(frozen=True)
@@ -203,62 +134,99 @@ class _Row:
 
 
 class _Judge:
+    """Asks one rule after the other of every node."""
+
     def __init__(self, table: NodeTable, rules: RuleSet, baseline: Baseline | None) -> None:
         self.table = table
         self.rules = rules
-        self.given = baseline
+        self.baseline = baseline
         self.rows = [_Row() for _ in table.nodes]
         self.judged: dict[str, Judged] = {}
-        self.seen = Seen()
-        self.looked_at: set[int] = set()
+        self.unmatched: list[str] = []  # patterns
+        self.without_baseline: dict[str, None] = {}  # metrics
+        self.undirected: dict[str, None] = {}
+        self.unanswered: dict[str, str] = {}  # by rule, the reason
+        self.picked_columns: set[int] = set()
         # A metric that most nodes have is expected of all; SuperBench expects what any node has.
         self.expected = table.present.sum(axis=0) * 2 >= len(table.nodes)
-        self.base, self.middle, self.spread = self._references()
-
-    def _references(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """By node and metric what to compare with; by metric the middle and the relative spread."""
-        values = self.table.values
-        if self.given is None:
-            middle = column_medians(values)
-            base = medians_of_others(values)
+        # By node and metric what to compare with; by metric the middle and the relative spread.
+        values = table.values
+        if baseline is None:
+            self.middle = column_medians(values)
+            self.references = medians_of_others(values)
         else:
-            found = [self.given.reference(column) for column in self.table.columns]
-            middle = np.asarray([one.value if one else math.nan for one in found])
-            base = np.broadcast_to(middle, values.shape)
+            references = [baseline.reference(column) for column in table.columns]
+            self.middle = np.asarray([one.value if one else math.nan for one in references])
+            self.references = np.broadcast_to(self.middle, values.shape)
         with np.errstate(invalid="ignore", divide="ignore"):
-            deviation = SCALE * column_medians(np.abs(values - column_medians(values)))
-            spread = np.abs(deviation / middle)
-        return base, middle, spread
+            self.spread = np.abs(column_spreads(values) / self.middle)
 
     def diagnosis(self) -> Diagnosis:
         for rule in self.rules.rules:
             self.ask(rule)
-        if not self.looked_at and not any(self.table.failures.values()):
+        if not self.picked_columns and not any(self.table.failures.values()):
+            example = self.table.columns[0].name if self.table.columns else "benchmark/metric"
             message = (
                 f"the rules '{self.rules.name}' look at none of the {len(self.table.columns)} metrics: "
-                f"write patterns that match names like '{_example(self.table.columns)}'"
+                f"write patterns that match names like '{example}'"
             )
             raise InputError("no-metric-matched", message, key="--rules", value=self.rules.name)
         verdicts = [_verdict(node, row) for node, row in zip(self.table.nodes, self.rows, strict=True)]
         order = list(State)
-        verdicts.sort(
-            key=lambda verdict: (order.index(verdict.state), -len(verdict.accusations), _natural(verdict.node))
-        )
+        verdicts.sort(key=lambda one: (order.index(one.state), -len(one.accusations), _natural(one.node)))
         return Diagnosis(
             table=self.table,
             rules=self.rules,
-            baseline=self.given,
+            baseline=self.baseline,
             verdicts=tuple(verdicts),
             judged=tuple(self.judged.values()),
-            caveats=tuple(find_caveats(self.table, self.rules, self.given, self.seen, tuple(self.judged.values()))),
+            caveats=tuple(self.caveats()),
         )
+
+    def caveats(self) -> list[Caveat]:
+        caveats = []
+        count = len(self.table.nodes)
+        if self.baseline is None and any(rule.check == "variance" for rule in self.rules.rules) and count < FEW_NODES:
+            others = "one other" if count == 2 else f"{count - 1} others"
+            message = f"each node was compared with {others} alone, so that bad ones could pass for the normal"
+            caveats.append(Caveat("few nodes", message, "give more nodes, or a baseline of good ones with --baseline"))
+        if self.table.by_run:
+            message = f"all {count} runs are of one host, so that each run is judged as if it were a node"
+            caveats.append(Caveat("one host", message, "give runs of several hosts to find a bad one"))
+        # Metrics whose nodes differ so much that the limit catches chance; of few nodes, the spread is not known.
+        wide = [
+            f"{one.column.name} ({100 * one.spread:.1f} %)"
+            for one in self.judged.values()
+            if one.rule.worse_by and math.isfinite(one.spread) and one.spread > one.rule.worse_by / 2
+        ]
+        if wide and count >= FEW_NODES:
+            message = f"nodes differ by more than half the limit anyway in {_some(wide)}: chance alone can accuse one"
+            remedy = "measure longer, repeat it, or widen 'worse_by' for these metrics"
+            caveats.append(Caveat("wide spread", message, remedy))
+        without, undirected = list(self.without_baseline), list(self.undirected)
+        for kind, names, message, remedy in (
+            ("no baseline", without, "no reference for", "make the baseline from runs that have them"),
+            ("no direction", undirected, "which way is worse is not known for", "judge them with 'when'"),
+            ("no match", self.unmatched, "nothing matches the patterns", "check the names of the metrics"),
+        ):
+            if names:
+                caveats.append(Caveat(kind, f"{message} {_some(names)}", remedy))
+        for rule, reason in self.unanswered.items():
+            message = f"rule '{rule}' has no answer for some nodes: {reason}"
+            caveats.append(Caveat("no answer", message, "look at the values it asks for, or write it without that"))
+        measured = {name for column in self.table.columns for name in column.reference_names}
+        missing = [name for name in self.baseline.metrics if name not in measured] if self.baseline else []
+        if missing:
+            message = f"of the baseline's metrics, no node measured {_some(missing)}"
+            caveats.append(Caveat("not measured", message, "run the cases that the baseline was made of"))
+        return caveats
 
     def ask(self, rule: Rule) -> None:
         if rule.check == "multi":
             self.ask_rules(rule)
             return
         columns = self.picked(rule)
-        self.looked_at.update(columns)
+        self.picked_columns.update(columns)
         if rule.check == "failure":
             self.ask_failures(rule, columns)
         elif rule.criterion is None and rule.worse_by is None:
@@ -276,47 +244,40 @@ class _Judge:
         columns = [index for index in range(len(self.table.columns)) if rule.is_theirs or self.expected[index]]
         if rule.selectors:
             names = [(index, self.table.columns[index].name) for index in columns]
-            found: set[int] = set()
+            picked: set[int] = set()
             for selector in rule.selectors:
-                own = {index for index, name in names if selector.picks(name)}
-                if not own and rule.check != "failure":
-                    self.seen.unmatched.append(f"{rule.name}: {selector.source}")
-                found |= own
-            return sorted(found)
-        if rule.check == "failure":
-            return [index for index in columns if self.table.columns[index].leads]
-        directed = rule.worse_by is None
-        return [
-            index
-            for index in columns
-            if self.table.columns[index].leads and (directed or self.table.columns[index].better is not Better.NEITHER)
-        ]
+                matches = {index for index, name in names if selector.picks(name)}
+                if not matches and rule.check != "failure":
+                    self.unmatched.append(f"{rule.name}: {selector.source}")
+                picked |= matches
+            return sorted(picked)
+        leading = [index for index in columns if self.table.columns[index].leads]
+        if rule.check == "failure" or rule.worse_by is None:
+            return leading
+        return [index for index in leading if self.table.columns[index].better is not Better.NEITHER]
 
     def ask_metrics(self, rule: Rule, columns: Sequence[int]) -> list[int]:
         """A rule over values or changes; how many metrics of each node it holds for."""
         counts = [0] * len(self.rows)
+        is_change = rule.check == "variance"
         for index in columns:
             column = self.table.columns[index]
             values = self.table.values[:, index]
             self.miss(rule, index)
-            if rule.check != "variance":
-                arguments = values
-            else:
-                if not (rule.worse_by is None or column.better is not Better.NEITHER):
-                    self.seen.undirected[column.name] = None
+            arguments = values
+            if is_change:
+                if rule.worse_by is not None and column.better is Better.NEITHER:
+                    self.undirected[column.name] = None
                     continue
-                arguments = _changes(values, self.base[:, index])
+                arguments = _changes(values, self.references[:, index])
                 if np.isnan(arguments[~np.isnan(values)]).all():
-                    self.seen.without_baseline[column.name] = None
+                    self.without_baseline[column.name] = None
                     continue
                 if not rule.store:
-                    self.judged.setdefault(
-                        column.name,
-                        Judged(column, float(self.middle[index]), float(self.spread[index]), arguments, rule),
-                    )
+                    middle, spread = float(self.middle[index]), float(self.spread[index])
+                    self.judged.setdefault(column.name, Judged(column, middle, spread, arguments, rule))
             for place in self.bad(rule, column, arguments):
                 counts[place] += 1
-                is_change = rule.check == "variance"
                 self.rows[place].findings.append(
                     NodeFinding(
                         rule=rule.name,
@@ -326,7 +287,7 @@ class _Judge:
                         text=rule.text,
                         unit=column.unit,
                         value=float(values[place]),
-                        baseline=float(self.base[place, index]) if is_change else None,
+                        baseline=float(self.references[place, index]) if is_change else None,
                         change=float(arguments[place]) if is_change else None,
                         accuses=not rule.store,
                     )
@@ -338,19 +299,19 @@ class _Judge:
         if rule.worse_by is not None:
             worse = -arguments if column.better is Better.HIGHER else arguments
             return [int(place) for place in np.flatnonzero(worse > rule.worse_by)]
+        places = enumerate(arguments.tolist())
+        return [place for place, argument in places if not math.isnan(argument) and self.holds(rule, argument)]
+
+    def holds(self, rule: Rule, argument: float | dict[str, float | dict[str, float]]) -> bool:
         assert rule.criterion is not None
-        found = []
-        for place, argument in enumerate(arguments.tolist()):
-            if not math.isnan(argument):
-                try:
-                    if rule.criterion.holds(argument):
-                        found.append(place)
-                except Unanswerable as error:
-                    self.seen.unanswered[rule.name] = str(error)
-        return found
+        try:
+            return rule.criterion.holds(argument)
+        except Unanswerable as error:
+            self.unanswered[rule.name] = str(error)
+            return False
 
     def miss(self, rule: Rule, index: int) -> None:
-        """Tell of a metric that a node lacks; ours accuse it, SuperBench's leave that to a rule of failures."""
+        """Report a metric that a node lacks; ours accuse it, SuperBench's leave that to a rule of failures."""
         name = self.table.columns[index].name
         for place in np.flatnonzero(np.isnan(self.table.values[:, index])):
             row = self.rows[int(place)]
@@ -364,28 +325,16 @@ class _Judge:
             self.ask_return_codes(rule, columns)
             return
         for node, row in zip(self.table.nodes, self.rows, strict=True):
-            failed = [
-                failure
-                for failure in self.table.failures.get(node, ())
-                if not rule.selectors or any(selector.picks(failure.case) for selector in rule.selectors)
-            ]
-            for failure in failed:
-                text = f"{failure.outcome}: {failure.message}" if failure.message else failure.outcome
-                row.findings.append(NodeFinding(rule.name, "failure", rule.category, failure.case, text))
+            for failure in self.table.failures.get(node, ()):
+                if not rule.selectors or any(selector.picks(failure.case) for selector in rule.selectors):
+                    text = f"{failure.outcome}: {failure.message}" if failure.message else failure.outcome
+                    row.findings.append(NodeFinding(rule.name, "failure", rule.category, failure.case, text))
         for index in columns:
             self.miss(rule, index)
-        self._forget_what_failed()
-
-    def _forget_what_failed(self) -> None:
-        """That a case failed says already that its metrics are missing."""
+        # That a case failed says already that its metrics are missing.
         for row in self.rows:
             failed = tuple(f"{finding.metric}/" for finding in row.findings if finding.kind == "failure")
-            if failed:
-                row.findings = [
-                    finding
-                    for finding in row.findings
-                    if finding.kind != "missing" or not finding.metric.startswith(failed)
-                ]
+            row.findings = [one for one in row.findings if one.kind != "missing" or not one.metric.startswith(failed)]
 
     def ask_return_codes(self, rule: Rule, columns: Sequence[int]) -> None:
         """SuperBench's check: every pattern must match a metric that the node has, and no return code may be bad."""
@@ -395,43 +344,30 @@ class _Judge:
         ]
         counts = self.ask_metrics(rule, columns)
         for place, row in enumerate(self.rows):
-            for selector, own in by_selector:
-                lacking = [index for index in own if math.isnan(self.table.values[place, index])]
-                if own and not lacking:
+            for selector, matches in by_selector:
+                lacking = [index for index in matches if math.isnan(self.table.values[place, index])]
+                if matches and not lacking:
                     continue
                 counts[place] += 1
                 names = {self.table.columns[index].name for index in lacking} or {selector.source}
-                row.findings = [
-                    finding for finding in row.findings if finding.metric not in names or finding.kind != "missing"
-                ]
+                category, text = (FAILED, "it is missing") if matches else (rule.category, "no metric matches it")
+                row.findings = [one for one in row.findings if one.metric not in names or one.kind != "missing"]
                 row.findings += [
-                    NodeFinding(
-                        rule.name,
-                        "missing",
-                        rule.category if not own else FAILED,
-                        name,
-                        "no metric matches it" if not own else "it is missing",
-                        accuses=not rule.store,
-                    )
+                    NodeFinding(rule.name, "missing", category, name, text, accuses=not rule.store)
                     for name in sorted(names)
                 ]
             if rule.store:
                 row.stored[rule.name] = counts[place]
 
     def ask_rules(self, rule: Rule) -> None:
-        assert rule.criterion is not None
         for row in self.rows:
-            try:
-                holds = rule.criterion.holds(row.stored)
-            except Unanswerable as error:
-                self.seen.unanswered[rule.name] = str(error)
-                holds = False
+            holds = self.holds(rule, row.stored)
             if rule.store:
                 row.stored[rule.name] = int(holds)
             if holds:
                 category = "" if rule.store else rule.category
-                found = NodeFinding(rule.name, "multi", category, rule.name, rule.text, accuses=not rule.store)
-                row.findings.append(found)
+                finding = NodeFinding(rule.name, "multi", category, rule.name, rule.text, accuses=not rule.store)
+                row.findings.append(finding)
 
 
 def _verdict(node: str, row: _Row) -> NodeVerdict:
@@ -444,17 +380,13 @@ def _verdict(node: str, row: _Row) -> NodeVerdict:
 def _changes(values: NDArray[np.float64], base: NDArray[np.float64]) -> NDArray[np.float64]:
     """The relative change; from zero to zero there is none, and from zero to anything else it is without end."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = (values - base) / base
+        changes = (values - base) / base
     from_zero = base == 0.0
-    found = np.where(from_zero & (values == 0.0), 0.0, found)
-    return np.where(from_zero & (values != 0.0) & ~np.isnan(values), np.copysign(np.inf, values), found)
+    changes = np.where(from_zero & (values == 0.0), 0.0, changes)
+    return np.where(from_zero & (values != 0.0) & ~np.isnan(values), np.copysign(np.inf, values), changes)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """Numbers in a name by their size: node-9 before node-10."""
     parts = re.findall(r"\d+|\D+", name)
     return [(int(part[:18]) if part.isdecimal() else -1, part) for part in parts]
-
-
-def _example(columns: Sequence[MetricColumn]) -> str:
-    return columns[0].name if columns else "benchmark/metric"

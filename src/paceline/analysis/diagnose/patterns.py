@@ -41,7 +41,7 @@ class _State:
 
 @dataclass
 class Pattern:
-    """A pattern that was read; `search` tells whether it matches somewhere in a name."""
+    """A pattern that was read; `search` says whether it matches somewhere in a name."""
 
     source: str
     _states: list[_State] = field(repr=False)
@@ -64,20 +64,16 @@ class Pattern:
             if self._accept in current:
                 return True
         # '$' also matches before a line end that ends the text.
-        return text.endswith("\n") and self._matches_before_line_end(text[:-1])
-
-    def _matches_before_line_end(self, text: str) -> bool:
-        return not text.endswith("\n") and any(state.place == END for state in self._states) and self.search(text)
+        is_one_line_end = text.endswith("\n") and not text.endswith("\n\n")
+        return is_one_line_end and any(state.place == END for state in self._states) and self.search(text[:-1])
 
     def _step(self, current: frozenset[int], char: str, fresh: frozenset[int]) -> frozenset[int]:
         key = (current, char)
-        found = self._steps.get(key)
-        if found is None:
+        if key not in self._steps:
             if len(self._steps) >= _MOST_REMEMBERED:
                 self._steps.clear()
-            found = self._closure(self._moved(current, char), at_start=False, at_end=False) | fresh
-            self._steps[key] = found
-        return found
+            self._steps[key] = self._closure(self._moved(current, char), at_start=False, at_end=False) | fresh
+        return self._steps[key]
 
     def _moved(self, current: frozenset[int], char: str) -> set[int]:
         reached: set[int] = set()
@@ -88,18 +84,17 @@ class Pattern:
         return reached
 
     def _closure(self, numbers: set[int], *, at_start: bool, at_end: bool) -> frozenset[int]:
-        found = set(numbers)
+        reached = set(numbers)
         todo = list(numbers)
         while todo:
             state = self._states[todo.pop()]
             blocked = (state.place == START and not at_start) or (state.place == END and not at_end)
             if state.test is not None or blocked:
                 continue
-            for target in state.targets:
-                if target not in found:
-                    found.add(target)
-                    todo.append(target)
-        return frozenset(found)
+            new = set(state.targets) - reached
+            reached |= new
+            todo += new
+        return frozenset(reached)
 
 
 def read_pattern(source: object) -> Pattern:
@@ -132,8 +127,7 @@ class _Compiler:
         if self.at < len(self.source):
             raise self.refused("unbalanced-parentheses", "has a ')' too many")
         accept = self.add(None, "", ())
-        first = part(accept)
-        return Pattern(self.source, self.states, first, accept)
+        return Pattern(self.source, self.states, part(accept), accept)
 
     def refused(self, code: str, why: str) -> InputError:
         return InputError(code, f"the pattern '{self.source[:80]}' {why}", key="metrics", value=self.source)
@@ -183,7 +177,7 @@ class _Compiler:
             raise self.refused("not-repeatable", "repeats what cannot be repeated")
         if self.peek() == "?":  # a lazy one: whether there is a match does not depend on it
             self.take()
-        if self.peek() in ("*", "+", "?") or (self.peek() == "{" and self.counted(peek=True)):
+        if self.peek() in ("*", "+", "?") or self.counted(self.at):
             raise self.refused("two-quantifiers", "has two quantifiers in a row, or a possessive one")
         return lambda after: self.repeat(part, low, high, after)
 
@@ -207,19 +201,19 @@ class _Compiler:
 
     def quantifier(self) -> tuple[int, int | None]:
         char = self.peek()
-        if char in ("*", "+", "?") and char:
+        if char in ("*", "+", "?"):
             self.take()
             return {"*": (0, None), "+": (1, None), "?": (0, 1)}[char]
-        if char == "{":
-            counted = self.counted()
-            if counted is not None:
-                return counted
-        return 1, 1
+        counted = self.counted(self.at)
+        if counted is None:
+            return 1, 1
+        low, high, self.at = counted
+        return low, high
 
-    def counted(self, *, peek: bool = False) -> tuple[int, int | None] | None:
-        """`{3}`, `{2,}`, `{,4}` or `{2,4}`; any other brace is a plain sign."""
-        end = self.source.find("}", self.at)
-        body = self.source[self.at + 1 : end] if end > 0 else ""
+    def counted(self, start: int) -> tuple[int, int | None, int] | None:
+        """`{3}`, `{2,}`, `{,4}` or `{2,4}` from `start` on, and where it ends; any other brace is a plain sign."""
+        end = self.source.find("}", start)
+        body = self.source[start + 1 : end] if self.source.startswith("{", start) and end > 0 else ""
         low, comma, high = body.partition(",")
         if not body or not all(part == "" or (part.isascii() and part.isdigit()) for part in (low, high)):
             return None
@@ -229,15 +223,7 @@ class _Compiler:
             raise self.refused("too-many-repeats", f"repeats more than {MOST_REPEATS} times")
         if high and int(low or 0) > int(high):
             raise self.refused("invalid-range", "repeats at least more than at most")
-        if not peek:
-            self.at = end + 1
-        return int(low or 0), int(high) if high else None
-
-    def counted_at(self, place: int) -> bool:
-        here, self.at = self.at, place
-        found = self.counted(peek=True) is not None
-        self.at = here
-        return found
+        return int(low or 0), int(high) if high else None, end + 1
 
     def atom(self) -> tuple[_Part, bool]:
         char = self.take()
@@ -249,12 +235,12 @@ class _Compiler:
             return self.one(lambda other: other != "\n"), True
         if char in "^$":
             return self.place(START if char == "^" else END), False
-        is_counted = char == "{" and self.counted_at(self.at - 1)
-        if char in "*+?" or is_counted:
+        if char in "*+?" or self.counted(self.at - 1):
             raise self.refused("nothing-to-repeat", f"begins a part with '{char}': there is nothing to repeat")
-        if char == "\\":
-            return self.escape()
-        return self.one(_equal(char)), True
+        if char == "\\" and self.peek() == "A":
+            self.take()
+            return self.place(START), False
+        return self.one(_test(self.escaped() if char == "\\" else char)), True
 
     def one(self, test: Test) -> _Part:
         return lambda after: self.add(test, "", (after,))
@@ -277,22 +263,15 @@ class _Compiler:
         self.nested -= 1
         return inner
 
-    def escape(self) -> tuple[_Part, bool]:
+    def escaped(self) -> str | Test:
+        """What the character after a backslash stands for: itself, a control character, or a class of characters."""
         char = self.take()
-        if char == "A":
-            return self.place(START), False
-        found = self.escaped(char)
-        return self.one(found), True
-
-    def escaped(self, char: str) -> Test:
         if char.lower() in _CLASSES:
             test = _CLASSES[char.lower()]
             return test if char.islower() else (lambda other: not test(other))
-        if char in _ESCAPES:
-            return _equal(_ESCAPES[char])
-        if char.isalnum():
+        if char.isalnum() and char not in _ESCAPES:
             raise self.refused("unsupported-escape", f"has '\\{char}', which is not allowed here")
-        return _equal(char)
+        return _ESCAPES.get(char, char)
 
     def char_class(self) -> Test:
         negated = self.peek() == "^"
@@ -305,31 +284,21 @@ class _Compiler:
                 break
             if char == "[" and self.peek() == ":":
                 raise self.refused("unsupported-class", "has a class like '[:alpha:]', which is not allowed here")
-            low = self.take_escaped() if char == "\\" else char
+            low = self.escaped() if char == "\\" else char
             if isinstance(low, str) and self.peek() == "-" and self.source[self.at + 1 : self.at + 2] not in ("]", ""):
                 self.take()
                 high = self.take()
-                high_char = self.take_escaped() if high == "\\" else high
+                high_char = self.escaped() if high == "\\" else high
                 if not isinstance(high_char, str) or high_char < low:
                     raise self.refused("invalid-range", f"has the bad range '{low}-{high}'")
                 tests.append(_between(low, high_char))
             else:
-                tests.append(_equal(low) if isinstance(low, str) else low)
-        if negated:
-            return lambda other: not any(test(other) for test in tests)
-        return lambda other: any(test(other) for test in tests)
-
-    def take_escaped(self) -> str | Test:
-        char = self.take()
-        if char.lower() in _CLASSES:
-            return self.escaped(char)
-        if char.isalnum() and char not in _ESCAPES:
-            raise self.refused("unsupported-escape", f"has '\\{char}', which is not allowed here")
-        return _ESCAPES.get(char, char)
+                tests.append(_test(low))
+        return lambda other: any(test(other) for test in tests) != negated
 
 
-def _equal(char: str) -> Test:
-    return lambda other: other == char
+def _test(item: str | Test) -> Test:
+    return (lambda other: other == item) if isinstance(item, str) else item
 
 
 def _between(low: str, high: str) -> Test:

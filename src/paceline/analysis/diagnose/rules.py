@@ -20,8 +20,9 @@ rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,19 +86,15 @@ def _check_size(root: yaml.Node) -> None:
             raise InputError("endless-anchor", "an anchor holds itself")
         if id(node) not in sizes:
             open_nodes.add(id(node))
-            sizes[id(node)] = 1 + sum(size(child) for child in _children(node))
+            is_mapping, is_scalar = isinstance(node, yaml.MappingNode), isinstance(node, yaml.ScalarNode)
+            children = chain.from_iterable(node.value) if is_mapping else () if is_scalar else node.value
+            sizes[id(node)] = 1 + sum(size(child) for child in children)
             open_nodes.discard(id(node))
         if sizes[id(node)] > MOST_NODES:
             raise InputError("too-many-parts", f"its aliases expand to more than {MOST_NODES:,} parts")
         return sizes[id(node)]
 
     size(root)
-
-
-def _children(node: yaml.Node) -> list[yaml.Node]:
-    if isinstance(node, yaml.MappingNode):
-        return [part for pair in node.value for part in pair]
-    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
 def _build(node: yaml.Node) -> Any:
@@ -111,23 +108,22 @@ def _build(node: yaml.Node) -> Any:
 
 
 def _mapping(node: yaml.MappingNode) -> dict[str, Any]:
-    own: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     merged: dict[str, Any] = {}
     for key_node, value_node in node.value:
         if key_node.tag == f"{_TAG}merge":
-            brought = _build(value_node)
-            for one in brought if isinstance(brought, list) else [brought]:
+            value = _build(value_node)
+            for one in value if isinstance(value, list) else [value]:
                 if not isinstance(one, dict):
-                    raise InputError(
-                        "not-a-mapping", "'<<' takes a mapping", where=_line(key_node), key="<<", value=one
-                    )
+                    message = "'<<' takes a mapping"
+                    raise InputError("not-a-mapping", message, where=_line(key_node), key="<<", value=one)
                 merged = {**one, **merged}
             continue
         key = str(_build(key_node))
-        if key in own:
+        if key in entries:
             raise InputError("duplicate-key", f"duplicate key '{key[:80]}'", where=_line(key_node), key=key)
-        own[key] = _build(value_node)
-    return {**merged, **own}
+        entries[key] = _build(value_node)
+    return {**merged, **entries}
 
 
 def _scalar(node: yaml.ScalarNode) -> Any:
@@ -166,21 +162,6 @@ _FUNCTIONS: dict[str, Check] = {
     "multi_rules": "multi",
     "failure_check": "failure",
 }
-
-
-def read(document: Mapping[str, Any], name: str) -> RuleSet:
-    """The rules of a parsed file."""
-    inner = document["superbench"]
-    entries = inner.get("rules") if isinstance(inner, Mapping) else None
-    if not isinstance(entries, Mapping) or not entries:
-        message = "'superbench' has no 'rules', a mapping of at least one rule by its name"
-        raise InputError("no-rules", message, key="superbench.rules")
-    rules = []
-    for rule_name, entry in entries.items():
-        with located(f"rule '{rule_name}'"):
-            rules.append(_superbench_rule(rule_name, entry))
-    check_references(rules)
-    return RuleSet(name, tuple(rules))
 
 
 def _superbench_rule(name: str, entry: Any) -> Rule:
@@ -268,8 +249,8 @@ class Rule:
     selectors: tuple[Selector, ...] = ()  # none: the metrics that lead their cases
     criterion: Criterion | None = None
     worse_by: float | None = None  # in place of a criterion: so much in the metric's bad direction
-    store: bool = False  # it accuses nobody: later rules ask what it found
-    is_theirs: bool = False  # SuperBench's: a missing metric is told, but alone makes nobody defective
+    store: bool = False  # it makes no node defective: later rules ask for its results
+    is_theirs: bool = False  # SuperBench's: a missing metric is reported, but alone makes no node defective
 
     @property
     def text(self) -> str:
@@ -344,77 +325,79 @@ def read_rules(path: Path) -> RuleSet:
 
 def rules_from_text(text: str, where: str) -> RuleSet:
     """The same from the text of a file."""
-
     with located(where):
         document = read_document(text)
         if not isinstance(document, Mapping):
             raise InputError("not-rules", "rules are a mapping with 'rules', or a rule file of SuperBench")
+        name = Path(where).stem
         if "superbench" in document:
-            return read(document, Path(where).stem)
-        return _read(document, Path(where).stem)
+            inner = document["superbench"]
+            entries = inner.get("rules") if isinstance(inner, Mapping) else None
+            if not isinstance(entries, Mapping) or not entries:
+                message = "'superbench' has no 'rules', a mapping of at least one rule by its name"
+                raise InputError("no-rules", message, key="superbench.rules")
+            return _rule_set(name, entries, _superbench_rule)
+        for key in document:
+            if key not in ("name", "rules"):
+                guess = nearest(str(key), ("name", "rules")) or "rules"
+                message = f"unknown key '{key}': did you mean '{guess}'?"
+                raise InputError("unknown-key", message, key=str(key), suggestion=guess)
+        entries = document.get("rules")
+        if not isinstance(entries, Mapping) or not entries:
+            raise InputError("no-rules", "'rules' must be a mapping of at least one rule by its name", key="rules")
+        return _rule_set(str(document.get("name") or name), entries, _rule)
 
 
-def _read(document: Mapping[str, Any], name: str) -> RuleSet:
-    for key in document:
-        if key not in ("name", "rules"):
-            guess = nearest(str(key), ("name", "rules")) or "rules"
-            message = f"unknown key '{key}': did you mean '{guess}'?"
-            raise InputError("unknown-key", message, key=str(key), suggestion=guess)
-    entries = document.get("rules")
-    if not isinstance(entries, Mapping) or not entries:
-        raise InputError("no-rules", "'rules' must be a mapping of at least one rule by its name", key="rules")
+def _rule_set(name: str, entries: Mapping[str, Any], make: Callable[[str, Any], Rule]) -> RuleSet:
     rules = []
     for rule_name, entry in entries.items():
         with located(f"rule '{rule_name}'"):
-            rules.append(_rule(rule_name, entry))
+            rules.append(make(rule_name, entry))
     check_references(rules)
-    return RuleSet(str(document.get("name") or name), tuple(rules))
+    return RuleSet(name, tuple(rules))
 
 
 def _rule(name: str, entry: Any) -> Rule:
     if not isinstance(entry, Mapping):
         raise InputError("not-a-rule", "a rule is a mapping with 'check'", value=entry)
     try:
-        told = RuleEntry.model_validate(dict(entry))
+        written = RuleEntry.model_validate(dict(entry))
     except ValidationError as error:
         raise refusal(error, RuleEntry) from None
-    is_multi = told.check == "multi"
-    argument = "rules" if is_multi else "x"
-    metrics = [told.metrics] if isinstance(told.metrics, str) else told.metrics or []
+    is_multi = written.check == "multi"
+    criterion = None
+    if written.when:
+        criterion = read_condition(written.when, argument="rules" if is_multi else "x", of_rules=is_multi)
+    metrics = [written.metrics] if isinstance(written.metrics, str) else written.metrics or []
     return Rule(
         name=name,
-        check=told.check,
-        category=told.category or (FAILED if told.check == "failure" else name),
+        check=written.check,
+        category=written.category or (FAILED if written.check == "failure" else name),
         selectors=tuple(Selector(source, read_pattern(source)) for source in metrics),
-        criterion=read_condition(told.when, argument=argument, of_rules=is_multi) if told.when else None,
-        worse_by=told.worse_by,
-        store=told.store,
+        criterion=criterion,
+        worse_by=written.worse_by,
+        store=written.store,
     )
 
 
 def check_references(rules: Sequence[Rule]) -> None:
     """What a rule asks of others must have been stored before, as counts or as values."""
-    counts: set[str] = set()
-    values: set[str] = set()
+    stored: dict[str, set[str]] = {"count": set(), "values": set()}
     for rule in rules:
-        if rule.criterion is not None:
-            for asked, known, what in (
-                (rule.criterion.stored, counts, "count"),
-                (rule.criterion.collected, values, "values"),
-            ):
-                lacking = sorted(asked - known)
-                if lacking:
-                    message = (
-                        f"rule '{rule.name}' asks for the {what} of '{lacking[0]}', "
-                        f"but no rule before it stores {'a count' if what == 'count' else 'values'} by that name"
-                    )
-                    raise InputError("not-stored", message, value=lacking[0])
+        criterion = rule.criterion
+        needs = {"count": criterion.stored, "values": criterion.collected} if criterion else {}
+        for what, names in needs.items():
+            lacking = sorted(names - stored[what])
+            if lacking:
+                message = (
+                    f"rule '{rule.name}' asks for the {what} of '{lacking[0]}', "
+                    f"but no rule before it stores {'a count' if what == 'count' else 'values'} by that name"
+                )
+                raise InputError("not-stored", message, value=lacking[0])
         if rule.store:
-            (counts if rule.criterion is not None or rule.worse_by is not None else values).add(rule.name)
+            stored["count" if criterion or rule.worse_by is not None else "values"].add(rule.name)
 
 
 def benchmark_of(name: str) -> str | None:
-    """SuperBench's benchmark of a key: what stands before '/', without its note."""
-    if "/" not in name:
-        return None
-    return name.partition("/")[0].partition(":")[0]
+    """SuperBench's benchmark of a key: the part before '/', without its note."""
+    return name.partition("/")[0].partition(":")[0] if "/" in name else None

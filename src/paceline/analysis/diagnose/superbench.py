@@ -24,7 +24,7 @@ from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords
 from paceline.core.stats import Summary
-from paceline.core.subject import SUPERBENCH, Alias, Economy, Subject
+from paceline.core.subject import SUPERBENCH, Alias
 
 RETURN_CODE = "return_code"
 _RANKED = re.compile(r"(.*?)(?::(0|[1-9]\d*))?", re.DOTALL)
@@ -91,15 +91,14 @@ def read_nodes(path: Path) -> list[NodeResults]:
 
 def nodes_results(node: str, values: Mapping[str, object]) -> NodeResults:
     """One line of results."""
-    known = {key: _number(value) for key, value in values.items()}
+    numbers = {key: _number(value) for key, value in values.items()}
     failures = [
         Failure(split(key)[0] or key, "failed", f"return code {value:g}")
-        for key, value in known.items()
-        if split(key)[1] == RETURN_CODE and value not in (0.0,) and not math.isnan(value)
+        for key, value in numbers.items()
+        if split(key)[1] == RETURN_CODE and value and not math.isnan(value)
     ]
-    return NodeResults(
-        node, known, {key: column_of(key) for key in known}, failures, environment=Environment(host=node)
-    )
+    columns = {key: column_of(key) for key in numbers}
+    return NodeResults(node, numbers, columns, failures, environment=Environment(host=node))
 
 
 @lru_cache(maxsize=100_000)
@@ -115,20 +114,20 @@ def column_of(key: str) -> MetricColumn:
 
 @lru_cache(maxsize=100_000)
 def split(key: str) -> tuple[str, str, int | None]:
-    """What stands before the metric, the metric, and the rank."""
+    """The part before the metric, the metric, and the rank."""
     group, _, last = key.rpartition("/")
-    found = _RANKED.fullmatch(last)
-    metric, rank = found.groups() if found else (last, None)
+    match = _RANKED.fullmatch(last)
+    metric, rank = match.groups() if match else (last, None)
     return group, metric, int(rank) if rank is not None else None
 
 
 def run_of(node: str, values: Mapping[str, object], where: str = "") -> RunRecords:
-    """One line of results as a run; `where` is the file it stands in."""
+    """One line of results as a run; `where` is the file it is from."""
     groups: dict[str, dict[str, float]] = {}
     for key, value in values.items():
         groups.setdefault(split(key)[0], {})[key] = _number(value)
     run_id = f"superbench-{node}"
-    records = [_record(run_id, index, group, found) for index, (group, found) in enumerate(groups.items())]
+    records = [_record(run_id, index, group, numbers) for index, (group, numbers) in enumerate(groups.items())]
     run = Run(
         id=run_id,
         name="superbench",
@@ -136,40 +135,37 @@ def run_of(node: str, values: Mapping[str, object], where: str = "") -> RunRecor
         started_at=_UNKNOWN_TIME,
         version="unknown",
         environment=Environment(host=node, **({"source": where} if where else {})),
+        cases=[record.case for record in records],
     )
-    run.cases = [record.case for record in records]
     return RunRecords.model_construct(run=run, records=records)
 
 
-_UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)  # the files do not tell it
+# How a benchmark ended, by its return code; other codes but 0 are errors.
+_ENDS = {
+    124.0: (Outcome.TIMEOUT, CauseKind.TIMEOUT),
+    31.0: (Outcome.UNSUPPORTED, CauseKind.MISSING_DEPENDENCY),
+    10.0: (Outcome.UNSUPPORTED, CauseKind.UNSUPPORTED),
+    34.0: (Outcome.UNSUPPORTED, CauseKind.UNSUPPORTED),
+}
+_UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)  # the files do not say
 
 
 def _record(run_id: str, index: int, group: str, values: Mapping[str, float]) -> Record:
-    codes = [value for key, value in values.items() if split(key)[1] == RETURN_CODE and value]
-    outcome, cause = _outcome(codes)
+    codes = [value for key, value in values.items() if split(key)[1] == RETURN_CODE and value and not math.isnan(value)]
+    outcome, cause = Outcome.OK, None
+    if codes:
+        outcome, kind = _ENDS.get(codes[0], (Outcome.FAILED, CauseKind.ERROR))
+        cause = Cause(kind=kind, message=f"SuperBench ended it with return code {codes[0]:g}")
     # Built without validation, as are its measurements: a fleet has a million of them, each one number.
     return Record.model_construct(
         run_id=run_id,
         case=_case(index, group),
-        attempt=1,
         outcome=outcome,
         cause=cause,
         started_at=_UNKNOWN_TIME,
         seconds=0.0,
         measurements=[_measurement(key, value) for key, value in values.items() if math.isfinite(value)],
-        facts={},
-        primary="",
-        subject=Subject(),
-        work=None,
-        counts_work=False,
-        ceilings=(),
         aliases={SUPERBENCH: Alias(group=group, is_original=True)},
-        load=None,
-        economy=Economy(),
-        trace=None,
-        timing="",
-        warnings=[],
-        conditions={},
     )
 
 
@@ -186,21 +182,6 @@ def _case(index: int, group: str) -> Case:
         target="unknown",
         require=True,  # what SuperBench was asked to do and could not is a failure there
     )
-
-
-def _outcome(codes: list[float]) -> tuple[Outcome, Cause | None]:
-    """How a benchmark ended, by the first return code that is not zero."""
-    code = next((code for code in codes if not math.isnan(code)), 0.0)
-    if not code:
-        return Outcome.OK, None
-    message = f"SuperBench ended it with return code {code:g}"
-    if code == 124:
-        return Outcome.TIMEOUT, Cause(kind=CauseKind.TIMEOUT, message=message)
-    if code == 31:
-        return Outcome.UNSUPPORTED, Cause(kind=CauseKind.MISSING_DEPENDENCY, message=message)
-    if code in (10, 34):
-        return Outcome.UNSUPPORTED, Cause(kind=CauseKind.UNSUPPORTED, message=message)
-    return Outcome.FAILED, Cause(kind=CauseKind.ERROR, message=message)
 
 
 def _measurement(key: str, value: float) -> Measurement:
@@ -222,12 +203,8 @@ def _measurement(key: str, value: float) -> Measurement:
     return Measurement.model_construct(
         metric=_metric(metric, column.unit, column.better),
         scope="" if rank is None else f"rank {rank}",
-        at={},
-        statistic="single",
         summary=summary,
         samples=[value],
-        derived_from="",
-        work=None,
     )
 
 
@@ -255,27 +232,21 @@ def _lines(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
     except UnicodeDecodeError:
         message = f"'{path}' is not text: name a results-summary.jsonl of SuperBench"
         raise InputError("not-text", message, value=str(path)) from None
-    found = list(_documents(text, path))
-    if not found:
-        raise InputError("no-results", f"'{path}' has no results", value=str(path))
-    yield from found
-
-
-def _documents(text: str, path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
-    try:
-        alone: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        alone = None
-    if isinstance(alone, dict):
-        yield _node(alone, path, 1)
+    whole_text = _parsed(text)
+    if isinstance(whole_text, dict):
+        yield _node(whole_text, path, 1)
         return
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip():
-            try:
-                document = json.loads(line)
-            except (ValueError, RecursionError):
-                document = None
-            yield _node(document, path, number)
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    if not lines:
+        raise InputError("no-results", f"'{path}' has no results", value=str(path))
+    yield from [_node(_parsed(line), path, number) for number, line in lines]
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _node(document: Any, path: Path, number: int) -> tuple[str, Mapping[str, object]]:
@@ -292,11 +263,11 @@ def _node(document: Any, path: Path, number: int) -> tuple[str, Mapping[str, obj
 
 
 def _number(value: object) -> float:
-    """A result; null and words such as N/A are not measured."""
+    """A result; null and text such as N/A mean that it was not measured."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return math.nan
     try:
-        found = float(value)
+        number = float(value)
     except OverflowError:
         return math.nan
-    return found if math.isfinite(found) else math.nan
+    return number if math.isfinite(number) else math.nan

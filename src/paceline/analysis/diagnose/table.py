@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,11 @@ class MetricColumn:
     def unranked(self) -> str:
         """The name without the rank it was measured on."""
         return _RANK.sub("", self.name)
+
+    @property
+    def reference_names(self) -> tuple[str, ...]:
+        """What a baseline may call it: its name, that without its rank, or, as in SuperBench, its benchmark alone."""
+        return self.name, self.unranked, self.name.partition("/")[0]
 
 
 @dataclass(frozen=True)
@@ -77,52 +82,50 @@ class NodeTable:
         """Which values were measured."""
         return ~np.isnan(self.values)
 
-    def place(self) -> dict[str, int]:
-        """Where each metric's column is."""
-        return {column.name: index for index, column in enumerate(self.columns)}
-
     def differences(self) -> dict[str, dict[str, list[str]]]:
         """What is not the same on all nodes: by fact, the nodes of each value."""
-        found: dict[str, dict[str, list[str]]] = {}
-        for name in _FACTS:
-            of_nodes: dict[str, list[str]] = {}
+        facts: dict[str, dict[str, list[str]]] = {name: {} for name in _FACTS}
+        for name, nodes in facts.items():
             for node in self.nodes:
-                told = _fact(self.environments.get(node, Environment()), name)
-                if told:
-                    of_nodes.setdefault(told, []).append(node)
-            if len(of_nodes) > 1:
-                found[name] = of_nodes
-        return found
+                value = _fact(self.environments.get(node, Environment()), name)
+                if value:
+                    nodes.setdefault(value, []).append(node)
+        return {name: nodes for name, nodes in facts.items() if len(nodes) > 1}
 
 
 def is_original(record: Record) -> bool:
-    """Whether SuperBench measured it, and it stands under the keys that it had there."""
+    """Whether SuperBench measured it, under the keys that it had there."""
     alias = record.aliases.get(SUPERBENCH)
     return alias is not None and alias.is_original
 
 
 def results_of(runs: Sequence[RunRecords]) -> list[NodeResults]:
     """Each run as the results of its host; metrics are named after their case: `gemm fp32 4096/compute_rate`."""
+    # A name for each kind of case that no other kind has, in whichever run.
     records = [record for run in runs for record in run.records]
-    labels = _labels(records)
+    cases = {record.case.key: record.case for record in records if not is_original(record)}
+    names = unique_labels([case.model_copy(update={"index": 0, "repeat": 1}) for case in cases.values()])
+    counts = Counter(names)
+    labels = {key: name if counts[name] == 1 else f"{name} {key[:6]}" for key, name in zip(cases, names, strict=True)}
     return [_of_run(run, name, labels) for run, name in zip(runs, run_names(runs), strict=True)]
 
 
 def run_names(runs: Sequence[RunRecords]) -> list[str]:
-    """A name for each run that no other has: the tag that it alone carries, else its id."""
-    seen = Counter(tag for run in runs for tag in run.run.tags)
-    own = [[tag for tag in run.run.tags if seen[tag] == 1] for run in runs]
-    return [tags[0] if tags else run.run.id for tags, run in zip(own, runs, strict=True)]
+    """A name for each run that no other has: the tag that it alone carries, otherwise its id."""
+    counts = Counter(tag for run in runs for tag in run.run.tags)
+    return [next((tag for tag in run.run.tags if counts[tag] == 1), run.run.id) for run in runs]
 
 
 def assemble(parts: Sequence[NodeResults]) -> NodeTable:
     """One row for each host; where there is only one host, one for each of its runs."""
     if not parts:
         raise InputError("no-results", "there are no results to judge")
-    hosts = {part.node for part in parts}
-    by_run = len(hosts) == 1 and len(parts) > 1
+    by_run = len({part.node for part in parts}) == 1 and len(parts) > 1
     if by_run:
-        parts = _named_by_run(parts)
+        names = [part.run or part.node for part in parts]
+        counts = Counter(names)
+        names = [f"{name} #{number}" if counts[name] > 1 else name for number, name in enumerate(names, start=1)]
+        parts = [replace(part, node=name) for name, part in zip(names, parts, strict=True)]
     rows: dict[str, list[NodeResults]] = {}
     for part in parts:
         rows.setdefault(part.node, []).append(part)
@@ -136,16 +139,16 @@ def assemble(parts: Sequence[NodeResults]) -> NodeTable:
     values = np.full((len(rows), len(ordered)), np.nan)
     for row, members in enumerate(rows.values()):
         if len(members) == 1:
-            told = members[0].values
-            values[row, [place[name] for name in told]] = list(told.values())
+            measured = members[0].values
+            values[row, [place[name] for name in measured]] = list(measured.values())
             continue
         of_metric: dict[str, list[float]] = {}
         for part in members:
             for name, value in part.values.items():
-                of_metric.setdefault(name, []).append(value)
+                if not math.isnan(value):
+                    of_metric.setdefault(name, []).append(value)
         for name, several in of_metric.items():
-            known = [value for value in several if not math.isnan(value)]
-            values[row, place[name]] = float(np.median(known)) if known else np.nan
+            values[row, place[name]] = float(np.median(several))
     return NodeTable(
         nodes=tuple(rows),
         columns=tuple(columns[name] for name in ordered),
@@ -158,24 +161,13 @@ def assemble(parts: Sequence[NodeResults]) -> NodeTable:
     )
 
 
-def _named_by_run(parts: Sequence[NodeResults]) -> list[NodeResults]:
-    names = [part.run or part.node for part in parts]
-    seen = Counter(names)
-    if max(seen.values()) > 1:
-        names = [f"{name} #{place}" if seen[name] > 1 else name for place, name in enumerate(names, start=1)]
-    return [
-        NodeResults(name, part.values, part.columns, part.failures, part.run, part.environment)
-        for name, part in zip(names, parts, strict=True)
-    ]
-
-
 def _of_run(run: RunRecords, name: str, labels: Mapping[str, str]) -> NodeResults:
     values: dict[str, list[float]] = {}
     columns: dict[str, MetricColumn] = {}
     failures = []
     for record in run.records:
-        start = _start(record, labels)
-        # What a machine cannot do is no failure, unless the suite requires it.
+        start = record.aliases[SUPERBENCH].group if is_original(record) else labels[record.case.key]
+        # What a machine cannot do is not a failure, unless the suite requires it.
         if not record.is_success:
             message = record.cause.message if record.cause else ""
             failures.append(Failure(start or record.case.benchmark, record.outcome.value, message))
@@ -183,7 +175,7 @@ def _of_run(run: RunRecords, name: str, labels: Mapping[str, str]) -> NodeResult
             continue
         leader = headline_of(record)
         for measured in record.measurements:
-            metric = _name(start, measured)
+            metric = _metric_name(start, measured)
             leads = measured is leader or (is_original(record) and measured.metric.better is not Better.NEITHER)
             columns.setdefault(metric, MetricColumn(metric, measured.metric.unit, measured.metric.better, leads))
             values.setdefault(metric, []).append(measured.value)
@@ -200,20 +192,7 @@ def _of_run(run: RunRecords, name: str, labels: Mapping[str, str]) -> NodeResult
     )
 
 
-def _labels(records: Iterable[Record]) -> dict[str, str]:
-    """A name for each kind of case that no other kind has, in whichever run."""
-    cases = {record.case.key: record.case for record in records if not is_original(record)}
-    same = [case.model_copy(update={"index": 0, "repeat": 1}) for case in cases.values()]
-    labels = unique_labels(same)
-    seen = Counter(labels)
-    return {key: label if seen[label] == 1 else f"{label} {key[:6]}" for key, label in zip(cases, labels, strict=True)}
-
-
-def _start(record: Record, labels: Mapping[str, str]) -> str:
-    return record.aliases[SUPERBENCH].group if is_original(record) else labels[record.case.key]
-
-
-def _name(start: str, measured: Measurement) -> str:
+def _metric_name(start: str, measured: Measurement) -> str:
     rank = re.fullmatch(r"rank (\d+)", measured.scope)
     scope = f":{rank.group(1)}" if rank else f" {measured.scope}" if measured.scope else ""
     point = "".join(f"@{axis}={value}" for axis, value in measured.at.items())

@@ -1,4 +1,4 @@
-"""Fits what no datasheet tells of a cluster on throughputs that were measured there."""
+"""Fits what no datasheet says of a cluster on throughputs that were measured there."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.analysis.plan.cluster import Cluster
-from paceline.analysis.plan.timing import samples_per_second
+from paceline.analysis.plan.timing import Cluster, samples_per_second
 from paceline.analysis.plan.transformer import Transformer, transformer
-from paceline.analysis.published.table import published_rows
-from paceline.core.errors import InputError, PacelineError
+from paceline.analysis.published.libai import libai_rows
+from paceline.core.errors import PacelineError
 from paceline.core.layout import Layout
 
 Vector = NDArray[np.float64]
@@ -95,7 +94,8 @@ def _least_squares(residuals: Callable[[Vector], Vector], start: Vector) -> Vect
     best, errors = start, residuals(start)
     damping = 1.0
     for _ in range(ROUNDS):
-        slopes = _slopes(residuals, best, errors)
+        moved = [best + step for step in STEP * np.eye(best.size)]
+        slopes = np.column_stack([(residuals(numbers) - errors) / STEP for numbers in moved])
         normal, gradient = slopes.T @ slopes, slopes.T @ errors
         trial = best - np.linalg.solve(normal + damping * np.diag(np.diag(normal)), gradient)
         tried = residuals(trial)
@@ -109,19 +109,9 @@ def _least_squares(residuals: Callable[[Vector], Vector], start: Vector) -> Vect
     return best
 
 
-def _slopes(residuals: Callable[[Vector], Vector], numbers: Vector, errors: Vector) -> Vector:
-    columns = []
-    for index in range(len(numbers)):
-        moved = numbers.copy()
-        moved[index] += STEP
-        columns.append((residuals(moved) - errors) / STEP)
-    return np.column_stack(columns)
-
-
 System = Literal["libai", "megatron"]
-FAMILIES = {"BERT": "bert", "GPT-2": "gpt2"}
 
-# Nodes of eight V100: what its datasheet says of rate and memory, and a usual network, as the place to start from.
+# Nodes of eight V100: what its datasheet says of rate and memory, and a usual network, as the point to start from.
 START = Cluster(
     gpus_per_node=8,
     memory=32 * 1024**3,
@@ -160,16 +150,12 @@ LIBAI = replace(
 
 def observations(system: System) -> list[Observation]:
     """Every published row once, in the table's order, less those whose layout contradicts itself."""
-    found: dict[Layout, Observation] = {}
-    for row in published_rows("libai_vs_megatron"):
-        layout = Layout.parse(f"{FAMILIES[row['model']]}/{row['case']}")
-        try:
-            layout.check()
-        except InputError:
-            continue
-        measured = float(row[f"{system}_samples_per_s"])
-        found.setdefault(layout, Observation(as_published(transformer(layout.model, layout.layers)), layout, measured))
-    return list(found.values())
+    unique: dict[Layout, Observation] = {}
+    for row in libai_rows():
+        if not row.is_contradictory:
+            model = as_published(transformer(row.layout.model, row.layout.layers))
+            unique.setdefault(row.layout, Observation(model, row.layout, float(getattr(row, system))))
+    return list(unique.values())
 
 
 def as_published(model: Transformer) -> Transformer:

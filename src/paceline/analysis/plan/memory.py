@@ -105,10 +105,14 @@ def stage_memory(model: Transformer, layout: Layout, stage: int) -> RankMemory:
     parameters = stage_parameters(model, layout, stage)
     numbers = layout.micro_batch * model.sequence * model.hidden
     layer = numbers * (widths.whole + widths.split / layout.tensor)
-    kept = model.stage_layers(layout.pipeline, layout.tensor)[stage] * (
-        numbers * widths.layer_input if layout.checkpointing else layer
-    )
+    of_layer = numbers * widths.layer_input if layout.checkpointing else layer
+    layers = model.stage_layers(layout.pipeline, layout.tensor)[stage]
     working = numbers * (_WORKING_WHOLE + widths.working_split / layout.tensor)
+    vocabulary = 0.0
+    if stage == layout.pipeline - 1:
+        entries = model.padded_vocabulary(layout.tensor) / layout.tensor
+        width = widths.vocabulary if layout.tensor == 1 else widths.vocabulary_split
+        vocabulary = layout.micro_batch * model.scored * entries * width
     buckets = 2 * min(BUCKET, parameters * _GRADIENTS) if layout.data > 1 else 0
     return RankMemory(
         stage=stage,
@@ -116,18 +120,12 @@ def stage_memory(model: Transformer, layout: Layout, stage: int) -> RankMemory:
         casts=parameters * widths.casts,
         gradients=parameters * _GRADIENTS,
         optimizer=parameters * _OPTIMIZER,
-        activations=in_flight(layout, stage) * kept,
-        vocabulary=_vocabulary(model, layout, widths) if stage == layout.pipeline - 1 else 0.0,
+        activations=in_flight(layout, stage) * (layers * of_layer),
+        vocabulary=vocabulary,
         working=working + (layer if layout.checkpointing else 0.0),
         temporary=WORKSPACE + buckets,
         single_pass=layout.micro_batches == 1,
     )
-
-
-def _vocabulary(model: Transformer, layout: Layout, widths: _Widths) -> float:
-    entries = model.padded_vocabulary(layout.tensor) / layout.tensor
-    width = widths.vocabulary if layout.tensor == 1 else widths.vocabulary_split
-    return layout.micro_batch * model.scored * entries * width
 
 
 def in_flight(layout: Layout, stage: int) -> int:

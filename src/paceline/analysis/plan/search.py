@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paceline.analysis.plan.cluster import Cluster
 from paceline.analysis.plan.memory import RankMemory, rank_memory
-from paceline.analysis.plan.timing import StepTime, step_time
+from paceline.analysis.plan.timing import Cluster, StepTime, step_time
 from paceline.analysis.plan.transformer import Transformer
 from paceline.core.errors import InputError, PacelineError
 from paceline.core.layout import Layout, LayoutPrecision
@@ -70,12 +69,16 @@ def plan(
         if not memory.fits(cluster.memory):
             too_large += 1
             continue
-        found = candidate(model, layout, cluster, memory)
-        other = best.get(layout.mesh)
-        if other is None or _order(found) < _order(other):
-            best[layout.mesh] = found
+        one = candidate(model, layout, cluster, memory)
+        if layout.mesh not in best or _order(one) < _order(best[layout.mesh]):
+            best[layout.mesh] = one
     if smallest is None:
-        raise InputError("no-layout", _no_layout(model, gpus, global_batch), key="--gpus", value=gpus)
+        message = (
+            f"no layout of {gpus} GPUs divides {model.heads} heads, {model.layers} layers and a batch of "
+            f"{global_batch}: d x m x p must be the number of GPUs, m must divide the heads, p is at most the layers, "
+            "and d must divide the batch into at least p micro-batches; choose another number of GPUs or --global-batch"
+        )
+        raise InputError("no-layout", message, key="--gpus", value=gpus)
     if not best:
         memory, layout = smallest
         raise NothingFits(
@@ -103,7 +106,12 @@ def layouts(
     model: Transformer, gpus_per_node: int, *, gpus: int, global_batch: int, precision: LayoutPrecision
 ) -> Iterator[Layout]:
     """Every layout whose numbers agree: d x m x p GPUs, whole heads on a rank, whole micro-batches in a batch."""
-    nodes, each = _machines(gpus, gpus_per_node)
+    if gpus > gpus_per_node and gpus % gpus_per_node:
+        message = (
+            f"{gpus} GPUs are not a whole number of nodes with {gpus_per_node} each: choose a multiple of "
+            f"{gpus_per_node}, or give the GPUs of a node with --gpus-per-node"
+        )
+        raise InputError("partial-node", message, key="--gpus", value=gpus)
     for tensor in divisors(gpus):
         if model.heads % tensor:
             continue
@@ -125,8 +133,8 @@ def layouts(
                         checkpointing=checkpointing,
                         micro_batch=micro_batch,
                         global_batch=global_batch,
-                        nodes=nodes,
-                        gpus=each,
+                        nodes=max(1, gpus // gpus_per_node),
+                        gpus=min(gpus, gpus_per_node),
                     )
 
 
@@ -136,28 +144,8 @@ def divisors(number: int) -> list[int]:
     return small + [number // divisor for divisor in reversed(small) if divisor * divisor != number]
 
 
-def _machines(gpus: int, per_node: int) -> tuple[int, int]:
-    if gpus <= per_node:
-        return 1, gpus
-    if gpus % per_node:
-        message = (
-            f"{gpus} GPUs are not a whole number of nodes with {per_node} each: choose a multiple of {per_node}, or "
-            f"give the GPUs of a node with --gpus-per-node"
-        )
-        raise InputError("partial-node", message, key="--gpus", value=gpus)
-    return gpus // per_node, per_node
-
-
-def _order(found: Candidate) -> tuple[float, float]:
-    return -found.samples_per_s, found.memory.peak
-
-
-def _no_layout(model: Transformer, gpus: int, global_batch: int) -> str:
-    return (
-        f"no layout of {gpus} GPUs divides {model.heads} heads, {model.layers} layers and a batch of {global_batch}: "
-        "d x m x p must be the number of GPUs, m must divide the heads, p is at most the layers, and d must divide "
-        "the batch into at least p micro-batches; choose another number of GPUs or --global-batch"
-    )
+def _order(one: Candidate) -> tuple[float, float]:
+    return -one.samples_per_s, one.memory.peak
 
 
 PARTS = {
@@ -168,7 +156,7 @@ PARTS = {
     "data": "sums of gradients over data-parallel ranks",
     "optimizer": "the optimizer",
 }
-WORTH_TELLING = 0.02  # of a step
+WORTH_MENTIONING = 0.02  # of a step
 
 
 def reasons(plan: LayoutPlan) -> list[str]:
@@ -178,8 +166,8 @@ def reasons(plan: LayoutPlan) -> list[str]:
 
 def _time(best: Candidate) -> str:
     lost = sorted(((best.time.share(getattr(best.time, name)), name) for name in PARTS), reverse=True)
-    told = [f"{_percent(share)} goes to {PARTS[name]}" for share, name in lost if share >= WORTH_TELLING]
-    rest = "; ".join(told) if told else "nothing else takes more than 2 %"
+    parts = [f"{_percent(share)} goes to {PARTS[name]}" for share, name in lost if share >= WORTH_MENTIONING]
+    rest = "; ".join(parts) or "nothing else takes more than 2 %"
     return f"{best.layout.mesh} computes for {_percent(best.time.share(best.time.compute))} of a step: {rest}."
 
 
@@ -188,14 +176,13 @@ def _checkpointing(plan: LayoutPlan) -> str:
     held = f"{show_size(best.memory.occupied)} of {show_size(memory)}"
     if not best.layout.checkpointing:
         return f"It needs {held} on the fullest rank, so that nothing has to be computed again."
-    kept = best.layout.model_copy(update={"checkpointing": False})
-    needed = rank_memory(plan.model, kept)
-    if not needed.fits(memory):
-        return (
-            f"It needs {held} on the fullest rank; without checkpointing the same micro-batch would need "
-            f"{show_size(needed.occupied)}."
-        )
-    return f"It needs {held} on the fullest rank."
+    needed = rank_memory(plan.model, best.layout.model_copy(update={"checkpointing": False}))
+    if needed.fits(memory):
+        return f"It needs {held} on the fullest rank."
+    return (
+        f"It needs {held} on the fullest rank; without checkpointing the same micro-batch would need "
+        f"{show_size(needed.occupied)}."
+    )
 
 
 def _next(plan: LayoutPlan) -> list[str]:
@@ -205,20 +192,15 @@ def _next(plan: LayoutPlan) -> list[str]:
         return ["No other mesh of these GPUs fits."]
     best, other = plan.candidates[:2]
     behind = 1 - other.samples_per_s / best.samples_per_s
-    name = _grew_most(best.time, other.time)
-    told = f"{other.layout.mesh}, the next, is {_percent(behind)} slower"
-    if behind < WORTH_TELLING:
-        return [f"{told}: too little to tell them apart by prediction, so measure both."]
-    if name is None:
-        return [f"{told}."]
-    return [f"{told}: {_percent(other.time.share(getattr(other.time, name)))} of its step goes to {PARTS[name]}."]
-
-
-def _grew_most(best: StepTime, other: StepTime) -> str | None:
-    """What the other spends the most on beyond the best one; None where it is plain compute."""
-    growth = {name: getattr(other, name) - getattr(best, name) for name in PARTS}
+    text = f"{other.layout.mesh}, the next, is {_percent(behind)} slower"
+    if behind < WORTH_MENTIONING:
+        return [f"{text}: too little to tell them apart by prediction, so measure both."]
+    # What the other spends the most on beyond the best one, unless that is plain compute.
+    growth = {name: getattr(other.time, name) - getattr(best.time, name) for name in PARTS}
     name = max(growth, key=lambda part: growth[part])
-    return name if growth[name] > max(0.0, other.compute - best.compute) else None
+    if growth[name] <= max(0.0, other.time.compute - best.time.compute):
+        return [f"{text}."]
+    return [f"{text}: {_percent(other.time.share(getattr(other.time, name)))} of its step goes to {PARTS[name]}."]
 
 
 def _percent(share: float) -> str:

@@ -1,10 +1,9 @@
-"""How long a training step takes in a layout: compute, recompute, bubble, communication and optimizer, in seconds."""
+"""How long a training step takes in a layout on a cluster: compute, bubble, communication and the rest, in seconds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.analysis.plan.cluster import Cluster, RankPlacement, all_reduce_time, send_time
 from paceline.analysis.plan.memory import stage_parameters
 from paceline.analysis.plan.transformer import TRAINING_FACTOR, Transformer
 from paceline.core.layout import Layout
@@ -15,6 +14,88 @@ OPTIMIZER_TRAFFIC = 34
 REDUCTIONS = 4  # of a layer's output over tensor-parallel ranks in a micro-batch: two forward, two backward
 REDUCTIONS_AGAIN = 2  # of them a second time where the forward pass is computed again
 BACKWARD = 2 / 3  # of the work of a step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Equal nodes of equal GPUs. Bandwidths are bytes per second in one direction, latencies seconds."""
+
+    gpus_per_node: int
+    memory: float  # bytes of one GPU
+    rate: float  # FLOP/s that the layers of a model reach on one GPU when its batch is large
+    peak: float | None  # FLOP/s that an MFU is a part of; None where it is not known
+    memory_bandwidth: float
+    intra_bandwidth: float  # bus bandwidth of an all-reduce among all GPUs of a node
+    intra_latency: float  # of the smallest all-reduce in a node
+    inter_bandwidth: float  # of one node to the others, shared by its GPUs
+    inter_latency: float
+    neighbours: int = 1  # GPUs of a node that each is linked to directly; 1 where a switch links all
+    # What the training program makes of it:
+    layer_overhead: float = 0.0  # seconds that a layer costs in every micro-batch, however small
+    head_cost: float = 1.0  # time of a FLOP of the vocabulary's projection, relative to one of a layer
+    attention_cost: float = 1.0  # the same for a FLOP of attention's scores
+    overlap: float = 0.0  # part of the data-parallel reduction that may hide behind the last backward pass
+    contention: float = 0.0  # N nodes have (2/N)^this of the bandwidth that two have
+    skips_masked: bool = True  # whether causal attention computes only the half that is not masked
+    reduced_bytes: int = 4  # of a gradient on the wire
+
+
+@dataclass(frozen=True)
+class RankPlacement:
+    """Where the ranks of one axis of the mesh lie: every `stride`-th rank, `size` of them."""
+
+    size: int
+    stride: int
+    per_node: int
+
+    @property
+    def crosses(self) -> bool:
+        """Whether some group of this axis spans nodes."""
+        span = self.size * self.stride
+        return span > self.per_node or self.per_node % span != 0
+
+    @property
+    def members(self) -> int:
+        """How many ranks of a group are on one node."""
+        return max(1, min(self.size, self.per_node // self.stride))
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes a group spans."""
+        return -(-self.size // self.members)
+
+
+def all_reduce_time(cluster: Cluster, volume: float, where: RankPlacement) -> float:
+    """Seconds to sum `volume` bytes over a group while all other groups of the axis do the same.
+
+    A ring sends 2 (n-1)/n of the volume over each of its links. Between nodes the groups of a node share its network.
+    """
+    if where.size == 1:
+        return 0.0
+    sent = 2 * (where.size - 1) / where.size * volume
+    inside = 0.0
+    if where.members > 1:
+        # Without a switch, a small group has only the links between its own members.
+        linked = min(where.members - 1, cluster.neighbours) / cluster.neighbours
+        inside = sent / (cluster.intra_bandwidth * linked)
+    if not where.crosses:
+        return inside + cluster.intra_latency
+    groups = where.per_node / where.members
+    lost = float((max(2, where.nodes) / 2) ** cluster.contention)
+    return max(inside, sent * groups * lost / cluster.inter_bandwidth) + cluster.inter_latency
+
+
+def send_time(cluster: Cluster, volume: float, where: RankPlacement) -> float:
+    """Seconds to hand `volume` bytes to the next rank of the axis, by its slowest link.
+
+    Where neighbours are on different nodes, all ranks of a node that have such a neighbour send at once.
+    """
+    if where.size == 1:
+        return 0.0
+    if not where.crosses:
+        return volume / cluster.intra_bandwidth + cluster.intra_latency
+    senders = min(where.stride, where.per_node)
+    return volume * senders / cluster.inter_bandwidth + cluster.inter_latency
 
 
 @dataclass(frozen=True)
@@ -69,14 +150,17 @@ def step_time(model: Transformer, layout: Layout, cluster: Cluster) -> StepTime:
     passed = sum(stage.total for stage in stages) + (micro_batches - 1) * max(stage.total for stage in stages)
     each = micro_batches / layout.pipeline  # the sum over stages times this is the average rank's share of a step
     parameters = max(stage_parameters(model, layout, index) for index in range(layout.pipeline))
+    # The reduction of gradients starts with the backward pass of the last micro-batch.
     last_backward = BACKWARD * min(stage.compute for stage in stages)
+    where = RankPlacement(layout.data, layout.tensor, layout.gpus)
+    reduction = all_reduce_time(cluster, float(parameters * cluster.reduced_bytes), where)
     return StepTime(
         compute=each * sum(stage.compute for stage in stages),
         recompute=each * sum(stage.recompute for stage in stages),
         tensor=each * sum(stage.tensor for stage in stages),
         pipeline=each * sum(stage.pipeline for stage in stages),
         bubble=passed - each * sum(stage.total for stage in stages),
-        data=_exposed_reduction(layout, cluster, parameters, last_backward),
+        data=reduction - min(cluster.overlap * reduction, last_backward),
         optimizer=parameters * OPTIMIZER_TRAFFIC / cluster.memory_bandwidth,
     )
 
@@ -88,7 +172,7 @@ def _stage(model: Transformer, layout: Layout, cluster: Cluster, index: int) -> 
     work = model.linear_flops(samples) + model.attention_flops(samples) * masked * cluster.attention_cost
     in_layers = layers * (work / ranks / cluster.rate + cluster.layer_overhead)
     in_head = model.head_flops(samples, ranks) / ranks / cluster.rate * cluster.head_cost
-    output = samples * model.sequence * model.hidden * activation_bytes(layout)
+    output = samples * model.sequence * model.hidden * (4 if layout.precision == "fp32" else 2)  # bytes
     sums = layers * (REDUCTIONS + (REDUCTIONS_AGAIN if layout.checkpointing else 0))
     neighbours = (index > 0) + (index < layout.pipeline - 1)
     stages = RankPlacement(layout.pipeline, layout.tensor * layout.data, layout.gpus)
@@ -98,18 +182,6 @@ def _stage(model: Transformer, layout: Layout, cluster: Cluster, index: int) -> 
         tensor=sums * all_reduce_time(cluster, output, RankPlacement(ranks, 1, layout.gpus)),
         pipeline=neighbours * send_time(cluster, output, stages),
     )
-
-
-def _exposed_reduction(layout: Layout, cluster: Cluster, parameters: int, last_backward: float) -> float:
-    """What is left of the reduction of gradients, which starts with the backward pass of the last micro-batch."""
-    where = RankPlacement(layout.data, layout.tensor, layout.gpus)
-    whole = all_reduce_time(cluster, float(parameters * cluster.reduced_bytes), where)
-    return whole - min(cluster.overlap * whole, last_backward)
-
-
-def activation_bytes(layout: Layout) -> int:
-    """Of one number that layers hand on."""
-    return 4 if layout.precision == "fp32" else 2
 
 
 def samples_per_second(model: Transformer, layout: Layout, cluster: Cluster) -> float:

@@ -50,7 +50,7 @@ class Transformer:
         return self.padded_vocabulary(tensor) // tensor * self.hidden + self.sequence * self.hidden + extra
 
     def head_parameters(self, tensor: int) -> int:
-        """On one rank of the last stage beside the tied embedding: the last norm, or BERT's transform and bias."""
+        """On one rank of the last stage, without the tied embedding: the last norm, or BERT's transform and bias."""
         if self.causal:
             return 2 * self.hidden
         return self.hidden**2 + 3 * self.hidden + self.padded_vocabulary(tensor) // tensor
@@ -108,7 +108,7 @@ MASKED_ALIGNMENT = 16
 def transformer(
     family: ModelFamily, layers: int, hidden: int = 1024, heads: int = 16, sequence: int | None = None
 ) -> Transformer:
-    """A model of the family with the sizes that published comparisons of layouts use, unless told otherwise.
+    """A model of the family with the sizes that published comparisons of layouts use, unless given otherwise.
 
     GPT-2 predicts every token, BERT those that are masked: 15 %, rounded up to a multiple of 16.
     """

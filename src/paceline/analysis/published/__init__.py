@@ -1,4 +1,4 @@
-"""Figures that others published, and tables that put a run beside them."""
+"""Figures that others published, and tables that put a run next to them."""
 
 from __future__ import annotations
 

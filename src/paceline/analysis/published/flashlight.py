@@ -1,4 +1,4 @@
-"""Flashlight's training benchmark: its table of six models on V100 GPUs, with ours beside it."""
+"""Flashlight's training benchmark: its table of six models on V100 GPUs, with ours next to it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from paceline.analysis.published.table import PublishedTable, published_rows, shown_number, shown_rate
 from paceline.core.case import Category
-from paceline.core.record import Measurement, Outcome, Record
+from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords
 
-TITLE = "Beside Flashlight's published figures"
+TITLE = "Compared with Flashlight's published figures"
 SOURCE = (
     "Flashlight, app/benchmark: NVIDIA V100, mean of 100 steps. A ratio is our throughput over theirs at the same "
     "number of GPUs, where the work is the same; empty is not measured. AMP there is fp16. Of linear: the throughput "
@@ -30,7 +30,14 @@ METRICS = {"images/s": "throughput", "tokens/s": "token_throughput", "s/s": "aud
 
 def flashlight_tables(records: RunRecords) -> tuple[PublishedTable, ...]:
     """The published table with our lines above theirs; none where nothing of it was measured."""
-    ours = [record for record in records.records if _belongs(record)]
+    ours = [
+        record
+        for record in records.records
+        if record.case.category == Category.TRAINING
+        and record.subject.layout is None
+        and record.outcome is Outcome.OK
+        and record.subject.model in NAMES
+    ]
     if not ours:
         return ()
     ranks = sorted({*GPUS, *(record.case.ranks for record in ours)})
@@ -47,36 +54,28 @@ def flashlight_tables(records: RunRecords) -> tuple[PublishedTable, ...]:
     return (PublishedTable(title=TITLE, source=SOURCE, headers=headers, named=3, lines=tuple(lines)),)
 
 
-def _belongs(record: Record) -> bool:
-    is_training = record.case.category == Category.TRAINING and record.subject.layout is None
-    return is_training and record.outcome is Outcome.OK and record.subject.model in NAMES
-
-
 def _our_lines(
     name: str, records: Sequence[Record], published: Sequence[dict[str, str]], ranks: Iterable[int]
 ) -> list[tuple[str, ...]]:
     """A line for each way in which the model was computed."""
     ways: dict[tuple[str, str, str], dict[int, Record]] = {}
     for record in records:
-        ways.setdefault((*_way(record), _input(record, published[0])), {})[record.case.ranks] = record
+        precision = record.subject.precision or ""
+        is_amp = precision in ("fp16", "bf16")
+        ours = f"AMP {precision}" if is_amp else precision.upper()
+        ours += ", compiled" if record.subject.compiled else ""
+        way = (ours, "AMP" if is_amp else "FP32", _input(record, published[0]))
+        ways.setdefault(way, {})[record.case.ranks] = record
     lines = []
-    for (precision, theirs, shape), by_ranks in ways.items():
+    for (label, theirs, shape), by_ranks in ways.items():
         row = next(row for row in published if row["precision"] == theirs)
         alone = by_ranks.get(1)
         memory = (alone or next(iter(by_ranks.values()))).measurement("peak_device_memory")
         cells = [_cell(by_ranks.get(count), alone, row, count) for count in ranks]
         memory_text = f"{memory.value / 1e9:.2f}" if memory else ""
-        device = next(iter(by_ranks.values())).subject.device or ""
-        lines.append((f"{name}, {_short(device)}", shape, precision, memory_text, *cells, row["unit"]))
+        device = (next(iter(by_ranks.values())).subject.device or "").removeprefix("NVIDIA ") or "ours"
+        lines.append((f"{name}, {device}", shape, label, memory_text, *cells, row["unit"]))
     return lines
-
-
-def _way(record: Record) -> tuple[str, str]:
-    """Our words for the precision, and their word for it."""
-    precision = record.subject.precision or ""
-    compiled = ", compiled" if record.subject.compiled else ""
-    is_amp = precision in ("fp16", "bf16")
-    return (f"AMP {precision}{compiled}" if is_amp else f"{precision.upper()}{compiled}"), ("AMP" if is_amp else "FP32")
 
 
 def _input(record: Record, row: dict[str, str]) -> str:
@@ -97,22 +96,10 @@ def _cell(record: Record | None, alone: Record | None, row: dict[str, str], coun
     if record is None or rate is None:
         return ""
     notes = []
-    if _is_comparable(record, row) and f"gpus_{count}" in row:
+    # The same work on a GPU; another batch is another work.
+    if record.case.target != "cpu" and _input(record, row) == row["input"] and f"gpus_{count}" in row:
         notes.append(f"{rate.value / float(row[f'gpus_{count}']):.3g}x")
     base = alone.measurement(METRICS[row["unit"]]) if alone else None
     if count > 1 and base is not None:
-        notes.append(f"{_efficiency(rate, base, count):.0%} of linear")
+        notes.append(f"{rate.value / (count * base.value):.0%} of linear")
     return shown_rate(rate) + (f" ({', '.join(notes)})" if notes else "")
-
-
-def _is_comparable(record: Record, row: dict[str, str]) -> bool:
-    """The same work on a GPU; another batch is another work."""
-    return record.case.target != "cpu" and _input(record, row) == row["input"]
-
-
-def _efficiency(rate: Measurement, alone: Measurement, ranks: int) -> float:
-    return rate.value / (ranks * alone.value)
-
-
-def _short(device: str) -> str:
-    return device.removeprefix("NVIDIA ") or "ours"

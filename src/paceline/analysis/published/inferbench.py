@@ -1,4 +1,4 @@
-"""InferBench's table of ResNet-50 behind a server on V100 and T4 GPUs, with ours beside it."""
+"""InferBench's table of ResNet-50 behind a server on V100 and T4 GPUs, with ours next to it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from paceline.analysis.published.table import PublishedTable, published_rows, sh
 from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords
 
-TITLE = "Beside InferBench's published figures"
+TITLE = "Compared with InferBench's published figures"
 SOURCE = (
     "InferBench's public result table: ResNet-50 in TensorFlow Serving; throughput in samples/s with the 95th "
     "percentile of latency where it is published. A ratio is our throughput over theirs at the same batch; the server, "
@@ -20,26 +20,22 @@ PLATFORMS = "The published platforms"
 
 def inferbench_tables(records: RunRecords) -> tuple[PublishedTable, ...]:
     """A table of each model on a GPU, by batch, then the platforms; none where nothing was measured on one."""
-    ours = [record for record in records.records if _belongs(record)]
+    is_ok = [record for record in records.records if record.load is not None and record.outcome is Outcome.OK]
+    ours = [record for record in is_ok if record.case.target != "cpu"]
     if not ours:
         return ()
-    headers = ("Model", "Batch", "Samples/s", "p50", "p95", "p99", "GPU busy", "J per request", "J per sample")
-    lines = [_line(record) for record in sorted(ours, key=_order)]
+    headers = ("Model", "Batch", "Samples/s", "p50", "p95", "p99", "GPU busy", "J per request", "J per sample", *THEIRS)
+    ordered = sorted(ours, key=lambda record: (record.subject.model or "", _is_shared(record), _batch(record)))
+    lines = [_line(record) for record in ordered]
     source = SOURCE + (SHARED if any(map(_is_shared, ours)) else "")
-    served = PublishedTable(TITLE, source, (*headers, *THEIRS), named=2, lines=tuple(lines))
-    return served, _platforms()
-
-
-def _belongs(record: Record) -> bool:
-    return record.load is not None and record.outcome is Outcome.OK and record.case.target != "cpu"
-
-
-def _order(record: Record) -> tuple[str, bool, int]:
-    return record.subject.model or "", _is_shared(record), _batch(record)
+    served = PublishedTable(TITLE, source, headers, named=2, lines=tuple(lines))
+    facts = ("Platform", "Architecture", "Memory, GB", "fp32, TFLOP/s", "fp16, TFLOP/s", "Memory, GB/s")
+    platforms = tuple(tuple(row.values()) for row in published_rows("inferbench_platforms"))
+    return served, PublishedTable(PLATFORMS, "", facts, named=2, lines=platforms)
 
 
 def _is_shared(record: Record) -> bool:
-    """Whether requests did not travel but lay in memory that the server shares."""
+    """Whether requests were passed in memory that the server shares."""
     return record.load is not None and record.load.is_shared_memory
 
 
@@ -51,23 +47,19 @@ def _line(record: Record) -> tuple[str, ...]:
     model, batch = record.subject.model or "", _batch(record)
     precision = record.subject.precision or ""
     rate = record.measurement("sample_throughput" if batch > 1 else "throughput")
+    latencies = [record.measurement(f"latency_{name}") for name in ("p50", "p95", "p99")]
     energy = record.measurement("energy_per_request")
     busy = record.measurement("gpu_utilisation")
     cells = [
         f"{model} {precision}".strip() + (", shared memory" if _is_shared(record) else ""),
         str(batch),
         shown_rate(rate) if rate else "",
-        *(_milliseconds(record, f"latency_{name}") for name in ("p50", "p95", "p99")),
+        *(f"{latency.value * 1e3:.3g} ms" if latency else "" for latency in latencies),
         f"{busy.value:.0f} %" if busy else "",
         f"{energy.value:.3g}" if energy else "",
         f"{energy.value / batch:.3g}" if energy else "",
     ]
     return (*cells, *(_theirs(model, batch, platform, rate.value if rate else None) for platform in THEIRS))
-
-
-def _milliseconds(record: Record, name: str) -> str:
-    found = record.measurement(name)
-    return f"{found.value * 1e3:.3g} ms" if found else ""
 
 
 def _theirs(model: str, batch: int, platform: str, rate: float | None) -> str:
@@ -80,9 +72,3 @@ def _theirs(model: str, batch: int, platform: str, rate: float | None) -> str:
     notes = [f"p95 {row['p95_ms']} ms"] if row["p95_ms"] else []
     notes += [f"{rate / value:.3g}x"] if rate else []
     return shown_number(value) + (f" ({', '.join(notes)})" if notes else "")
-
-
-def _platforms() -> PublishedTable:
-    headers = ("Platform", "Architecture", "Memory, GB", "fp32, TFLOP/s", "fp16, TFLOP/s", "Memory, GB/s")
-    lines = tuple(tuple(row.values()) for row in published_rows("inferbench_platforms"))
-    return PublishedTable(title=PLATFORMS, source="", headers=headers, named=2, lines=lines)

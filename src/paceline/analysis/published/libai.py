@@ -11,7 +11,7 @@ from paceline.core.layout import Layout
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import RunRecords
 
-TITLE = "Beside LiBai's published figures"
+TITLE = "Compared with LiBai's published figures"
 SOURCE = (
     "LiBai's Benchmark.md: samples/s of LiBai and of Megatron-LM (e156d2f) in fp16, on GPUs that it does not name. "
     "Ours are sequences/s with the half-width of the 95 % interval. A ratio is that of the two columns before it, with "
@@ -44,7 +44,7 @@ class Training:
 
     @classmethod
     def of(cls, record: Record) -> Training | None:
-        """As its title tells; None for what trains no layout."""
+        """As its title says; None for what trains no layout."""
         word, _, more = record.case.title.removesuffix(f" x{record.case.ranks}").partition(" ")
         try:
             return cls(Layout.parse(word), more)
@@ -62,7 +62,7 @@ class Training:
 
     @property
     def section(self) -> str:
-        """Where the published page would have it."""
+        """The section of the published page that it would be in."""
         return SECTIONS[(self.layout.data > 1, self.layout.tensor > 1, self.layout.pipeline > 1)]
 
 
@@ -103,23 +103,9 @@ class PublishedRow:
 
 
 def libai_rows() -> tuple[PublishedRow, ...]:
-    """All 44 rows, in the order of the page; a few stand in two tables."""
-    return tuple(
-        PublishedRow(
-            row["benchmark"],
-            row["section"],
-            row["model"],
-            row["case"],
-            row["libai_samples_per_s"],
-            row["megatron_samples_per_s"],
-        )
-        for row in published_rows("libai_vs_megatron")
-    )
-
-
-def _ours() -> str:
-    """The benchmark that trains the same layouts here."""
-    return published_rows("libai_vs_megatron")[0]["benchmark"]
+    """All 44 rows, in the order of the page; a few are in two tables."""
+    columns = ("benchmark", "section", "model", "case", "libai_samples_per_s", "megatron_samples_per_s")
+    return tuple(PublishedRow(*(row[name] for name in columns)) for row in published_rows("libai_vs_megatron"))
 
 
 def libai_tables(records: RunRecords) -> tuple[PublishedTable, ...]:
@@ -142,7 +128,7 @@ def libai_tables(records: RunRecords) -> tuple[PublishedTable, ...]:
 
 
 class _Measured:
-    """Records by training and benchmark, and how they are told."""
+    """Records by training and benchmark, and how they are shown."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self._records: dict[Training, dict[str, list[Record]]] = {}
@@ -150,24 +136,28 @@ class _Measured:
             training = Training.of(record)
             if training is not None:
                 self._records.setdefault(training, {}).setdefault(record.case.benchmark, []).append(record)
-        everything = [one for by_name in self._records.values() for found in by_name.values() for one in found]
+        everything = [one for by_name in self._records.values() for same in by_name.values() for one in same]
         self.any_ok = any(record.outcome is Outcome.OK for record in everything)
         self.trainings = tuple(self._records)
-        ours = _ours()
-        self._peers = tuple(dict.fromkeys(one.case.benchmark for one in everything if one.case.benchmark != ours))
+        self._ours = libai_rows()[0].benchmark  # that trains the same layouts here
+        self._peers = list(dict.fromkeys(one.case.benchmark for one in everything if one.case.benchmark != self._ours))
         self.headers = tuple(header for peer in self._peers for header in (peer, f"Paceline / {peer}"))
-        told = [f"Measured on {one.subject.device}." for one in everything if one.subject.device]
-        told += [f"{one.subject.engine}." for one in everything if one.subject.engine]
-        self.notes = "".join(f" {note}" for note in dict.fromkeys(told))
+        notes = [f" Measured on {one.subject.device}." for one in everything if one.subject.device]
+        notes += [f" {one.subject.engine}." for one in everything if one.subject.engine]
+        self.notes = "".join(dict.fromkeys(notes))
 
     def cells(self, training: Training) -> tuple[str, ...]:
         """Ours, then each peer's with the ratio."""
         by_name = self._records.get(training, {})
-        ours = by_name.get(_ours(), [])
-        cells = [_cell(ours)]
+        ours = _typical(by_name.get(self._ours, []))
+        cells = [_cell(by_name.get(self._ours, []))]
         for peer in self._peers:
-            theirs = by_name.get(peer, [])
-            cells += [_cell(theirs), _comparison(_typical(ours), _typical(theirs))]
+            theirs = _typical(by_name.get(peer, []))
+            ratio = ""
+            if ours and theirs:
+                mark = " ?" if ours.has_warning or theirs.has_warning else ""
+                ratio = _ratio(ours.measured.value, theirs.measured.value) + mark
+            cells += [_cell(by_name.get(peer, [])), ratio]
         return tuple(cells)
 
 
@@ -197,30 +187,22 @@ class _Rate:
 
 def _typical(records: Sequence[Record]) -> _Rate | None:
     """The middle one of the repetitions that succeeded."""
-    found = [
+    rates = [
         _Rate(rate, bool(record.warnings))
         for record in records
         if record.outcome is Outcome.OK and (rate := record.measurement("throughput")) is not None
     ]
-    found.sort(key=lambda one: one.measured.value)
-    return found[(len(found) - 1) // 2] if found else None
+    rates.sort(key=lambda one: one.measured.value)
+    return rates[(len(rates) - 1) // 2] if rates else None
 
 
 def _cell(records: Sequence[Record]) -> str:
-    """The figure with its interval; how it ended where it was tried in vain."""
-    found = _typical(records)
-    if found is not None:
-        return shown_rate(found.measured)
+    """The figure with its interval; how it ended where it did not succeed."""
+    rate = _typical(records)
+    if rate is not None:
+        return shown_rate(rate.measured)
     ends = [record.outcome.value for record in records if record.outcome not in (Outcome.OK, Outcome.UNSUPPORTED)]
     return ends[-1] if ends else ""
-
-
-def _comparison(ours: _Rate | None, theirs: _Rate | None) -> str:
-    """The ratio, marked where one of the two has a warning."""
-    if ours is None or theirs is None:
-        return ""
-    ratio = _ratio(ours.measured.value, theirs.measured.value)
-    return f"{ratio} ?" if ours.has_warning or theirs.has_warning else ratio
 
 
 def _ratio(ours: float, theirs: float) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any
 
 from paceline.analysis.published.flashlight import GPUS, METRICS, NAMES
-from paceline.analysis.published.libai import libai_rows
+from paceline.analysis.published.libai import PublishedRow, libai_rows
 from paceline.analysis.published.table import published_rows
 from paceline.core.case import Case, Category
 from paceline.core.errors import unknown
@@ -25,8 +26,7 @@ def published_records(name: str) -> RunRecords:
     """The figures of one published table; those of `megatron` are in LiBai's."""
     if name not in _TABLES:
         raise unknown("published figures", name, _TABLES)
-    made = _flashlight() if name == "flashlight" else _layouts(name)
-    records = [_record(name, index, *told) for index, told in enumerate(made)]
+    records = list(_flashlight() if name == "flashlight" else _layouts(name))
     run = Run(
         id=f"published-{name}",
         name=name,
@@ -39,65 +39,44 @@ def published_records(name: str) -> RunRecords:
     return RunRecords(run=run, records=records)
 
 
-_Told = tuple[
-    str, str, dict[str, Any], Subject, int, str, str, float
-]  # benchmark, title, parameters, what was measured, ranks, metric, unit, value
-
-
-def _layouts(name: str) -> Iterator[_Told]:
-    """Each layout once: a few rows stand in two tables."""
-    seen = set()
+def _layouts(name: str) -> Iterator[Record]:
+    """Each layout once: a few rows are in two tables."""
+    rows: dict[str, PublishedRow] = {}
     for row in libai_rows():
-        word = str(row.layout)
-        if word not in seen:
-            seen.add(word)
-            value = float(row.libai if name == "libai" else row.megatron)
-            subject, ranks = Subject(layout=word), row.layout.world_size
-            yield row.benchmark, word, {"case": word}, subject, ranks, "throughput", "sequences/s", value
+        rows.setdefault(str(row.layout), row)
+    for index, (word, row) in enumerate(rows.items()):
+        value = float(row.libai if name == "libai" else row.megatron)
+        case = {"index": index, "benchmark": row.benchmark, "title": word, "parameters": {"case": word}}
+        yield _record(name, Subject(layout=word), "throughput", "sequences/s", value, row.layout.world_size, case)
 
 
-def _flashlight() -> Iterator[_Told]:
+def _flashlight() -> Iterator[Record]:
     models = {name: model for model, name in NAMES.items()}
-    for row in published_rows("flashlight_v100"):
-        precision, batch = _PRECISIONS[row["precision"]], int(row["input"].rpartition("x")[2])
-        model = models[row["model"]]
-        parameters = {"model": model, "precision": precision, "batch_size": batch, "scale": "full"}
-        subject = Subject.model_validate({"model": model, "precision": precision, "scale": "full"})
-        for ranks in GPUS:
-            title = f"{model} {precision}" + (f" x{ranks}" if ranks > 1 else "")
-            value = float(row[f"gpus_{ranks}"])
-            yield row["benchmark"], title, parameters, subject, ranks, METRICS[row["unit"]], row["unit"], value
+    for index, (row, ranks) in enumerate(product(published_rows("flashlight_v100"), GPUS)):
+        model, precision = models[row["model"]], _PRECISIONS[row["precision"]]
+        what = {"model": model, "precision": precision, "scale": "full"}
+        case = {
+            "index": index,
+            "benchmark": row["benchmark"],
+            "title": f"{model} {precision}" + (f" x{ranks}" if ranks > 1 else ""),
+            "parameters": what | {"batch_size": int(row["input"].rpartition("x")[2])},
+        }
+        subject, value = Subject.model_validate(what), float(row[f"gpus_{ranks}"])
+        yield _record("flashlight", subject, METRICS[row["unit"]], row["unit"], value, ranks, case)
 
 
 def _record(
-    name: str,
-    index: int,
-    benchmark: str,
-    title: str,
-    parameters: dict[str, Any],
-    subject: Subject,
-    ranks: int,
-    metric: str,
-    unit: str,
-    value: float,
+    name: str, subject: Subject, metric: str, unit: str, value: float, ranks: int, case: dict[str, Any]
 ) -> Record:
-    case = Case(
-        index=index,
-        benchmark=benchmark,
-        parameters=parameters,
-        title=title,
-        target="cuda:*" if ranks > 1 else "cuda:0",
-        ranks=ranks,
-        category=Category.TRAINING,
-    )
-    told = Metric(name=metric, unit=unit, better=Better.HIGHER, merge=Merge.SUM)
+    rate = Metric(name=metric, unit=unit, better=Better.HIGHER, merge=Merge.SUM)
+    target = "cuda:*" if ranks > 1 else "cuda:0"
     return Record(
         run_id=f"published-{name}",
-        case=case,
+        case=Case(**case, target=target, ranks=ranks, category=Category.TRAINING),
         outcome=Outcome.OK,
         started_at=_PUBLISHED_AT,
         seconds=0.0,
-        measurements=[Measurement.of_value(told, value)],
+        measurements=[Measurement.of_value(rate, value)],
         primary=metric,
         subject=subject,
     )

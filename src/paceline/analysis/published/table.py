@@ -1,4 +1,4 @@
-"""A table of text that puts a run beside published figures, and the files that hold these."""
+"""A table of text that puts a run next to published figures, and the files that hold these."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class PublishedTable:
     """Ours and theirs, line by line; the first `named` columns say what a line is about."""
 
     title: str
-    source: str  # of the published figures, and what to know when comparing; empty where another table tells it
+    source: str  # of the published figures, and what to know when comparing; empty where another table has it
     headers: tuple[str, ...]
     named: int
     lines: tuple[tuple[str, ...], ...]
 
     def filled(self) -> PublishedTable:
         """The table without the columns that say nothing, which are those of what the run did not measure."""
-        places = range(len(self.headers))
-        kept = [place for place in places if place < self.named or any(line[place] for line in self.lines)]
-        lines = tuple(tuple(line[place] for place in kept) for line in self.lines)
-        return replace(self, headers=tuple(self.headers[place] for place in kept), lines=lines)
+        columns = list(enumerate(zip(self.headers, *self.lines, strict=True)))
+        filled = [cells for index, cells in columns if index < self.named or any(cells[1:])]
+        headers, *lines = zip(*filled, strict=True)
+        return replace(self, headers=headers, lines=tuple(lines))
 
 
 @lru_cache

@@ -1,1 +1,1 @@
-"""Which of the measured configurations to take: the best that keeps a promise, why, and what would change that."""
+"""Which of the measured configurations to take: the best that meets the SLO, why, and what would change that."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from paceline.analysis.configuration import Configuration, labels, shared_choices
+from paceline.analysis.configuration import labels, shared_choices
 from paceline.analysis.recommend.changes import Changes, changes
 from paceline.analysis.recommend.choose import Option, OptionStanding, Ranking, rank
 from paceline.analysis.recommend.evidence import Evidence, LeftOut, MeasuredLoad
@@ -34,7 +34,7 @@ class Recommendation:
 
     @property
     def sure(self) -> tuple[Option, ...]:
-        """Those that surely keep the promise."""
+        """Those that meet the SLO beyond their uncertainty."""
         return tuple(option for option in self.ranking.options if option.standing is OptionStanding.SURE)
 
     @property
@@ -48,54 +48,50 @@ class Recommendation:
         return self.unit.removesuffix("/s") or "samples"
 
 
-def with_users(found: Sequence[Evidence], question: Question) -> list[Evidence]:
-    """What a promise may be about: if there is one, work that users wait for."""
+def with_users(evidence: Sequence[Evidence], question: Question) -> list[Evidence]:
+    """What an SLO may be about: if there is one, work that users wait for."""
     if not any(bound.is_asked for bound in question.bounds):
-        return list(found)
-    kept = [evidence for evidence in found if evidence.has_users]
-    if found and not kept:
+        return list(evidence)
+    served = [one for one in evidence if one.has_users]
+    if evidence and not served:
         message = "an SLO is about the requests of users, and these cases train: leave out --slo"
         raise InputError("slo-for-training", message, key="--slo")
-    return kept
+    return served
 
 
 def recommend(evidence: Evidence, question: Question) -> Recommendation:
     """The best configuration, why, and what would change that."""
-    asked = with_promise(question, evidence)
-    ranking = rank(evidence.points, asked)
+    question = _with_slo(question, evidence)
+    ranking = rank(evidence.points, question)
     configurations = list({point.configuration.key: point.configuration for point in evidence.points}.values())
+    # What was left out has names that distinguish it from the others.
+    every = {one.key: one for one in (*configurations, *(left_out.configuration for left_out in evidence.left_out))}
+    names = dict(zip(every, labels(list(every.values())), strict=True))
     return Recommendation(
         work=evidence.work,
         is_served=evidence.is_served,
-        question=asked,
+        question=question,
         unit=evidence.points[0].unit if evidence.points else "",
         shared=shared_choices(configurations),
         points=tuple(evidence.points),
         ranking=ranking,
-        left_out=_named(evidence.left_out, configurations),
-        changes=changes(evidence.points, ranking, asked),
+        left_out=tuple(replace(one, label=names[one.configuration.key]) for one in evidence.left_out),
+        changes=changes(evidence.points, ranking, question),
     )
 
 
-def with_promise(question: Question, evidence: Evidence) -> Question:
-    """The question with a promise: that of the served cases themselves, if they share one and no other is asked for."""
+def _with_slo(question: Question, evidence: Evidence) -> Question:
+    """The question with an SLO: that of the served cases themselves, if they share one and no other is asked for."""
     if not evidence.is_served:
         # Steps of a model have no requests that could fail.
         return replace(question, bounds=tuple(bound for bound in question.bounds if bound.metric != ERRORS))
     if not evidence.points or any(bound.metric != ERRORS for bound in question.bounds):
         return question
-    promised = {tuple(sorted((k, v) for k, v in one.items() if k != ERRORS)) for one in evidence.promises}
-    if len(promised) != 1 or not next(iter(promised)):
-        differ = len(promised) > 1
+    slos = {tuple(sorted((k, v) for k, v in one.items() if k != ERRORS)) for one in evidence.slos}
+    if len(slos) != 1 or not next(iter(slos)):
+        differ = len(slos) > 1
         message = f"its cases have {'different SLOs' if differ else 'no SLO'}: say what must hold, like --slo p99=50ms"
         code = "different-slos" if differ else "missing-slo"
         raise InputError(code, message, where=f"'{evidence.work}'", key="--slo")
     errors = {bound.metric: bound.limit for bound in question.bounds if bound.is_asked}
-    return replace(question, bounds=bounds_of(dict(next(iter(promised))) | errors), origin="as the run promised")
-
-
-def _named(left_out: Sequence[LeftOut], configurations: Sequence[Configuration]) -> tuple[LeftOut, ...]:
-    """What was left out, under names that tell it from the others."""
-    known = {one.key: one for one in [*configurations, *(entry.configuration for entry in left_out)]}
-    names = dict(zip(known, labels(list(known.values())), strict=True))
-    return tuple(replace(entry, label=names[entry.configuration.key]) for entry in left_out)
+    return replace(question, bounds=bounds_of(dict(next(iter(slos))) | errors), origin="as in the run's own SLO")

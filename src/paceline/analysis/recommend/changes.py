@@ -30,13 +30,13 @@ Relation = Literal["apart", "tied", "unknown"]
 
 @dataclass(frozen=True)
 class Flip:
-    """A bound at which another configuration is recommended; an empty label stands for none."""
+    """A bound at which another configuration is recommended; an empty label means none."""
 
     metric: str
     limit: float
     label: str
     standing: OptionStanding
-    is_tied: bool = False  # the two cannot be told apart by what they are ranked by
+    is_tied: bool = False  # what both are ranked by does not differ significantly
 
 
 @dataclass(frozen=True)
@@ -55,21 +55,21 @@ class Changes:
     """All that would change the choice."""
 
     rival: Rival | None
-    tied: tuple[str, ...]  # all that cannot be told apart from the best
+    tied: tuple[str, ...]  # all that do not differ significantly from the best
     tighter: tuple[Flip, ...]
     looser: tuple[Flip, ...]
-    unsure: Option | None  # what would win if it surely kept the promise
+    unsure: Option | None  # what would win if it surely met the SLO
 
 
 def changes(points: Sequence[MeasuredLoad], ranking: Ranking, question: Question) -> Changes:
     """What lies around the choice."""
     names = name_configurations(points)
-    asked = [bound.metric for bound in question.bounds if bound.is_asked]
-    looser = [flip for metric in asked if (flip := _looser(points, ranking, question, metric, names))]
+    metrics = [bound.metric for bound in question.bounds if bound.is_asked]
+    looser = [flip for metric in metrics if (flip := _looser(points, ranking, question, metric, names))]
     best = ranking.best
     if best is None:
         return Changes(None, (), (), tuple(looser), None)
-    tighter = [flip for metric in asked if (flip := _tighter(points, best, question, metric, names))]
+    tighter = [flip for metric in metrics if (flip := _tighter(points, best, question, metric, names))]
     equals = [one for one in ranking.options[1:] if one.standing is best.standing]
     tied = [one.label for one in equals if relation(best, one) == "tied"]
     return Changes(
@@ -82,7 +82,7 @@ def changes(points: Sequence[MeasuredLoad], ranking: Ranking, question: Question
 
 
 def relation(one: Option, other: Option) -> Relation:
-    """Whether what two options are ranked by differs beyond its warning."""
+    """Whether what two options are ranked by differs beyond its uncertainty."""
     if one.score is None or other.score is None or (same := one.score.overlaps(other.score)) is None:
         return "unknown"
     return "tied" if same else "apart"
@@ -97,34 +97,27 @@ def _rival(best: Option, other: Option, question: Question) -> Rival:
     elif question.by == "cost" and other.point.price is not None:
         is_another = other.point.configuration.machine != best.point.configuration.machine
         price = other.point.price.usd * mine / theirs if is_another else None  # one machine has one price
-        throughput = _cheap_enough(mine, other, question)
+        # The throughput at which the rival would cost less; None where no throughput would do.
+        if question.rate is None:
+            throughput = other.point.throughput.value * theirs / mine
+        else:
+            fewer = math.ceil(mine / other.point.price.usd - 1e-9) - 1  # replicas that cost less
+            throughput = question.rate / fewer if fewer >= 1 else None
     return Rival(other, relation(best, other), price, throughput, mine)
-
-
-def _cheap_enough(cost: float, other: Option, question: Question) -> float | None:
-    """The throughput at which an option would cost less than `cost`; None where no throughput would do."""
-    assert other.point.price is not None and other.score is not None
-    if question.rate is None:
-        return other.point.throughput.value * other.score.value / cost
-    fewer = math.ceil(cost / other.point.price.usd - 1e-9) - 1  # replicas that cost less
-    return question.rate / fewer if fewer >= 1 else None
 
 
 def _unsure(
     points: Sequence[MeasuredLoad], best: Option, question: Question, names: Mapping[str, str]
 ) -> Option | None:
-    """The best of the points that are better at what is asked, but not sure to keep the promise."""
+    """The best of the points that are better at what is asked, but not sure to meet the SLO."""
     if best.standing is not OptionStanding.SURE:
         return None
     better = []
-    for group in grouped(points).values():
-        found = (option_of(point, group, question, names[point.configuration.key]) for point in group)
-        unsure = (one for one in found if one.standing is OptionStanding.UNCERTAIN and one.score is not None)
-        better += [
-            one
-            for one in unsure
-            if order(one, question)[1] < order(best, question)[1] and relation(best, one) != "tied"
-        ]
+    for key, group in grouped(points).items():
+        for option in (option_of(point, group, question, names[key]) for point in group):
+            if option.standing is OptionStanding.UNCERTAIN and option.score is not None:
+                is_better = order(option, question)[1] < order(best, question)[1]
+                better += [option] if is_better and relation(best, option) != "tied" else []
     return min(better, key=lambda one: order(one, question), default=None)
 
 
@@ -134,19 +127,20 @@ def _tighter(
     """The bound below which the choice is another: a tighter one only takes points away, so that this is its own."""
     key = best.configuration.key
     group = [point for point in points if point.configuration.key == key]
-    kept: Option | None = best
-    now = question
+    choice, now = best, question
     for _ in range(2 * len(group)):
-        assert kept is not None
         bound = next(bound for bound in now.bounds if bound.metric == metric)
-        sure = surely_from(kept.point, group, bound)
-        edge = sure if sure <= bound.limit else holds_from(kept.point, metric)
+        sure = surely_from(choice.point, group, bound)
+        edge = sure if sure <= bound.limit else holds_from(choice.point, metric)
         if edge <= 0 or not math.isfinite(edge):
             return None
         now = now.with_limit(metric, math.nextafter(edge, -math.inf))
-        kept = rank(points, now, names).best
-        if kept is None or kept.configuration.key != key:
-            return Flip(metric, edge, kept.label if kept else "", kept.standing if kept else OptionStanding.BROKEN)
+        next_choice = rank(points, now, names).best
+        if next_choice is None:
+            return Flip(metric, edge, "", OptionStanding.BROKEN)
+        if next_choice.configuration.key != key:
+            return Flip(metric, edge, next_choice.label, next_choice.standing)
+        choice = next_choice
     return None
 
 
@@ -160,25 +154,23 @@ def _looser(
     events: list[tuple[float, tuple[int, float, str], str, Reading]] = []
     for key, group in grouped(points).items():
         for point in group:
-            found = score(point, question)
-            if found is None or metric not in point.readings:
+            reading = score(point, question)
+            if reading is None or metric not in point.readings:
                 continue
             elsewhere, _ = judge(point, group, free)
             surely = max(surely_from(point, group, bound), bound.limit)
             perhaps = max(holds_from(point, metric), bound.limit)
             for edge, standing in ((perhaps, OptionStanding.UNCERTAIN), (surely, OptionStanding.SURE)):
                 reached = max(standing, elsewhere)
-                is_allowed = reached is OptionStanding.SURE or (
-                    reached is OptionStanding.UNCERTAIN and not question.strict
-                )
+                is_allowed = reached <= (OptionStanding.SURE if question.strict else OptionStanding.UNCERTAIN)
                 if bound.limit < edge < math.inf and is_allowed:
-                    events.append((edge, (int(reached), sign * found.value, names[key]), key, found))
+                    events.append((edge, (int(reached), sign * reading.value, names[key]), key, reading))
     best = ranking.best
     leader = order(best, question) if best else (math.inf, math.inf, "")
-    for edge, place, key, found in sorted(events, key=lambda event: event[:3]):
-        if place < leader:
-            leader = place
+    for edge, position, key, reading in sorted(events, key=lambda event: event[:3]):
+        if position < leader:
+            leader = position
             if best is None or key != best.configuration.key:
-                is_tied = best is not None and best.score is not None and best.score.overlaps(found) is True
-                return Flip(metric, edge, names[key], OptionStanding(place[0]), is_tied)
+                is_tied = best is not None and best.score is not None and best.score.overlaps(reading) is True
+                return Flip(metric, edge, names[key], OptionStanding(position[0]), is_tied)
     return None

@@ -1,4 +1,4 @@
-"""Ranks configurations by what is asked: first those that surely keep the promise, never one that breaks it."""
+"""Ranks configurations by what is asked: first those that surely meet the SLO, never one that breaks it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ WHOLE = 1e-9  # a rate is a whole number of replicas' if it is so but for floati
 
 
 class OptionStanding(IntEnum):
-    """Whether a point keeps what is promised; less is better."""
+    """Whether a point meets the SLO; less is better."""
 
     SURE = 0
-    UNCERTAIN = 1  # its warning reaches beyond a bound
+    UNCERTAIN = 1  # its interval reaches beyond a bound
     BROKEN = 2
 
 
@@ -58,7 +58,7 @@ class Option:
     most_replicas: int | None  # if its throughput is at the low end of its interval
     per_hour: Reading | None  # USD, of all replicas
     per_thousand: Reading | None
-    is_heaviest: bool  # it was not asked for more
+    is_heaviest: bool  # no heavier load was tried
 
     @property
     def qualifies(self) -> bool:
@@ -82,28 +82,30 @@ class Ranking:
 def rank(points: Sequence[MeasuredLoad], question: Question, names: Mapping[str, str] | None = None) -> Ranking:
     """The best point of each configuration, in order."""
     names = names or name_configurations(points)
-    found = [_best([option_of(point, group, question, names[key]) for point in group], question)
-             for key, group in grouped(points).items()]  # fmt: skip
-    good = [option for option in found if _may(option, question)]
-    bad = [option for option in found if not _may(option, question)]
-    return Ranking(
-        options=tuple(sorted(good, key=lambda option: order(option, question))),
-        rejected=tuple(sorted(bad, key=_nearness)),
-    )
+    good, bad = [], []
+    for key, group in grouped(points).items():
+        options = [option_of(point, group, question, names[key]) for point in group]
+        allowed = [option for option in options if _is_allowed(option, question)]
+        if allowed:
+            good.append(min(allowed, key=lambda option: (order(option, question)[:2], option.point.load or 0.0)))
+        else:
+            bad.append(min(options, key=_nearness))
+    good.sort(key=lambda option: order(option, question))
+    return Ranking(options=tuple(good), rejected=tuple(sorted(bad, key=_nearness)))
 
 
 def grouped(points: Iterable[MeasuredLoad]) -> dict[str, list[MeasuredLoad]]:
     """The points of each configuration, by its key."""
-    found: dict[str, list[MeasuredLoad]] = {}
+    groups: dict[str, list[MeasuredLoad]] = {}
     for point in points:
-        found.setdefault(point.configuration.key, []).append(point)
-    return found
+        groups.setdefault(point.configuration.key, []).append(point)
+    return groups
 
 
 def name_configurations(points: Iterable[MeasuredLoad]) -> dict[str, str]:
     """A name for each configuration, by its key."""
-    found = {point.configuration.key: point.configuration for point in points}
-    return dict(zip(found, labels(list(found.values())), strict=True))
+    configurations = {point.configuration.key: point.configuration for point in points}
+    return dict(zip(configurations, labels(list(configurations.values())), strict=True))
 
 
 def order(option: Option, question: Question) -> tuple[int, float, str]:
@@ -130,7 +132,8 @@ def per_hour(point: MeasuredLoad, question: Question) -> Reading | None:
         return None
     if question.rate is None:
         return Reading(point.price.usd, point.price.usd, point.price.usd)
-    counts = [replicas(question.rate, rate) for rate in _ends(point.throughput)]
+    throughput = point.throughput  # whose high end has the low cost
+    counts = [replicas(question.rate, rate) for rate in (throughput.value, throughput.high, throughput.low)]
     value, low, high = (None if count is None else count * point.price.usd for count in counts)
     return None if value is None else Reading(value, low, high)
 
@@ -155,20 +158,20 @@ def replicas(rate: float, throughput: float | None) -> int | None:
 def judge(
     point: MeasuredLoad, group: Sequence[MeasuredLoad], question: Question
 ) -> tuple[OptionStanding, tuple[Miss, ...]]:
-    """Whether a point keeps every bound; a lighter load of the same configuration that broke one makes it unsure."""
-    found = [_against(bound, point, group) for bound in question.bounds] + [_afforded(point, question)]
-    misses = tuple(miss for miss in found if miss is not None)
+    """Whether a point meets every bound; a lighter load of the same configuration that broke one makes it unsure."""
+    candidates = [_against(bound, point, group) for bound in question.bounds] + [_afforded(point, question)]
+    misses = tuple(miss for miss in candidates if miss is not None)
     return max((miss.standing for miss in misses), default=OptionStanding.SURE), misses
 
 
 def holds_from(point: MeasuredLoad, metric: str) -> float:
-    """The smallest bound that a point keeps."""
+    """The smallest bound that a point meets."""
     reading = point.readings.get(metric)
     return reading.value if reading is not None else math.inf
 
 
 def surely_from(point: MeasuredLoad, group: Sequence[MeasuredLoad], bound: SloLimit) -> float:
-    """The smallest bound that a point keeps with its warning, and that no lighter load broke."""
+    """The smallest bound that a point meets with its uncertainty, and that no lighter load broke."""
     reading = point.readings.get(bound.metric)
     if reading is None:
         return math.inf
@@ -183,7 +186,8 @@ def _against(bound: SloLimit, point: MeasuredLoad, group: Sequence[MeasuredLoad]
     if reading is None:
         if not bound.is_asked:
             return None
-        return Miss(bound.metric, bound.limit, None, OptionStanding.BROKEN, why=_too_few(point))
+        too_few = f"{point.requests:,} requests are too few to tell it" if point.requests else "it was not measured"
+        return Miss(bound.metric, bound.limit, None, OptionStanding.BROKEN, why=too_few)
     if reading.value > bound.limit:
         return Miss(bound.metric, bound.limit, reading, OptionStanding.BROKEN)
     if surely_from(point, group, bound) <= bound.limit:
@@ -238,26 +242,10 @@ def option_of(point: MeasuredLoad, group: Sequence[MeasuredLoad], question: Ques
     )
 
 
-def _best(options: Sequence[Option], question: Question) -> Option:
-    good = [option for option in options if _may(option, question)]
-    if good:
-        return min(good, key=lambda option: (order(option, question)[:2], option.point.load or 0.0))
-    return min(options, key=_nearness)
-
-
-def _may(option: Option, question: Question) -> bool:
+def _is_allowed(option: Option, question: Question) -> bool:
     return option.qualifies and not (question.strict and option.standing is not OptionStanding.SURE)
 
 
 def _nearness(option: Option) -> tuple[bool, float, str]:
     excess = max((miss.excess for miss in option.misses), default=0.0)
     return (option.score is None, excess, option.label)
-
-
-def _too_few(point: MeasuredLoad) -> str:
-    return f"{point.requests:,} requests are too few to tell it" if point.requests else "it was not measured"
-
-
-def _ends(reading: Reading) -> tuple[float | None, ...]:
-    """Value, and the ends in the order in which costs have them."""
-    return (reading.value, reading.high, reading.low)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,8 @@ Z = 1.96  # of the normal distribution, for intervals of 95 %
 UNSENT = {"saturated", "sockets", "unsent"}  # warnings of a load that the load generator itself did not manage
 UNCONFIRMED = "unconfirmed"
 _OTHER_LOOPS = {
-    "closed": "its users wait for their answers, so that it does not tell what users get at a rate",
-    "burst": "all its requests come at once, so that it does not tell what users get at a rate",
+    "closed": "its users wait for their answers, so that it does not show what users get at a rate",
+    "burst": "all its requests come at once, so that it does not show what users get at a rate",
 }
 
 
@@ -33,9 +33,9 @@ class MeasuredLoad:
 
     configuration: Configuration
     throughput: Reading
-    readings: Mapping[str, Reading]  # what a promise may bound: p99 in seconds, error_rate as a part
-    load: float | None = None  # that was asked for, requests/s
-    is_capacity: bool = False  # the largest rate that kept a promise, as a search found it
+    readings: Mapping[str, Reading]  # what an SLO may bound: p99 in seconds, error_rate as a part
+    load: float | None = None  # that was requested, requests/s
+    is_capacity: bool = False  # the largest rate that met the SLO, as a search found it
     unit: str = "requests/s"
     price: HourlyPrice | None = None
     no_price: str = ""
@@ -63,31 +63,34 @@ class Evidence:
     has_users: bool = True  # who wait for answers; nobody waits for a step of training
     points: list[MeasuredLoad] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
-    promises: list[dict[str, float]] = field(default_factory=list)  # of the served cases themselves
+    slos: list[dict[str, float]] = field(default_factory=list)  # of the served cases themselves
 
 
 def evidence(sources: Iterable[RunRecords], prices: Prices, *, text: str = "") -> list[Evidence]:
     """What these runs say, by the work they did; `text` keeps the cases that have it in their name."""
-    found: dict[str, Evidence] = {}
+    by_work: dict[str, Evidence] = {}
     for source in sources:
         for record in source.records:
+            # A configuration of a model, not a single operation.
+            is_of_a_model = bool(record.case.parameters.keys() & {"model", "case"})
+            has_end = record.measurement("throughput") is not None or record.outcome is not Outcome.OK
             label = f"{record.case.benchmark} {record.case.title}"
-            if not _is_of_a_model(record) or text.casefold() not in label.casefold():
+            if not is_of_a_model or not has_end or text.casefold() not in label.casefold():
                 continue
             configuration = configuration_of(record, source.run)
-            served = _is_served(record)
-            has_users = served or record.case.category == Category.INFERENCE
-            kept = found.setdefault(configuration.work, Evidence(configuration.work, served, has_users))
+            is_served = record.load is not None
+            has_users = is_served or record.case.category == Category.INFERENCE
+            same = by_work.setdefault(configuration.work, Evidence(configuration.work, is_served, has_users))
             reason = _unusable(record)
             if reason:
-                kept.left_out.append(LeftOut(configuration, label, reason))
+                same.left_out.append(LeftOut(configuration, label, reason))
                 continue
-            kept.points += _points(record, source.run, configuration, prices)
-            if served:
-                kept.promises.append(_promise(record))
-    for kept in found.values():
-        kept.points = pooled(kept.points)
-    return list(found.values())
+            same.points += _points(record, source.run, configuration, prices)
+            if is_served:
+                same.slos.append(_slo(record))
+    for same in by_work.values():
+        same.points = pooled(same.points)
+    return list(by_work.values())
 
 
 def pooled(points: Iterable[MeasuredLoad]) -> list[MeasuredLoad]:
@@ -118,15 +121,10 @@ def _pool(members: list[MeasuredLoad]) -> MeasuredLoad:
         return first
     names = [name for name in first.readings if all(name in one.readings for one in members)]
     energies = [one.energy for one in members if one.energy is not None]
-    return MeasuredLoad(
-        configuration=first.configuration,
+    return replace(
+        first,
         throughput=hull([one.throughput for one in members]),
         readings={name: hull([one.readings[name] for one in members]) for name in names},
-        load=first.load,
-        is_capacity=first.is_capacity,
-        unit=first.unit,
-        price=first.price,
-        no_price=first.no_price,
         energy=Derived(hull([one.reading for one in energies]), "J", energies[0].inputs) if energies else None,
         warnings=tuple(dict.fromkeys(kind for one in members for kind in one.warnings)),
         runs=tuple(dict.fromkeys(run for one in members for run in one.runs)),
@@ -147,69 +145,55 @@ def _points(record: Record, run: Run, configuration: Configuration, prices: Pric
     if throughput is None:
         return
     energy = energy_of(record)
-    if not _is_served(record):
-        readings = _steps(record)
-        yield MeasuredLoad(
-            throughput=Reading.of(throughput), readings=readings, unit=throughput.metric.unit, energy=energy, **shared
-        )
+    if record.load is None:
+        unit, readings = throughput.metric.unit, _steps(record)
+        yield MeasuredLoad(throughput=Reading.of(throughput), readings=readings, unit=unit, energy=energy, **shared)
         return
     offered = record.measurement("offered_rate")
-    asked = record.load.rate if record.load is not None else None
+    rate = float(record.load.rate) if record.load.rate else offered.value if offered else None
     readings, requests = _latencies(record, {})
-    yield MeasuredLoad(
-        throughput=Reading.of(throughput),
-        readings=readings,
-        requests=requests,
-        energy=energy,
-        load=float(asked) if asked else offered.value if offered else None,
-        **shared,
+    whole = MeasuredLoad(
+        throughput=Reading.of(throughput), readings=readings, requests=requests, energy=energy, load=rate, **shared
     )
+    yield whole
     for measurement in record.measurements:
         if measurement.metric.name == "throughput" and set(measurement.at) == {"rate"} and not measurement.scope:
             readings, requests = _latencies(record, measurement.at)
-            yield MeasuredLoad(
-                throughput=Reading.of(measurement),
-                readings=readings,
-                requests=requests,
-                load=float(measurement.at["rate"]),
-                **shared,
-            )
+            trial = float(measurement.at["rate"])
+            reading = Reading.of(measurement)
+            yield replace(whole, throughput=reading, readings=readings, requests=requests, energy=None, load=trial)
     capacity = record.measurement("capacity")
     if capacity is not None:
-        readings = _kept(record)
-        yield MeasuredLoad(
-            throughput=Reading.of(capacity), readings=readings, is_capacity=True, energy=energy, **shared
-        )
+        reading, readings = Reading.of(capacity), _met(record)
+        yield replace(whole, throughput=reading, readings=readings, requests=None, load=None, is_capacity=True)
 
 
 def _latencies(record: Record, at: At) -> tuple[dict[str, Reading], int | None]:
-    """What users saw of one load, and how many requests that rests on."""
-    told = {name: record.measurement(f"latency_{name}", at=at) for name in PERCENTILES}
-    found = {name: Reading.of(one) for name, one in told.items() if one is not None}
-    requests = next((one.summary.count for one in told.values() if one is not None), None)
-    parts = [record.measurement(name, at=at) for name in (ERRORS, "shed_rate")]
-    known = [one.value for one in parts if one is not None]
-    if known:
-        found[ERRORS] = _part(math.fsum(known) / 100.0, requests)
-    return found, requests
+    """What users got at one load, and how many requests that rests on."""
+    latencies = {name: record.measurement(f"latency_{name}", at=at) for name in PERCENTILES}
+    readings = {name: Reading.of(one) for name, one in latencies.items() if one is not None}
+    requests = next((one.summary.count for one in latencies.values() if one is not None), None)
+    lost = [one.value for name in (ERRORS, "shed_rate") if (one := record.measurement(name, at=at)) is not None]
+    if lost:
+        readings[ERRORS] = _part(math.fsum(lost) / 100.0, requests)
+    return readings, requests
 
 
-def _kept(record: Record) -> dict[str, Reading]:
-    """What the promise of a search says of the largest rate that kept it; of lower percentiles it says as much."""
-    promised = _promise(record)
+def _met(record: Record) -> dict[str, Reading]:
+    """What the SLO of a search says of the largest rate that met it; of lower percentiles it says as much."""
+    slo = _slo(record)
     is_sure = all(warning.kind != UNCONFIRMED for warning in record.warnings)
-    found: dict[str, Reading] = {}
+    readings: dict[str, Reading] = {}
     for name, share in PERCENTILES.items():
-        limits = [limit for other, limit in promised.items() if other in PERCENTILES and PERCENTILES[other] >= share]
+        limits = [limit for other, limit in slo.items() if other in PERCENTILES and PERCENTILES[other] >= share]
         if limits:
-            limit = min(limits)
-            found[name] = Reading(limit, None, limit if is_sure else None, is_limit=True)
-    readings, _ = _latencies(record, {})
-    return found | {name: one for name, one in readings.items() if name == ERRORS}
+            readings[name] = Reading(min(limits), None, min(limits) if is_sure else None, is_limit=True)
+    measured, _ = _latencies(record, {})
+    return readings | {name: one for name, one in measured.items() if name == ERRORS}
 
 
 def _steps(record: Record) -> dict[str, Reading]:
-    """The percentiles of a step's time, where the steps are enough to tell them."""
+    """The percentiles of a step's time, where the steps are enough for them."""
     times = record.measurement("step_time")
     if times is None:
         return {}
@@ -244,7 +228,7 @@ def _part(part: float, count: int | None) -> Reading:
     return Reading(part, max(0.0, min(part, (middle - spread) / scale)), max(part, (middle + spread) / scale))
 
 
-def _promise(record: Record) -> dict[str, float]:
+def _slo(record: Record) -> dict[str, float]:
     load = record.load
     if load is None:
         return {}
@@ -260,20 +244,7 @@ def _unusable(record: Record) -> str:
     throughput = record.measurement("throughput")
     if throughput is None or not (math.isfinite(throughput.value) and throughput.value > 0):
         return "it has no throughput"
-    if not _is_served(record):
+    if record.load is None:
         return ""
     lost = next((warning for warning in record.warnings if warning.kind in UNSENT), None)
-    if lost is not None:
-        return f"{lost.kind}: {lost.message}"
-    return _OTHER_LOOPS.get(record.load.loop, "") if record.load is not None else ""
-
-
-def _is_served(record: Record) -> bool:
-    return record.load is not None
-
-
-def _is_of_a_model(record: Record) -> bool:
-    """Whether a configuration of a model was measured, not a single operation."""
-    named = record.case.parameters.keys() & {"model", "case"}
-    told = record.measurement("throughput") is not None or record.outcome is not Outcome.OK
-    return bool(named) and told
+    return f"{lost.kind}: {lost.message}" if lost else _OTHER_LOOPS.get(record.load.loop, "")

@@ -1,10 +1,10 @@
-"""What is asked of a recommendation: the promise, the budget, the rate to serve, and what counts as better."""
+"""What is asked of a recommendation: the SLO, the budget, the rate to serve, and what counts as better."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from typing import Literal
 
 from paceline.analysis.cost import Budget
@@ -14,7 +14,7 @@ from paceline.core.quantity import parse_duration, parse_fraction
 Objective = Literal["goodput", "cost", "energy", "latency"]
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 ERRORS = "error_rate"
-USUAL_ERRORS = 0.01  # as a served case allows unless it is told
+USUAL_ERRORS = 0.01  # as a served case allows by default
 _SPELLINGS = {"p99_9": "p99.9", "p999": "p99.9", "errors": ERRORS}
 
 
@@ -24,7 +24,7 @@ class SloLimit:
 
     metric: str
     limit: float
-    is_asked: bool = True  # one that nobody asked for is judged without its warning
+    is_asked: bool = True  # a default one is judged without its uncertainty
 
 
 @dataclass(frozen=True)
@@ -37,25 +37,24 @@ class Question:
     budget: Budget | None = None
     strict: bool = False
     carbon: float | None = None  # g/kWh
-    origin: str = ""  # who said what is promised, if it was not the one who asks
+    origin: str = ""  # where the SLO is from, if it was not given
 
     def with_limit(self, metric: str, limit: float) -> Question:
         """The same with another bound on one metric."""
-        kept = [replace(bound, limit=limit) if bound.metric == metric else bound for bound in self.bounds]
-        return replace(self, bounds=tuple(kept))
+        bounds = [replace(bound, limit=limit) if bound.metric == metric else bound for bound in self.bounds]
+        return replace(self, bounds=tuple(bounds))
 
     @property
     def percentile(self) -> str:
-        """The latency that counts: the highest percentile that is promised."""
-        asked = [bound.metric for bound in self.bounds if bound.metric in PERCENTILES]
-        return max(asked, key=lambda name: PERCENTILES[name], default="p99")
+        """The latency that counts: the highest percentile of the SLO."""
+        percentiles = [bound.metric for bound in self.bounds if bound.metric in PERCENTILES]
+        return max(percentiles, key=lambda name: PERCENTILES[name], default="p99")
 
 
-@dataclass
-class _Reader:
-    found: dict[str, float] = field(default_factory=dict)
-
-    def read(self, text: str) -> None:
+def read_bounds(texts: Iterable[str]) -> tuple[SloLimit, ...]:
+    """Bounds as people write them: `p99=50ms`, `error_rate=0.1%`, several with commas."""
+    limits: dict[str, float] = {}
+    for text in chain.from_iterable(several.split(",") for several in texts):
         name, separator, value = (part.strip() for part in text.partition("="))
         metric = _SPELLINGS.get(name, name)
         if metric not in PERCENTILES and metric != ERRORS:
@@ -63,7 +62,7 @@ class _Reader:
         if not separator or not value:
             message = "give a bound, like p99=50ms or error_rate=0.1%"
             raise InputError("missing-bound", message, where=f"--slo '{text}'", key="--slo", value=text)
-        if metric in self.found:
+        if metric in limits:
             raise InputError("duplicate-key", f"--slo {metric} is given twice", key="--slo", value=metric)
         try:
             limit = parse_fraction(value) if metric == ERRORS else parse_duration(value)
@@ -72,16 +71,8 @@ class _Reader:
         if metric != ERRORS and limit <= 0:
             message = "a latency must be above 0"
             raise InputError("out-of-range", message, where=f"--slo {name}={value}", key="--slo", value=value)
-        self.found[metric] = limit
-
-
-def read_bounds(texts: Iterable[str]) -> tuple[SloLimit, ...]:
-    """Bounds as people write them: `p99=50ms`, `error_rate=0.1%`, several with commas."""
-    reader = _Reader()
-    for text in texts:
-        for part in text.split(","):
-            reader.read(part)
-    return bounds_of(reader.found)
+        limits[metric] = limit
+    return bounds_of(limits)
 
 
 def bounds_of(limits: Mapping[str, float]) -> tuple[SloLimit, ...]:

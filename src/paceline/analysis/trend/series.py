@@ -2,32 +2,106 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
-from paceline.analysis.trend.steps import (
-    FEWEST,
-    SMALLEST_NOISE,
-    Change,
-    EnvironmentChange,
-    Fit,
-    commit,
-    differences,
-    find_changes,
-    fingerprint,
-    machine,
-    settings,
-)
+from paceline.analysis.figures import plain_label
+from paceline.analysis.trend.steps import FEWEST, SMALLEST_NOISE, Change, find_changes
 from paceline.core.case import Case
+from paceline.core.environment import Driver, Environment, Git
 from paceline.core.metric import Better, Metric
 from paceline.core.record import At, Measurement, Outcome
 from paceline.core.run import Run, RunRecords
 from paceline.core.stats import Interval, summarize
 
+_PLAIN = ("host", "kernel", "distribution", "architecture", "container", "virtualization")
+_CPU = ("model", "usable", "governor", "boost")
+_GPU = ("name", "power_limit_watts", "sm_clock_max_mhz", "memory_clock_max_mhz", "mig", "persistence")
+_SOFTWARE = ("python", "paceline", "torch_cuda", "torch_hip")
+_PASSING = ("host", "commit", "uncommitted changes")  # shown where they change, but not part of the fingerprint
+
 TrendVerdict = Literal["regression", "improvement", "change"]
+
+
+@dataclass(frozen=True)
+class EnvironmentChange:
+    """Something that differs between two runs; empty where a run does not have it."""
+
+    name: str
+    before: str
+    after: str
+
+
+def settings(environment: Environment) -> dict[str, str]:
+    """Everything lasting that may change a number, by a name that people read; loads and temperatures are not."""
+    cpu, memory, software, gpus = environment.cpu, environment.memory, environment.software, environment.gpus
+    driver, git = environment.driver or Driver(), environment.git or Git()
+    values: dict[str, Any] = {name: getattr(environment, name) for name in _PLAIN}
+    values |= {f"CPU {name}": getattr(cpu, name) for name in _CPU}
+    values |= {"memory": memory.total, "memory limit": memory.limit}
+    values |= {"driver": driver.version, "driver's CUDA": driver.cuda}
+    values |= {f"GPU {name.replace('_', ' ')}": _together([getattr(gpu, name) for gpu in gpus]) for name in _GPU}
+    values["GPU ECC"] = _together([gpu.ecc.enabled for gpu in gpus])
+    values["GPUs"] = len(gpus) or None
+    values |= {name.replace("_", " "): getattr(software, name) for name in _SOFTWARE}
+    values |= software.packages
+    values |= {f"${name}": value for name, value in environment.variables.items()}
+    values |= {"commit": git.commit, "uncommitted changes": git.dirty}
+    return {name: _word(value) for name, value in values.items() if value is not None}
+
+
+def fingerprint(environment: Environment) -> str:
+    """The same for the same hardware, software and variables, whatever the host is called and the commit is."""
+    lasting = {name: value for name, value in settings(environment).items() if name not in _PASSING}
+    return hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[EnvironmentChange, ...]:
+    """What differs between the settings of two runs."""
+    names = dict.fromkeys([*before, *after])
+    pairs = [EnvironmentChange(name, before.get(name, ""), after.get(name, "")) for name in names]
+    return tuple(pair for pair in pairs if pair.before != pair.after)
+
+
+def machine(environment: Environment, target: str) -> str:
+    """Which kind of machine measured: its processor, and for what ran on GPUs those as well.
+
+    Two hosts of one kind are one machine here: in a cluster or in the cloud, runs land on any of them.
+    """
+    cpu = environment.cpu
+    model = cpu.model or environment.architecture or "unknown CPU"
+    names = [gpu.name or "unknown GPU" for gpu in environment.gpus]
+    if target != "cpu" and names:
+        counts = {name: names.count(name) for name in names}
+        gpus = " and ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())
+        return f"{gpus} with {model}"
+    usable = cpu.usable or cpu.physical_cores
+    return f"{model}, {usable:g} cores" if usable else model
+
+
+def commit(environment: Environment) -> tuple[str, bool]:
+    """The commit of the repository that the run was started in, empty where none is known; whether files differed."""
+    git = environment.git or Git()
+    return git.commit or "", bool(git.dirty)
+
+
+def _together(values: list[Any]) -> str | None:
+    """The values of several devices, once where they agree."""
+    words = [_word(value) for value in values]
+    if all(value is None for value in values):
+        return None
+    return words[0] if len(set(words)) == 1 else ", ".join(words)
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "unknown"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)
@@ -76,7 +150,7 @@ class TrendSeries:
 
     @property
     def is_long_enough(self) -> bool:
-        """Whether a change could be told from noise."""
+        """Whether a change could be distinguished from noise."""
         return len(self.points) >= FEWEST
 
     @property
@@ -111,7 +185,7 @@ class History:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _CaseValue:
     """One measurement with the run that it belongs to."""
 
     run: Run
@@ -122,7 +196,7 @@ class _Seen:
 
 def history(runs: Iterable[RunRecords], metric: str) -> History:
     """Every series of a metric over these runs; cases that did not succeed have no value in theirs."""
-    found: dict[tuple[object, ...], list[_Seen]] = {}
+    groups: dict[tuple[object, ...], list[_CaseValue]] = {}
     counted = set()
     for records in sorted(runs, key=lambda records: (records.run.started_at, records.run.id)):
         for record in records.records if records.run.id not in counted else ():
@@ -130,105 +204,80 @@ def history(runs: Iterable[RunRecords], metric: str) -> History:
                 continue
             warnings = tuple(dict.fromkeys(warning.kind for warning in record.warnings))
             where = machine(records.run.environment, record.case.target)
-            for measurement in _told(record.measurements, metric):
+            # The metric of the whole case, or of every point of its sweep; never of one rank.
+            finite = [m for m in record.measurements if m.metric.name == metric and math.isfinite(m.value)]
+            finite = [m for m in finite if not m.scope]
+            for measurement in [m for m in finite if not m.at] or finite:
                 key = (record.case.key, tuple(measurement.at.items()), measurement.metric.unit, where)
-                found.setdefault(key, []).append(_Seen(records.run, record.case, measurement, warnings))
+                groups.setdefault(key, []).append(_CaseValue(records.run, record.case, measurement, warnings))
         counted.add(records.run.id)
-    long = {key: seen for key, seen in found.items() if len({one.run.id for one in seen}) > 1}
-    labels = _labels({seen[-1].case.key: seen[-1].case for seen in long.values()})
-    points = _Points()
-    made = [_series(seen, labels[seen[-1].case.key], str(key[-1]), points) for key, seen in long.items()]
+    long = {key: values for key, values in groups.items() if len({one.run.id for one in values}) > 1}
+    labels = _labels({values[-1].case.key: values[-1].case for values in long.values()})
+    # What a run's environment says is read once, however many cases it has.
+    environments = {one.run.id: one.run.environment for values in long.values() for one in values}
+    facts = {run: (*commit(one), fingerprint(one), settings(one)) for run, one in environments.items()}
+    made = [_series(values, labels[values[-1].case.key], str(key[-1]), facts) for key, values in long.items()]
     return History(
         metric=metric,
         series=tuple(sorted(made, key=lambda series: not series.is_worse)),
-        seen_once=len(found) - len(long),
-        runs=len({one.run.id for seen in found.values() for one in seen}),
+        seen_once=len(groups) - len(long),
+        runs=len({one.run.id for values in groups.values() for one in values}),
     )
 
 
-def _told(measurements: Sequence[Measurement], metric: str) -> list[Measurement]:
-    """The metric of the whole case, or else at every point of its sweep; never of one rank."""
-    mine = [m for m in measurements if m.metric.name == metric and not m.scope and math.isfinite(m.value)]
-    return [m for m in mine if not m.at] or mine
+_RunFacts = Mapping[str, tuple[str, bool, str, dict[str, str]]]  # commit, dirty, fingerprint, settings by run
 
 
-class _Points:
-    """Makes points; what a run's environment says is read once, however many cases it has."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[str, bool, str, dict[str, str]]] = {}
-
-    def of(self, seen: Sequence[_Seen]) -> TrendPoint:
-        """One run's value: of several repetitions their median."""
-        run, only = seen[0].run, seen[0].measurement
-        if run.id not in self._known:
-            self._known[run.id] = (*commit(run.environment), fingerprint(run.environment), settings(run.environment))
-        known = self._known[run.id]
-        value, interval = only.value, only.interval
-        if len(seen) > 1:
-            summary = summarize([one.measurement.value for one in seen])
-            value, interval = summary.median, summary.median_interval
-        return TrendPoint(
-            run_id=run.id,
-            started_at=run.started_at,
-            value=value,
-            interval=interval,
-            commit=known[0],
-            dirty=known[1],
-            fingerprint=known[2],
-            settings=known[3],
-            warnings=tuple(dict.fromkeys(warning for one in seen for warning in one.warnings)),
-            repetitions=len(seen),
-        )
+def _point(values: Sequence[_CaseValue], facts: _RunFacts) -> TrendPoint:
+    """One run's value: of several repetitions their median."""
+    run, only = values[0].run, values[0].measurement
+    value, interval = only.value, only.interval
+    if len(values) > 1:
+        summary = summarize([one.measurement.value for one in values])
+        value, interval = summary.median, summary.median_interval
+    warnings = tuple(dict.fromkeys(warning for one in values for warning in one.warnings))
+    return TrendPoint(run.id, run.started_at, value, interval, *facts[run.id], warnings, len(values))
 
 
-def _series(seen: Sequence[_Seen], label: str, where: str, points: _Points) -> TrendSeries:
-    of_run: dict[str, list[_Seen]] = {}
-    for one in seen:
+def _series(values: Sequence[_CaseValue], label: str, where: str, facts: _RunFacts) -> TrendSeries:
+    of_run: dict[str, list[_CaseValue]] = {}
+    for one in values:
         of_run.setdefault(one.run.id, []).append(one)
-    made = tuple(points.of(repeated) for repeated in of_run.values())
+    points = tuple(_point(repeated, facts) for repeated in of_run.values())
     # A factor is what people ask for, and noise grows with the value: ratios where there can be any.
-    as_ratios = all(point.value > 0 for point in made)
+    as_ratios = all(point.value > 0 for point in points)
     if as_ratios:
-        fit = find_changes([math.log(point.value) for point in made])
+        fit = find_changes([math.log(point.value) for point in points])
     else:
-        largest = max(abs(point.value) for point in made)
-        fit = find_changes([point.value for point in made], SMALLEST_NOISE * largest or 1.0)
-    last = seen[-1]
-    better = last.measurement.metric.better
+        largest = max(abs(point.value) for point in points)
+        fit = find_changes([point.value for point in points], SMALLEST_NOISE * largest or 1.0)
+    last = values[-1]
     return TrendSeries(
         case=last.case,
         label=label,
         at=last.measurement.at,
         metric=last.measurement.metric,
         machine=where,
-        points=made,
+        points=points,
         levels=tuple(math.exp(level) for level in fit.levels) if as_ratios else fit.levels,
         outliers=fit.outliers,
         noise=fit.noise,
-        shifts=_shifts(fit, made, better, as_ratios),
+        shifts=tuple(_shift(change, points, last.measurement.metric.better, as_ratios) for change in fit.changes),
     )
 
 
-def _shifts(fit: Fit, points: Sequence[TrendPoint], better: Better, as_ratios: bool) -> tuple[Shift, ...]:
-    made = []
-    for change in fit.changes:
-        before, first = points[change.at - 1], points[change.at]
-        interval = change.interval
-        made.append(
-            Shift(
-                change=change,
-                verdict=_verdict(change.difference, better),
-                factor=math.exp(change.difference) if as_ratios else None,
-                interval=interval.model_copy(update={"low": math.exp(interval.low), "high": math.exp(interval.high)})
-                if as_ratios
-                else None,
-                last_before=before,
-                first=first,
-                changed=differences(before.settings, points[change.until].settings),
-            )
-        )
-    return tuple(made)
+def _shift(change: Change, points: Sequence[TrendPoint], better: Better, as_ratios: bool) -> Shift:
+    before, first = points[change.at - 1], points[change.at]
+    ends = {"low": math.exp(change.interval.low), "high": math.exp(change.interval.high)} if as_ratios else {}
+    return Shift(
+        change=change,
+        verdict=_verdict(change.difference, better),
+        factor=math.exp(change.difference) if as_ratios else None,
+        interval=change.interval.model_copy(update=ends) if as_ratios else None,
+        last_before=before,
+        first=first,
+        changed=differences(before.settings, points[change.until].settings),
+    )
 
 
 def _verdict(difference: float, better: Better) -> TrendVerdict:
@@ -238,20 +287,13 @@ def _verdict(difference: float, better: Better) -> TrendVerdict:
 
 
 def _labels(cases: Mapping[str, Case]) -> dict[str, str]:
-    """A name for each case; what tells namesakes apart is added."""
-    plain = {key: _plain(case) for key, case in cases.items()}
-    found = {}
-    for key, case in cases.items():
-        namesakes = [other for name, other in cases.items() if plain[name] == plain[key]]
-        traits = [{"target": other.target, "ranks": other.ranks, **other.parameters} for other in namesakes]
-        names = dict.fromkeys(name for trait in traits for name in trait)
-        differing = [name for name in names if len({repr(trait.get(name)) for trait in traits}) > 1]
-        own = {"target": case.target, "ranks": case.ranks, **case.parameters}
-        found[key] = " ".join([plain[key], *(f"{name}={own.get(name)}" for name in differing)])
-    return found
-
-
-def _plain(case: Case) -> str:
-    title = case.title.strip()
-    alone = not title or title == case.benchmark or title.startswith(f"{case.benchmark} ")
-    return (title or case.benchmark) if alone else f"{case.benchmark} {title}"
+    """A name for each case; what distinguishes namesakes is added."""
+    plain = {key: plain_label(case) for key, case in cases.items()}
+    traits = {key: {"target": case.target, "ranks": case.ranks, **case.parameters} for key, case in cases.items()}
+    labels = {}
+    for key, name in plain.items():
+        namesakes = [traits[other] for other in cases if plain[other] == name]
+        names = dict.fromkeys(trait for namesake in namesakes for trait in namesake)
+        differing = [one for one in names if len({repr(namesake.get(one)) for namesake in namesakes}) > 1]
+        labels[key] = " ".join([name, *(f"{one}={traits[key].get(one)}" for one in differing)])
+    return labels

@@ -11,107 +11,21 @@ comes in waves is seen from 40 values on, and counted; in shorter series it pass
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any, Literal
+from itertools import pairwise, product
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.environment import Driver, Environment, Git
 from paceline.core.stats import CONFIDENCE, Interval, effective_count, student_quantile
 
-_PLAIN = ("host", "kernel", "distribution", "architecture", "container", "virtualization")
-_CPU = ("model", "usable", "governor", "boost")
-_GPU = ("name", "power_limit_watts", "sm_clock_max_mhz", "memory_clock_max_mhz", "mig", "persistence")
-_SOFTWARE = ("python", "paceline", "torch_cuda", "torch_hip")
-_PASSING = ("host", "commit", "uncommitted changes")  # told where they change, but no part of the fingerprint
-
-
-@dataclass(frozen=True)
-class EnvironmentChange:
-    """Something that one run had and the other had not; empty where it had none."""
-
-    name: str
-    before: str
-    after: str
-
-
-def settings(environment: Environment) -> dict[str, str]:
-    """Everything lasting that may change a number, by a name that people read; loads and temperatures are not."""
-    cpu, memory, software, gpus = environment.cpu, environment.memory, environment.software, environment.gpus
-    driver, git = environment.driver or Driver(), environment.git or Git()
-    found: dict[str, Any] = {name: getattr(environment, name) for name in _PLAIN}
-    found |= {f"CPU {name}": getattr(cpu, name) for name in _CPU}
-    found |= {"memory": memory.total, "memory limit": memory.limit}
-    found |= {"driver": driver.version, "driver's CUDA": driver.cuda}
-    found |= {f"GPU {name.replace('_', ' ')}": _together([getattr(gpu, name) for gpu in gpus]) for name in _GPU}
-    found["GPU ECC"] = _together([gpu.ecc.enabled for gpu in gpus])
-    found["GPUs"] = len(gpus) or None
-    found |= {name.replace("_", " "): getattr(software, name) for name in _SOFTWARE}
-    found |= software.packages
-    found |= {f"${name}": value for name, value in environment.variables.items()}
-    found |= {"commit": git.commit, "uncommitted changes": git.dirty}
-    return {name: _word(value) for name, value in found.items() if value is not None}
-
-
-def fingerprint(environment: Environment) -> str:
-    """The same for the same hardware, software and variables, whatever the host is called and the commit is."""
-    lasting = {name: value for name, value in settings(environment).items() if name not in _PASSING}
-    return hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[EnvironmentChange, ...]:
-    """What differs between the settings of two runs."""
-    names = dict.fromkeys([*before, *after])
-    pairs = [EnvironmentChange(name, before.get(name, ""), after.get(name, "")) for name in names]
-    return tuple(pair for pair in pairs if pair.before != pair.after)
-
-
-def machine(environment: Environment, target: str) -> str:
-    """Which kind of machine measured: its processor, and for what ran on GPUs those as well.
-
-    Two hosts of one kind are one machine here: in a cluster or in the cloud, runs land on any of them.
-    """
-    cpu = environment.cpu
-    model = cpu.model or environment.architecture or "unknown CPU"
-    names = [gpu.name or "unknown GPU" for gpu in environment.gpus]
-    if target != "cpu" and names:
-        counts = {name: names.count(name) for name in names}
-        gpus = " and ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())
-        return f"{gpus} with {model}"
-    usable = cpu.usable or cpu.physical_cores
-    return f"{model}, {usable:g} cores" if usable else model
-
-
-def commit(environment: Environment) -> tuple[str, bool]:
-    """The commit of the repository that the run was started in, empty where none is known; whether files differed."""
-    git = environment.git or Git()
-    return git.commit or "", bool(git.dirty)
-
-
-def _together(values: list[Any]) -> str | None:
-    """The values of several devices, once where they agree."""
-    words = [_word(value) for value in values]
-    if all(value is None for value in values):
-        return None
-    return words[0] if len(set(words)) == 1 else ", ".join(words)
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "unknown"}[value]
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-FEWEST = 6  # values in which a change can be told from noise
-CAP = 3.0  # deviations of the noise beyond which a value says no more
+FEWEST = 6  # values in which a change can be distinguished from noise
+CAP = 3.0  # deviations of the noise beyond which a value counts no more
 SMALLEST_NOISE = 2e-4  # of a logarithm: a series that repeats itself to the digit still has no steps of 0.01 %
-_WAVES_FROM = 40  # values in which correlation can be told from a step
+_WAVES_FROM = 40  # values in which correlation can be distinguished from a step
 _LAGS = (2, 3, 4)
 _CHANCE = 1.5  # times 1/sqrt(n): correlation below it is a small sample's own
 _PRIOR = 4.0  # values that the noise of the whole series counts for: two that happen to agree make no level sure
@@ -196,7 +110,10 @@ def _spread(values: Values, lag: int) -> float:
 
 def _partition(values: Values, price: float) -> list[int]:
     """The first index of every level but the first, by dynamic programming over a grid of levels."""
-    grid = _grid(values)
+    # Levels worth trying: within one deviation of some value.
+    cells = np.unique(np.round(values * _CELLS).astype(np.int64))
+    around = np.arange(-_CELLS, _CELLS + 1, dtype=np.int64)
+    grid = np.unique((cells[:, None] + around[None, :]).ravel()) / _CELLS
     changed = np.zeros((values.size, grid.size), dtype=np.bool_)
     best = np.zeros(values.size, dtype=np.int64)
     costs = np.zeros(grid.size)
@@ -216,23 +133,17 @@ def _partition(values: Values, price: float) -> list[int]:
     return cuts[::-1]
 
 
-def _grid(values: Values) -> Values:
-    """Levels worth trying: within one deviation of some value."""
-    cells = np.unique(np.round(values * _CELLS).astype(np.int64))
-    around = np.arange(-_CELLS, _CELLS + 1, dtype=np.int64)
-    return np.unique((cells[:, None] + around[None, :]).ravel()) / _CELLS
-
-
 def _confirmed(values: Values, cuts: list[int]) -> list[int]:
     """The cuts at their best places, without those that correlated noise explains."""
     cuts = list(cuts)
     while cuts:
         cuts = _refined(values, cuts)
         levels = _levels(values, cuts)
-        warnings = [_warning(values, cuts, levels, place) for place in range(len(cuts))]
-        sizes = [abs(levels[place + 1] - levels[place]) for place in range(len(cuts))]
-        weakest = max(range(len(cuts)), key=lambda place: warnings[place] / sizes[place] if sizes[place] else math.inf)
-        if warnings[weakest] < sizes[weakest]:
+        sizes = [abs(after - before) for before, after in pairwise(levels)]
+        reaches = [_half_width(values, cuts, levels, index) for index in range(len(cuts))]
+        ratios = [reach / size if size else math.inf for reach, size in zip(reaches, sizes, strict=True)]
+        weakest = ratios.index(max(ratios))
+        if reaches[weakest] < sizes[weakest]:
             break
         del cuts[weakest]
     return cuts
@@ -241,15 +152,15 @@ def _confirmed(values: Values, cuts: list[int]) -> list[int]:
 def _refined(values: Values, cuts: list[int]) -> list[int]:
     levels = _levels(values, cuts)
     edges = [0, *cuts, values.size]
-    found: list[int] = []
+    moved: list[int] = []
     for place in range(len(cuts)):
-        begin, end = (found[-1] if found else 0), edges[place + 2]
+        begin, end = (moved[-1] if moved else 0), edges[place + 2]
         costs = _costs_of_cutting(values[begin:end], levels[place], levels[place + 1])
         # Of equal places the one that the partition chose.
-        own = edges[place + 1] - begin
+        chosen = edges[place + 1] - begin
         best = int(costs.argmin())
-        found.append(begin + 1 + (best if costs[best] < costs[own - 1] - 1e-9 else own - 1))
-    return found
+        moved.append(begin + 1 + (best if costs[best] < costs[chosen - 1] - 1e-9 else chosen - 1))
+    return moved
 
 
 def _costs_of_cutting(values: Values, before: float, after: float) -> Values:
@@ -261,22 +172,21 @@ def _costs_of_cutting(values: Values, before: float, after: float) -> Values:
 
 
 def _levels(values: Values, cuts: list[int]) -> list[float]:
-    return [_level(part) for part in np.split(values, cuts)]
+    """Of each part the mean of the values that the noise explains, around their median."""
+    levels = []
+    for part in np.split(values, cuts):
+        level = float(np.median(part))
+        for _ in range(10):
+            near = part[np.abs(part - level) <= CAP]
+            moved = float(near.mean()) if near.size else level
+            if moved == level:
+                break
+            level = moved
+        levels.append(level)
+    return levels
 
 
-def _level(values: Values) -> float:
-    """The mean of the values that the noise explains, around their median."""
-    level = float(np.median(values))
-    for _ in range(10):
-        near = values[np.abs(values - level) <= CAP]
-        moved = float(near.mean()) if near.size else level
-        if moved == level:
-            break
-        level = moved
-    return level
-
-
-def _warning(values: Values, cuts: list[int], levels: list[float], place: int) -> float:
+def _half_width(values: Values, cuts: list[int], levels: list[float], place: int) -> float:
     """The half-width of the interval of a step, where values that resemble their neighbours count less."""
     edges = [0, *cuts, values.size]
     parts = [values[edges[place + side] : edges[place + side + 1]] - levels[place + side] for side in (0, 1)]
@@ -292,13 +202,13 @@ def _warning(values: Values, cuts: list[int], levels: list[float], place: int) -
 def _with_drifts(values: Values, cuts: list[int], levels: list[float]) -> tuple[list[Change], Values]:
     """The steps, those of a ramp as one drift; and the fitted value behind every value."""
     edges = [0, *cuts, values.size]
-    fitted = np.concatenate([np.full(end - begin, level) for begin, end, level in
-                             zip(edges, edges[1:], levels, strict=False)])  # fmt: skip
+    fitted = np.repeat(levels, np.diff(edges))
     changes: list[Change] = []
     place = 0
     while place < len(cuts):
-        drift = next((made for last in range(_chain_end(levels, place), place - 1, -1)
-                      if (made := _drift(values, edges, fitted, place, last))), None)  # fmt: skip
+        # A drift covers steps in one direction: as many as possible.
+        ends = range(_chain_end(levels, place), place - 1, -1)
+        drift = next((made for last in ends if (made := _drift(values, edges, fitted, place, last))), None)
         if drift is None:
             changes.append(_step(values, cuts, levels, place))
             place += 1
@@ -323,19 +233,13 @@ def _step(values: Values, cuts: list[int], levels: list[float], place: int) -> C
     edges = [0, *cuts, values.size]
     begin, end = edges[place], edges[place + 2]
     costs = _costs_of_cutting(values[begin:end], levels[place], levels[place + 1])
-    earliest, latest = _likely(costs)
-    warning = _warning(values, cuts, levels, place)
-    return _change("step", cuts[place], cuts[place], begin + 1 + earliest, begin + 1 + latest,
-                   levels[place + 1] - levels[place], warning)  # fmt: skip
-
-
-def _likely(costs: Values) -> tuple[int, int]:
-    """The first and the last of the places that together hold the change with 95 % confidence."""
+    # The positions that together hold the change with 95 % confidence.
     weights = np.exp(-(costs - costs.min()) / 2.0)
     order = np.argsort(-weights, kind="stable")
     needed = int(np.searchsorted(np.cumsum(weights[order]), CONFIDENCE * weights.sum())) + 1
-    chosen = order[:needed]
-    return int(chosen.min()), int(chosen.max())
+    earliest, latest = (begin + 1 + int(edge) for edge in (order[:needed].min(), order[:needed].max()))
+    difference, half_width = levels[place + 1] - levels[place], _half_width(values, cuts, levels, place)
+    return _change("step", cuts[place], cuts[place], earliest, latest, difference, half_width)
 
 
 def _drift(
@@ -350,34 +254,29 @@ def _drift(
         return None
     weights = (np.abs(part - stairs) <= CAP).astype(np.float64)
     places = np.arange(part.size, dtype=np.float64)
-    starts = _tried(0, edges[first + 1] - begin)
-    ends = _tried(edges[last + 1] - begin, part.size - 1)
+    starts = np.unique(np.round(np.linspace(0, edges[first + 1] - begin, _RAMP_ENDS))).tolist()
+    ends = np.unique(np.round(np.linspace(edges[last + 1] - begin, part.size - 1, _RAMP_ENDS))).tolist()
     best: tuple[float, float, float, float, float] | None = None
     line = stairs
-    for start in starts:
-        for stop in ends:
-            if stop - start < 2.0:
-                continue
-            way = np.clip((places - start) / (stop - start), 0.0, 1.0)
-            fit = _two_levels(part, way, weights)
-            if fit is None:
-                continue
-            drawn = fit[0] * (1.0 - way) + fit[1] * way
-            sum_of_costs = float(np.minimum((part - drawn) ** 2, CAP**2).sum()) + 2.0 * price
-            if sum_of_costs < cost:
-                cost, best, line = sum_of_costs, (start, stop, *fit), drawn
+    for start, stop in product(starts, ends):
+        if stop - start < 2.0:
+            continue
+        way = np.clip((places - start) / (stop - start), 0.0, 1.0)
+        fit = _two_levels(part, way, weights)
+        if fit is None:
+            continue
+        drawn = fit[0] * (1.0 - way) + fit[1] * way
+        sum_of_costs = float(np.minimum((part - drawn) ** 2, CAP**2).sum()) + 2.0 * price
+        if sum_of_costs < cost:
+            cost, best, line = sum_of_costs, (start, stop, *fit), drawn
     if best is None:
         return None
     start, stop, before, after, error = best
     resid = (part - line)[weights > 0]
     spread = math.sqrt((float((resid**2).sum()) + _PRIOR) / (resid.size + _PRIOR))
-    warning = student_quantile(0.5 + CONFIDENCE / 2.0, max(1.0, resid.size - 2.0)) * spread * error
+    half_width = student_quantile(0.5 + CONFIDENCE / 2.0, max(1.0, resid.size - 2.0)) * spread * error
     left, arrived = begin + int(start) + 1, begin + math.ceil(stop)
-    return _change("drift", left, arrived, left, left, after - before, warning), line, last
-
-
-def _tried(low: int, high: int) -> list[float]:
-    return [float(place) for place in np.unique(np.round(np.linspace(low, high, _RAMP_ENDS)))]
+    return _change("drift", left, arrived, left, left, after - before, half_width), line, last
 
 
 def _two_levels(values: Values, way: Values, weights: Values) -> tuple[float, float, float] | None:
@@ -393,9 +292,9 @@ def _two_levels(values: Values, way: Values, weights: Values) -> tuple[float, fl
 
 
 def _change(
-    kind: StepKind, at: int, until: int, earliest: int, latest: int, difference: float, warning: float
+    kind: StepKind, at: int, until: int, earliest: int, latest: int, difference: float, half_width: float
 ) -> Change:
-    interval = Interval(low=difference - warning, high=difference + warning, confidence=CONFIDENCE)
+    interval = Interval(low=difference - half_width, high=difference + half_width, confidence=CONFIDENCE)
     return Change(kind, at, until, earliest, latest, difference, interval)
 
 

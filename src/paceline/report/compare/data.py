@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.analysis.compare import Comparison, ComparisonRow, Pairing, Violation
+from paceline.analysis.compare.verdicts import Comparison, ComparisonRow, Pairing, Violation
 from paceline.report.compare.words import answer, violation_words
 from paceline.report.export.csv import harmless
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from paceline.analysis.compare import FALSE_ALARMS, Comparison, ComparisonRow, ComparisonVerdict, Pairing, Side
+from paceline.analysis.compare.matching import Side
+from paceline.analysis.compare.significance import FALSE_ALARMS
+from paceline.analysis.compare.verdicts import Comparison, ComparisonRow, ComparisonVerdict, Pairing
 from paceline.report.charts import ACCENT, CONFIG, GRID, INK, MUTED, WARNING, Chart, Spec, names_axis, words_beside
 from paceline.report.compare.words import (
     about,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.analysis.compare import Comparison, ComparisonRow, ComparisonVerdict, Mean, Pairing, Violation
+from paceline.analysis.compare.verdicts import Comparison, ComparisonRow, ComparisonVerdict, Mean, Pairing, Violation
 from paceline.core.metric import Better
 from paceline.report.numbers import between, percent, ratio, show_at, show_value
 from paceline.report.text import humanize, one_line

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from paceline.analysis.figures import unique_labels
-from paceline.analysis.trend.steps import machine
+from paceline.analysis.trend.series import machine
 from paceline.core.case import Category
 from paceline.core.errors import InputError
 from paceline.core.record import Measurement, Outcome, Record

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.analysis.figures import unique_labels
-from paceline.analysis.trend.steps import commit, fingerprint
+from paceline.analysis.trend.series import commit, fingerprint
 from paceline.core.metric import Better
 from paceline.core.record import Measurement, Record
 from paceline.core.run import RunRecords

@@ -6,7 +6,7 @@ import io
 import json
 from typing import Any
 
-from paceline.analysis.trend.steps import commit, fingerprint
+from paceline.analysis.trend.series import commit, fingerprint
 from paceline.core.errors import MissingDependency
 from paceline.core.record import Measurement, Record
 from paceline.core.run import Run, RunRecords

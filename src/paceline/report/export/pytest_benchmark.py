@@ -14,7 +14,7 @@ import numpy as np
 
 from paceline.analysis.figures import unique_labels
 from paceline.analysis.summary import headline_of
-from paceline.analysis.trend.steps import commit
+from paceline.analysis.trend.series import commit
 from paceline.core.errors import InputError
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords

@@ -8,7 +8,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.analysis.trend import FEWEST, History, Shift, TrendPoint, TrendSeries
+from paceline.analysis.trend.series import History, Shift, TrendPoint, TrendSeries
+from paceline.analysis.trend.steps import FEWEST
 from paceline.core.metric import Better
 from paceline.report.charts import ACCENT, INK, MUTED, Chart, Spec, framed, stacked
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paceline.analysis.trend import FEWEST, EnvironmentChange, History, Shift, TrendPoint, TrendSeries
+from paceline.analysis.trend.series import EnvironmentChange, History, Shift, TrendPoint, TrendSeries
+from paceline.analysis.trend.steps import FEWEST
 from paceline.core.metric import Better
 from paceline.report.numbers import percent, share, show_at, show_value
 from paceline.report.text import humanize, one_line, when

@@ -6,7 +6,8 @@ from fastapi import APIRouter, Request, Response
 from markupsafe import Markup
 from pydantic import BaseModel
 
-from paceline.analysis.compare import Side, compare
+from paceline.analysis.compare.matching import Side
+from paceline.analysis.compare.verdicts import compare
 from paceline.core.errors import InputError
 from paceline.report.compare import data as compare_data
 from paceline.report.compare import document as report

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 from markupsafe import Markup
 from pydantic import BaseModel
 
-from paceline.analysis.trend import history
+from paceline.analysis.trend.series import history
 from paceline.report.render import html as render_html
 from paceline.report.trend import document as report
 from paceline.store.dashboard_queries import metrics

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from paceline.analysis.plan.calibrate import FREE, LIBAI, START, Observation, System, calibrate, observations
-from paceline.analysis.plan.cluster import Cluster
-from paceline.analysis.plan.timing import samples_per_second
+from paceline.analysis.plan.timing import Cluster, samples_per_second
 from paceline.analysis.published.table import published_rows
 from paceline.core.errors import PacelineError
 from support.docs_markdown import ROOT

@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.analysis.plan.cluster import Cluster, RankPlacement, all_reduce_time, send_time
-from paceline.analysis.plan.timing import StepTime, samples_per_second, step_time
+from paceline.analysis.plan.timing import (
+    Cluster,
+    RankPlacement,
+    StepTime,
+    all_reduce_time,
+    samples_per_second,
+    send_time,
+    step_time,
+)
 from paceline.analysis.plan.transformer import transformer
 from paceline.core.layout import Layout
 

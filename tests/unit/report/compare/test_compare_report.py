@@ -9,7 +9,8 @@ import json
 import pytest
 from rich.console import Console
 
-from paceline.analysis.compare import Comparison, Limit, Side, compare, violations
+from paceline.analysis.compare.matching import Side
+from paceline.analysis.compare.verdicts import Comparison, Limit, compare, violations
 from paceline.core.run import RunRecords
 from paceline.report.charts import draw_png
 from paceline.report.compare import document as pages

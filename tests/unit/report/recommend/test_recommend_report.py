@@ -81,7 +81,7 @@ def test_a_fleet_is_counted_and_paid_for() -> None:
 def test_a_searched_rate_says_that_it_was_searched() -> None:
     one = found(capacity_run())
     assert any("a search found the largest rate that keeps p99 ≤ 50 ms" in line for line in why(one))
-    assert "as the run promised" in shown(report.document([one], 5))
+    assert "as in the run's own SLO" in shown(report.document([one], 5))
 
 
 @pytest.mark.parametrize("source", [rates_run, capacity_run, literal_run])

@@ -240,7 +240,7 @@ def test_columns_of_what_was_not_measured_are_left_out_beside_published_figures(
     run = named_run("gpt2/nl24_fp16_1x1x1_mb6_gb6_1n1g")
     run = run.model_copy(update={"run": run.run.model_copy(update={"name": "libai"})})
     page = html.render(run)
-    heads = re.findall(r"<h2[^>]*>Beside LiBai.*?</thead>", page, re.DOTALL)
+    heads = re.findall(r"<h2[^>]*>Compared with LiBai.*?</thead>", page, re.DOTALL)
     assert heads and not any("megatron-core" in head for head in heads)
     assert all("Megatron-LM" in head for head in heads)
 

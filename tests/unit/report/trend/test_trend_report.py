@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.analysis.trend import History, history
+from paceline.analysis.trend.series import History, history
 from paceline.report.charts import Chart, draw_png, draw_svg
 from paceline.report.document import Document
 from paceline.report.render import html as render_html

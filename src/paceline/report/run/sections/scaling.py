@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from paceline.analysis.configuration import layout_of
 from paceline.analysis.scaling import (
     BUBBLE,
     COMMUNICATION,
@@ -12,7 +13,6 @@ from paceline.analysis.scaling import (
     SLOWER,
     Scaled,
     ScalingSeries,
-    layout_of,
     scaling,
 )
 from paceline.analysis.summary import RunSummary
@@ -102,7 +102,7 @@ def _went(one: Scaled) -> str:
 
 
 def _label(series: ScalingSeries) -> str:
-    layout = layout_of(series.base.row)
+    layout = layout_of(series.base.row.record)
     if layout is not None:
         word = f"{layout.model}/nl{layout.layers}_{layout.precision}"
         return one_line(f"{series.base.row.case.benchmark} {word}{' with checkpointing' * layout.checkpointing}")
