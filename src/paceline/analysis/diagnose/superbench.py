@@ -219,15 +219,11 @@ def _measurement(key: str, value: float) -> Measurement:
         percentiles={},
         outliers=0,
     )
-    return Measurement.model_construct(
+    return Measurement(
         metric=_metric(metric, column.unit, column.better),
         scope="" if rank is None else f"rank {rank}",
-        at={},
-        statistic="single",
         summary=summary,
         samples=[value],
-        derived_from="",
-        work=None,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Literal, Protocol
 
@@ -258,9 +258,8 @@ class Trial:
             seen = self._run(compute, start)
             return [seen.computed if compute else seen.arrived]
 
-        return self.session.time_reported(step, ALONE[name], self._run.how, at={"alone": name}).time.model_copy(
-            update={"at": {}}
-        )
+        timed = self.session.time_reported(step, ALONE[name], self._run.how, at={"alone": name})
+        return replace(timed.time, at={})
 
     def _together(self, name: str, compute: Computation, at: At) -> tuple[Measurement, Measurement, Measurement]:
         """The times of the computation, of the collective, and of both; the collective is checked beside it."""

@@ -9,7 +9,7 @@ import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -493,7 +493,7 @@ def _figures(point: TimedPoint, windows: Sequence[Sequence[Side]], at: At) -> li
     operations = sum(side.operations for window in windows for side in window) / count
     rates = [point.rate(BANDWIDTH, work), point.rate(IOPS, operations)]
     return [
-        *(rate.model_copy(update={"at": at}) for rate in rates),
+        *(replace(rate, at=at) for rate in rates),
         Measurement(metric=LATENCY, at=at, statistic="median", summary=pooled_latency(windows)),
     ]
 
