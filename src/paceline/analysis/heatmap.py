@@ -16,12 +16,13 @@ from paceline.analysis.summary import CaseRow
 from paceline.core.case import Case
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Outcome
+from paceline.core.subject import BYTES
 
 MOSTLY = 0.75  # of a grid's cells have a case
 LEAST_CELLS = 6  # fewer are read in the table of cases as well
 LEAST_VALUES = 4
 MOST_VARIED = 8  # parameters; with more the run is a search, and no grid
-PRECISIONS = ("int8", "fp8", "fp8_e4m3", "fp8_hybrid", "bf16", "fp16", "tf32", "fp32", "fp64")  # narrowest first
+PRECISIONS = tuple(BYTES)  # narrowest first
 _NO_AXIS = ("seed", "budget", "warm_up", "interval", "timeout", "steps", "min_steps", "max_steps")
 _GENERATED = re.compile(r"(generated/\w+):(.+)")
 

@@ -15,6 +15,7 @@ from paceline.core.device import is_accelerator
 from paceline.core.errors import InputError
 from paceline.core.layout import LayoutPrecision, ModelFamily
 from paceline.core.quantity import show_scaled
+from paceline.core.subject import FloatPrecision
 from paceline.devices import datasheet
 from paceline.devices.datasheet import Datasheet
 from paceline.machine import describe
@@ -248,7 +249,7 @@ _GPUS = click.IntRange(1, 65_536)
 @click.option("--memory", metavar="SIZE", help="Memory of a GPU, such as 80GiB; unset is that of this machine's.")
 @click.option("--network", metavar="RATE", help="What one node sends to others, such as 100GB/s.")
 @click.option("--global-batch", type=_COUNT, help="Samples of a whole step; unset is 32 for each GPU.")
-@click.option("--precision", type=click.Choice(["fp32", "fp16", "bf16"]), help="Unset is bf16 where the GPU has it.")
+@click.option("--precision", type=click.Choice(get_args(FloatPrecision)), help="Unset is bf16 where the GPU has it.")
 @click.option(
     "--device", metavar="NAME", help="Plan for this GPU by its datasheet, such as H200, not for this machine."
 )

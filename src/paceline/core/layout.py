@@ -12,9 +12,10 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from paceline.core.errors import InputError, unknown
+from paceline.core.subject import FloatPrecision
 
 ModelFamily = Literal["bert", "gpt2"]
-LayoutPrecision = Literal["fp32", "fp16", "bf16", "fp8"]
+LayoutPrecision = Literal[FloatPrecision, "fp8"]
 
 EXAMPLE = "gpt2/nl24_fp16_2x2x4_ac_mb32_gb1024_2n8g"
 _WORD = re.compile(

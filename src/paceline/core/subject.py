@@ -14,9 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from paceline.core.trace_breakdown import TimeSpent
 
-Precision = Literal[
-    "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_e4m3", "fp8_hybrid", "int8"
-]  # number formats, and the recipes of 8-bit training
+FloatPrecision = Literal["fp32", "fp16", "bf16"]
+MatmulPrecision = Literal["fp32", "tf32", "fp16", "bf16"]
+ModelPrecision = Literal[MatmulPrecision, "fp8_hybrid", "fp8_e4m3"]  # the last two are recipes of 8-bit training
+NumberFormat = Literal["fp64", MatmulPrecision, "fp8", "int8"]  # what units compute in
+Precision = Literal[NumberFormat, ModelPrecision]
 CeilingKind = Literal["compute", "memory", "link", "storage", "launch", "latency"]
 At = dict[str, int | float | str]
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -18,6 +18,7 @@ from paceline.core.device import HOST, split_target
 from paceline.core.errors import InputError
 from paceline.core.network import MACHINE_FILES, PROGRAM, FromNetwork
 from paceline.core.parameters import Parameters
+from paceline.core.subject import FloatPrecision
 from paceline.devices import accelerators, kind_named
 
 Word = Annotated[str, Field(coerce_numbers_to_str=True)]  # YAML reads some arguments as numbers
@@ -30,7 +31,7 @@ class MegatronParameters(Parameters):
     """Folder of a checkout of Megatron-LM or Megatron-DeepSpeed, with its pretrain_gpt.py; its code is run"""
     python: Annotated[str | None, PROGRAM] = None
     """Interpreter that has what the checkout needs; unset takes the one that runs Paceline"""
-    precision: Literal["fp32", "fp16", "bf16"] = "bf16"
+    precision: FloatPrecision = "bf16"
     """Number format; fp16 scales the loss"""
     layers: int = Field(default=32, ge=1)
     """Transformer layers"""
