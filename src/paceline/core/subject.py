@@ -42,12 +42,12 @@ REQUEST_STAGES = (
 SUPERBENCH = "superbench"  # a tool whose names records carry as aliases
 
 # Bytes of a number, narrowest first.
-BYTES: dict[Precision, int] = {
+BYTES: dict[str, int] = {
     "int8": 1, "fp8": 1, "fp8_e4m3": 1, "fp8_hybrid": 1, "bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4, "fp64": 8,
 }  # fmt: skip
 
 
-def number_format(precision: Precision) -> Precision:
+def number_format(precision: str) -> str:
     """The format that the units compute in: the recipes of 8-bit training share one."""
     return "fp8" if precision.startswith("fp8") else precision
 

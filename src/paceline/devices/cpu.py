@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from paceline.core.device import HOST
 from paceline.core.probe import ROOT, cpu_info
+from paceline.core.subject import number_format
 from paceline.devices.base import EMULATED, NATIVE, Device, DeviceKind, EnergyMeter, FormatSupport
-from paceline.devices.datasheet import computed_in
 from paceline.devices.timeline import HostTimeline, Timeline
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class CpuDevice(Device):
         """Work on the CPU has ended when the call returns."""
 
     def format(self, precision: str) -> FormatSupport:
-        if precision == "tf32" or computed_in(precision) == "fp8":
+        if precision == "tf32" or number_format(precision) == "fp8":
             return FormatSupport("none", f"{precision} needs a GPU's Tensor Cores; on a CPU use fp32 or bf16")
         needed = _INSTRUCTIONS.get(precision)
         return NATIVE if needed is None or instruction_flags() & needed else EMULATED

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from paceline.devices import accelerators
+from paceline.core.subject import number_format
+from paceline.devices import accelerators, datasheet
 
 if TYPE_CHECKING:
     from paceline.core.profile import Profile
@@ -31,8 +32,6 @@ class Peak:
 
 def peak_flops(device_name: str, precision: str, *, tensor_cores: bool = True) -> Peak | None:
     """The datasheet peak of this device in this precision, if it is known."""
-    from paceline.devices import datasheet  # what asks only for a benchmark's name need not know machines
-
     sheet = datasheet(device_name)
     rate = sheet.rate(precision, tensor_cores=tensor_cores) if sheet else None
     units = "" if tensor_cores else " without Tensor Cores"
@@ -46,10 +45,8 @@ def measured_peak_flops(
 
     `sharing` processes that compute on one CPU at a time have a part of it each.
     """
-    from paceline.devices.datasheet import computed_in
-
     profile = profile or _profile_of_this_machine()
-    ceiling = profile.ceiling("compute", computed_in(precision), device_name=device_name) if profile else None
+    ceiling = profile.ceiling("compute", number_format(precision), device_name=device_name) if profile else None
     if profile is None or ceiling is None:
         return None
     part = f", divided by the {sharing} ranks on this machine" if sharing > 1 else ""
@@ -63,8 +60,6 @@ def measured_peak_flops(
 
 def peak_memory_bandwidth(device_name: str) -> Peak | None:
     """The datasheet bandwidth of this device's memory, if it is known."""
-    from paceline.devices import datasheet
-
     sheet = datasheet(device_name)
     return Peak(sheet.memory_bandwidth, f"datasheet, memory bandwidth, {device_name}") if sheet else None
 

@@ -133,15 +133,6 @@ def _load() -> Nvml | None:
     return Nvml(pynvml)
 
 
-def gpu_count() -> int:
-    """How many GPUs CUDA would show to this process; 0 where there is no driver."""
-    with opened() as nvml:
-        if nvml is None:
-            return 0
-        setting = os.environ.get(VISIBLE)
-        return nvml.count() if setting is None else len(visible(nvml.uuids(), setting))
-
-
 def describe_driver(nvml: Nvml) -> Driver:
     """The driver and the newest CUDA it runs."""
     number = nvml.ask("nvmlSystemGetCudaDriverVersion_v2") or nvml.ask("nvmlSystemGetCudaDriverVersion")
@@ -168,6 +159,7 @@ def _describe(nvml: Nvml, handle: Any, index: int, place: int | None) -> Gpu:
     memory = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
     limits = nvml.ask("nvmlDeviceGetPowerManagementLimitConstraints", handle)
     mig = nvml.ask("nvmlDeviceGetMigMode", handle)
+    persistence = nvml.ask("nvmlDeviceGetPersistenceMode", handle)
     bus = getattr(nvml.ask("nvmlDeviceGetPciInfo", handle), "busId", None)
     sm, ram = nvml.constant("NVML_CLOCK_SM"), nvml.constant("NVML_CLOCK_MEM")
     return Gpu(
@@ -192,7 +184,7 @@ def _describe(nvml: Nvml, handle: Any, index: int, place: int | None) -> Gpu:
         temperature_celsius=temperature(nvml, handle),
         ecc=_ecc(nvml, handle),
         mig=bool(mig[0]) if mig else None,
-        persistence=_flag(nvml.ask("nvmlDeviceGetPersistenceMode", handle)),
+        persistence=None if persistence is None else bool(persistence),
         throttle_reasons=throttle_reasons(nvml, handle),
         pcie_generation=nvml.ask("nvmlDeviceGetCurrPcieLinkGeneration", handle),
         pcie_generation_max=nvml.ask("nvmlDeviceGetMaxPcieLinkGeneration", handle),
@@ -258,10 +250,6 @@ def _ecc(nvml: Nvml, handle: Any) -> Ecc:
     )
 
 
-def _flag(value: int | None) -> bool | None:
-    return None if value is None else bool(value)
-
-
 def observe(library: Nvml, handle: Any) -> DeviceConditions:
     """One GPU now."""
     return DeviceConditions(
@@ -294,16 +282,6 @@ def use_of(library: Nvml, handle: Any) -> DeviceUse:
         busy_percent=None if rates is None else float(rates.gpu),
         memory_used=None if memory is None else int(memory.used),
     )
-
-
-def best_link(target: str, library: Nvml | None) -> tuple[int, int] | None:
-    """The PCIe link of a GPU at its best; an idle one slows down, so not as it is just now."""
-    handles = library.handles(target) if library else []
-    if library is None or len(handles) != 1:
-        return None
-    generation = library.ask("nvmlDeviceGetMaxPcieLinkGeneration", handles[0])
-    width = library.ask("nvmlDeviceGetMaxPcieLinkWidth", handles[0])
-    return (int(generation), int(width)) if generation and width else None
 
 
 def millijoules(library: Nvml, handle: Any) -> int | None:
