@@ -9,8 +9,7 @@ from typing import Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from paceline.core.record import RecordWarning
-
-CeilingKind = Literal["compute", "memory", "link", "storage", "launch", "latency"]
+from paceline.core.subject import CeilingKind
 
 
 class ProfilePart(BaseModel):

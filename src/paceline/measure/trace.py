@@ -67,7 +67,11 @@ def take(
             device.synchronize()
     finally:
         profiler.stop()
-    return _exported(profiler)
+    with tempfile.TemporaryDirectory(prefix="paceline-trace-") as folder:
+        file = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(file))
+        trace: Chrome = json.loads(file.read_bytes())
+    return trace
 
 
 def keep(trace: Chrome, path: Path) -> int:
@@ -95,11 +99,3 @@ def _started(device: Device) -> tuple[Any, str]:
     except Exception as error:  # CUPTI and kineto raise whatever they like
         return None, f"{type(error).__name__}: {error}"
     return profiler, ""
-
-
-def _exported(profiler: Any) -> Chrome:
-    with tempfile.TemporaryDirectory(prefix="paceline-trace-") as folder:
-        file = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(file))
-        trace: Chrome = json.loads(file.read_bytes())
-    return trace

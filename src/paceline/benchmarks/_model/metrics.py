@@ -142,7 +142,7 @@ def step_measurements(times: list[float], work: StepWork) -> list[Measurement]:
     if work.flops:
         found.append(Measurement.of_rate(FLOP_RATE, work.flops, step_time))
         if work.peak is not None:
-            found.append(Measurement.of_rate(MFU, 100.0 * work.flops / work.peak.flops, step_time))
+            found.append(Measurement.of_rate(MFU, 100.0 * work.flops / work.peak.rate, step_time))
     return found
 
 
