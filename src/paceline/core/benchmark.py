@@ -96,7 +96,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Context:
-    """What a case's process knows beside its parameters."""
+    """What a case's process knows besides its parameters."""
 
     case: Case
     rank: int = 0
@@ -139,7 +139,7 @@ class Benchmark(ABC, Generic[P]):
 
     @classmethod
     def check(cls, parameters: P, case: Case) -> None:
-        """Refuse, before anything runs, what parameters alone cannot tell to be wrong (raise InputError)."""
+        """Refuse, before anything runs, what the parameters alone do not show to be wrong (raise InputError)."""
 
     @classmethod
     def describe(cls, record: Record, parameters: P, environment: Environment) -> Description:

@@ -221,7 +221,7 @@ class Record(Description, Attempt):
 
     @property
     def is_success(self) -> bool:
-        """Whether nothing went wrong; what a machine cannot do is no failure unless the suite requires it."""
+        """Whether nothing went wrong; what a machine cannot do is not a failure unless the suite requires it."""
         return self.outcome is Outcome.OK or (self.outcome is Outcome.UNSUPPORTED and not self.case.require)
 
     @property

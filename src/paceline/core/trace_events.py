@@ -54,7 +54,7 @@ class TraceEvent:
 
 
 def read_events(trace: Mapping[str, Any]) -> list[TraceEvent]:
-    """The events of a trace in Chrome's format that tell where time went."""
+    """The events of a trace in Chrome's format that show where time went."""
     found = []
     for one in trace["traceEvents"]:
         category = one.get("cat")
@@ -78,11 +78,7 @@ def read_events(trace: Mapping[str, Any]) -> list[TraceEvent]:
 
 def own_time(events: Iterable[TraceEvent]) -> Iterator[tuple[TraceEvent, Span]]:
     """Of events that lie within one another in their lanes, when each was the innermost; communication is one whole."""
-    lanes: dict[int | str, list[TraceEvent]] = {}
-    for event in events:
-        lanes.setdefault(event.lane, []).append(event)
-    for lane in lanes.values():
-        lane.sort(key=lambda event: (event.start, -event.end))
+    for lane in _lanes(events):
         yield from _innermost_parts(lane)
 
 
@@ -113,16 +109,20 @@ def _innermost_parts(lane: Sequence[TraceEvent]) -> Iterator[tuple[TraceEvent, S
 
 def innermost(events: Iterable[TraceEvent]) -> list[TraceEvent]:
     """Those within which no other of their lane lies."""
+    return [
+        event
+        for lane in _lanes(events)
+        for event, following in zip(lane, [*lane[1:], None], strict=True)
+        if following is None or following.start >= event.end
+    ]
+
+
+def _lanes(events: Iterable[TraceEvent]) -> list[list[TraceEvent]]:
+    """The events of each lane in order, an outer one before those that begin with it."""
     lanes: dict[int | str, list[TraceEvent]] = {}
     for event in events:
         lanes.setdefault(event.lane, []).append(event)
-    found = []
-    for lane in lanes.values():
-        lane.sort(key=lambda event: (event.start, -event.end))
-        for event, following in zip(lane, [*lane[1:], None], strict=True):
-            if following is None or following.start >= event.end:
-                found.append(event)
-    return found
+    return [sorted(lane, key=lambda event: (event.start, -event.end)) for lane in lanes.values()]
 
 
 def union(spans: Iterable[Span]) -> list[Span]:

@@ -1,4 +1,4 @@
-"""What a vendor promises of a device; the tables of known ones are with their kinds.
+"""A vendor's figures for a device; the tables of known ones are with their kinds.
 
 Dense rates (no sparsity) and bandwidths from the vendors' datasheets and architecture papers, by the name that the
 driver gives. Where a paper has only rates with sparsity, half of them are the dense ones.
@@ -16,7 +16,7 @@ from paceline.core.subject import NumberFormat, number_format
 
 @dataclass(frozen=True)
 class Datasheet:
-    """One device's promises: TFLOP/s (TOP/s for int8) and GB/s. None: no such unit, or not published."""
+    """One device's figures: TFLOP/s (TOP/s for int8) and GB/s. None: no such unit, or not published."""
 
     pattern: str  # of the driver's name
     fp64: float | None

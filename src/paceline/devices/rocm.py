@@ -181,7 +181,7 @@ class AmdSmi:
         return getattr(getattr(self.module, enumeration, None), name, None)
 
     def handles(self) -> list[Any]:
-        """All GPUs, in HIP's order where the driver tells it."""
+        """All GPUs, in HIP's order where the driver reports it."""
         found = list(self.ask("amdsmi_get_processor_handles") or [])
         order = [self.field("amdsmi_get_gpu_enumeration_info", "hip_id", handle) for handle in found]
         if all(isinstance(number, int) for number in order) and len(set(order)) == len(order):
@@ -291,7 +291,7 @@ def _clock(library: AmdSmi, handle: Any, kind: str) -> dict[str, Any]:
 
 
 def _power(library: AmdSmi, handle: Any) -> float | None:
-    """MI300 and newer tell the current power, older ones an average."""
+    """MI300 and newer report the current power, older ones an average."""
     info = library.ask("amdsmi_get_power_info", handle) or {}
     known = (_number(info, key) for key in ("current_socket_power", "average_socket_power"))
     watts = next((value for value in known if value is not None), None)
@@ -299,7 +299,7 @@ def _power(library: AmdSmi, handle: Any) -> float | None:
 
 
 def _temperature(library: AmdSmi, handle: Any) -> int | None:
-    """Degrees Celsius of the hottest spot, or at the edge where nothing else is told."""
+    """Degrees Celsius of the hottest spot, or at the edge where nothing else is reported."""
     now = library.choice("AmdSmiTemperatureMetric", "CURRENT")
     for place in ("HOTSPOT", "EDGE"):
         answer = library.ask("amdsmi_get_temp_metric", handle, library.choice("AmdSmiTemperatureType", place), now)
@@ -309,7 +309,7 @@ def _temperature(library: AmdSmi, handle: Any) -> int | None:
 
 
 def _throttle_reasons(library: AmdSmi, handle: Any) -> list[str] | None:
-    """What holds the clocks down now; only MI300 and newer tell."""
+    """What holds the clocks down now; only MI300 and newer report it."""
     status = library.ask("amdsmi_get_violation_status", handle)
     if not isinstance(status, dict):
         return None

@@ -166,7 +166,7 @@ def warnings(before: Conditions, after: Conditions, own_cpu_seconds: float | Non
 
 
 def others_share(before: Conditions, after: Conditions, own_cpu_seconds: float | None = None) -> float | None:
-    """Part of the usable cores' time that went to other processes; None where that cannot be told."""
+    """Part of the usable cores' time that went to other processes; None where that is unknown."""
     total, busy = _growth(before.cpu_seconds, after.cpu_seconds), _growth(before.busy_seconds, after.busy_seconds)
     own = own_cpu_seconds
     if own is None and before.sibling_seconds.keys() <= after.sibling_seconds.keys():

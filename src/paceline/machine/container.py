@@ -114,7 +114,7 @@ def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str
         return "lxc" if named.startswith("lxc") else named
     if re.search(r"/docker[/-]", groups):
         return "docker"
-    # An image that was unpacked onto a disk of its own keeps the mark, but is no container any more.
+    # An image that was unpacked onto a disk of its own keeps the mark, but is not a container any more.
     if (root / ".dockerenv").exists() and not _root_is_a_disk(root):
         return "docker"
     return "lxc" if re.search(r"/lxc[/.]", groups) else "none"

@@ -1,4 +1,4 @@
-"""This machine's profile: which machine it belongs to, where it is kept, and the datasheets beside its figures."""
+"""This machine's profile: which machine it belongs to, where it is kept, and the datasheets alongside its figures."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def price_of(instance: str) -> Price:
 
 
 def price_table() -> dict[str, Price]:
-    """All known prices, by instance: the user's file if there is one, else ours."""
+    """All known prices, by instance: the user's file if there is one, otherwise ours."""
     own = data_directory() / NAME
     if own.is_file():
         try:
@@ -163,7 +163,7 @@ def changes_since(profile: Profile, environment: Environment) -> list[str]:
 
 
 def with_datasheets(ceilings: Iterable[Ceiling], environment: Environment) -> tuple[Ceiling, ...]:
-    """The same ceilings with what vendors promise beside them, where a device or its link is known."""
+    """The same ceilings with the vendors' figures alongside, where a device or its link is known."""
     return tuple(one.model_copy(update={"datasheet": _promised(one, environment)}) for one in ceilings)
 
 

@@ -62,7 +62,7 @@ def scrub_all(value: Any, home_folders: Sequence[str] | None = None) -> Any:
 
 
 def shareable_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Environment variables that bear on a number and may be told; whatever is not known to be harmless stays out."""
+    """Environment variables that bear on a number and may be recorded; what is not known to be harmless is not."""
     home_folders = homes(environ)
     allowed = {*ALLOWED, *(name for kind in accelerators() for name in (kind.visible_variable, *kind.variables))}
     return {
@@ -101,7 +101,7 @@ _GIT_SECONDS = 0.3
 
 
 def describe_software() -> Software:
-    """Python, Paceline and the libraries beside them."""
+    """Python, Paceline and the libraries next to them."""
     torch = attempt(_torch_folder)
     return Software(
         python=platform.python_version(),

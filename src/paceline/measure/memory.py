@@ -68,7 +68,7 @@ def peak_memory_bandwidth(device_name: str) -> Peak | None:
 
 @contextmanager
 def host_limit(part: float) -> Iterator[None]:
-    """Within, this process gets no more than this part of the memory that is free now, beside what it has."""
+    """Within, this process gets no more than this part of the memory that is free now, on top of what it has."""
     import psutil
 
     free = int(psutil.virtual_memory().available)

@@ -45,7 +45,7 @@ def take(
 ) -> Chrome:
     """A trace of as many steps and one before them, which pays for the profiler's start.
 
-    `all_ready` is told whether the profiler has started, and tells whether it has for every rank: either all of them
+    `all_ready` takes whether the profiler has started and returns whether it has for every rank: either all of them
     take the steps, or none does.
     """
     from torch.profiler import record_function

@@ -69,7 +69,7 @@ class RemoteAgent:
     def __init__(self, name: str, command: Sequence[str], inbox: Inbox) -> None:
         self.name = name
         self.ended = False
-        self._said: deque[str] = deque(maxlen=KEPT_LINES)  # beside its answers: errors, greetings
+        self._said: deque[str] = deque(maxlen=KEPT_LINES)  # besides its answers: errors, greetings
         self._inbox = inbox
         try:
             self._process = subprocess.Popen(
