@@ -102,8 +102,8 @@ class Suite(BaseModel):
 def _refuse_other_shape(entry: object, where: str, number: int) -> None:
     """An entry of a suite is a mapping whose keys are texts."""
     if not isinstance(entry, Mapping):
-        found = "empty" if entry is None else repr(entry)
-        message = f"the entry is {found}, but must be a mapping; write '- benchmark: NAME'"
+        shown = "empty" if entry is None else repr(entry)
+        message = f"the entry is {shown}, but must be a mapping; write '- benchmark: NAME'"
         raise InputError("not-a-mapping", message, where=where, case=number)
     for key in entry:
         if not isinstance(key, str):

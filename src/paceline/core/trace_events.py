@@ -55,14 +55,14 @@ class TraceEvent:
 
 def read_events(trace: Mapping[str, Any]) -> list[TraceEvent]:
     """The events of a trace in Chrome's format that show where time went."""
-    found = []
+    events = []
     for one in trace["traceEvents"]:
         category = one.get("cat")
         on_device = category in _DEVICE_CATEGORIES
         if one.get("ph") != "X" or not (on_device or category in _HOST_CATEGORIES or category in _LAUNCH_CATEGORIES):
             continue
         start = round(one["ts"] * 1000)
-        found.append(
+        events.append(
             TraceEvent(
                 name=one["name"],
                 start=start,
@@ -73,7 +73,7 @@ def read_events(trace: Mapping[str, Any]) -> list[TraceEvent]:
                 correlation=one.get("args", {}).get("correlation"),
             )
         )
-    return found
+    return events
 
 
 def own_time(events: Iterable[TraceEvent]) -> Iterator[tuple[TraceEvent, Span]]:
@@ -127,28 +127,28 @@ def _lanes(events: Iterable[TraceEvent]) -> list[list[TraceEvent]]:
 
 def union(spans: Iterable[Span]) -> list[Span]:
     """The same time without overlaps, in order."""
-    found: list[Span] = []
+    merged: list[Span] = []
     for start, end in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
-            found.append((start, end))
-    return found
+            merged.append((start, end))
+    return merged
 
 
 def overlap(first: Sequence[Span], second: Sequence[Span]) -> list[Span]:
     """The time that is in both of two unions."""
-    found = []
+    common = []
     i = j = 0
     while i < len(first) and j < len(second):
         start, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
         if start < end:
-            found.append((start, end))
+            common.append((start, end))
         if first[i][1] < second[j][1]:
             i += 1
         else:
             j += 1
-    return found
+    return common
 
 
 def length(spans: Iterable[Span]) -> int:

@@ -51,8 +51,8 @@ def accelerators() -> list[DeviceKind]:
 
 def counts() -> dict[str, int]:
     """How many devices this process sees of each kind except the host's own; kinds without any are left out."""
-    found = {kind.name: kind.count() for kind in accelerators()}
-    return {name: count for name, count in found.items() if count}
+    numbers = {kind.name: kind.count() for kind in accelerators()}
+    return {name: count for name, count in numbers.items() if count}
 
 
 def device_count() -> int:
@@ -79,9 +79,9 @@ def fork_environment() -> dict[str, str]:
 
 def describe_devices() -> Described:
     """The first driver, and the devices of every kind except the host's own; a kind that fails has none."""
-    found = [attempt(kind.describe) or Described() for kind in accelerators()]
-    driver = next((one.driver for one in found if one.driver is not None), None)
-    return Described(driver, [gpu for one in found for gpu in one.gpus])
+    kinds = [attempt(kind.describe) or Described() for kind in accelerators()]
+    driver = next((one.driver for one in kinds if one.driver is not None), None)
+    return Described(driver, [gpu for one in kinds for gpu in one.gpus])
 
 
 def datasheet(device_name: str) -> Datasheet | None:

@@ -129,10 +129,10 @@ def _number(path: Path) -> int:
 
 def _largest_power(domain: Path) -> int:
     """Microwatts that the package draws at most for any length of time."""
-    known = []
+    limits = []
     for path in domain.glob("constraint_*_power_limit_uw"):
         try:
-            known.append(_number(path))
+            limits.append(_number(path))
         except (OSError, ValueError):
             continue
-    return min(max(known, default=0) or _MOST_MICROWATTS, _MOST_MICROWATTS)
+    return min(max(limits, default=0) or _MOST_MICROWATTS, _MOST_MICROWATTS)

@@ -35,12 +35,12 @@ class Datasheet:
         """Operations per second in a precision, with Tensor Cores where the device has them for it, or without."""
         unit = number_format(precision)
         if not tensor_cores:
-            found = {"fp64": self.fp64, "fp32": self.fp32, "fp16": self.fp16_plain}.get(unit)
+            tera = {"fp64": self.fp64, "fp32": self.fp32, "fp16": self.fp16_plain}.get(unit)
         elif unit == "fp64":
-            found = self.fp64_tc or self.fp64
+            tera = self.fp64_tc or self.fp64
         else:
-            found = getattr(self, unit) if unit in get_args(NumberFormat) else None
-        return found * 1e12 if found else None
+            tera = getattr(self, unit) if unit in get_args(NumberFormat) else None
+        return tera * 1e12 if tera else None
 
     @property
     def memory_bandwidth(self) -> float:

@@ -182,11 +182,11 @@ class AmdSmi:
 
     def handles(self) -> list[Any]:
         """All GPUs, in HIP's order where the driver reports it."""
-        found = list(self.ask("amdsmi_get_processor_handles") or [])
-        order = [self.field("amdsmi_get_gpu_enumeration_info", "hip_id", handle) for handle in found]
+        processors = list(self.ask("amdsmi_get_processor_handles") or [])
+        order = [self.field("amdsmi_get_gpu_enumeration_info", "hip_id", handle) for handle in processors]
         if all(isinstance(number, int) for number in order) and len(set(order)) == len(order):
-            return [handle for _, handle in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]
-        return found
+            return [handle for _, handle in sorted(zip(order, processors, strict=True), key=lambda pair: pair[0])]
+        return processors
 
     def text(self, function: str, handle: Any) -> str | None:
         """An answer that is a string."""
@@ -213,11 +213,11 @@ def _library() -> AmdSmi | None:
 
 def _handles(library: AmdSmi | None) -> list[Any]:
     """The GPUs that HIP shows to this process, in its order."""
-    found = library.handles() if library else []
+    shown = library.handles() if library else []
     for variable in (_SHOWN_FIRST, RocmKind.visible_variable):
-        uuids = [library.text("amdsmi_get_gpu_device_uuid", handle) or "" for handle in found] if library else []
-        found = [found[entry] for entry in visible(uuids, os.environ.get(variable)) if isinstance(entry, int)]
-    return found
+        uuids = [library.text("amdsmi_get_gpu_device_uuid", handle) or "" for handle in shown] if library else []
+        shown = [shown[entry] for entry in visible(uuids, os.environ.get(variable)) if isinstance(entry, int)]
+    return shown
 
 
 def _named(library: AmdSmi | None, target: str) -> list[Any]:
@@ -226,7 +226,7 @@ def _named(library: AmdSmi | None, target: str) -> list[Any]:
     return [shown[number] for number in numbers(target, len(shown)) if number < len(shown)]
 
 
-def _describe(library: AmdSmi, handle: Any, index: int, place: int | None) -> Gpu:
+def _describe(library: AmdSmi, handle: Any, index: int, cuda_index: int | None) -> Gpu:
     clocks = {name: _clock(library, handle, kind) for name, kind in (("sm", "GFX"), ("memory", "MEM"))}
     caps = library.ask("amdsmi_get_power_cap_info", handle) or {}
     link = library.ask("amdsmi_get_pcie_info", handle) or {}
@@ -236,7 +236,7 @@ def _describe(library: AmdSmi, handle: Any, index: int, place: int | None) -> Gp
     return Gpu(
         kind=RocmKind.name,
         index=index,
-        cuda_index=place,
+        cuda_index=cuda_index,
         name=library.field("amdsmi_get_gpu_asic_info", "market_name", handle),
         architecture=library.field("amdsmi_get_gpu_asic_info", "target_graphics_version", handle),
         uuid=library.text("amdsmi_get_gpu_device_uuid", handle),
@@ -293,8 +293,8 @@ def _clock(library: AmdSmi, handle: Any, kind: str) -> dict[str, Any]:
 def _power(library: AmdSmi, handle: Any) -> float | None:
     """MI300 and newer report the current power, older ones an average."""
     info = library.ask("amdsmi_get_power_info", handle) or {}
-    known = (_number(info, key) for key in ("current_socket_power", "average_socket_power"))
-    watts = next((value for value in known if value is not None), None)
+    readings = (_number(info, key) for key in ("current_socket_power", "average_socket_power"))
+    watts = next((value for value in readings if value is not None), None)
     return None if watts is None else float(watts)
 
 
@@ -317,12 +317,12 @@ def _throttle_reasons(library: AmdSmi, handle: Any) -> list[str] | None:
 
 
 def _processes(library: AmdSmi, handle: Any) -> list[GpuProcess] | None:
-    found = library.ask("amdsmi_get_gpu_process_list", handle)
-    if not isinstance(found, list):
+    processes = library.ask("amdsmi_get_gpu_process_list", handle)
+    if not isinstance(processes, list):
         return None
     return [
         GpuProcess(pid=one["pid"], name=one["name"] if one.get("name") != "N/A" else None, memory=_number(one, "mem"))
-        for one in found
+        for one in processes
         if isinstance(one, dict) and _number(one, "pid")
     ]
 

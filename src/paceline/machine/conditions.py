@@ -127,10 +127,10 @@ def warnings(before: Conditions, after: Conditions, own_cpu_seconds: float | Non
 
     `own_cpu_seconds` is the CPU time of the measurement, where the caller knows it better than the counters.
     """
-    found: list[RecordWarning] = []
+    reasons: list[RecordWarning] = []
 
     def warn(kind: str, message: str, remedy: str) -> None:
-        found.append(RecordWarning(kind=kind, message=message, remedy=remedy))
+        reasons.append(RecordWarning(kind=kind, message=message, remedy=remedy))
 
     elapsed = after.clock - before.clock
     share = others_share(before, after, own_cpu_seconds)
@@ -156,13 +156,13 @@ def warnings(before: Conditions, after: Conditions, own_cpu_seconds: float | Non
     for index, (first, last) in enumerate(zip(before.gpus, after.gpus, strict=False)):
         kind = kind_of(after.target)
         name = after.target if len(after.gpus) == 1 else f"{kind.name}:{index}"
-        found += _gpu_warnings(kind, name, first, last, elapsed)
+        reasons += _gpu_warnings(kind, name, first, last, elapsed)
         strangers = max(strangers_on(first, before.own_pids), strangers_on(last, after.own_pids))
         if strangers:
             others = "another process was" if strangers == 1 else f"{strangers} other processes were"
             remedy = f"stop what else runs on the GPU ({kind.tool.name} lists it), or choose another GPU"
             warn("contended", f"{others} on {name} during the measurement", remedy)
-    return found
+    return reasons
 
 
 def others_share(before: Conditions, after: Conditions, own_cpu_seconds: float | None = None) -> float | None:
@@ -255,9 +255,9 @@ def _cpu_times(root: Path, affinity: set[int]) -> tuple[float, float, float] | N
 
 
 def _pressure(root: Path) -> dict[str, float]:
-    found = {}
+    pressure = {}
     for name in ("cpu", "memory", "io"):
         first = (read_text(root / f"proc/pressure/{name}") or "").partition("\n")[0]
         if "total=" in first:
-            found[name] = int(first.rpartition("total=")[2]) / 1e6
-    return found
+            pressure[name] = int(first.rpartition("total=")[2]) / 1e6
+    return pressure

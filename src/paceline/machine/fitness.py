@@ -90,12 +90,12 @@ def clock_state() -> ClockState | None:
         adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
     except (OSError, AttributeError):
         return None
-    seen = _Timex(modes=0)
-    if adjtimex(ctypes.byref(seen)) < 0:
+    state = _Timex(modes=0)
+    if adjtimex(ctypes.byref(state)) < 0:
         return None
-    scale = 1e9 if seen.status & _NANOSECONDS else 1e6
+    scale = 1e9 if state.status & _NANOSECONDS else 1e6
     return ClockState(
-        synchronised=not seen.status & _UNSYNCHRONISED, offset=seen.offset / scale, largest_error=seen.maxerror / 1e6
+        synchronised=not state.status & _UNSYNCHRONISED, offset=state.offset / scale, largest_error=state.maxerror / 1e6
     )
 
 

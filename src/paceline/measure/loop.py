@@ -196,10 +196,10 @@ def measure(
 
 def warnings(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) -> list[RecordWarning]:
     """Reasons to trust the samples less that the samples themselves give."""
-    found: list[RecordWarning] = []
+    reasons: list[RecordWarning] = []
 
     def warning(kind: str, message: str, remedy: str) -> None:
-        found.append(RecordWarning(kind=kind, message=message, remedy=remedy))
+        reasons.append(RecordWarning(kind=kind, message=message, remedy=remedy))
 
     summary = summarize(timed.samples)
     count, total = summary.count, sum(timed.samples)
@@ -232,7 +232,7 @@ def warnings(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) -> lis
     if summary.outliers > 0.1 * count:
         message = f"{summary.outliers} of {count} steps lie far from the median"
         warning("noisy", message, "quieten the machine (paceline doctor)")
-    return found
+    return reasons
 
 
 @dataclass

@@ -87,11 +87,11 @@ class Nvml:
         chosen = entries if number == "*" else entries[int(number) : int(number) + 1]
         if any(isinstance(entry, int) for entry in chosen) and not self.order_is_known():
             return []
-        found = [
+        handles = [
             self.ask("nvmlDeviceGetHandleByIndex" if isinstance(entry, int) else "nvmlDeviceGetHandleByUUID", entry)
             for entry in chosen
         ]
-        return [handle for handle in found if handle is not None]
+        return [handle for handle in handles if handle is not None]
 
 
 def reasons(mask: int) -> list[str]:
@@ -145,16 +145,18 @@ def describe_driver(nvml: Nvml) -> Driver:
 def describe_gpus(nvml: Nvml, setting: str | None = None) -> list[Gpu]:
     """Every GPU that the driver shows; `setting` says which of them CUDA shows."""
     entries = visible(nvml.uuids(), setting)
-    known = nvml.order_is_known()
+    is_ordered = nvml.order_is_known()
     gpus = []
     for index in range(nvml.count()):
         handle = nvml.ask("nvmlDeviceGetHandleByIndex", index)
-        place = entries.index(index) if known and index in entries else None
-        gpus.append(Gpu(index=index, cuda_index=place) if handle is None else _describe(nvml, handle, index, place))
+        cuda_index = entries.index(index) if is_ordered and index in entries else None
+        gpus.append(
+            Gpu(index=index, cuda_index=cuda_index) if handle is None else _describe(nvml, handle, index, cuda_index)
+        )
     return gpus
 
 
-def _describe(nvml: Nvml, handle: Any, index: int, place: int | None) -> Gpu:
+def _describe(nvml: Nvml, handle: Any, index: int, cuda_index: int | None) -> Gpu:
     capability = nvml.ask("nvmlDeviceGetCudaComputeCapability", handle)
     memory = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
     limits = nvml.ask("nvmlDeviceGetPowerManagementLimitConstraints", handle)
@@ -164,7 +166,7 @@ def _describe(nvml: Nvml, handle: Any, index: int, place: int | None) -> Gpu:
     sm, ram = nvml.constant("NVML_CLOCK_SM"), nvml.constant("NVML_CLOCK_MEM")
     return Gpu(
         index=index,
-        cuda_index=place,
+        cuda_index=cuda_index,
         name=nvml.text("nvmlDeviceGetName", handle),
         uuid=nvml.text("nvmlDeviceGetUUID", handle),
         pci_bus_id=bus.decode(errors="replace") if isinstance(bus, bytes) else bus,
@@ -217,12 +219,12 @@ def throttle_reasons(nvml: Nvml, handle: Any) -> list[str] | None:
 
 def processes(nvml: Nvml, handle: Any, root: Path = ROOT) -> list[GpuProcess] | None:
     """What computes on the GPU; a process of another container has a number that means nothing here, so no name."""
-    found = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle)
-    if found is None:
+    running = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle)
+    if running is None:
         return None
     return [
         GpuProcess(pid=one.pid, name=read_text(root / f"proc/{one.pid}/comm"), memory=one.usedGpuMemory)
-        for one in found
+        for one in running
     ]
 
 
