@@ -101,6 +101,8 @@ class Lazy(Generic[_Value]):
 class PackedSamples(bytes):
     """Samples as little-endian float64."""
 
+    __slots__ = ()
+
     def __call__(self) -> list[float]:
         """The samples as a list."""
         values: list[float] = self.array().tolist()
