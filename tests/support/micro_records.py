@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def times(seconds: float, *, at: At | None = None, metric: Metric = TIME, noise:
 
 def whole(measurement: Measurement) -> Measurement:
     """A point's measurement as the figure of the whole case."""
-    return measurement.model_copy(update={"at": {}})
+    return replace(measurement, at={})
 
 
 def gemm(index: int, precision: str, flops: float, share: float | None, **more: Any) -> Record:
@@ -82,7 +83,7 @@ def collective(index: int, operation: str, limit: float, *, backend: str = "nccl
             Measurement.of_rate(rate("bus_bandwidth"), size * factor, took),
         ]
     last = [m for m in found if m.at == {"size": SIZES[-1]}]
-    per_rank = [m.model_copy(update={"scope": f"rank {rank}"}) for rank in range(ranks) for m in found]
+    per_rank = [replace(m, scope=f"rank {rank}") for rank in range(ranks) for m in found]
     parameters = {"operation": operation, "backend": backend, "sizes": list(SIZES)}
     target = "cuda:*" if backend == "nccl" else "cpu"
     where = micro(index, "communication", "collective", f"{operation} {backend} x{ranks}", target=target, ranks=ranks,

@@ -21,12 +21,11 @@ import click
 
 from paceline.core.benchmark import Benchmark
 from paceline.core.case import Case
-from paceline.core.case_filter import only
 from paceline.core.errors import InputError, PacelineError, StoreError
 from paceline.core.files import data_directory
 from paceline.core.record import Outcome
 from paceline.core.run import Run, RunRecords, RunStatus
-from paceline.core.suite import Here, Suite, expand
+from paceline.core.suite import Here, Suite, expand, only
 from paceline.remote.hosts import SSH, RemoteShell
 from paceline.runner.hosts import HostRanks, read_hosts
 from paceline.runner.launcher_ranks import JoinedRanks, World

@@ -18,6 +18,7 @@ from paceline.core.device import is_accelerator
 from paceline.core.errors import InputError, unknown
 from paceline.core.layout import LayoutPrecision, ModelFamily
 from paceline.core.quantity import parse_size, show_count, show_scaled, show_size
+from paceline.core.subject import FloatPrecision
 from paceline.devices import datasheet, device_count
 from paceline.devices.datasheet import Datasheet
 from paceline.machine import describe
@@ -232,7 +233,7 @@ def _published(request: ClusterRequest) -> ClusterEstimate:
 @click.option("--memory", metavar="SIZE", help="Memory of a GPU, such as 80GiB; unset is that of this machine's.")
 @click.option("--network", metavar="RATE", help="What one node sends to others, such as 100GB/s.")
 @click.option("--global-batch", type=_COUNT, help="Samples of a whole step; unset is 32 for each GPU.")
-@click.option("--precision", type=click.Choice(["fp32", "fp16", "bf16"]), help="Unset is bf16 where the GPU has it.")
+@click.option("--precision", type=click.Choice(get_args(FloatPrecision)), help="Unset is bf16 where the GPU has it.")
 @click.option(
     "--device", metavar="NAME", help="Plan for this GPU by its datasheet, such as H200, not for this machine."
 )

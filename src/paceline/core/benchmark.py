@@ -25,26 +25,11 @@ TRACE = "trace"
 
 def usual_description(record: Record, primary: str) -> Description:
     """What any benchmark's record says, by the usual names of facts and parameters."""
-    facts = record.facts
-    return Description(
-        primary=primary,
-        subject=_subject(record),
-        economy=Economy(
-            energy_source=_text(facts.get("energy_source")) or "",
-            price_basis=_text(facts.get("price_basis")) or "",
-            carbon=_number(record.case.parameters.get("carbon")),
-        ),
-        trace=_trace(facts),
-        timing=_joined(facts.get("timing")),
-    )
-
-
-def _subject(record: Record) -> Subject:
     facts, parameters = record.facts, record.case.parameters
     precision = facts.get("precision") or parameters.get("precision")
     batch = facts.get("global_batch_size") or facts.get("batch_size") or parameters.get("batch_size")
-    compiled = facts.get("compiled")
-    return Subject(
+    compiled, timing = facts.get("compiled"), facts.get("timing")
+    subject = Subject(
         model=_text(parameters.get("model")) or _text(facts.get("model")),
         scale=_text(parameters.get("scale")),
         precision=precision if precision in get_args(Precision) else None,
@@ -56,19 +41,32 @@ def _subject(record: Record) -> Subject:
         compiled=compiled if isinstance(compiled, bool) else None,
         seed=_whole(parameters.get("seed")),
     )
+    carbon = parameters.get("carbon")
+    economy = Economy(
+        energy_source=_text(facts.get("energy_source")) or "",
+        price_basis=_text(facts.get("price_basis")) or "",
+        carbon=float(carbon) if isinstance(carbon, int | float) and not isinstance(carbon, bool) else None,
+    )
+    return Description(
+        primary=primary,
+        subject=subject,
+        economy=economy,
+        trace=_trace(facts),
+        timing="; ".join(map(str, timing)) if isinstance(timing, list) else _text(timing) or "",
+    )
 
 
 def _trace(facts: Mapping[str, Any]) -> StepTrace | None:
-    kept = facts.get(TRACE)
-    if not isinstance(kept, Mapping) or not kept.keys() & {"spent", "missing", "file"}:
+    fields = facts.get(TRACE)
+    if not isinstance(fields, Mapping) or not fields.keys() & {"spent", "missing", "file"}:
         return None
-    words = dict(kept)
+    fields = dict(fields)
     if "cut_short" in facts:
-        words["missing"] = f"{words.get('missing', '')}: {facts['cut_short']}"
+        fields["missing"] = f"{fields.get('missing', '')}: {facts['cut_short']}"
     try:
-        return StepTrace.model_validate(words)
+        return StepTrace.model_validate(fields)
     except ValidationError:
-        rest = {key: value for key, value in kept.items() if key in ("file", "no_file")}
+        rest = {key: value for key, value in fields.items() if key in ("file", "no_file")}
         return StepTrace(missing="another version of Paceline took it; the file may still be there", **rest)
 
 
@@ -76,16 +74,8 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _joined(value: object) -> str:
-    return "; ".join(map(str, value)) if isinstance(value, list) else _text(value) or ""
-
-
 def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 P = TypeVar("P", bound=Parameters)
@@ -106,7 +96,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Context:
-    """What a case's process knows beside its parameters."""
+    """What a case's process knows besides its parameters."""
 
     case: Case
     rank: int = 0
@@ -149,7 +139,7 @@ class Benchmark(ABC, Generic[P]):
 
     @classmethod
     def check(cls, parameters: P, case: Case) -> None:
-        """Refuse, before anything runs, what parameters alone cannot tell to be wrong (raise InputError)."""
+        """Refuse, before anything runs, what the parameters alone do not show to be wrong (raise InputError)."""
 
     @classmethod
     def describe(cls, record: Record, parameters: P, environment: Environment) -> Description:
@@ -186,15 +176,15 @@ BENCHMARKS: Kind[type[Benchmark[Any]]] = Kind("benchmark", "benchmarks", Benchma
 
 def described(record: Record, environment: Environment) -> Record:
     """The record with what its benchmark says of it; if that is missing or wrong, with what all records say."""
-    said = usual_description(record, "")
+    description = usual_description(record, "")
     try:
         benchmark = BENCHMARKS.get(record.case.benchmark)
-        said = usual_description(record, benchmark.primary)
+        description = usual_description(record, benchmark.primary)
         parameters = benchmark.Parameters.read(record.case.parameters)
-        said = benchmark.describe(record, parameters, environment)
+        description = benchmark.describe(record, parameters, environment)
     except InputError:  # a plug-in that is not here, or parameters of another version
         pass
     except Exception as error:  # a plug-in's mistake: nothing measured may be lost
         reason = f"{type(error).__name__}: {error}"
         return record.model_copy(update={"facts": record.facts | {"not_described_because": reason}})
-    return record.model_copy(update={name: getattr(said, name) for name in Description.model_fields})
+    return record.model_copy(update={name: getattr(description, name) for name in Description.model_fields})

@@ -27,7 +27,7 @@ TARGET_KINDS: Kind[type[TargetKind]] = Kind("device kind", "devices", TargetKind
 
 
 def accelerator_kinds() -> list[str]:
-    """The names of all kinds beside the host's own, in the order in which `auto` tries them."""
+    """The names of all kinds except the host's own, in the order in which `auto` tries them."""
     return [name for name in TARGET_KINDS.registry().entries if name != HOST]
 
 

@@ -1,4 +1,4 @@
-"""What a machine is: the models that are stored with every run; None means that nobody could tell."""
+"""What a machine is: the models that are stored with every run; None means unknown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Cache(EnvironmentPart):
 
 
 class NumaNode(EnvironmentPart):
-    """One node of memory and the cores beside it."""
+    """One node of memory and the cores next to it."""
 
     index: int
     cpus: str | None = None  # as the kernel writes it: 0-15,32-47

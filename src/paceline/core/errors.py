@@ -64,12 +64,12 @@ class InputError(PacelineError):
 
     def within(self, where: str, *, case: int | None = None, key: str | None = None) -> Self:
         """The same error as seen from outside: it says where, and fills in what was not known further in."""
-        place = ", ".join(part for part in (where, self.where) if part)
+        location = ", ".join(part for part in (where, self.where) if part)
         return _restored(
             type(self),
             self.__dict__
             | {
-                "where": place,
+                "where": location,
                 "case": case if self.case is None else self.case,
                 "key": key if self.key is None else self.key,
             },
@@ -128,8 +128,8 @@ class SilentCorruption(CaseError):
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that a person who typed `name` most likely meant."""
     candidates = {candidate.casefold(): candidate for candidate in known}
-    found = difflib.get_close_matches(name.casefold(), candidates, n=1, cutoff=0.5)
-    return candidates[found[0]] if found else None
+    matches = difflib.get_close_matches(name.casefold(), candidates, n=1, cutoff=0.5)
+    return candidates[matches[0]] if matches else None
 
 
 def unknown(kind: str, name: str, known: Iterable[str], *, key: str | None = None) -> InputError:

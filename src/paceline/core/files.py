@@ -33,9 +33,9 @@ def _directory(variable: str, below_home: str, remedy: str) -> Path:
 
 
 def write_atomic(path: str | Path, content: str | bytes) -> Path:
-    """Write beside the target and rename over it, so that a crash leaves the old file or the new one.
+    """Write next to the target and rename over it, so that a crash leaves the old file or the new one.
 
-    A link stays one, and so does a device or a pipe: what is no file is written to, never replaced by a file.
+    A link stays one, and so does a device or a pipe: what is not a file is written to, never replaced by a file.
     """
     path = Path(path)
     data = content.encode() if isinstance(content, str) else content

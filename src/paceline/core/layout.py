@@ -7,14 +7,15 @@ a whole batch, nodes and GPUs of each. The word is read and printed back the sam
 from __future__ import annotations
 
 import re
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from paceline.core.errors import InputError, unknown
+from paceline.core.subject import FloatPrecision
 
 ModelFamily = Literal["bert", "gpt2"]
-LayoutPrecision = Literal["fp32", "fp16", "bf16", "fp8"]
+LayoutPrecision = Literal[FloatPrecision, "fp8"]
 
 EXAMPLE = "gpt2/nl24_fp16_2x2x4_ac_mb32_gb1024_2n8g"
 _WORD = re.compile(
@@ -22,15 +23,15 @@ _WORD = re.compile(
     r"_(?P<data>\d+)x(?P<tensor>\d+)x(?P<pipeline>\d+)(?P<checkpointing>_ac)?"
     r"_mb(?P<micro_batch>\d+)_gb(?P<global_batch>\d+)_(?P<nodes>\d+)n(?P<gpus>\d+)g"
 )
-_PARTS = {
-    "model": "the model and a slash",
-    "layers": "nl and the number of layers",
-    "precision": "fp32, fp16, bf16 or fp8",
-    "mesh": "data x tensor x pipeline, like 2x2x4",
-    "micro_batch": "mb and the samples of a micro-batch",
-    "global_batch": "gb and the samples of a whole batch",
-    "machines": "nodes and GPUs, like 2n8g",
-}
+_PARTS = (
+    (r"[a-z0-9-]+/", "the model and a slash"),
+    (r"nl\d+_", "nl and the number of layers"),
+    (r"[a-z0-9]+_", "fp32, fp16, bf16 or fp8"),
+    (r"\d+x\d+x\d+_(ac_)?", "data x tensor x pipeline, like 2x2x4"),
+    (r"mb\d+_", "mb and the samples of a micro-batch"),
+    (r"gb\d+_", "gb and the samples of a whole batch"),
+    (r"\d+n\d+g$", "nodes and GPUs, like 2n8g"),
+)
 
 Count = Field(ge=1, le=1_000_000)
 
@@ -55,15 +56,14 @@ class Layout(BaseModel):
     @classmethod
     def parse(cls, word: str) -> Self:
         """Read the word; whether its numbers agree with each other is for `check` to say."""
-        found = _WORD.fullmatch(word.strip())
-        if found is None:
+        match = _WORD.fullmatch(word.strip())
+        if match is None:
             message = f"'{word}' is not a layout: {_first_missing(word)}; write it like {EXAMPLE}"
             raise InputError("not-a-layout", message, value=word)
-        fields = found.groupdict()
+        fields = match.groupdict()
         for name, kind in (("model", ModelFamily), ("precision", LayoutPrecision)):
-            known = kind.__args__  # type: ignore[attr-defined]
-            if fields[name] not in known:
-                raise unknown(f"{name} in the layout '{word}'", fields[name], known)
+            if fields[name] not in get_args(kind):
+                raise unknown(f"{name} in the layout '{word}'", fields[name], get_args(kind))
         numbers = {name: int(fields[name]) for name in fields if name not in ("model", "precision", "checkpointing")}
         for name, number in numbers.items():
             if not 1 <= number <= 1_000_000:
@@ -135,17 +135,9 @@ class Layout(BaseModel):
 def _first_missing(word: str) -> str:
     """Which part of the word is the first that cannot be read."""
     rest = word.strip()
-    for name, pattern in (
-        ("model", r"[a-z0-9-]+/"),
-        ("layers", r"nl\d+_"),
-        ("precision", r"[a-z0-9]+_"),
-        ("mesh", r"\d+x\d+x\d+_(ac_)?"),
-        ("micro_batch", r"mb\d+_"),
-        ("global_batch", r"gb\d+_"),
-        ("machines", r"\d+n\d+g$"),
-    ):
-        found = re.match(pattern, rest)
-        if found is None:
-            return f"{_PARTS[name]} should stand at '{rest}'" if rest else f"{_PARTS[name]} is missing at its end"
-        rest = rest[found.end() :]
+    for pattern, part in _PARTS:
+        match = re.match(pattern, rest)
+        if match is None:
+            return f"{part} should stand at '{rest}'" if rest else f"{part} is missing at its end"
+        rest = rest[match.end() :]
     return f"'{rest}' is too much at its end"

@@ -16,11 +16,8 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-def _on_or_off(value: object) -> object:
-    return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
-
-
-OnOff = BeforeValidator(_on_or_off)  # for words like `on` and `off`, which YAML reads as booleans
+# For words like `on` and `off`, which YAML reads as booleans.
+OnOff = BeforeValidator(lambda value: {True: "on", False: "off"}[value] if isinstance(value, bool) else value)
 
 
 class Parameters(BaseModel):
@@ -81,7 +78,7 @@ def refusal(error: ValidationError, model: type[BaseModel]) -> InputError:
     path, _ = _place(model, first["loc"])
     if first["type"] == "extra_forbidden":
         _, inner = _place(model, first["loc"][:-1])
-        known = _model_in(inner, model).model_fields
+        known = (inner if isinstance(inner, type) and issubclass(inner, BaseModel) else model).model_fields
         guess = nearest(str(first["loc"][-1]), known)
         hint = f"did you mean '{guess}'?" if guess else f"known are {', '.join(sorted(known))}"
         return InputError("unknown-key", f"unknown key '{path}': {hint}", key=path, suggestion=guess)
@@ -154,7 +151,3 @@ def _without_none(annotation: Any) -> Any:
     members = [one for one in get_args(annotation) if one is not type(None)]
     is_optional = get_origin(annotation) in (Union, UnionType) and len(members) == 1
     return members[0] if is_optional else annotation
-
-
-def _model_in(annotation: Any, otherwise: type[BaseModel]) -> type[BaseModel]:
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else otherwise

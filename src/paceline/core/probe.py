@@ -37,10 +37,10 @@ def read_int(path: Path) -> int | None:
         return None
 
 
-def read_table(path: Path) -> dict[str, str]:
+def read_table(path: Path, limit: int = -1) -> dict[str, str]:
     """A file of `key value` or `key: value` lines, such as /proc/meminfo; the first of equal keys counts."""
     table: dict[str, str] = {}
-    for line in (read_text(path) or "").splitlines():
+    for line in (read_text(path, limit) or "").splitlines():
         key, _, value = line.partition(":") if ":" in line else line.partition(" ")
         table.setdefault(key.strip(), value.strip())
     return table
@@ -66,10 +66,4 @@ def parse_size(text: str) -> int:
 
 def cpu_info(root: Path = ROOT) -> dict[str, str]:
     """The lines of /proc/cpuinfo for the first processor; all of them would take long where there are hundreds."""
-    text = read_text(root / "proc/cpuinfo", limit=16384) or ""
-    table: dict[str, str] = {}
-    for line in text.splitlines():
-        key, found, value = line.partition(":")
-        if found:
-            table.setdefault(key.strip(), value.strip())
-    return table
+    return read_table(root / "proc/cpuinfo", limit=16384)

@@ -1,4 +1,4 @@
-"""A machine's profile: the most it was measured to do, with what vendors promise beside it."""
+"""A machine's profile: the most it was measured to do, alongside the vendors' datasheets."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from paceline.core.record import RecordWarning
-
-CeilingKind = Literal["compute", "memory", "link", "storage", "launch", "latency"]
+from paceline.core.subject import CeilingKind
 
 
 class ProfilePart(BaseModel):
@@ -53,7 +52,7 @@ class Ceiling(ProfilePart):
     low: float | None = None  # of the interval; None where the value was seen once
     high: float | None = None
     warnings: tuple[RecordWarning, ...] = Field(default=(), validation_alias=AliasChoices("warnings", "doubts"))
-    datasheet: float | None = None  # what the vendor promises; None where that is not known
+    datasheet: float | None = None  # the vendor's figure; None where that is not known
 
     @property
     def share(self) -> float | None:

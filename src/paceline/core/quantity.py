@@ -24,12 +24,16 @@ def _read(text: object, units: dict[str, float], what: str, example: str) -> flo
     if isinstance(text, bool) or not isinstance(text, int | float | str):
         raise ValueError(f"{text!r} is not a {what}; write it like {example}")
     if isinstance(text, int | float):
-        value, unit = _as_float(text), ""
+        unit = ""
+        try:
+            value = float(text)
+        except OverflowError:  # an integer can be longer than any float
+            value = math.inf
     else:
-        found = _NUMBER.match(text)
-        if not found:
+        match = _NUMBER.match(text)
+        if not match:
             raise ValueError(f"'{text}' is not a {what}; write it like {example}")
-        value, unit = float(found.group(1)), found.group(2)
+        value, unit = float(match.group(1)), match.group(2)
     if unit not in units:
         known = ", ".join(name for name in units if name)
         raise ValueError(f"'{text}' has the unknown unit '{unit}'; a {what} takes {known}")
@@ -37,13 +41,6 @@ def _read(text: object, units: dict[str, float], what: str, example: str) -> flo
     if not math.isfinite(value) or value < 0:
         raise ValueError(f"'{text}' must be finite and not negative")
     return value
-
-
-def _as_float(number: float) -> float:
-    try:
-        return float(number)
-    except OverflowError:  # an integer can be longer than any float
-        return math.inf
 
 
 def parse_duration(text: object) -> float:

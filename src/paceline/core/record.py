@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema
 
 from paceline.core.case import Case
 from paceline.core.metric import Merge, Metric
@@ -18,6 +20,7 @@ from paceline.core.subject import At as At
 from paceline.core.subject import Description
 
 Statistic = Literal["median", "mean", "single"]
+_Value = TypeVar("_Value")
 
 
 class Outcome(StrEnum):
@@ -65,17 +68,63 @@ class RecordWarning(BaseModel):
     remedy: str
 
 
-class Measurement(BaseModel):
+class Lazy(Generic[_Value]):
+    """A dataclass field that may be given as a function, which is called when the field is first read.
+
+    A store holds many more summaries and samples than a question about it looks at.
+    """
+
+    def __init__(self, default: Callable[[], _Value] | None = None) -> None:
+        self._default = default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type | None = None) -> _Value:
+        if instance is None:  # the dataclass asks for the default
+            if self._default is None:
+                raise AttributeError(self._name)
+            return cast(_Value, self._default)
+        value = instance.__dict__[self._name]
+        if callable(value):
+            value = instance.__dict__[self._name] = value()
+        return cast(_Value, value)
+
+    def __set__(self, instance: object, value: _Value | Callable[[], _Value]) -> None:
+        instance.__dict__[self._name] = value
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return handler(get_args(source)[0])
+
+
+class PackedSamples(bytes):
+    """Samples as little-endian float64."""
+
+    __slots__ = ()
+
+    def __call__(self) -> list[float]:
+        """The samples as a list."""
+        values: list[float] = self.array().tolist()
+        return values
+
+    def array(self) -> NDArray[np.float64]:
+        """The samples for arithmetic, without making a Python float of each."""
+        return np.frombuffer(self, dtype="<f8") if self else np.empty(0)
+
+
+@dataclass(kw_only=True)
+class Measurement:
     """One metric of a record: its samples and what they say."""
 
-    model_config = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     metric: Metric
     scope: str = ""  # "" for the whole case, "rank 0", ... for one rank
-    at: At = Field(default_factory=dict)  # which point of a sweep: {"size": 1024}; empty for the case as a whole
+    at: At = field(default_factory=dict)  # which point of a sweep: {"size": 1024}; empty for the case as a whole
     statistic: Statistic = "single"  # which of the summary's figures is the headline
-    summary: Summary
-    samples: list[float] = Field(default_factory=list)  # raw, in the order they were taken
+    summary: Lazy[Summary] = Lazy()
+    samples: Lazy[list[float]] = Lazy(list)  # raw, in the order they were taken
     derived_from: str = ""  # the metric whose samples this one was computed from, if it has none of its own
     work: float | None = None  # work per sample, for a rate derived from times
 
@@ -93,7 +142,8 @@ class Measurement(BaseModel):
 
     def sample_array(self) -> NDArray[np.float64]:
         """The samples for arithmetic."""
-        return np.array(self.samples, dtype=np.float64)
+        samples = vars(self)["samples"]
+        return samples.array() if isinstance(samples, PackedSamples) else np.array(self.samples, dtype=np.float64)
 
     @classmethod
     def of_samples(
@@ -173,7 +223,7 @@ class Record(Description, Attempt):
 
     @property
     def is_success(self) -> bool:
-        """Whether nothing went wrong; what a machine cannot do is no failure unless the suite requires it."""
+        """Whether nothing went wrong; what a machine cannot do is not a failure unless the suite requires it."""
         return self.outcome is Outcome.OK or (self.outcome is Outcome.UNSUPPORTED and not self.case.require)
 
     @property
@@ -205,7 +255,7 @@ def merge_ranks(results: Sequence[Result]) -> Result:
     for key in sorted(parts, key=lambda key: bool(parts[key][0].derived_from)):
         whole[key] = _merge(parts[key], whole)
     each = [
-        m.model_copy(update={"scope": f"rank {rank}"})
+        replace(m, scope=f"rank {rank}")
         for rank, result in enumerate(results)
         for m in result.measurements
         if m.metric.merge is not Merge.FIRST
@@ -243,7 +293,7 @@ def _merge(parts: list[Measurement], whole: dict[_Key, Measurement]) -> Measurem
     join = _JOINS[rule]
     if len({len(part.samples) for part in parts}) == 1 and len(first.samples) > 1:
         samples = join([part.samples for part in parts], axis=0)
-        return first.model_copy(update={"samples": list(map(float, samples)), "summary": summarize(samples)})
+        return replace(first, samples=list(map(float, samples)), summary=summarize(samples))
     return Measurement.of_value(first.metric, float(join(values)), at=first.at)
 
 

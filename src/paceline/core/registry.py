@@ -68,6 +68,10 @@ class Registry(Generic[T]):
             return
         self.entries[name] = entry
 
+    def fail(self, module: str, error: BaseException) -> None:
+        """Keep why a module cannot be used."""
+        self.broken.append(Broken(module, f"{type(error).__name__}: {error}"))
+
 
 @dataclass(frozen=True)
 class Kind(Generic[T]):
@@ -102,17 +106,22 @@ class Kind(Generic[T]):
     def modules(self, provider: str, registry: Registry[T]) -> list[str]:
         """Where a provider may have things of this kind."""
         folders = [self.folder] if provider == BUILTIN or not self.others_folder else [self.folder, self.others_folder]
-        if _is_one_module(provider, registry):
-            return [provider]
+        try:
+            spec = importlib.util.find_spec(provider)
+        except (Exception, SystemExit) as error:
+            registry.fail(provider, error)
+        else:
+            if spec is not None and spec.submodule_search_locations is None:
+                return [provider]
         return [name for folder in folders for name in _module_names(f"{provider}.{folder}", registry)]
 
     def things_in(self, module: ModuleType) -> Iterator[tuple[str, T]]:
         """Classes of the base that are defined in a module, or instances of it at its top level or in its lists."""
-        seen: list[Any] = []
+        values: list[Any] = []
         for value in list(vars(module).values()):
-            seen += value if isinstance(value, list | tuple) else [value]
+            values += value if isinstance(value, list | tuple) else [value]
         named: dict[str, T] = {}
-        for value in seen:
+        for value in values:
             if self._is_one(value, module):
                 named.setdefault(self.key(value), value)
         return iter(named.items())
@@ -133,7 +142,7 @@ def _scanned(kind: Kind[T], known: tuple[str, ...]) -> Registry[T]:
             try:
                 entries = list(kind.things_in(importlib.import_module(name)))
             except (Exception, SystemExit) as error:  # whatever a plug-in does, the rest must live
-                registry.broken.append(Broken(name, f"{type(error).__name__}: {error}"))
+                registry.fail(name, error)
                 continue
             for entry_name, entry in entries:
                 registry.add(entry_name, entry, name)
@@ -147,41 +156,24 @@ def providers() -> tuple[str, ...]:
     return tuple(dict.fromkeys([BUILTIN, *named]))
 
 
-def _is_one_module(provider: str, registry: Registry[T]) -> bool:
-    """Whether a provider is a module rather than a package; one that is broken is neither."""
-    try:
-        spec = importlib.util.find_spec(provider)
-    except (Exception, SystemExit) as error:
-        registry.broken.append(Broken(provider, f"{type(error).__name__}: {error}"))
-        return False
-    return spec is not None and spec.submodule_search_locations is None
-
-
 def _module_names(package_name: str, registry: Registry[T]) -> list[str]:
     try:
         if importlib.util.find_spec(package_name) is None:  # imports the provider; one that has no such folder is fine
             return []
         package = importlib.import_module(package_name)
-    except ModuleNotFoundError as error:
-        if error.name and f"{package_name}.".startswith(f"{error.name}.") and error.name.count("."):
-            return []  # a folder above it is not there either
-        registry.broken.append(Broken(package_name, f"{type(error).__name__}: {error}"))
-        return []
     except (Exception, SystemExit) as error:
-        registry.broken.append(Broken(package_name, f"{type(error).__name__}: {error}"))
+        missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+        # Where a folder above it is missing, so is this one, and nothing is wrong.
+        if "." not in missing or not f"{package_name}.".startswith(f"{missing}."):
+            registry.fail(package_name, error)
         return []
-    names = [package_name]
-    for path in getattr(package, "__path__", []):
-        names += [found.name for found in _walk(path, package_name)]
-    return names
+    return [package_name, *(name for path in getattr(package, "__path__", []) for name in _walk(path, package_name))]
 
 
-def _walk(path: str, prefix: str) -> Iterator[pkgutil.ModuleInfo]:
+def _walk(path: str, prefix: str) -> Iterator[str]:
     """Like pkgutil.walk_packages, but imports nothing: a broken sub-package must not stop the walk."""
-    for found in pkgutil.iter_modules([path]):
-        full = pkgutil.ModuleInfo(found.module_finder, f"{prefix}.{found.name}", found.ispkg)
-        if found.name.startswith("_"):
-            continue
-        yield full
-        if found.ispkg:
-            yield from _walk(f"{path}/{found.name}", full.name)
+    for module in pkgutil.iter_modules([path]):
+        if not module.name.startswith("_"):
+            yield f"{prefix}.{module.name}"
+            if module.ispkg:
+                yield from _walk(f"{path}/{module.name}", f"{prefix}.{module.name}")

@@ -56,6 +56,6 @@ class RunRecords(BaseModel):
 
     @property
     def all_ok(self) -> bool:
-        """Whether every case is done and none failed; a run that could measure nothing at all is no success."""
+        """Whether every case is done and none failed; a run that could measure nothing at all is not a success."""
         measured = any(record.outcome is Outcome.OK for record in self.records)
         return not self.missing and measured and all(record.is_success for record in self.records)

@@ -162,7 +162,7 @@ def outliers(samples: Samples) -> NDArray[np.bool_]:
 
 
 def drift(samples: Samples) -> float:
-    """By what part of the median the second half differs from the first, beyond what noise explains; else 0.
+    """By what part of the median the second half differs from the first, beyond what noise explains; otherwise 0.
 
     The halves' medians differ by more than noise when their distance exceeds the half-widths of both their
     intervals together, or when one half lies almost entirely on one side of the other: a fall that slows down
@@ -209,7 +209,9 @@ def _order_rank(n: int, confidence: float) -> tuple[float, int]:
     Few samples cannot reach it; then the whole range is given with the confidence it has.
     """
     if n > 1000:  # the normal approximation is exact to a fraction of a rank here
-        z = _normal_quantile(0.5 + confidence / 2.0)
+        from statistics import NormalDist
+
+        z = NormalDist().inv_cdf(0.5 + confidence / 2.0)
         return confidence, max(0, math.floor((n - z * math.sqrt(n)) / 2.0))
     tail, term, rank = 0.0, 0.5**n, -1
     while True:
@@ -231,12 +233,6 @@ def _mean_interval(values: NDArray[np.float64], mean: float, effective: float, c
     error = float(values.std(ddof=1)) / math.sqrt(effective)
     reach = student_quantile(0.5 + confidence / 2.0, effective - 1.0) * error
     return Interval(low=mean - reach, high=mean + reach, confidence=confidence)
-
-
-def _normal_quantile(probability: float) -> float:
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf(probability)
 
 
 @lru_cache(maxsize=4096)

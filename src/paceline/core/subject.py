@@ -14,9 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from paceline.core.trace_breakdown import TimeSpent
 
-Precision = Literal[
-    "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_e4m3", "fp8_hybrid", "int8"
-]  # number formats, and the recipes of 8-bit training
+FloatPrecision = Literal["fp32", "fp16", "bf16"]
+MatmulPrecision = Literal["fp32", "tf32", "fp16", "bf16"]
+ModelPrecision = Literal[MatmulPrecision, "fp8_hybrid", "fp8_e4m3"]  # the last two are recipes of 8-bit training
+NumberFormat = Literal["fp64", MatmulPrecision, "fp8", "int8"]  # what units compute in
+Precision = Literal[NumberFormat, ModelPrecision]
 CeilingKind = Literal["compute", "memory", "link", "storage", "launch", "latency"]
 At = dict[str, int | float | str]
 
@@ -40,12 +42,12 @@ REQUEST_STAGES = (
 SUPERBENCH = "superbench"  # a tool whose names records carry as aliases
 
 # Bytes of a number, narrowest first.
-BYTES: dict[Precision, int] = {
+BYTES: dict[str, int] = {
     "int8": 1, "fp8": 1, "fp8_e4m3": 1, "fp8_hybrid": 1, "bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4, "fp64": 8,
 }  # fmt: skip
 
 
-def number_format(precision: Precision) -> Precision:
+def number_format(precision: str) -> str:
     """The format that the units compute in: the recipes of 8-bit training share one."""
     return "fp8" if precision.startswith("fp8") else precision
 

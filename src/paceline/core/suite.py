@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, get_args, get_origin
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
 from paceline.core.benchmark import Benchmark
@@ -23,13 +23,13 @@ AnyBenchmark = Benchmark[Any]
 
 
 class CaseKeys(BaseModel):
-    """What an entry of a suite may say beside the parameters of its benchmark."""
+    """What an entry of a suite may say besides the parameters of its benchmark."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     benchmark: str
     """Which benchmark to run"""
-    target: str = "auto"
+    target: Annotated[str, AfterValidator(read_target)] = "auto"
     """Where to run: auto, cpu, or a device as KIND:INDEX (cuda:0, rocm:1), all of a kind as KIND:*"""
     ranks: int | None = Field(default=None, ge=1)
     """How many processes measure together (data parallel)"""
@@ -38,15 +38,10 @@ class CaseKeys(BaseModel):
     repeat: int = Field(default=1, ge=1, le=10_000)
     """Measure the case this many times, each in a process of its own"""
     require: bool = False
-    """Count it as a failure when this machine cannot do it; else an unsupported case is only reported"""
+    """Count it as a failure when this machine cannot do it; otherwise an unsupported case is only reported"""
     only_on: str | None = None
     """Leave the case out unless the machine has such a device: gpu, gpus (several of them), cpu (no GPU), a kind of
     device (cuda, rocm), or layout (as many GPUs as the case's layout names, on as many hosts)"""
-
-    @field_validator("target")
-    @classmethod
-    def _known_target(cls, value: str) -> str:
-        return read_target(value)
 
     @field_validator("only_on")
     @classmethod
@@ -107,8 +102,8 @@ class Suite(BaseModel):
 def _refuse_other_shape(entry: object, where: str, number: int) -> None:
     """An entry of a suite is a mapping whose keys are texts."""
     if not isinstance(entry, Mapping):
-        found = "empty" if entry is None else repr(entry)
-        message = f"the entry is {found}, but must be a mapping; write '- benchmark: NAME'"
+        shown = "empty" if entry is None else repr(entry)
+        message = f"the entry is {shown}, but must be a mapping; write '- benchmark: NAME'"
         raise InputError("not-a-mapping", message, where=where, case=number)
     for key in entry:
         if not isinstance(key, str):
@@ -218,49 +213,40 @@ def _expand_entry(
             origin=origin,
         )
         benchmark.check(parameters, case)
-        _refuse_other_nodes(nodes, here)
+        if nodes not in (None, here.nodes):
+            remedy = "name the hosts with --hosts a,b" if here.nodes == 1 else "change the layout, or name other hosts"
+            message = f"its layout is for {nodes} nodes, but it would run on {here.nodes}: {remedy}"
+            raise InputError("wrong-number-of-nodes", message, value=nodes)
         for repeat in range(1, keys.repeat + 1):
             yield case.model_copy(update={"repeat": repeat})
 
 
-def _ranks(keys: CaseKeys, target: str, here: Here, benchmark: type[AnyBenchmark], wanted: int | None) -> int:
-    ranks = _ranks_asked_for(keys, target, here, benchmark, wanted)
+def _ranks(keys: CaseKeys, target: str, here: Here, benchmark: type[AnyBenchmark], required: int | None) -> int:
     kind, index = split_target(target)
+    if required is not None:
+        ranks = keys.ranks or (here.world if here.world > 1 else required)
+        if ranks != required:
+            message = f"its parameters call for {required} ranks, but there are {ranks}"
+            raise InputError("wrong-number-of-ranks", message, key="ranks", value=ranks)
+    elif here.world > 1:
+        if keys.ranks not in (None, here.world):
+            message = f"ranks = {keys.ranks}, but {here.world} processes were started together"
+            raise InputError("wrong-number-of-ranks", message, key="ranks", value=keys.ranks)
+        # What one process measures alone is measured by the first.
+        ranks = here.world if benchmark.distributed else 1
+    else:
+        ranks = keys.ranks or (max(1, here.devices.get(kind, 0)) if index == ALL else 1)
     if ranks > 1 and index not in ("", ALL, "0"):
-        known = TARGET_KINDS.get(kind)
-        choose = f" and choose {known.noun}s with {known.visible_variable}" if known.visible_variable else ""
+        device = TARGET_KINDS.get(kind)
+        choose = f" and choose {device.noun}s with {device.visible_variable}" if device.visible_variable else ""
         message = (
-            f"{ranks} ranks take {ranks} {known.noun}s, but the target is {target} alone; use target {kind}:*{choose}"
+            f"{ranks} ranks take {ranks} {device.noun}s, but the target is {target} alone; use target {kind}:*{choose}"
         )
         raise InputError("one-device-for-several-ranks", message, key="target", value=target)
     if ranks > 1 and not benchmark.distributed:
         message = f"'{benchmark.name}' runs on one rank, but ranks = {ranks}"
         raise InputError("not-distributed", message, key="ranks", value=ranks)
     return ranks
-
-
-def _ranks_asked_for(keys: CaseKeys, target: str, here: Here, benchmark: type[AnyBenchmark], wanted: int | None) -> int:
-    if wanted is not None:
-        available = keys.ranks or (here.world if here.world > 1 else wanted)
-        if available != wanted:
-            message = f"its parameters call for {wanted} ranks, but there are {available}"
-            raise InputError("wrong-number-of-ranks", message, key="ranks", value=available)
-        return wanted
-    if here.world > 1:
-        if keys.ranks not in (None, here.world):
-            message = f"ranks = {keys.ranks}, but {here.world} processes were started together"
-            raise InputError("wrong-number-of-ranks", message, key="ranks", value=keys.ranks)
-        # What one process measures alone is measured by the first.
-        return here.world if benchmark.distributed else 1
-    kind, index = split_target(target)
-    return keys.ranks or (max(1, here.devices.get(kind, 0)) if index == ALL else 1)
-
-
-def _refuse_other_nodes(wanted: int | None, here: Here) -> None:
-    if wanted not in (None, here.nodes):
-        remedy = "name the hosts with --hosts a,b" if here.nodes == 1 else "change the layout, or name other hosts"
-        message = f"its layout is for {wanted} nodes, but it would run on {here.nodes}: {remedy}"
-        raise InputError("wrong-number-of-nodes", message, value=wanted)
 
 
 def _checked_name(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -313,14 +299,14 @@ def _with_part(whole: object, part: str, value: Any, path: str) -> dict[str, Any
 
 
 def _split(choice: Mapping[str, Any], benchmark: type[AnyBenchmark]) -> tuple[CaseKeys, Parameters]:
-    own = {key: value for key, value in choice.items() if key in CaseKeys.model_fields}
+    of_case = {key: value for key, value in choice.items() if key in CaseKeys.model_fields}
     rest = {key: value for key, value in choice.items() if key not in CaseKeys.model_fields}
     fields = benchmark.Parameters.model_fields
     for key in rest:
         if key not in fields:
             raise unknown("key", str(key), [*fields, *CaseKeys.model_fields], key=str(key))
     try:
-        keys = CaseKeys.model_validate(own)
+        keys = CaseKeys.model_validate(of_case)
     except ValidationError as error:
         raise refusal(error, CaseKeys) from None
     return keys, benchmark.Parameters.read(rest)
@@ -359,14 +345,27 @@ def _takes_list(annotation: Any) -> bool:
 
 def parts_of(annotation: Any, values: Mapping[str, Any]) -> dict[str, FieldInfo] | None:
     """The fields of a parameter that has parts, where these have the values; None for one without parts."""
-    inner = model_of(annotation)
+    candidates = [annotation, *get_args(annotation)]
+    inner = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
     if inner is None:
         return None
     more = inner.more_fields(values) if issubclass(inner, Parameters) else {}
     return {**inner.model_fields, **more}
 
 
-def model_of(annotation: Any) -> type[BaseModel] | None:
-    """The model among the types of a parameter that has parts, if there is one."""
-    candidates = [annotation, *get_args(annotation)]
-    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+def only(cases: Sequence[Case], filters: Sequence[str], suite: str) -> list[Case]:
+    """The cases whose name has all words of one of the `filters`; all of them where there are none."""
+    if not filters:
+        return list(cases)
+    names = {case.index: f"{case.benchmark} {case.title} on {case.target}" for case in cases}
+    chosen: set[int] = set()
+    for text in filters:
+        words = text.lower().split()
+        matches = {index for index, name in names.items() if all(word in name.lower() for word in words)}
+        if not matches:
+            some = f"the first one is '{next(iter(names.values()))}'" if names else "there are none here"
+            message = f"--only '{text}' is in the name of no case of '{suite}': {some}, and --dry-run shows them all"
+            raise InputError("no-such-case", message, key="--only", value=text)
+        chosen |= matches
+    left = [case for case in cases if case.index in chosen]
+    return [case.model_copy(update={"index": position}) for position, case in enumerate(left)]

@@ -131,7 +131,7 @@ class KernelTime(_Part):
 class TimeSpent(_Part):
     """Where the time of a step went, on average over those that were traced."""
 
-    on_device: bool  # whether a device's kernels tell, or the host's operators
+    on_device: bool  # whether by a device's kernels, or by the host's operators
     steps: int
     step_seconds: float
     shares: dict[str, float]  # of compute, memory, communication that nothing hides, other and idle; together 1
@@ -142,7 +142,7 @@ class TimeSpent(_Part):
 
 
 def time_spent(events: Sequence[TraceEvent], *, on_device: bool, steps_queue: bool) -> TimeSpent | None:
-    """What a trace tells; None if nothing of what should tell is in it.
+    """Where the time went by a trace; None if it has no steps, or no work of the kind that is looked at.
 
     The steps lie between their marks, the first of which is left out. If steps queue on a device, its work tells where
     they lie: each from the completion of the one before it, as they are timed.
@@ -159,8 +159,13 @@ def time_spent(events: Sequence[TraceEvent], *, on_device: bool, steps_queue: bo
         by_name.setdefault(event.name, []).append(span)
         by_group.setdefault(group_of(event.name, on_device=on_device), []).append(span)
     within = {group: overlap(union(spans), inside) for group, spans in by_group.items()}
+    groups = {group: length(spans) / total for group, spans in within.items() if spans}
     shares, hidden = _shares(within, total)
-    calls = Counter(event.name for event in _workers(events, on_device=on_device) if _starts_in(event, inside))
+    calls = Counter(
+        event.name
+        for event in _workers(events, on_device=on_device)
+        if any(start <= event.start < end for start, end in inside)
+    )
     kernels = [
         _kernel(name, spans, inside, calls[name], len(windows), on_device=on_device) for name, spans in by_name.items()
     ]
@@ -171,14 +176,10 @@ def time_spent(events: Sequence[TraceEvent], *, on_device: bool, steps_queue: bo
         step_seconds=total / len(windows) / 1e9,
         shares=shares,
         hidden_communication=hidden,
-        groups=_largest_first({group: length(spans) / total for group, spans in within.items() if spans}),
+        groups=dict(sorted(groups.items(), key=lambda group: (-group[1], group[0]))),
         kernels=kernels[:TOP],
         kernel_names=len(kernels),
     )
-
-
-def _largest_first(shares: dict[str, float]) -> dict[str, float]:
-    return dict(sorted(shares.items(), key=lambda one: (-one[1], one[0])))
 
 
 def _shares(within: dict[str, list[Span]], total: int) -> tuple[dict[str, float], float]:
@@ -241,7 +242,3 @@ def _completions(events: Sequence[TraceEvent]) -> list[Span]:
 
 def _step_at(marks: Sequence[tuple[int, Span]], moment: int) -> int | None:
     return next((step for step, (start, end) in marks if start <= moment < end), None)
-
-
-def _starts_in(event: TraceEvent, inside: Sequence[Span]) -> bool:
-    return any(start <= event.start < end for start, end in inside)

@@ -54,15 +54,15 @@ class TraceEvent:
 
 
 def read_events(trace: Mapping[str, Any]) -> list[TraceEvent]:
-    """The events of a trace in Chrome's format that tell where time went."""
-    found = []
+    """The events of a trace in Chrome's format that show where time went."""
+    events = []
     for one in trace["traceEvents"]:
         category = one.get("cat")
         on_device = category in _DEVICE_CATEGORIES
         if one.get("ph") != "X" or not (on_device or category in _HOST_CATEGORIES or category in _LAUNCH_CATEGORIES):
             continue
         start = round(one["ts"] * 1000)
-        found.append(
+        events.append(
             TraceEvent(
                 name=one["name"],
                 start=start,
@@ -73,16 +73,12 @@ def read_events(trace: Mapping[str, Any]) -> list[TraceEvent]:
                 correlation=one.get("args", {}).get("correlation"),
             )
         )
-    return found
+    return events
 
 
 def own_time(events: Iterable[TraceEvent]) -> Iterator[tuple[TraceEvent, Span]]:
     """Of events that lie within one another in their lanes, when each was the innermost; communication is one whole."""
-    lanes: dict[int | str, list[TraceEvent]] = {}
-    for event in events:
-        lanes.setdefault(event.lane, []).append(event)
-    for lane in lanes.values():
-        lane.sort(key=lambda event: (event.start, -event.end))
+    for lane in _lanes(events):
         yield from _innermost_parts(lane)
 
 
@@ -113,42 +109,46 @@ def _innermost_parts(lane: Sequence[TraceEvent]) -> Iterator[tuple[TraceEvent, S
 
 def innermost(events: Iterable[TraceEvent]) -> list[TraceEvent]:
     """Those within which no other of their lane lies."""
+    return [
+        event
+        for lane in _lanes(events)
+        for event, following in zip(lane, [*lane[1:], None], strict=True)
+        if following is None or following.start >= event.end
+    ]
+
+
+def _lanes(events: Iterable[TraceEvent]) -> list[list[TraceEvent]]:
+    """The events of each lane in order, an outer one before those that begin with it."""
     lanes: dict[int | str, list[TraceEvent]] = {}
     for event in events:
         lanes.setdefault(event.lane, []).append(event)
-    found = []
-    for lane in lanes.values():
-        lane.sort(key=lambda event: (event.start, -event.end))
-        for event, following in zip(lane, [*lane[1:], None], strict=True):
-            if following is None or following.start >= event.end:
-                found.append(event)
-    return found
+    return [sorted(lane, key=lambda event: (event.start, -event.end)) for lane in lanes.values()]
 
 
 def union(spans: Iterable[Span]) -> list[Span]:
     """The same time without overlaps, in order."""
-    found: list[Span] = []
+    merged: list[Span] = []
     for start, end in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
-            found.append((start, end))
-    return found
+            merged.append((start, end))
+    return merged
 
 
 def overlap(first: Sequence[Span], second: Sequence[Span]) -> list[Span]:
     """The time that is in both of two unions."""
-    found = []
+    common = []
     i = j = 0
     while i < len(first) and j < len(second):
         start, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
         if start < end:
-            found.append((start, end))
+            common.append((start, end))
         if first[i][1] < second[j][1]:
             i += 1
         else:
             j += 1
-    return found
+    return common
 
 
 def length(spans: Iterable[Span]) -> int:

@@ -45,14 +45,14 @@ def open_device(target: str) -> Device:
 
 
 def accelerators() -> list[DeviceKind]:
-    """Every kind beside the host's own."""
+    """Every kind except the host's own."""
     return [kind_named(name) for name in DEVICE_KINDS.registry().entries if name != HOST]
 
 
 def counts() -> dict[str, int]:
-    """How many devices this process sees of each kind beside the host's own; kinds without any are left out."""
-    found = {kind.name: kind.count() for kind in accelerators()}
-    return {name: count for name, count in found.items() if count}
+    """How many devices this process sees of each kind except the host's own; kinds without any are left out."""
+    numbers = {kind.name: kind.count() for kind in accelerators()}
+    return {name: count for name, count in numbers.items() if count}
 
 
 def device_count() -> int:
@@ -78,13 +78,13 @@ def fork_environment() -> dict[str, str]:
 
 
 def describe_devices() -> Described:
-    """The first driver, and the devices of every kind beside the host's own; a kind that fails has none."""
-    found = [attempt(kind.describe) or Described() for kind in accelerators()]
-    driver = next((one.driver for one in found if one.driver is not None), None)
-    return Described(driver, [gpu for one in found for gpu in one.gpus])
+    """The first driver, and the devices of every kind except the host's own; a kind that fails has none."""
+    kinds = [attempt(kind.describe) or Described() for kind in accelerators()]
+    driver = next((one.driver for one in kinds if one.driver is not None), None)
+    return Described(driver, [gpu for one in kinds for gpu in one.gpus])
 
 
 def datasheet(device_name: str) -> Datasheet | None:
-    """What its vendor promises of the device of this name, if it is known."""
+    """The vendor's figures for the device of this name, if it is known."""
     sheets = (kind.datasheet(device_name) for kind in accelerators())
     return next((sheet for sheet in sheets if sheet is not None), None)

@@ -54,6 +54,23 @@ class _Replay:
         self.graph.replay()
 
 
+class GpuEnergy:
+    """The counter of the energy of whole GPUs, other users of theirs included."""
+
+    late = False  # the vendors' counters have 64 bits and do not go round
+
+    def __init__(self, source: str, total: Callable[[], float]) -> None:
+        self.source = source
+        self._total = total  # joules
+        self._start = total()
+        self._last = 0.0
+
+    def read(self) -> float:
+        """Joules since the meter was opened."""
+        self._last = max(self._last, self._total() - self._start)
+        return self._last
+
+
 class TorchGpu(Device):
     """One GPU that torch computes on."""
 
@@ -65,6 +82,7 @@ class TorchGpu(Device):
             raise Unsupported(
                 f"target '{target}' needs a GPU, but torch {torch.__version__} sees none; use --target cpu"
             )
+        self._cuda: Any = torch.cuda
         self._device = torch.device("cuda", index)
         count = torch.cuda.device_count()
         if index >= count:
@@ -78,46 +96,33 @@ class TorchGpu(Device):
 
     def properties(self) -> Any:
         """What torch tells of the device."""
-        import torch
-
-        return torch.cuda.get_device_properties(self._device)
+        return self._cuda.get_device_properties(self._device)
 
     def synchronize(self) -> None:
-        import torch
-
-        torch.cuda.synchronize(self._device)
+        self._cuda.synchronize(self._device)
 
     def event(self) -> TimelineEvent:
-        import torch
-
-        return cast(TimelineEvent, torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+        return cast(TimelineEvent, self._cuda.Event(enable_timing=True))
 
     def stream(self) -> Any:
-        import torch
-
-        return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        return self._cuda.Stream(self._device)
 
     def current_stream(self) -> Any:
-        import torch
-
-        return torch.cuda.current_stream(self._device)
+        return self._cuda.current_stream(self._device)
 
     def on_stream(self, stream: Any) -> AbstractContextManager[object]:
-        import torch
-
-        return torch.cuda.stream(stream)
+        context: AbstractContextManager[object] = self._cuda.stream(stream)
+        return context
 
     def capture(self, step: Step) -> Step:
-        import torch
-
         side = self.stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        side.wait_stream(self._cuda.current_stream())
+        with self._cuda.stream(side):
             for _ in range(WARM_UP_STEPS):
                 step()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        self._cuda.current_stream().wait_stream(side)
+        graph = self._cuda.CUDAGraph()
+        with self._cuda.graph(graph):
             step()
         return _Replay(graph, step)
 
@@ -125,9 +130,7 @@ class TorchGpu(Device):
         return GraphRecorder(self._device)
 
     def spin(self, cycles: int) -> Step:
-        import torch
-
-        return lambda: torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+        return lambda: self._cuda._sleep(cycles)
 
     def build_kernel(self, source: str, name: str) -> Callable[..., object]:
         import torch
@@ -139,27 +142,19 @@ class TorchGpu(Device):
         return kernel
 
     def free_memory(self) -> int:
-        import torch
-
-        return int(torch.cuda.mem_get_info(self._device)[0])
+        return int(self._cuda.mem_get_info(self._device)[0])
 
     def cache_size(self) -> int:
         return int(self.properties().L2_cache_size)
 
     def release_memory(self) -> None:
-        import torch
-
-        torch.cuda.empty_cache()
+        self._cuda.empty_cache()
 
     def reset_peak_memory(self) -> None:
-        import torch
-
-        torch.cuda.reset_peak_memory_stats(self._device)
+        self._cuda.reset_peak_memory_stats(self._device)
 
     def peak_memory(self) -> tuple[int, int] | None:
-        import torch
-
-        return torch.cuda.max_memory_allocated(self._device), torch.cuda.max_memory_reserved(self._device)
+        return self._cuda.max_memory_allocated(self._device), self._cuda.max_memory_reserved(self._device)
 
     def profiler_activities(self) -> list[Any]:
         from torch.profiler import ProfilerActivity
@@ -176,15 +171,14 @@ class GraphRecorder:
     def __init__(self, device: torch.device) -> None:
         import torch
 
+        self._torch: Any = torch
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool: Any = None
 
     def __enter__(self) -> GraphRecorder:
-        import torch
-
         self._context = ExitStack()
-        self._context.enter_context(torch.cuda.stream(self._stream))
-        self._pool = torch.cuda.graph_pool_handle()
+        self._context.enter_context(self._torch.cuda.stream(self._stream))
+        self._pool = self._torch.cuda.graph_pool_handle()
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -192,17 +186,15 @@ class GraphRecorder:
 
     def record(self, work: Step) -> Callable[[], None]:
         """The work as a graph; call it to have it done."""
-        import torch
-
         for _ in range(WARM_UP_STEPS):
             work()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+        graph = self._torch.cuda.CUDAGraph()
+        with self._torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             work()
 
         def replay() -> None:
             # Memory of the random numbers was made in inference mode, and a replay may write to it.
-            with torch.inference_mode(), torch.cuda.stream(self._stream):
+            with self._torch.inference_mode(), self._torch.cuda.stream(self._stream):
                 graph.replay()
                 self._stream.synchronize()  # lets other threads run
 

@@ -118,7 +118,7 @@ class DeviceKind(TargetKind):
     prefers_channels_last: ClassVar[bool] = False  # whether convolutions are faster so
     slowdowns: ClassVar[Sequence[str]] = ()  # throttle reasons that speak against a number
     power_cap: ClassVar[str] = ""  # the throttle reason of running at the power limit
-    variables: ClassVar[Sequence[str]] = ()  # of the environment, beside the visible one, that a record keeps
+    variables: ClassVar[Sequence[str]] = ()  # of the environment, besides the visible one, that a record keeps
     out_of_memory_words: ClassVar[Sequence[str]] = ()  # in an error that says so of its memory
     # Asking a runtime whether there is a device may spoil it for every fork: what keeps torch from doing so.
     fork_environment: ClassVar[Mapping[str, str]] = {}
@@ -149,7 +149,7 @@ class DeviceKind(TargetKind):
         return None
 
     def datasheet(self, device_name: str) -> Datasheet | None:
-        """What the vendor promises of the device of this name; None for one that is not known."""
+        """The vendor's figures for the device of this name; None for one that is not known."""
         return None
 
     def collective_library(self) -> str:
@@ -207,7 +207,7 @@ class Device(ABC):
         raise self._lacks("events")
 
     def stream(self) -> Any:
-        """A new queue of work beside the current one."""
+        """A new queue of work next to the current one."""
         raise self._lacks("streams")
 
     def current_stream(self) -> Any:
@@ -265,7 +265,7 @@ class Device(ABC):
         return [ProfilerActivity.CPU]
 
     def _lacks(self, what: str) -> Unsupported:
-        return Unsupported(f"{self.name} has not {what}: this needs another device kind than '{self.kind.name}'")
+        return Unsupported(f"{self.name} does not have {what}: this needs another device kind than '{self.kind.name}'")
 
 
 DEVICE_KINDS: Kind[type[DeviceKind]] = Kind("device kind", "devices", DeviceKind)

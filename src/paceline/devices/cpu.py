@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from paceline.core.device import HOST
 from paceline.core.probe import ROOT, cpu_info
+from paceline.core.subject import number_format
 from paceline.devices.base import EMULATED, NATIVE, Device, DeviceKind, EnergyMeter, FormatSupport
-from paceline.devices.datasheet import computed_in
 from paceline.devices.timeline import HostTimeline, Timeline
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class CpuDevice(Device):
         """Work on the CPU has ended when the call returns."""
 
     def format(self, precision: str) -> FormatSupport:
-        if precision == "tf32" or computed_in(precision) == "fp8":
+        if precision == "tf32" or number_format(precision) == "fp8":
             return FormatSupport("none", f"{precision} needs a GPU's Tensor Cores; on a CPU use fp32 or bf16")
         needed = _INSTRUCTIONS.get(precision)
         return NATIVE if needed is None or instruction_flags() & needed else EMULATED
@@ -129,10 +129,10 @@ def _number(path: Path) -> int:
 
 def _largest_power(domain: Path) -> int:
     """Microwatts that the package draws at most for any length of time."""
-    known = []
+    limits = []
     for path in domain.glob("constraint_*_power_limit_uw"):
         try:
-            known.append(_number(path))
+            limits.append(_number(path))
         except (OSError, ValueError):
             continue
-    return min(max(known, default=0) or _MOST_MICROWATTS, _MOST_MICROWATTS)
+    return min(max(limits, default=0) or _MOST_MICROWATTS, _MOST_MICROWATTS)

@@ -1,4 +1,4 @@
-"""What a vendor promises of a device; the tables of known ones are with their kinds.
+"""A vendor's figures for a device; the tables of known ones are with their kinds.
 
 Dense rates (no sparsity) and bandwidths from the vendors' datasheets and architecture papers, by the name that the
 driver gives. Where a paper has only rates with sparsity, half of them are the dense ones.
@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import get_args
+
+from paceline.core.subject import NumberFormat, number_format
 
 
 @dataclass(frozen=True)
 class Datasheet:
-    """One device's promises: TFLOP/s (TOP/s for int8) and GB/s. None: no such unit, or not published."""
+    """One device's figures: TFLOP/s (TOP/s for int8) and GB/s. None: no such unit, or not published."""
 
     pattern: str  # of the driver's name
     fp64: float | None
@@ -30,14 +33,14 @@ class Datasheet:
 
     def rate(self, precision: str, *, tensor_cores: bool = True) -> float | None:
         """Operations per second in a precision, with Tensor Cores where the device has them for it, or without."""
-        unit = computed_in(precision)
+        unit = number_format(precision)
         if not tensor_cores:
-            found = {"fp64": self.fp64, "fp32": self.fp32, "fp16": self.fp16_plain}.get(unit)
+            tera = {"fp64": self.fp64, "fp32": self.fp32, "fp16": self.fp16_plain}.get(unit)
         elif unit == "fp64":
-            found = self.fp64_tc or self.fp64
+            tera = self.fp64_tc or self.fp64
         else:
-            found = getattr(self, unit) if unit in _UNITS else None
-        return found * 1e12 if found else None
+            tera = getattr(self, unit) if unit in get_args(NumberFormat) else None
+        return tera * 1e12 if tera else None
 
     @property
     def memory_bandwidth(self) -> float:
@@ -50,8 +53,6 @@ class Datasheet:
         return self.nvlink * 1e9 if self.nvlink else None
 
 
-_UNITS = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
-
 # Bits per second and lane that are left for data after the line code, by generation of PCIe.
 _LANE = {1: 2.5e9 * 8 / 10, 2: 5e9 * 8 / 10, 3: 8e9 * 128 / 130, 4: 16e9 * 128 / 130, 5: 32e9 * 128 / 130}
 _LANE[6] = 64e9 * 242 / 256
@@ -60,11 +61,6 @@ _LANE[6] = 64e9 * 242 / 256
 def sheet_of(device_name: str, known: Iterable[Datasheet]) -> Datasheet | None:
     """The first of the known ones whose pattern is in the name."""
     return next((sheet for sheet in known if re.search(sheet.pattern, device_name)), None)
-
-
-def computed_in(precision: str) -> str:
-    """The number format that the units compute in: the recipes of 8-bit training share one."""
-    return "fp8" if precision.startswith("fp8") else precision
 
 
 def pcie_bandwidth(generation: int | None, width: int | None) -> float | None:

@@ -6,13 +6,15 @@ Written from AMD's documentation and tested against a scripted amdsmi: it has no
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from paceline.core.environment import Driver, Ecc, Gpu, GpuProcess
 from paceline.core.errors import Unsupported
-from paceline.core.probe import attempt
-from paceline.devices._torch_gpu import TorchGpu, TorchGpuKind
+from paceline.core.probe import read_text
+from paceline.core.subject import number_format
+from paceline.devices._torch_gpu import GpuEnergy, TorchGpu, TorchGpuKind
 from paceline.devices.base import (
     NATIVE,
     Described,
@@ -25,7 +27,7 @@ from paceline.devices.base import (
     numbers,
     visible,
 )
-from paceline.devices.datasheet import Datasheet, computed_in, sheet_of
+from paceline.devices.datasheet import Datasheet, sheet_of
 
 _SHOWN_FIRST = "ROCR_VISIBLE_DEVICES"  # of the runtime below HIP; HIP counts those that it leaves
 
@@ -43,7 +45,6 @@ _VIOLATIONS = {
     "active_hbm_thrm": "memory-thermal",
     "active_ppt_pwr": "package-power",
 }
-MEBIBYTE = 1024**2
 
 
 class RocmKind(TorchGpuKind):
@@ -82,15 +83,21 @@ class RocmKind(TorchGpuKind):
             _describe(library, handle, index, shown.index(handle) if handle in shown else None)
             for index, handle in enumerate(everything)
         ]
-        version = library.field("amdsmi_get_gpu_driver_info", "driver_version", everything[0]) if everything else None
-        return Described(Driver(version=version, rocm=attempt(_rocm_version)) if everything else None, gpus)
+        if not everything:
+            return Described()
+        version = library.field("amdsmi_get_gpu_driver_info", "driver_version", everything[0])
+        rocm = read_text(Path(os.environ.get("ROCM_PATH", "/opt/rocm")) / ".info/version") or None
+        return Described(Driver(version=version, rocm=rocm), gpus)
 
     def meter(self, target: str) -> EnergyMeter | None:
         library = _library()
         handles = _named(library, target)
         if library is None or not handles or any(_joules(library, handle) is None for handle in handles):
             return None
-        return GpuEnergy(library, handles, target)
+        return GpuEnergy(
+            f"amdsmi energy accumulator of {target}",
+            lambda: sum(_joules(library, handle) or 0.0 for handle in handles),
+        )
 
     def conditions(self, target: str) -> list[DeviceConditions]:
         library = _library()
@@ -133,7 +140,7 @@ class RocmDevice(TorchGpu):
             self.name += f", {properties.multi_processor_count} of {whole} compute units"
 
     def format(self, precision: str) -> FormatSupport:
-        unit = computed_in(precision)
+        unit = number_format(precision)
         if unit == "tf32":
             return FormatSupport("none", "tf32 is a format of NVIDIA's GPUs: use fp32 or bf16")
         needed = _ARCHITECTURES.get(unit)
@@ -174,38 +181,17 @@ class AmdSmi:
         return getattr(getattr(self.module, enumeration, None), name, None)
 
     def handles(self) -> list[Any]:
-        """All GPUs, in HIP's order where the driver tells it."""
-        found = list(self.ask("amdsmi_get_processor_handles") or [])
-        order = [self.field("amdsmi_get_gpu_enumeration_info", "hip_id", handle) for handle in found]
+        """All GPUs, in HIP's order where the driver reports it."""
+        processors = list(self.ask("amdsmi_get_processor_handles") or [])
+        order = [self.field("amdsmi_get_gpu_enumeration_info", "hip_id", handle) for handle in processors]
         if all(isinstance(number, int) for number in order) and len(set(order)) == len(order):
-            return [handle for _, handle in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]
-        return found
+            return [handle for _, handle in sorted(zip(order, processors, strict=True), key=lambda pair: pair[0])]
+        return processors
 
     def text(self, function: str, handle: Any) -> str | None:
         """An answer that is a string."""
         answer = self.ask(function, handle)
         return answer if isinstance(answer, str) else None
-
-
-class GpuEnergy:
-    """The energy accumulators of whole GPUs, other users of theirs included."""
-
-    late = False  # 64 bits of about 15 microjoules do not go round
-
-    def __init__(self, library: AmdSmi, handles: Sequence[Any], target: str) -> None:
-        self._library = library
-        self._handles = tuple(handles)
-        self.source = f"amdsmi energy accumulator of {target}"
-        self._start = self._total()
-        self._last = 0.0
-
-    def read(self) -> float:
-        """Joules since the meter was opened."""
-        self._last = max(self._last, self._total() - self._start)
-        return self._last
-
-    def _total(self) -> float:
-        return sum(_joules(self._library, handle) or 0.0 for handle in self._handles)
 
 
 _opened: tuple[int, AmdSmi | None] | None = None
@@ -215,24 +201,23 @@ def _library() -> AmdSmi | None:
     """The library, opened once per process; None where there is no driver."""
     global _opened
     if _opened is None or _opened[0] != os.getpid():  # a forked child must open its own
-        _opened = (os.getpid(), attempt(_load))
+        try:
+            import amdsmi
+
+            amdsmi.amdsmi_init()
+            _opened = (os.getpid(), AmdSmi(amdsmi))
+        except Exception:  # not installed, no driver, no permission
+            _opened = (os.getpid(), None)
     return _opened[1]
-
-
-def _load() -> AmdSmi:
-    import amdsmi
-
-    amdsmi.amdsmi_init()
-    return AmdSmi(amdsmi)
 
 
 def _handles(library: AmdSmi | None) -> list[Any]:
     """The GPUs that HIP shows to this process, in its order."""
-    found = library.handles() if library else []
+    shown = library.handles() if library else []
     for variable in (_SHOWN_FIRST, RocmKind.visible_variable):
-        uuids = [library.text("amdsmi_get_gpu_device_uuid", handle) or "" for handle in found] if library else []
-        found = [found[entry] for entry in visible(uuids, os.environ.get(variable)) if isinstance(entry, int)]
-    return found
+        uuids = [library.text("amdsmi_get_gpu_device_uuid", handle) or "" for handle in shown] if library else []
+        shown = [shown[entry] for entry in visible(uuids, os.environ.get(variable)) if isinstance(entry, int)]
+    return shown
 
 
 def _named(library: AmdSmi | None, target: str) -> list[Any]:
@@ -241,7 +226,7 @@ def _named(library: AmdSmi | None, target: str) -> list[Any]:
     return [shown[number] for number in numbers(target, len(shown)) if number < len(shown)]
 
 
-def _describe(library: AmdSmi, handle: Any, index: int, place: int | None) -> Gpu:
+def _describe(library: AmdSmi, handle: Any, index: int, cuda_index: int | None) -> Gpu:
     clocks = {name: _clock(library, handle, kind) for name, kind in (("sm", "GFX"), ("memory", "MEM"))}
     caps = library.ask("amdsmi_get_power_cap_info", handle) or {}
     link = library.ask("amdsmi_get_pcie_info", handle) or {}
@@ -251,13 +236,13 @@ def _describe(library: AmdSmi, handle: Any, index: int, place: int | None) -> Gp
     return Gpu(
         kind=RocmKind.name,
         index=index,
-        cuda_index=place,
+        cuda_index=cuda_index,
         name=library.field("amdsmi_get_gpu_asic_info", "market_name", handle),
         architecture=library.field("amdsmi_get_gpu_asic_info", "target_graphics_version", handle),
         uuid=library.text("amdsmi_get_gpu_device_uuid", handle),
         pci_bus_id=library.text("amdsmi_get_gpu_device_bdf", handle),
-        memory_total=_times(_number(memory, "vram_total"), MEBIBYTE),
-        memory_used=_times(_number(memory, "vram_used"), MEBIBYTE),
+        memory_total=_bytes(memory, "vram_total"),
+        memory_used=_bytes(memory, "vram_used"),
         sm_clock_mhz=_number(clocks["sm"], "clk"),
         sm_clock_max_mhz=_number(clocks["sm"], "max_clk"),
         memory_clock_mhz=_number(clocks["memory"], "clk"),
@@ -297,8 +282,8 @@ def _observe(library: AmdSmi, handle: Any) -> DeviceConditions:
 
 def _use(library: AmdSmi, handle: Any) -> DeviceUse:
     busy = library.field("amdsmi_get_gpu_activity", "gfx_activity", handle)
-    used = _number(library.ask("amdsmi_get_gpu_vram_usage", handle) or {}, "vram_used")
-    return DeviceUse(busy_percent=None if busy is None else float(busy), memory_used=_times(used, MEBIBYTE))
+    memory = library.ask("amdsmi_get_gpu_vram_usage", handle) or {}
+    return DeviceUse(busy_percent=None if busy is None else float(busy), memory_used=_bytes(memory, "vram_used"))
 
 
 def _clock(library: AmdSmi, handle: Any, kind: str) -> dict[str, Any]:
@@ -306,15 +291,15 @@ def _clock(library: AmdSmi, handle: Any, kind: str) -> dict[str, Any]:
 
 
 def _power(library: AmdSmi, handle: Any) -> float | None:
-    """MI300 and newer tell the current power, older ones an average."""
+    """MI300 and newer report the current power, older ones an average."""
     info = library.ask("amdsmi_get_power_info", handle) or {}
-    known = (_number(info, key) for key in ("current_socket_power", "average_socket_power"))
-    watts = next((value for value in known if value is not None), None)
+    readings = (_number(info, key) for key in ("current_socket_power", "average_socket_power"))
+    watts = next((value for value in readings if value is not None), None)
     return None if watts is None else float(watts)
 
 
 def _temperature(library: AmdSmi, handle: Any) -> int | None:
-    """Degrees Celsius of the hottest spot, or at the edge where nothing else is told."""
+    """Degrees Celsius of the hottest spot, or at the edge where nothing else is reported."""
     now = library.choice("AmdSmiTemperatureMetric", "CURRENT")
     for place in ("HOTSPOT", "EDGE"):
         answer = library.ask("amdsmi_get_temp_metric", handle, library.choice("AmdSmiTemperatureType", place), now)
@@ -324,7 +309,7 @@ def _temperature(library: AmdSmi, handle: Any) -> int | None:
 
 
 def _throttle_reasons(library: AmdSmi, handle: Any) -> list[str] | None:
-    """What holds the clocks down now; only MI300 and newer tell."""
+    """What holds the clocks down now; only MI300 and newer report it."""
     status = library.ask("amdsmi_get_violation_status", handle)
     if not isinstance(status, dict):
         return None
@@ -332,12 +317,12 @@ def _throttle_reasons(library: AmdSmi, handle: Any) -> list[str] | None:
 
 
 def _processes(library: AmdSmi, handle: Any) -> list[GpuProcess] | None:
-    found = library.ask("amdsmi_get_gpu_process_list", handle)
-    if not isinstance(found, list):
+    processes = library.ask("amdsmi_get_gpu_process_list", handle)
+    if not isinstance(processes, list):
         return None
     return [
         GpuProcess(pid=one["pid"], name=one["name"] if one.get("name") != "N/A" else None, memory=_number(one, "mem"))
-        for one in found
+        for one in processes
         if isinstance(one, dict) and _number(one, "pid")
     ]
 
@@ -353,26 +338,21 @@ def _joules(library: AmdSmi, handle: Any) -> float | None:
     return steps * resolution / 1e6
 
 
-def _rocm_version() -> str | None:
-    from pathlib import Path
-
-    text = (Path(os.environ.get("ROCM_PATH", "/opt/rocm")) / ".info/version").read_text()
-    return text.strip() or None
-
-
 def _watts(values: dict[str, Any], key: str) -> float | None:
     """The library counts limits in microwatts."""
-    found = _number(values, key)
-    return None if found is None else found / 1e6
+    microwatts = _number(values, key)
+    return None if microwatts is None else microwatts / 1e6
+
+
+def _bytes(values: dict[str, Any], key: str) -> int | None:
+    """The library counts memory in mebibytes."""
+    mebibytes = _number(values, key)
+    return None if mebibytes is None else mebibytes * 1024**2
 
 
 def _number(values: dict[str, Any], key: str) -> int | None:
     value = values.get(key)
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _times(value: int | None, factor: int) -> int | None:
-    return None if value is None else value * factor
 
 
 # pattern

@@ -94,7 +94,7 @@ class HostTimeline:
 
 
 class ReportedTimeline:
-    """For steps that time themselves, in native code or in a program of their own: takes what they tell."""
+    """For steps that time themselves, in native code or in a program of their own: takes what they report."""
 
     lead_in = 0
     starved = 0
@@ -102,21 +102,21 @@ class ReportedTimeline:
     def __init__(self, description: str) -> None:
         self.description = description
         self.phases: list[Phases] = []
-        self._told: list[float] = []
+        self._samples: list[float] = []
 
     def mark(self, phase: str) -> None:
-        """Whoever times itself has told all there is."""
+        """Whoever times itself has reported all there is."""
 
     def tell(self, samples: Iterable[float]) -> None:
         """To be called by the step: the durations that it saw, in seconds."""
-        self._told += samples
+        self._samples += samples
 
     def begin(self) -> None:
-        self._told.clear()
+        self._samples.clear()
 
     def end(self) -> list[float]:
-        told, self._told = self._told, []
-        return told
+        samples, self._samples = self._samples, []
+        return samples
 
     def finish(self) -> list[float]:
         return []
@@ -138,7 +138,7 @@ class TimelineEvent(Protocol):
 class EventTimeline:
     """Times steps by device events while a few of them are in flight.
 
-    It also tells for how many steps the device had to wait for the host. That a step has ended when the host has
+    It also counts for how many steps the device had to wait for the host. That a step has ended when the host has
     issued the next ones does not show it: a driver takes only so many launches ahead (about a thousand) and makes the
     host wait inside a launch. What shows it is how far the device lags: how long after the host had issued all of
     a step the device ended it. A device that is kept busy lags by what is queued; one that waits, by next to nothing.

@@ -17,7 +17,7 @@ __all__ = ["Environment", "describe"]
 def describe() -> Environment:
     """Everything one needs to believe or repeat a number taken here; a probe that fails leaves None."""
     devices = describe_devices()
-    seen = Environment(
+    environment = Environment(
         host=attempt(socket.gethostname),
         system=platform.system() or None,
         kernel=platform.release() or None,
@@ -34,4 +34,4 @@ def describe() -> Environment:
         load=attempt(os.getloadavg),
         variables=attempt(software.shareable_variables) or {},
     )
-    return Environment.model_validate(software.scrub_all(seen.model_dump(mode="json")))
+    return Environment.model_validate(software.scrub_all(environment.model_dump(mode="json")))

@@ -18,13 +18,13 @@ from paceline.devices.base import DeviceConditions, DeviceKind
 from paceline.machine import container
 from paceline.machine.cpu import frequency_mhz
 
-_TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+_TICKS = os.sysconf("SC_CLK_TCK")  # in a second
 
 
 def cpu_seconds(pid: int, root: Path = ROOT) -> float | None:
     """Time a process has used, together with its children that have ended; None for one that is gone."""
     fields = _stat(pid, root)
-    return sum(int(field) for field in fields[11:15]) / _TICK if fields else None
+    return sum(int(field) for field in fields[11:15]) / _TICKS if fields else None
 
 
 def descendants(pid: int | None = None, root: Path = ROOT) -> list[int]:
@@ -33,13 +33,16 @@ def descendants(pid: int | None = None, root: Path = ROOT) -> list[int]:
         if not _has_children():
             return []
         pid = os.getpid()
-    children = _children_by_parent(root)
-    found, waiting = [], [pid]
+    children: dict[int, list[int]] = {}
+    for path in (root / "proc").iterdir():
+        if path.name.isdecimal() and (fields := _stat(int(path.name), root)):
+            children.setdefault(int(fields[1]), []).append(int(path.name))
+    family, waiting = [], [pid]
     while waiting:
         born = children.get(waiting.pop(), [])
-        found += born
+        family += born
         waiting += born
-    return found
+    return family
 
 
 def _has_children() -> bool:
@@ -49,18 +52,8 @@ def _has_children() -> bool:
     except ChildProcessError:
         return False
     except OSError:
-        return True
+        pass
     return True
-
-
-def _children_by_parent(root: Path) -> dict[int, list[int]]:
-    children: dict[int, list[int]] = {}
-    with os.scandir(root / "proc") as entries:
-        pids = [int(entry.name) for entry in entries if entry.name.isdecimal()]
-    for pid in pids:
-        if fields := _stat(pid, root):
-            children.setdefault(int(fields[1]), []).append(pid)
-    return children
 
 
 def _stat(pid: int, root: Path) -> list[str]:
@@ -107,7 +100,7 @@ def observe(target: str, siblings: Sequence[int] = (), root: Path = ROOT) -> Con
     started = attempt(lambda: descendants() if root == ROOT else []) or []
     own = [seconds for pid in (os.getpid(), *started) if (seconds := cpu_seconds(pid, root)) is not None]
     times = attempt(lambda: _cpu_times(root, affinity))
-    meminfo = read_table(root / "proc/meminfo")
+    meminfo, vmstat = read_table(root / "proc/meminfo"), read_table(root / "proc/vmstat")
     return Conditions(
         target=target,
         clock=time.monotonic(),
@@ -123,7 +116,7 @@ def observe(target: str, siblings: Sequence[int] = (), root: Path = ROOT) -> Con
         involuntary_switches=attempt(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw),
         pressure_seconds=attempt(lambda: _pressure(root)) or {},
         memory_available=attempt(lambda: parse_size(meminfo["MemAvailable"])),
-        swapped_bytes=attempt(lambda: _swapped(root)),
+        swapped_bytes=attempt(lambda: (int(vmstat["pswpin"]) + int(vmstat["pswpout"])) * os.sysconf("SC_PAGE_SIZE")),
         frequency_mhz=attempt(lambda: frequency_mhz(root, affinity)),
         gpus=attempt(lambda: kind_of(target).conditions(target)) or [],
     )
@@ -134,27 +127,53 @@ def warnings(before: Conditions, after: Conditions, own_cpu_seconds: float | Non
 
     `own_cpu_seconds` is the CPU time of the measurement, where the caller knows it better than the counters.
     """
-    found = _contention(before, after, own_cpu_seconds) + _quota(before, after) + _swapping(before, after)
+    reasons: list[RecordWarning] = []
+
+    def warn(kind: str, message: str, remedy: str) -> None:
+        reasons.append(RecordWarning(kind=kind, message=message, remedy=remedy))
+
+    elapsed = after.clock - before.clock
+    share = others_share(before, after, own_cpu_seconds)
+    if share is not None and share > OTHERS_SHARE:
+        remedy = "stop what else runs on this machine (see top), or give the run cores of its own with taskset"
+        warn("contended", f"other processes used {share:.0%} of the CPU during the measurement", remedy)
+    total, steal = _growth(before.cpu_seconds, after.cpu_seconds), _growth(before.steal_seconds, after.steal_seconds)
+    if total and steal is not None and steal - _TICK_SECONDS * (after.cpus or 1) > STEAL_SHARE * total:
+        message = f"the hypervisor gave {steal / total:.0%} of this virtual machine's CPU time to others"
+        warn("contended", message, "use a virtual machine with dedicated cores, or measure when the host is quiet")
+    stopped = _growth(before.quota_stopped_seconds, after.quota_stopped_seconds)
+    if stopped is not None and stopped > STOPPED_SHARE * elapsed:
+        message = f"the control group's CPU quota held its processes up for {show_duration(stopped)}"
+        remedy = "raise the container's CPU limit, or use no more threads than it grants (OMP_NUM_THREADS)"
+        warn("throttled", message, remedy)
+    swapped = _growth(before.swapped_bytes, after.swapped_bytes) or 0
+    waited = _growth(before.pressure_seconds.get("memory"), after.pressure_seconds.get("memory")) or 0.0
+    remedy = "free memory, or choose a smaller batch or model"
+    if swapped >= SWAPPED_BYTES:
+        warn("swapping", f"the machine swapped {show_size(swapped)} during the measurement", remedy)
+    elif elapsed > 0 and waited > PRESSURE_SHARE * elapsed:
+        warn("swapping", f"processes waited for memory during {waited / elapsed:.0%} of the measurement", remedy)
     for index, (first, last) in enumerate(zip(before.gpus, after.gpus, strict=False)):
         kind = kind_of(after.target)
         name = after.target if len(after.gpus) == 1 else f"{kind.name}:{index}"
-        found += _gpu_warnings(kind, name, first, last, after.clock - before.clock)
+        reasons += _gpu_warnings(kind, name, first, last, elapsed)
         strangers = max(strangers_on(first, before.own_pids), strangers_on(last, after.own_pids))
         if strangers:
-            found.append(
-                RecordWarning(
-                    kind="contended",
-                    message=f"{_others(strangers)} on {name} during the measurement",
-                    remedy=f"stop what else runs on the GPU ({kind.tool.name} lists it), or choose another GPU",
-                )
-            )
-    return found
+            others = "another process was" if strangers == 1 else f"{strangers} other processes were"
+            remedy = f"stop what else runs on the GPU ({kind.tool.name} lists it), or choose another GPU"
+            warn("contended", f"{others} on {name} during the measurement", remedy)
+    return reasons
 
 
 def others_share(before: Conditions, after: Conditions, own_cpu_seconds: float | None = None) -> float | None:
-    """Part of the usable cores' time that went to other processes; None where that cannot be told."""
+    """Part of the usable cores' time that went to other processes; None where that is unknown."""
     total, busy = _growth(before.cpu_seconds, after.cpu_seconds), _growth(before.busy_seconds, after.busy_seconds)
-    own = _own_growth(before, after) if own_cpu_seconds is None else own_cpu_seconds
+    own = own_cpu_seconds
+    if own is None and before.sibling_seconds.keys() <= after.sibling_seconds.keys():
+        # Otherwise a rank has ended and took the count of its time along.
+        siblings = sum(value - before.sibling_seconds.get(pid, 0.0) for pid, value in after.sibling_seconds.items())
+        growth = _growth(before.own_seconds, after.own_seconds)
+        own = None if growth is None else growth + siblings
     if not total or busy is None or own is None:
         return None
     slack = _TICK_SECONDS * (after.cpus or 1)
@@ -174,55 +193,6 @@ def strangers_on(seen: DeviceConditions, own_pids: Sequence[int]) -> int:
     return len(named) + (nameless if recognised else max(0, nameless - max(1, len(own_pids))))
 
 
-def _contention(before: Conditions, after: Conditions, own_cpu_seconds: float | None) -> list[RecordWarning]:
-    found = []
-    share = others_share(before, after, own_cpu_seconds)
-    if share is not None and share > OTHERS_SHARE:
-        found.append(
-            RecordWarning(
-                kind="contended",
-                message=f"other processes used {share:.0%} of the CPU during the measurement",
-                remedy="stop what else runs on this machine (see top), or give the run cores of its own with taskset",
-            )
-        )
-    total, steal = _growth(before.cpu_seconds, after.cpu_seconds), _growth(before.steal_seconds, after.steal_seconds)
-    if total and steal is not None and steal - _TICK_SECONDS * (after.cpus or 1) > STEAL_SHARE * total:
-        found.append(
-            RecordWarning(
-                kind="contended",
-                message=f"the hypervisor gave {steal / total:.0%} of this virtual machine's CPU time to others",
-                remedy="use a virtual machine with dedicated cores, or measure when the host is quiet",
-            )
-        )
-    return found
-
-
-def _quota(before: Conditions, after: Conditions) -> list[RecordWarning]:
-    stopped = _growth(before.quota_stopped_seconds, after.quota_stopped_seconds)
-    if stopped is None or stopped <= STOPPED_SHARE * (after.clock - before.clock):
-        return []
-    return [
-        RecordWarning(
-            kind="throttled",
-            message=f"the control group's CPU quota held its processes up for {show_duration(stopped)}",
-            remedy="raise the container's CPU limit, or use no more threads than it grants (OMP_NUM_THREADS)",
-        )
-    ]
-
-
-def _swapping(before: Conditions, after: Conditions) -> list[RecordWarning]:
-    swapped = _growth(before.swapped_bytes, after.swapped_bytes) or 0
-    waited = _growth(before.pressure_seconds.get("memory"), after.pressure_seconds.get("memory")) or 0.0
-    elapsed = after.clock - before.clock
-    if swapped >= SWAPPED_BYTES:
-        message = f"the machine swapped {show_size(swapped)} during the measurement"
-    elif elapsed > 0 and waited > PRESSURE_SHARE * elapsed:
-        message = f"processes waited for memory during {waited / elapsed:.0%} of the measurement"
-    else:
-        return []
-    return [RecordWarning(kind="swapping", message=message, remedy="free memory, or choose a smaller batch or model")]
-
-
 def _gpu_warnings(
     kind: DeviceKind, name: str, before: DeviceConditions, after: DeviceConditions, elapsed: float
 ) -> list[RecordWarning]:
@@ -232,21 +202,27 @@ def _gpu_warnings(
         if reason in before.held_down_seconds and elapsed > 0
     }
     active = set(after.throttle_reasons or ())
-    slow = [reason for reason in kind.slowdowns if reason in active or shares.get(reason, 0.0) > STOPPED_SHARE]
-    if slow:
-        told = ", ".join(_tell(reason, shares) for reason in slow)
-        lock = f"lock its clocks ({kind.tool.lock_clocks})"
+
+    def applies(reason: str) -> bool:
+        return reason in active or shares.get(reason, 0.0) > STOPPED_SHARE
+
+    def with_share(reason: str) -> str:
+        share = shares.get(reason, 0.0)
+        return f"{reason} ({share:.0%} of the time)" if share > STOPPED_SHARE else reason
+
+    if slow := [with_share(reason) for reason in kind.slowdowns if applies(reason)]:
         at = "" if after.temperature_celsius is None else f" at {after.temperature_celsius} °C"
+        lock = f"lock its clocks ({kind.tool.lock_clocks})"
         return [
             RecordWarning(
                 kind="throttled",
-                message=f"{name} held its clocks down{at}: {told}",
+                message=f"{name} held its clocks down{at}: {', '.join(slow)}",
                 remedy=f"improve cooling and power supply, let the GPU cool down, or {lock}",
             )
         ]
-    if kind.power_cap in active or shares.get(kind.power_cap, 0.0) > STOPPED_SHARE:
-        cause = _tell(kind.power_cap, shares)
+    if applies(kind.power_cap):
         limit = "" if after.power_limit_watts is None else f" of {after.power_limit_watts:.0f} W"
+        cause = with_share(kind.power_cap)
         return [
             RecordWarning(
                 kind="power-capped",
@@ -255,22 +231,6 @@ def _gpu_warnings(
             )
         ]
     return []
-
-
-def _tell(reason: str, shares: dict[str, float]) -> str:
-    share = shares.get(reason, 0.0)
-    return f"{reason} ({share:.0%} of the time)" if share > STOPPED_SHARE else reason
-
-
-def _others(count: int) -> str:
-    return "another process was" if count == 1 else f"{count} other processes were"
-
-
-def _own_growth(before: Conditions, after: Conditions) -> float | None:
-    own = _growth(before.own_seconds, after.own_seconds)
-    if own is None or set(before.sibling_seconds) - set(after.sibling_seconds):
-        return None  # a rank that has ended took the count of its time along
-    return own + sum(value - before.sibling_seconds.get(pid, 0.0) for pid, value in after.sibling_seconds.items())
 
 
 def _growth(before: float | None, after: float | None) -> float | None:
@@ -291,19 +251,13 @@ def _cpu_times(root: Path, affinity: set[int]) -> tuple[float, float, float] | N
         busy += used
         stolen += steal
         total += used + idle + waiting + steal
-    tick = os.sysconf("SC_CLK_TCK")
-    return (total / tick, busy / tick, stolen / tick) if total else None
+    return (total / _TICKS, busy / _TICKS, stolen / _TICKS) if total else None
 
 
 def _pressure(root: Path) -> dict[str, float]:
-    found = {}
+    pressure = {}
     for name in ("cpu", "memory", "io"):
         first = (read_text(root / f"proc/pressure/{name}") or "").partition("\n")[0]
         if "total=" in first:
-            found[name] = int(first.rpartition("total=")[2]) / 1e6
-    return found
-
-
-def _swapped(root: Path) -> int:
-    table = read_table(root / "proc/vmstat")
-    return (int(table["pswpin"]) + int(table["pswpout"])) * os.sysconf("SC_PAGE_SIZE")
+            pressure[name] = int(first.rpartition("total=")[2]) / 1e6
+    return pressure

@@ -20,7 +20,7 @@ def _folders(root: Path, controller: str) -> list[tuple[Path, bool]]:
     and the mount's own root is what binds.
     """
     mount = root / "sys/fs/cgroup"
-    found: list[tuple[Path, bool]] = []
+    folders: list[tuple[Path, bool]] = []
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -32,8 +32,8 @@ def _folders(root: Path, controller: str) -> list[tuple[Path, bool]]:
             continue
         inner = PurePosixPath(path.lstrip("/"))
         for base in bases:
-            found += [(base / part, second) for part in (inner, *inner.parents) if (base / part).is_dir()]
-    return list(dict.fromkeys(found))
+            folders += [(base / part, second) for part in (inner, *inner.parents) if (base / part).is_dir()]
+    return list(dict.fromkeys(folders))
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
@@ -114,7 +114,7 @@ def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str
         return "lxc" if named.startswith("lxc") else named
     if re.search(r"/docker[/-]", groups):
         return "docker"
-    # An image that was unpacked onto a disk of its own keeps the mark, but is no container any more.
+    # An image that was unpacked onto a disk of its own keeps the mark, but is not a container any more.
     if (root / ".dockerenv").exists() and not _root_is_a_disk(root):
         return "docker"
     return "lxc" if re.search(r"/lxc[/.]", groups) else "none"
@@ -134,8 +134,8 @@ def virtualization(root: Path = ROOT, release: str | None = None, version: str |
         return "hyper-v"
     if "amazon ec2" in words and ".metal" in words:
         return "none"
-    if found := next((kind for mark, kind in _VENDORS.items() if mark in words), None):
-        return found
+    if hypervisor := next((kind for mark, kind in _VENDORS.items() if mark in words), None):
+        return hypervisor
     command = read_text(root / "proc/cmdline") or ""
     guest = _is_guest(root)
     if "firecracker" in command or (guest and not words.strip() and "reboot=k panic=1" in command):

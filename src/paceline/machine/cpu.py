@@ -106,15 +106,15 @@ def describe_memory(root: Path = ROOT) -> Memory:
 def frequency_mhz(root: Path, cpus: Set[int] | tuple[int, ...]) -> float | None:
     """Mean clock of the first few usable cores: asking each of hundreds would itself take their time."""
     chosen = sorted(cpus)[:4]
-    seen = [
+    clocks = [
         value / 1000
         for cpu in chosen
         if (value := read_int(root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq"))
     ]
-    if not seen:
+    if not clocks:
         text = read_text(root / "proc/cpuinfo", limit=16384) or ""
-        seen = [float(found) for found in re.findall(r"^cpu MHz\s*:\s*(\d+\.?\d*)\n", text, re.MULTILINE)][:4]
-    return round(sum(seen) / len(seen), 1) if seen else None
+        clocks = [float(clock) for clock in re.findall(r"^cpu MHz\s*:\s*(\d+\.?\d*)\n", text, re.MULTILINE)][:4]
+    return round(sum(clocks) / len(clocks), 1) if clocks else None
 
 
 def boost(root: Path = ROOT) -> bool | None:
@@ -133,8 +133,7 @@ def _model(info: dict[str, str]) -> str | None:
     if "CPU implementer" not in info or "CPU part" not in info:
         return None
     implementer, part = int(info["CPU implementer"], 16), int(info["CPU part"], 16)
-    known = _ARM_PARTS.get(implementer, {}).get(part)
-    return known or f"Arm implementer {implementer:#04x} part {part:#05x}"
+    return _ARM_PARTS.get(implementer, {}).get(part, f"Arm implementer {implementer:#04x} part {part:#05x}")
 
 
 def _distinct(system: Path, *names: str) -> int | None:

@@ -1,4 +1,4 @@
-"""This machine's profile: which machine it belongs to, where it is kept, and the datasheets beside its figures."""
+"""This machine's profile: which machine it belongs to, where it is kept, and the datasheets alongside its figures."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ class Price:
 
 def price_of(instance: str) -> Price:
     """The price of an instance by its name."""
-    known = price_table()
-    if instance not in known:
-        raise unknown("instance", instance, known)
-    return known[instance]
+    prices = price_table()
+    if instance not in prices:
+        raise unknown("instance", instance, prices)
+    return prices[instance]
 
 
 def price_table() -> dict[str, Price]:
-    """All known prices, by instance: the user's file if there is one, else ours."""
-    own = data_directory() / NAME
-    if own.is_file():
+    """All known prices, by instance: the user's file if there is one, otherwise ours."""
+    path = data_directory() / NAME
+    if path.is_file():
         try:
-            return _read(own.read_text(encoding="utf-8"), own)
+            return _read(path.read_text(encoding="utf-8"), path)
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError("unreadable-file", f"{own} cannot be read: {error}", value=str(own)) from None
+            raise InputError("unreadable-file", f"{path} cannot be read: {error}", value=str(path)) from None
     return _read((files("paceline.machine") / NAME).read_text(encoding="utf-8"), Path(NAME))
 
 
@@ -69,7 +69,7 @@ def _read(text: str, where: Path) -> dict[str, Price]:
         columns = ",".join(rows.fieldnames or ())
         message = f"the columns must be {','.join(_COLUMNS)}, not {columns}"
         raise InputError("wrong-columns", message, where=str(where), value=columns)
-    found = {}
+    prices = {}
     for number, row in enumerate(rows, start=1):
         try:
             price, devices = float(row["usd_per_hour"]), int(row["devices"])
@@ -79,8 +79,8 @@ def _read(text: str, where: Path) -> dict[str, Price]:
             message = "a price and a number of devices are positive"
             raise InputError("out-of-range", message, where=f"{where}, row {number}")
         basis = f"{row['provider']}, {row['as_of']}: {row['source']}"
-        found[row["instance"]] = Price(row["instance"], price, devices, row["device"], basis)
-    return found
+        prices[row["instance"]] = Price(row["instance"], price, devices, row["device"], basis)
+    return prices
 
 
 MEASURE_AGAIN = "measure again: paceline machine --measure"
@@ -143,13 +143,13 @@ def load_profile(identity: Identity | None = None) -> Profile | None:
 
 def software_of(environment: Environment) -> dict[str, str]:
     """Versions that bear on a machine's ceilings."""
-    found = {
+    versions = {
         "paceline": environment.software.paceline,
         "torch": environment.software.packages.get("torch"),
         "driver": environment.driver.version if environment.driver else None,
         "kernel": environment.kernel,
     }
-    return {name: version for name, version in found.items() if version}
+    return {name: version for name, version in versions.items() if version}
 
 
 def changes_since(profile: Profile, environment: Environment) -> list[str]:
@@ -163,7 +163,7 @@ def changes_since(profile: Profile, environment: Environment) -> list[str]:
 
 
 def with_datasheets(ceilings: Iterable[Ceiling], environment: Environment) -> tuple[Ceiling, ...]:
-    """The same ceilings with what vendors promise beside them, where a device or its link is known."""
+    """The same ceilings with the vendors' figures alongside, where a device or its link is known."""
     return tuple(one.model_copy(update={"datasheet": _promised(one, environment)}) for one in ceilings)
 
 

@@ -32,11 +32,11 @@ _URL_CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/\s]*@")
 
 def homes(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Every path under which this user's home folder is known, longest first."""
-    found = {environ.get("HOME", "")}
+    folders = {environ.get("HOME", "")}
     with suppress(KeyError, OSError):  # a container's user need not have an entry
-        found.add(pwd.getpwuid(os.getuid()).pw_dir)
-    found |= {os.path.realpath(home) for home in found if home}
-    usable = {home.rstrip("/") for home in found if home.startswith("/")}
+        folders.add(pwd.getpwuid(os.getuid()).pw_dir)
+    folders |= {os.path.realpath(home) for home in folders if home}
+    usable = {home.rstrip("/") for home in folders if home.startswith("/")}
     return tuple(sorted(usable - {""}, key=len, reverse=True))
 
 
@@ -62,7 +62,7 @@ def scrub_all(value: Any, home_folders: Sequence[str] | None = None) -> Any:
 
 
 def shareable_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Environment variables that bear on a number and may be told; whatever is not known to be harmless stays out."""
+    """Environment variables that bear on a number and may be recorded; what is not known to be harmless is not."""
     home_folders = homes(environ)
     allowed = {*ALLOWED, *(name for kind in accelerators() for name in (kind.visible_variable, *kind.variables))}
     return {
@@ -101,8 +101,9 @@ _GIT_SECONDS = 0.3
 
 
 def describe_software() -> Software:
-    """Python, Paceline and the libraries beside them."""
-    torch = attempt(_torch_folder)
+    """Python, Paceline and the libraries next to them."""
+    spec = attempt(lambda: importlib.util.find_spec("torch"))  # of a top-level name: finds, but does not import
+    torch = Path(spec.origin).parent if spec and spec.origin else None
     return Software(
         python=platform.python_version(),
         implementation=platform.python_implementation(),
@@ -116,15 +117,15 @@ def describe_software() -> Software:
 def packages(names: Iterable[str] = PACKAGES) -> dict[str, str]:
     """Installed versions by name; NVIDIA's libraries are found by their prefix, as their names change with CUDA."""
     wanted = dict.fromkeys([*names, *_nvidia_names()])
-    found = {name: attempt(partial(importlib.metadata.version, name)) for name in wanted}
-    return {name: version for name, version in found.items() if version}
+    versions = {name: attempt(partial(importlib.metadata.version, name)) for name in wanted}
+    return {name: version for name, version in versions.items() if version}
 
 
 def torch_build(kind: str, folder: Path) -> str | None:
     """What torch was built for (`cuda`, `hip`), out of its version file as text."""
     text = read_text(folder / "version.py") or ""
-    found = re.search(rf"^{kind}\s*(?::[^=\n]*)?=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
-    return found.group(1) if found else None
+    match = re.search(rf"^{kind}\s*(?::[^=\n]*)?=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
+    return match.group(1) if match else None
 
 
 def git(folder: Path | None = None) -> Git | None:
@@ -153,11 +154,6 @@ def _git(folder: Path | None, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _torch_folder() -> Path | None:
-    spec = importlib.util.find_spec("torch")  # of a top-level name: finds, but does not import
-    return Path(spec.origin).parent if spec and spec.origin else None
 
 
 def _nvidia_names() -> list[str]:

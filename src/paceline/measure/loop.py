@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from paceline.core.gc_pause import no_garbage
 from paceline.core.record import RecordWarning
 from paceline.core.stats import drift, summarize
 from paceline.devices.timeline import Clock, Phases, Timeline, monotonic
@@ -43,18 +44,24 @@ class Stop(StrEnum):
     STEPS = "steps"
 
 
-@dataclass
-class SteadyRule:
-    """Tells when the recent window of steps stopped drifting."""
+@dataclass(kw_only=True)
+class _Rule:
+    """Tells when there are enough steps."""
 
-    limit: float  # seconds
     samples: list[float] = field(default_factory=list)
     total: float = 0.0
-    steady: bool = False
 
     def add(self, sample: float) -> None:
         self.samples.append(sample)
         self.total += sample
+
+
+@dataclass(kw_only=True)
+class SteadyRule(_Rule):
+    """Tells when the recent window of steps stopped drifting."""
+
+    limit: float  # seconds
+    steady: bool = False
 
     @property
     def is_spent(self) -> bool:
@@ -63,14 +70,9 @@ class SteadyRule:
 
     def done(self) -> bool:
         """Steady, or out of time."""
-        self.steady = self._is_steady()
-        return self.steady or self.is_spent
-
-    def _is_steady(self) -> bool:
         window = self._window()
-        if window is None:
-            return False
-        return abs(drift(window)) <= STEADY_TOLERANCE
+        self.steady = window is not None and abs(drift(window)) <= STEADY_TOLERANCE
+        return self.steady or self.is_spent
 
     def _window(self) -> list[float] | None:
         """The last steps that make up the window: enough of them, and enough time."""
@@ -83,8 +85,8 @@ class SteadyRule:
         return None
 
 
-@dataclass
-class StopRule:
+@dataclass(kw_only=True)
+class StopRule(_Rule):
     """Tells when the interval of the median is narrow enough, or time or steps are used up."""
 
     interval: float
@@ -92,14 +94,8 @@ class StopRule:
     min_steps: int
     max_steps: int
     steps: int | None = None
-    samples: list[float] = field(default_factory=list)
-    total: float = 0.0
     reason: Stop | None = None
     _narrow_before: bool = False
-
-    def add(self, sample: float) -> None:
-        self.samples.append(sample)
-        self.total += sample
 
     @property
     def is_spent(self) -> bool:
@@ -118,7 +114,7 @@ class StopRule:
         if count >= self.max_steps:
             return Stop.STEPS
         # Looking again and again finds a narrow interval by luck sooner or later; twice in a row is less lucky.
-        narrow = self._narrow() if count >= self.min_steps else False
+        narrow = count >= self.min_steps and self._narrow()
         twice, self._narrow_before = narrow and self._narrow_before, narrow
         if twice and self.total >= min(MIN_SECONDS, self.budget):
             return Stop.PRECISE
@@ -200,10 +196,10 @@ def measure(
 
 def warnings(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) -> list[RecordWarning]:
     """Reasons to trust the samples less that the samples themselves give."""
-    found: list[RecordWarning] = []
+    reasons: list[RecordWarning] = []
 
     def warning(kind: str, message: str, remedy: str) -> None:
-        found.append(RecordWarning(kind=kind, message=message, remedy=remedy))
+        reasons.append(RecordWarning(kind=kind, message=message, remedy=remedy))
 
     summary = summarize(timed.samples)
     count, total = summary.count, sum(timed.samples)
@@ -236,7 +232,7 @@ def warnings(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) -> lis
     if summary.outliers > 0.1 * count:
         message = f"{summary.outliers} of {count} steps lie far from the median"
         warning("noisy", message, "quieten the machine (paceline doctor)")
-    return found
+    return reasons
 
 
 @dataclass
@@ -314,12 +310,7 @@ def _drive(
 @contextmanager
 def quiet_collector() -> Iterator[None]:
     """Keep Python's garbage collector out of the measured steps; within itself it changes nothing."""
-    if not gc.isenabled():
+    if gc.isenabled():
+        gc.collect()
+    with no_garbage():
         yield
-        return
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

@@ -1,16 +1,19 @@
-"""Peak host memory of this process during a region."""
+"""What bounds a measurement: a device's peak rates, host memory and its peak, and which memory ran out."""
 
 from __future__ import annotations
 
 import errno
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from paceline.devices import accelerators
+from paceline.core.errors import PacelineError
+from paceline.core.probe import attempt, parse_size, read_table
+from paceline.core.subject import number_format
+from paceline.devices import accelerators, datasheet
 
 if TYPE_CHECKING:
     from paceline.core.profile import Profile
@@ -23,16 +26,9 @@ class Peak:
     rate: float  # per second
     source: str
 
-    @property
-    def flops(self) -> float:
-        """The rate of a compute peak."""
-        return self.rate
-
 
 def peak_flops(device_name: str, precision: str, *, tensor_cores: bool = True) -> Peak | None:
     """The datasheet peak of this device in this precision, if it is known."""
-    from paceline.devices import datasheet  # what asks only for a benchmark's name need not know machines
-
     sheet = datasheet(device_name)
     rate = sheet.rate(precision, tensor_cores=tensor_cores) if sheet else None
     units = "" if tensor_cores else " without Tensor Cores"
@@ -46,10 +42,13 @@ def measured_peak_flops(
 
     `sharing` processes that compute on one CPU at a time have a part of it each.
     """
-    from paceline.devices.datasheet import computed_in
+    from paceline.machine.profile import load_profile
 
-    profile = profile or _profile_of_this_machine()
-    ceiling = profile.ceiling("compute", computed_in(precision), device_name=device_name) if profile else None
+    if profile is None:
+        # `paceline machine` says what is wrong with a profile; a number without MFU is still a number.
+        with suppress(PacelineError):
+            profile = load_profile()
+    ceiling = profile.ceiling("compute", number_format(precision), device_name=device_name) if profile else None
     if profile is None or ceiling is None:
         return None
     part = f", divided by the {sharing} ranks on this machine" if sharing > 1 else ""
@@ -63,48 +62,24 @@ def measured_peak_flops(
 
 def peak_memory_bandwidth(device_name: str) -> Peak | None:
     """The datasheet bandwidth of this device's memory, if it is known."""
-    from paceline.devices import datasheet
-
     sheet = datasheet(device_name)
     return Peak(sheet.memory_bandwidth, f"datasheet, memory bandwidth, {device_name}") if sheet else None
 
 
-def _profile_of_this_machine() -> Profile | None:
-    from paceline.core.errors import PacelineError
-    from paceline.machine.profile import load_profile
-
-    try:
-        return load_profile()
-    except PacelineError:  # `paceline machine` says what is wrong with it; a number without MFU is still a number
-        return None
-
-
 @contextmanager
 def host_limit(part: float) -> Iterator[None]:
-    """Within, this process gets no more than this part of the memory that is free now, beside what it has."""
+    """Within, this process gets no more than this part of the memory that is free now, on top of what it has."""
     import psutil
 
     free = int(psutil.virtual_memory().available)
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = int(_data_size() + part * free)
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY:
-        wanted = min(wanted, soft)
-    resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+    used = _status("VmData") or 0  # private writable memory, which is what the limit counts
+    limits = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min([int(used + part * free), *limits]), hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def _data_size() -> int:
-    """Bytes of private writable memory, which is what the limit counts."""
-    with open("/proc/self/status", encoding="ascii") as lines:  # noqa: PTH123 -- a pseudo-file
-        for line in lines:
-            if line.startswith("VmData:"):
-                return int(line.split()[1]) * 1024
-    return 0
 
 
 def exhausted(error: BaseException) -> Literal["host", "device"] | None:
@@ -128,6 +103,11 @@ def exhausted(error: BaseException) -> Literal["host", "device"] | None:
 PROC = Path("/proc/self")
 
 
+def _status(name: str, proc: Path = PROC) -> int | None:
+    """Bytes of a line of the kernel's status of a process; None where it has no such line."""
+    return attempt(lambda: parse_size(read_table(proc / "status")[name]))
+
+
 class HostPeak:
     """The largest resident memory of this process since `start()`; what it started is not counted.
 
@@ -149,7 +129,7 @@ class HostPeak:
 
     def read(self) -> int:
         """Peak in bytes since the start."""
-        mark = self._field("VmHWM")
+        mark = _status("VmHWM", self._proc)
         if self._was_reset and mark is not None:
             return mark
         peak = _life_peak()
@@ -157,23 +137,13 @@ class HostPeak:
         return peak
 
     def _reset(self) -> bool:
-        before = self._field("VmHWM")
+        before = _status("VmHWM", self._proc)
         try:
             (self._proc / "clear_refs").write_text("5")
         except OSError:
             return False
-        after = self._field("VmHWM")
+        after = _status("VmHWM", self._proc)
         return before is not None and after is not None and after <= before
-
-    def _field(self, name: str) -> int | None:
-        try:
-            text = (self._proc / "status").read_text()
-        except OSError:
-            return None
-        for line in text.splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1]) * 1024
-        return None
 
 
 def _life_peak() -> int:

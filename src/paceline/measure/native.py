@@ -20,7 +20,8 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from paceline.core.errors import MissingDependency, Unsupported
+from paceline.core.errors import InputError, MissingDependency, Unsupported
+from paceline.core.files import cache_directory
 
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-pthread")
 BUILD_SECONDS = 120.0
@@ -29,12 +30,12 @@ VERSION_SECONDS = 30.0
 
 def compiler() -> list[str]:
     """The command of this machine's C compiler."""
-    told = os.environ.get("CC")
-    if told:
-        words = _words(told)
-        if words and shutil.which(words[0]):
-            return words
-        raise MissingDependency(f"the C compiler '{told}', which $CC names,", "correct $CC, or unset it")
+    if setting := os.environ.get("CC"):
+        with suppress(ValueError):  # a quotation without an end
+            words = shlex.split(setting)
+            if words and shutil.which(words[0]):
+                return words
+        raise MissingDependency(f"the C compiler '{setting}', which $CC names,", "correct $CC, or unset it")
     for name in ("cc", "gcc", "clang"):
         if shutil.which(name):
             return [name]
@@ -48,18 +49,15 @@ def load(source: Path) -> ctypes.CDLL:
     failures = []
     for folder in _folders():
         try:
-            return _load_from(folder / name, source)
+            built = folder / name
+            if built.is_file():
+                with suppress(OSError):  # damaged: another takes its place
+                    return ctypes.CDLL(str(built))
+            _build(source, built)
+            return ctypes.CDLL(str(built))
         except OSError as error:  # read-only, full, or a place that nothing may be executed from
             failures.append(f"{folder}: {error.strerror or error}")
     raise Unsupported(f"built code can nowhere be kept and loaded ({'; '.join(failures)}): set $XDG_CACHE_HOME")
-
-
-def _load_from(built: Path, source: Path) -> ctypes.CDLL:
-    if built.is_file():
-        with suppress(OSError):  # damaged: another takes its place
-            return ctypes.CDLL(str(built))
-    _build(source, built)
-    return ctypes.CDLL(str(built))
 
 
 def build_command(source: Path, output: Path) -> list[str]:
@@ -102,19 +100,9 @@ def _ask_compiler(command: list[str], seconds: float) -> subprocess.CompletedPro
 
 
 def _identity(source: Path) -> str:
-    words = [source.read_text(encoding="utf-8"), *FLAGS, *compiler(), _version(), platform.machine(), _processor()]
+    version = _ask_compiler([*compiler(), "--version"], VERSION_SECONDS).stdout
+    words = [source.read_text(encoding="utf-8"), *FLAGS, *compiler(), version, platform.machine(), _processor()]
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
-
-
-def _version() -> str:
-    return _ask_compiler([*compiler(), "--version"], VERSION_SECONDS).stdout
-
-
-def _words(command: str) -> list[str]:
-    try:
-        return shlex.split(command)
-    except ValueError:  # a quotation without an end
-        return []
 
 
 def _processor() -> str:
@@ -127,10 +115,9 @@ def _processor() -> str:
 
 
 def _folders() -> Iterator[Path]:
-    """Where built code may be kept: the user's cache, or else among temporary files."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    with suppress(RuntimeError):  # a user without a home
-        yield (base if base.is_absolute() else Path.home() / ".cache") / "paceline" / "native"
+    """Where built code may be kept: the user's cache, otherwise among temporary files."""
+    with suppress(InputError):  # a user without a home
+        yield cache_directory() / "native"
     folder = Path(tempfile.gettempdir()) / f"paceline-native-{os.getuid()}"
     if folder.exists() and folder.lstat().st_uid != os.getuid():
         raise Unsupported(f"{folder} belongs to somebody else; set $XDG_CACHE_HOME")

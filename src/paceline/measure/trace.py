@@ -45,7 +45,7 @@ def take(
 ) -> Chrome:
     """A trace of as many steps and one before them, which pays for the profiler's start.
 
-    `all_ready` is told whether the profiler has started, and tells whether it has for every rank: either all of them
+    `all_ready` takes whether the profiler has started and returns whether it has for every rank: either all of them
     take the steps, or none does.
     """
     from torch.profiler import record_function
@@ -67,7 +67,11 @@ def take(
             device.synchronize()
     finally:
         profiler.stop()
-    return _exported(profiler)
+    with tempfile.TemporaryDirectory(prefix="paceline-trace-") as folder:
+        file = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(file))
+        trace: Chrome = json.loads(file.read_bytes())
+    return trace
 
 
 def keep(trace: Chrome, path: Path) -> int:
@@ -95,11 +99,3 @@ def _started(device: Device) -> tuple[Any, str]:
     except Exception as error:  # CUPTI and kineto raise whatever they like
         return None, f"{type(error).__name__}: {error}"
     return profiler, ""
-
-
-def _exported(profiler: Any) -> Chrome:
-    with tempfile.TemporaryDirectory(prefix="paceline-trace-") as folder:
-        file = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(file))
-        trace: Chrome = json.loads(file.read_bytes())
-    return trace

@@ -45,7 +45,7 @@ class Orders:
         return self._waiting.get()
 
     def say(self, message: Words) -> None:
-        """Answer, or tell something in between."""
+        """Answer, or report something in between."""
         data = memoryview(messages.encode(message))
         while data:
             data = data[os.write(self._answers, data) :]

@@ -69,7 +69,7 @@ class RemoteAgent:
     def __init__(self, name: str, command: Sequence[str], inbox: Inbox) -> None:
         self.name = name
         self.ended = False
-        self._said: deque[str] = deque(maxlen=KEPT_LINES)  # beside its answers: errors, greetings
+        self._said: deque[str] = deque(maxlen=KEPT_LINES)  # besides its answers: errors, greetings
         self._inbox = inbox
         try:
             self._process = subprocess.Popen(
@@ -196,12 +196,12 @@ class Agents:
             "path": [str(Path(p).absolute()) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p],
             **more,
         }
-        found = {agent: answer["hello"] for agent, answer in self.ask(agents, order, START_SECONDS).items()}
-        for agent, hello in found.items():
+        greetings = {agent: answer["hello"] for agent, answer in self.ask(agents, order, START_SECONDS).items()}
+        for agent, hello in greetings.items():
             if hello["version"] != VERSION:
                 versions = f"{agent.name} has paceline {hello['version']}, but this is {VERSION}"
                 raise HostTrouble("other-version", f"{versions}: install the same version on all hosts", agent)
-        return found
+        return greetings
 
     def ask(self, agents: Sequence[RemoteAgent], order: Words, seconds: float) -> dict[RemoteAgent, Words]:
         """What each of them answers to the same order; one message names all that do not."""

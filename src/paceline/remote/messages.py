@@ -1,4 +1,4 @@
-"""Messages to and from another host: JSON in marked lines, so that whatever else is printed there is told apart."""
+"""Messages to and from another host: JSON in marked lines, so that whatever else is printed there is kept apart."""
 
 from __future__ import annotations
 

@@ -28,10 +28,11 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from paceline.core.errors import CaseError, InputError, Unsupported
 from paceline.core.files import cache_directory
+from paceline.core.subject import FloatPrecision
 from paceline.load.tensors import Array, TensorSpec
 from paceline.models.base import ModelSpec, Scale
 from paceline.models.user import find_model, is_reference
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
     from paceline.servers._exported_module import Exporter
 
-PRECISIONS = ("fp32", "bf16", "fp16")
+PRECISIONS = get_args(FloatPrecision)
 CHECKED_ROWS = (1, 2, 3)
 # Of the largest output: what another order of adding, or batch norms folded into convolutions, may change in a deep
 # model. One that computes something else is off by about 1.

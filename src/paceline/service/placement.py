@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from paceline.core.case import Case
-from paceline.core.case_filter import only
 from paceline.core.device import is_accelerator
 from paceline.core.errors import PacelineError
-from paceline.core.suite import Suite, expand
+from paceline.core.suite import Suite, expand, only
 from paceline.service.engines.base import FollowerState, Item
 from paceline.service.jobs import Job, MachineNeeds
 from paceline.service.scheduler.duration_predictor import History, together

@@ -10,7 +10,8 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
-from pydantic import BaseModel
+from numpy.typing import NDArray
+from pydantic import BaseModel, TypeAdapter
 
 from paceline.core.case import Case
 from paceline.core.metric import Metric
@@ -23,6 +24,7 @@ RECORD = ("run_id", "case", "attempt", "outcome", "cause", "seconds", "facts", "
 MEASUREMENT = ("metric", "scope", "at", "statistic", "summary", "derived_from", "work")
 
 DESCRIPTION = tuple(Description.model_fields)  # of a record: its fields that describe it
+_MEASUREMENT = TypeAdapter(Measurement)
 _RECORD_FIELDS = set(Record.model_fields)
 _OUTCOMES = {one.value: one for one in Outcome}
 _put = object.__setattr__
@@ -44,17 +46,9 @@ def loads(text: str | bytes) -> Any:
     return json.loads(text, object_hook=_restore if marked else None)
 
 
-def pack(samples: Sequence[float]) -> bytes:
-    """Samples as little-endian float64."""
+def pack(samples: Sequence[float] | NDArray[np.float64]) -> bytes:
+    """Samples as `PackedSamples` has them."""
     return np.asarray(samples, dtype="<f8").tobytes()
-
-
-def unpack(data: bytes) -> list[float]:
-    """The samples that `pack` was given."""
-    if not data:
-        return []
-    found: list[float] = np.frombuffer(data, dtype="<f8").tolist()
-    return found
 
 
 def run_row(run: Run, runner: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,12 +79,12 @@ def description_of(record: Record) -> dict[str, Any]:
 def measurement_rows(record_id: int, record: Record) -> list[dict[str, Any]]:
     """A record's measurements as rows of `measurements`."""
     return [
-        measurement.model_dump(exclude={"samples"})
+        _MEASUREMENT.dump_python(measurement, exclude={"samples"})
         | {
             "record_id": record_id,
             "position": position,
             "name": measurement.metric.name,
-            "samples": pack(measurement.samples),
+            "samples": pack(measurement.sample_array()),
         }
         for position, measurement in enumerate(record.measurements)
     ]

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Text, cast, func, select
 
 from paceline.core.case import Case
-from paceline.core.record import Measurement, Record
+from paceline.core.record import Record
 from paceline.core.run import Run, RunRecords
 from paceline.store import codec, history
 from paceline.store.location import status_of
@@ -68,12 +68,12 @@ _OF_MEASUREMENT = ("metric", "statistic", "summary", "derived_from", "work")
 def headlines(store: Store) -> list[RunRecords]:
     """All runs, the oldest first, with the last attempt at each case; planned cases and conditions are left out."""
     with store._read("read the figures of all runs") as connection:
-        of_record: dict[int, list[Measurement]] = defaultdict(list)
+        of_record: dict[int, list[dict[str, Any]]] = defaultdict(list)
         whole = (measurements.c.scope == "") & (cast(measurements.c.at, Text) == "{}")
         wanted = [measurements.c[name] for name in ("record_id", *_OF_MEASUREMENT)]
         order = (measurements.c.record_id, measurements.c.position)
         for row in connection.execute(select(*wanted).where(whole).order_by(*order)):
-            of_record[row.record_id].append(Measurement.model_validate(_fields(row._mapping, _OF_MEASUREMENT)))
+            of_record[row.record_id].append(_fields(row._mapping, _OF_MEASUREMENT))
         of_run: dict[str, list[Record]] = defaultdict(list)
         found = select(records.c.id, *(records.c[name] for name in _OF_RECORD)).where(is_last())
         for row in connection.execute(found.order_by(records.c.run_id, records.c.case_index)):
@@ -122,13 +122,12 @@ def glance(store: Store, run_id: str) -> RunRecords | None:
         row = connection.execute(select(runs).where(runs.c.id == run_id)).one_or_none()
         if row is None:
             return None
-        of_record: dict[int, list[Measurement]] = defaultdict(list)
+        of_record: dict[int, list[dict[str, Any]]] = defaultdict(list)
         whole = (measurements.c.scope == "") & (cast(measurements.c.at, Text) == "{}")
         wanted = select(measurements.c.record_id, *(measurements.c[name] for name in _OF_MEASUREMENT))
         of_run = wanted.join(records, records.c.id == measurements.c.record_id).where(records.c.run_id == run_id, whole)
         for found in connection.execute(of_run.order_by(measurements.c.record_id, measurements.c.position)):
-            measured = Measurement.model_validate(_fields(found._mapping, _OF_MEASUREMENT))
-            of_record[found.record_id].append(measured)
+            of_record[found.record_id].append(_fields(found._mapping, _OF_MEASUREMENT))
         mine = select(records.c.id, *(records.c[name] for name in _OF_RECORD)).where(
             records.c.run_id == run_id, is_last()
         )

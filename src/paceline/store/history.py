@@ -11,6 +11,7 @@ from paceline.core.case import Case
 from paceline.core.metric import Metric
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords
+from paceline.core.stats import Summary
 from paceline.store import codec
 from paceline.store.schema import measurements, records, runs
 
@@ -73,7 +74,8 @@ def _records(connection: Connection, metric: str, last: ColumnElement[bool], run
                 **row.description,
             )
         told = known.get(row.metric_text) or known.setdefault(row.metric_text, Metric(**codec.loads(row.metric_text)))
-        measured = Measurement(metric=told, at=row.at, statistic=row.statistic, summary=row.summary)
+        summary = Summary.model_validate(row.summary)
+        measured = Measurement(metric=told, at=row.at, statistic=row.statistic, summary=summary)
         found[row.id].measurements.append(measured)
     return list(found.values())
 

@@ -17,7 +17,7 @@ from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, StoreError, unknown
 from paceline.core.metric import Metric
-from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, PackedSamples, Record
 from paceline.core.run import Run, RunRecords, RunStatus
 from paceline.store import codec, history, location, spool
 from paceline.store.failures import reason, remedy, store_error
@@ -313,7 +313,7 @@ def _interrupted_record(rows: Sequence[Row[Any]]) -> Record:
     first, last = rows[0], rows[-1]
     samples: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in rows:
-        samples[row.metric, row.unit] += codec.unpack(row.samples)
+        samples[row.metric, row.unit] += PackedSamples(row.samples)()
     count = sum(map(len, samples.values()))
     return Record(
         run_id=first.run_id,

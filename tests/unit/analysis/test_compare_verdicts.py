@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from paceline.analysis.compare.matching import Side
@@ -128,7 +130,7 @@ def test_nothing_in_common_is_refused_with_what_there_is() -> None:
 def test_another_unit_is_not_compared() -> None:
     before, after = run_of([trained(0, "resnet50", [0.1] * 5)]), run_of([trained(0, "resnet50", [0.1] * 5)])
     metric = after.records[0].measurements[0].metric.model_copy(update={"unit": "sequences/s"})
-    after.records[0].measurements[0] = after.records[0].measurements[0].model_copy(update={"metric": metric})
+    after.records[0].measurements[0] = replace(after.records[0].measurements[0], metric=metric)
     (pairing,) = compared(before, after).pairings
     assert not pairing.rows
     assert pairing.uncompared == ("train resnet50 bf16: 'throughput' is in images/s and in sequences/s",)

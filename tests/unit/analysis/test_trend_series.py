@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from paceline.analysis.trend.series import TrendSeries, commit, differences, fingerprint, history, machine, settings
@@ -108,7 +110,7 @@ def test_failures_ranks_and_what_is_no_number_are_left_out() -> None:
     runs[1].records[0].measurements[1] = Measurement.of_value(runs[1].records[0].measurements[1].metric, float("nan"))
     for records in runs[2:]:
         told = records.records[0].measurements[1]
-        records.records[0].measurements.append(told.model_copy(update={"scope": "rank 0"}))
+        records.records[0].measurements.append(replace(told, scope="rank 0"))
     assert [point.run_id for point in only(runs).points] == ["run-002", "run-003"]
 
 
@@ -116,11 +118,11 @@ def test_points_of_a_sweep_are_series_of_their_own_where_the_case_has_no_whole()
     runs = runs_of({"resnet50": [0.1] * 3})
     for records in runs:
         told = records.records[0].measurements[1]
-        points = [told.model_copy(update={"at": {"size": size}}) for size in (1, 2)]
+        points = [replace(told, at={"size": size}) for size in (1, 2)]
         records.records[0].measurements = points
     assert [series.at for series in history(runs, "step_time").series] == [{"size": 1}, {"size": 2}]
     for records in runs:
-        records.records[0].measurements.append(records.records[0].measurements[0].model_copy(update={"at": {}}))
+        records.records[0].measurements.append(replace(records.records[0].measurements[0], at={}))
     assert only(runs).at == {}
 
 

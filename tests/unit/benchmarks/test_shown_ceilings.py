@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from paceline.analysis.roofline import ceilings_of
@@ -98,9 +100,8 @@ def test_latency_by_level_keeps_the_interval_of_its_own_point() -> None:
     times = {16 * KIB: 1e-9, 512 * KIB: 4e-9, 16 * MIB: 20e-9, 256 * MIB: 100e-9}
     points = [seconds("latency", value, at={"size": size}) for size, value in times.items()]
     imprecise = RecordWarning(kind="imprecise", message="at 256 MiB: wide", remedy="measure longer")
-    noisy = points[-1].model_copy(
-        update={"summary": Measurement.of_samples(metric("latency", "s"), [5e-8, 1e-7, 2e-7] * 7).summary}
-    )
+    wide = Measurement.of_samples(metric("latency", "s"), [5e-8, 1e-7, 2e-7] * 7).summary
+    noisy = replace(points[-1], summary=wide)
     measured = record(
         case(0, "memory-latency", "", target="cpu"),
         [*points[:-1], noisy],
@@ -133,7 +134,7 @@ def test_a_collective_has_the_bandwidth_of_its_largest_and_the_time_of_its_small
         seconds("time", 2e-3),
         seconds("time", 2e-5, at={"size": 64}),
         seconds("time", 2e-3, at={"size": 1024 * MIB}),
-        seconds("time", 9.0, at={"size": 64}).model_copy(update={"scope": "rank 0"}),
+        replace(seconds("time", 9.0, at={"size": 64}), scope="rank 0"),
     ]
     where = case(0, "collective", "all-reduce", operation="all-reduce", target="cuda:*", ranks=8)
     ceilings = found(record(where, measured, facts={"device": "NVIDIA H200"}))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from paceline.core.subject import number_format
 from paceline.devices import datasheet
 from paceline.devices.cuda import _KNOWN
-from paceline.devices.datasheet import computed_in, pcie_bandwidth
+from paceline.devices.datasheet import pcie_bandwidth
 
 NAMES = {  # as the driver says them
     "NVIDIA GB200": 8000,
@@ -98,7 +99,7 @@ def test_rates_with_and_without_tensor_cores() -> None:
 
 @pytest.mark.parametrize(("precision", "unit"), [("fp8_hybrid", "fp8"), ("fp8_e4m3", "fp8"), ("bf16", "bf16")])
 def test_recipes_of_one_format_share_its_units(precision: str, unit: str) -> None:
-    assert computed_in(precision) == unit
+    assert number_format(precision) == unit
 
 
 def test_a_pcie_link_is_its_lanes() -> None:

@@ -6,6 +6,7 @@ import importlib
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -129,7 +130,7 @@ def test_the_sum_over_a_list_of_functions_is_a_single_value(hardware: ModuleType
 
 def test_samples_that_tell_no_interval_are_not_passed_off_as_a_single_value(hardware: ModuleType) -> None:
     took = Measurement.of_samples(latency("time"), [1.0, 1.0, 2.0, 2.0])
-    took = took.model_copy(update={"summary": took.summary.model_copy(update={"mean_interval": None})})
+    took = replace(took, summary=took.summary.model_copy(update={"mean_interval": None}))
     found = [Measurement.of_rate(rate("bandwidth"), 1e9, took), took]
     text = page_of(hardware, record(micro(0, "communication", "tcp", "loopback"), found))
     assert "± unknown |" in section(text, "tcp")

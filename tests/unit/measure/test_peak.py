@@ -35,7 +35,7 @@ from paceline.measure.memory import measured_peak_flops, peak_flops
 def test_a_known_device_has_its_datasheet_peak_and_says_so(name: str, precision: str, tera: float) -> None:
     peak = peak_flops(name, precision)
     assert peak is not None
-    assert peak.flops == pytest.approx(tera * 1e12)
+    assert peak.rate == pytest.approx(tera * 1e12)
     assert peak.source == f"datasheet, dense {precision}, {name}"
 
 
@@ -104,7 +104,7 @@ def measured(identity: Identity, **warnings: tuple[RecordWarning, ...]) -> Profi
 def test_a_measured_peak_says_when_and_in_which_run_it_was_measured() -> None:
     peak = measured_peak_flops("cpu", "fp32", measured(Identity()))
     assert peak is not None
-    assert peak.flops == 2e12
+    assert peak.rate == 2e12
     assert "measured by paceline machine --measure on 2026-03-14, run 20260314-092653-k7qd" in peak.source
 
 
@@ -112,7 +112,7 @@ def test_a_measured_peak_says_when_and_in_which_run_it_was_measured() -> None:
 def test_both_recipes_of_fp8_take_the_product_in_fp8(precision: str) -> None:
     peak = measured_peak_flops("NVIDIA H20", precision, measured(Identity()))
     assert peak is not None
-    assert peak.flops == 250e12
+    assert peak.rate == 250e12
 
 
 @pytest.mark.parametrize(("device", "precision"), [("cpu", "bf16"), ("NVIDIA H20", "fp32"), ("NVIDIA H800", "fp8")])
@@ -123,7 +123,7 @@ def test_what_was_not_measured_has_no_peak(device: str, precision: str) -> None:
 def test_ranks_on_one_cpu_have_a_part_of_its_peak_each() -> None:
     peak = measured_peak_flops("cpu", "fp32", measured(Identity()), sharing=4)
     assert peak is not None
-    assert peak.flops == 0.5e12
+    assert peak.rate == 0.5e12
     assert "4 ranks" in peak.source
 
 

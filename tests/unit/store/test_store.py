@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def test_a_run_comes_back_without_samples_where_nobody_asks_for_them(store: Stor
     store.add(record)
     (loaded,) = store.load("run-1", samples=False).records
     assert any(measured.samples for measured in record.measurements)
-    bare = [measured.model_copy(update={"samples": []}) for measured in record.measurements]
+    bare = [replace(measured, samples=[]) for measured in record.measurements]
     assert loaded == record.model_copy(update={"measurements": bare})
     assert loaded.model_dump() == record.model_copy(update={"measurements": bare}).model_dump()
 

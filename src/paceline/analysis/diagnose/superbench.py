@@ -200,7 +200,7 @@ def _measurement(key: str, value: float) -> Measurement:
         percentiles={},
         outliers=0,
     )
-    return Measurement.model_construct(
+    return Measurement(
         metric=_metric(metric, column.unit, column.better),
         scope="" if rank is None else f"rank {rank}",
         summary=summary,

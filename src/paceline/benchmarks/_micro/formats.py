@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from paceline.core.errors import Unsupported
 
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from paceline.devices import Device
-
-FormatName = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
 
 # Relative steps: of rounding the operands inside the unit, of accumulating, of the result's own format.
 # Tensor Cores keep fewer bits while they accumulate than fp32 has, fewest (about 14) in fp8; the plain units sum fp16

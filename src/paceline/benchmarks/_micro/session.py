@@ -229,7 +229,7 @@ class MicroSession:
 
 def headline(points: Sequence[Measurement]) -> Measurement:
     """The last point of a sweep as the figure of the whole case: chosen beforehand, not because it is the best."""
-    return points[-1].model_copy(update={"at": {}})
+    return replace(points[-1], at={})
 
 
 def show_at(at: At) -> str:

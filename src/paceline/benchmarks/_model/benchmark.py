@@ -16,7 +16,7 @@ from paceline.core.environment import Environment
 from paceline.core.parameters import MeasuringParameters, OnOff
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.stats import PERCENTILES
-from paceline.core.subject import SUPERBENCH, Alias, Description, key_word
+from paceline.core.subject import SUPERBENCH, Alias, Description, ModelPrecision, key_word
 from paceline.models.base import Scale
 from paceline.models.user import MODEL_NAME, check_model
 
@@ -28,7 +28,7 @@ class ModelParameters(MeasuringParameters):
 
     model: Annotated[str, MODEL_NAME]
     """A model of the zoo (paceline list models), generated/FAMILY:knob=value, or your own as package.module:factory"""
-    precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8_hybrid", "fp8_e4m3"] = "fp32"
+    precision: ModelPrecision = "fp32"
     """fp32 (true), tf32, fp16 or bf16 (mixed), fp8_hybrid, fp8_e4m3"""
     batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] | None = None
     """Samples per step and rank; auto finds the largest that fits; unset takes the model's own"""

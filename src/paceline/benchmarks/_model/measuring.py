@@ -288,7 +288,7 @@ def _facts(region: Region, work: StepWork, ranks: Ranks, warm: loop.WarmUp) -> d
         "starved_steps": region.timed.starved,
         "warm_up": {"steps": len(warm.samples), "seconds": warm.seconds, "steady": warm.steady},
         "flops_per_step": work.flops,
-        "peak_flops": work.peak.flops if work.peak else None,
+        "peak_flops": work.peak.rate if work.peak else None,
         "peak_flops_source": work.peak.source if work.peak else NO_PEAK,
         "energy_source": region.energy_source,
         "conditions": {

@@ -98,7 +98,7 @@ def step_measurements(times: list[float], work: StepWork) -> list[Measurement]:
         TOKEN_THROUGHPUT: work.tokens,
         AUDIO_THROUGHPUT: work.audio,
         FLOP_RATE: work.flops,
-        MFU: 100.0 * work.flops / work.peak.flops if work.peak is not None else None,
+        MFU: 100.0 * work.flops / work.peak.rate if work.peak is not None else None,
     }
     return [
         Measurement.of_rate(throughput, work.samples, step_time),

@@ -28,7 +28,7 @@ from paceline.core.metric import Merge, Metric
 from paceline.core.network import FromNetwork
 from paceline.core.quantity import Duration
 from paceline.core.record import Measurement, Record, Result
-from paceline.core.subject import Description, ShownCeiling, key_word
+from paceline.core.subject import Description, FloatPrecision, ShownCeiling, key_word
 from paceline.devices import DeviceKind, kind_of, open_device
 
 # Each eight times the one before.
@@ -54,7 +54,7 @@ class CollectiveParameters(MicroParameters):
     """Who moves the data; auto takes nccl between GPUs and gloo between CPUs"""
     sizes: Sizes | None = None
     """Sizes of the whole array, the largest being the headline; unset is 8B to 1GiB (32B to 64MiB on CPUs)"""
-    precision: Literal["fp32", "fp16", "bf16"] = "fp32"
+    precision: FloatPrecision = "fp32"
     """Format of the elements"""
     in_place: bool | None = None
     """Send from and receive into one buffer; unset is what the operation is usually done like"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
@@ -22,7 +22,7 @@ from paceline.core.errors import Unsupported
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.quantity import Size
 from paceline.core.record import At, Measurement, Record, Result
-from paceline.core.subject import Description
+from paceline.core.subject import Description, FloatPrecision
 from paceline.devices import Device, open_device
 from paceline.devices.timeline import monotonic
 from paceline.models.base import set_fp32_mode
@@ -127,7 +127,7 @@ class ComputeDuringCollectiveParameters(MicroParameters):
     """Bytes of the collective's whole array and of each operand of the multiplication; unset is 256MiB, 4MiB on CPUs"""
     matmul_size: int | None = Field(default=None, ge=1)
     """Edge of the square matrices; unset is 2048, 384 on CPUs"""
-    precision: Literal["fp32", "fp16", "bf16"] = "fp32"
+    precision: FloatPrecision = "fp32"
     """Format of all data"""
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -28,7 +28,7 @@ from paceline.core.errors import InputError, Unsupported, located
 from paceline.core.parameters import refusal
 from paceline.core.quantity import Duration
 from paceline.core.record import At, Measurement, Record, Result
-from paceline.core.subject import Alias, Description
+from paceline.core.subject import Alias, Description, MatmulPrecision
 from paceline.devices import Device, open_device
 from paceline.measure.memory import peak_flops
 from paceline.models.base import ModelSpec, Scale
@@ -48,7 +48,7 @@ Names = Annotated[list[str], OneOrMore, Field(min_length=1)]
 class FunctionListParameters(MicroParameters):
     """Where the list comes from, and the number format."""
 
-    precision: Literal["fp32", "tf32", "fp16", "bf16"] = "fp32"
+    precision: MatmulPrecision = "fp32"
     """fp32 (true), tf32, fp16, bf16"""
     models: Annotated[Names, MODEL_NAME]
     """Models whose functions to measure: of the zoo (paceline list models), or your own as package.module:factory"""

@@ -10,7 +10,6 @@ from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks._micro.formats import FormatName
 from paceline.benchmarks._micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME, peak_share
 from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words
 from paceline.benchmarks._micro.session import MicroSession
@@ -22,7 +21,7 @@ from paceline.core.errors import InputError, SilentCorruption, Unsupported
 from paceline.core.parameters import OnOff
 from paceline.core.quantity import Duration
 from paceline.core.record import Record, Result
-from paceline.core.subject import BYTES, Alias, Description, Precision, ShownCeiling, Work
+from paceline.core.subject import BYTES, Alias, Description, NumberFormat, Precision, ShownCeiling, Work
 from paceline.devices import Device, open_device
 from paceline.devices.timeline import monotonic
 from paceline.measure.memory import peak_flops
@@ -97,7 +96,7 @@ class GemmParameters(MicroParameters):
     """Time to spend on measuring, at most"""
     warm_up: Duration = 2.0
     """Time to spend on warming up, at most: a GPU takes this long to settle at its power limit"""
-    precision: FormatName = "fp32"
+    precision: NumberFormat = "fp32"
     """fp64, fp32 (true), tf32, fp16, bf16, fp8 (e4m3), int8"""
     size: int | None = Field(default=None, ge=1)
     """Edge of square matrices; unset takes what fills the device (8192 on a GPU, 1024 or less on a CPU)"""

@@ -9,7 +9,7 @@ waited for is measured. The distance from gemm's rate at the same shape is what 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -22,7 +22,7 @@ from paceline.benchmarks.compute.gemm import GemmParameters, Product, product_wo
 from paceline.core.benchmark import Context, Progress
 from paceline.core.environment import Environment
 from paceline.core.record import Record, Result
-from paceline.core.subject import Description
+from paceline.core.subject import Description, MatmulPrecision
 from paceline.devices import Device, DeviceKind, open_device
 from paceline.measure.memory import peak_flops
 
@@ -41,7 +41,7 @@ LATENCY = time_metric("latency", "one call on an idle device until its result is
 class MatmulParameters(MicroParameters):
     """Shape and format of a product C = A B."""
 
-    precision: Literal["fp32", "tf32", "fp16", "bf16"] = "fp32"
+    precision: MatmulPrecision = "fp32"
     """fp32 (true), tf32, fp16, bf16"""
     m: int | None = Field(default=None, ge=1)
     """Rows of A and C; unset takes 16000 on a GPU, 1000 or less on a CPU"""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -33,7 +33,7 @@ from paceline.core.network import MACHINE_FILES, PROGRAM, FromNetwork
 from paceline.core.parameters import MeasuringParameters, Parameters
 from paceline.core.record import Measurement, Record, RecordWarning, Result
 from paceline.core.stats import drift
-from paceline.core.subject import Description
+from paceline.core.subject import Description, FloatPrecision
 from paceline.devices import accelerators, kind_named, kind_of
 from paceline.machine import conditions
 from paceline.machine.software import git, scrub
@@ -113,7 +113,7 @@ class MegatronParameters(Parameters):
     """Folder of a checkout of Megatron-LM or Megatron-DeepSpeed, with its pretrain_gpt.py; its code is run"""
     python: Annotated[str | None, PROGRAM] = None
     """Interpreter that has what the checkout needs; unset takes the one that runs Paceline"""
-    precision: Literal["fp32", "fp16", "bf16"] = "bf16"
+    precision: FloatPrecision = "bf16"
     """Number format; fp16 scales the loss"""
     layers: int = Field(default=32, ge=1)
     """Transformer layers"""

@@ -17,6 +17,7 @@ from paceline.core.errors import InputError, located
 from paceline.core.network import OTHER_HOSTS, PROGRAM, WORD, FromNetwork
 from paceline.core.parameters import Parameters
 from paceline.core.quantity import Duration, Fraction, show_duration
+from paceline.core.subject import FloatPrecision
 from paceline.load.clients import read_names
 from paceline.load.parameters import Distribution, LoadParameters, RequestParameters
 from paceline.load.request import Wire
@@ -224,7 +225,7 @@ class ServeParameters(Parameters):
     """A model of the zoo, one made to measure like generated/transformer:layers=4,width=256, or module:factory"""
     scale: Literal["full", "tiny"] = "full"
     """tiny builds a small model of the same kind, for trying things out"""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    precision: FloatPrecision = "fp32"
     """Number format of weights and computation"""
     server: ServerChoice = ServerChoice()
     """Which server with which settings, like {kind: embedded, engine: onnxruntime, max_batch: 8, max_delay: 2ms}"""

@@ -18,7 +18,7 @@ from paceline.core.benchmark import Benchmark, Context
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import CaseError, InputError
-from paceline.core.record import Measurement, Record, RecordWarning, Result
+from paceline.core.record import Measurement, Record, RecordWarning, Result, Statistic
 from paceline.core.stats import summarize
 from paceline.core.subject import TAILS, Description, ServedLoad
 from paceline.load import quality
@@ -277,7 +277,7 @@ def _searched(session: ServingSession) -> Result:
     verdict = slo.judge(trace)
     summary = summarize([search.rate])
     summary = summary.model_copy(update={"mean_interval": search.interval, "count": len(search.trials)})
-    statistic = "mean" if search.interval else "single"
+    statistic: Statistic = "mean" if search.interval else "single"
     capacity = Measurement(metric=trace_metrics.CAPACITY, statistic=statistic, summary=summary)
     result = Result(measurements=[capacity, *trace_metrics.traffic(trace, slo), *trace_metrics.details(trace)])
     result.measurements += [one for _, tried in sorted(points.items()) for one in tried]

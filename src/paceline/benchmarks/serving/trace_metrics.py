@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from paceline.benchmarks.serving.parameters import Slo
 from paceline.core.metric import Better, Metric
-from paceline.core.record import At, Measurement, RecordWarning
+from paceline.core.record import At, Measurement, RecordWarning, Statistic
 from paceline.core.stats import CONFIDENCE, Interval, effective_count, summarize
 from paceline.load.trace import CLIENT_POST, CLIENT_PRE, OUT_OF_SOCKETS, UNSENT, Times, Trace
 
@@ -174,7 +174,7 @@ def percentile(metric: Metric, values: Times, share: float, *, at: At | None = N
     interval = Interval(low=min(low, value), high=max(high, value), confidence=CONFIDENCE) if high < math.inf else None
     spread = {"count": len(values), "effective_count": independent, "mean_interval": interval}
     summary = summarize([value]).model_copy(update=spread)
-    statistic = "mean" if interval is not None else "single"
+    statistic: Statistic = "mean" if interval is not None else "single"
     return Measurement(metric=metric, at=at or {}, statistic=statistic, summary=summary, derived_from=LATENCY.name)
 
 

@@ -449,7 +449,7 @@ def _figures(point: TimedPoint, windows: Sequence[Sequence[Side]], at: At) -> li
     operations = sum(side.operations for window in windows for side in window) / len(windows)
     rates = [point.rate(BANDWIDTH, work), point.rate(IOPS, operations)]
     return [
-        *(rate.model_copy(update={"at": at}) for rate in rates),
+        *(replace(rate, at=at) for rate in rates),
         Measurement(metric=LATENCY, at=at, statistic="median", summary=pooled_latency(windows)),
     ]
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from typing import Any
 
 from paceline.core.errors import Unsupported
 from paceline.core.probe import attempt
-from paceline.devices._torch_gpu import TorchGpu, TorchGpuKind
+from paceline.core.subject import number_format
+from paceline.devices._torch_gpu import GpuEnergy, TorchGpu, TorchGpuKind
 from paceline.devices.base import (
     NATIVE,
     Described,
@@ -19,9 +18,10 @@ from paceline.devices.base import (
     EnergyMeter,
     FormatSupport,
     VendorTool,
+    visible,
 )
 from paceline.devices.cuda import nvml
-from paceline.devices.datasheet import Datasheet, computed_in, sheet_of
+from paceline.devices.datasheet import Datasheet, sheet_of
 
 # Compute capability from which a GPU has the format.
 _CAPABILITY = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9), "int8": (7, 5)}
@@ -64,7 +64,11 @@ class CudaKind(TorchGpuKind):
     )
 
     def count(self) -> int:
-        return nvml.gpu_count()
+        with nvml.opened() as library:
+            if library is None:
+                return 0
+            setting = os.environ.get(nvml.VISIBLE)
+            return library.count() if setting is None else len(visible(library.uuids(), setting))
 
     def open(self, index: int) -> Device:
         return CudaDevice(self, index)
@@ -77,7 +81,15 @@ class CudaKind(TorchGpuKind):
             return Described(attempt(lambda: nvml.describe_driver(library)), gpus or [])
 
     def meter(self, target: str) -> EnergyMeter | None:
-        return open_meter(target, nvml.kept())
+        library = nvml.kept()
+        handles = library.handles(target) if library else []
+        # A card may not count, and a part of one (MIG) has no counter of its own.
+        if library is None or not handles or any(nvml.millijoules(library, handle) is None for handle in handles):
+            return None
+        return GpuEnergy(
+            f"NVML total energy counter of {target}",
+            lambda: sum(nvml.millijoules(library, handle) or 0 for handle in handles) / 1000.0,
+        )
 
     def conditions(self, target: str) -> list[DeviceConditions]:
         library = nvml.kept()
@@ -89,7 +101,14 @@ class CudaKind(TorchGpuKind):
         return [nvml.use_of(library, handle) for handle in library.handles(target)] if library else []
 
     def link(self, target: str) -> tuple[int, int] | None:
-        return nvml.best_link(target, nvml.kept())
+        library = nvml.kept()
+        handles = library.handles(target) if library else []
+        if library is None or len(handles) != 1:
+            return None
+        # An idle link slows down, so not as it is just now.
+        generation = library.ask("nvmlDeviceGetMaxPcieLinkGeneration", handles[0])
+        width = library.ask("nvmlDeviceGetMaxPcieLinkWidth", handles[0])
+        return (int(generation), int(width)) if generation and width else None
 
     def datasheet(self, device_name: str) -> Datasheet | None:
         return None if _NOT_WHOLE.search(device_name) else sheet_of(device_name, _KNOWN)
@@ -109,7 +128,7 @@ class CudaDevice(TorchGpu):
         super().__init__(kind, index)
 
     def format(self, precision: str) -> FormatSupport:
-        needed = _CAPABILITY.get(computed_in(precision))
+        needed = _CAPABILITY.get(number_format(precision))
         if needed is None or self.capability >= needed:
             return NATIVE
         have, want = ".".join(map(str, self.capability)), ".".join(map(str, needed))
@@ -119,36 +138,6 @@ class CudaDevice(TorchGpu):
     def empty_kernel(self, name: str) -> str:
         # The oldest target that the driver of such a device still translates.
         return _EMPTY_KERNEL.format(target="sm_75" if self.capability >= (7, 5) else "sm_50", name=name)
-
-
-class GpuEnergy:
-    """The driver's counter of the energy of whole GPUs, other users of theirs included."""
-
-    late = False  # 64 bits of millijoules do not go round
-
-    def __init__(self, library: nvml.Nvml, handles: Sequence[Any], target: str) -> None:
-        self._library = library
-        self._handles = tuple(handles)
-        self.source = f"NVML total energy counter of {target}"
-        self._start = self._total()
-        self._last = 0.0
-
-    def read(self) -> float:
-        """Joules since the meter was opened."""
-        self._last = max(self._last, self._total() - self._start)
-        return self._last
-
-    def _total(self) -> float:
-        return sum(nvml.millijoules(self._library, handle) or 0 for handle in self._handles) / 1000.0
-
-
-def open_meter(target: str, library: nvml.Nvml | None) -> GpuEnergy | None:
-    """The counter of a target's GPUs, if all of them count."""
-    handles = library.handles(target) if library is not None else []
-    # A card may not count, and a part of one (MIG) has no counter of its own.
-    if library is None or not handles or any(nvml.millijoules(library, handle) is None for handle in handles):
-        return None
-    return GpuEnergy(library, handles, target)
 
 
 # pattern

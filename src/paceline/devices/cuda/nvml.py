@@ -87,11 +87,11 @@ class Nvml:
         chosen = entries if number == "*" else entries[int(number) : int(number) + 1]
         if any(isinstance(entry, int) for entry in chosen) and not self.order_is_known():
             return []
-        found = [
+        handles = [
             self.ask("nvmlDeviceGetHandleByIndex" if isinstance(entry, int) else "nvmlDeviceGetHandleByUUID", entry)
             for entry in chosen
         ]
-        return [handle for handle in found if handle is not None]
+        return [handle for handle in handles if handle is not None]
 
 
 def reasons(mask: int) -> list[str]:
@@ -133,15 +133,6 @@ def _load() -> Nvml | None:
     return Nvml(pynvml)
 
 
-def gpu_count() -> int:
-    """How many GPUs CUDA would show to this process; 0 where there is no driver."""
-    with opened() as nvml:
-        if nvml is None:
-            return 0
-        setting = os.environ.get(VISIBLE)
-        return nvml.count() if setting is None else len(visible(nvml.uuids(), setting))
-
-
 def describe_driver(nvml: Nvml) -> Driver:
     """The driver and the newest CUDA it runs."""
     number = nvml.ask("nvmlSystemGetCudaDriverVersion_v2") or nvml.ask("nvmlSystemGetCudaDriverVersion")
@@ -154,25 +145,28 @@ def describe_driver(nvml: Nvml) -> Driver:
 def describe_gpus(nvml: Nvml, setting: str | None = None) -> list[Gpu]:
     """Every GPU that the driver shows; `setting` says which of them CUDA shows."""
     entries = visible(nvml.uuids(), setting)
-    known = nvml.order_is_known()
+    is_ordered = nvml.order_is_known()
     gpus = []
     for index in range(nvml.count()):
         handle = nvml.ask("nvmlDeviceGetHandleByIndex", index)
-        place = entries.index(index) if known and index in entries else None
-        gpus.append(Gpu(index=index, cuda_index=place) if handle is None else _describe(nvml, handle, index, place))
+        cuda_index = entries.index(index) if is_ordered and index in entries else None
+        gpus.append(
+            Gpu(index=index, cuda_index=cuda_index) if handle is None else _describe(nvml, handle, index, cuda_index)
+        )
     return gpus
 
 
-def _describe(nvml: Nvml, handle: Any, index: int, place: int | None) -> Gpu:
+def _describe(nvml: Nvml, handle: Any, index: int, cuda_index: int | None) -> Gpu:
     capability = nvml.ask("nvmlDeviceGetCudaComputeCapability", handle)
     memory = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
     limits = nvml.ask("nvmlDeviceGetPowerManagementLimitConstraints", handle)
     mig = nvml.ask("nvmlDeviceGetMigMode", handle)
+    persistence = nvml.ask("nvmlDeviceGetPersistenceMode", handle)
     bus = getattr(nvml.ask("nvmlDeviceGetPciInfo", handle), "busId", None)
     sm, ram = nvml.constant("NVML_CLOCK_SM"), nvml.constant("NVML_CLOCK_MEM")
     return Gpu(
         index=index,
-        cuda_index=place,
+        cuda_index=cuda_index,
         name=nvml.text("nvmlDeviceGetName", handle),
         uuid=nvml.text("nvmlDeviceGetUUID", handle),
         pci_bus_id=bus.decode(errors="replace") if isinstance(bus, bytes) else bus,
@@ -192,7 +186,7 @@ def _describe(nvml: Nvml, handle: Any, index: int, place: int | None) -> Gpu:
         temperature_celsius=temperature(nvml, handle),
         ecc=_ecc(nvml, handle),
         mig=bool(mig[0]) if mig else None,
-        persistence=_flag(nvml.ask("nvmlDeviceGetPersistenceMode", handle)),
+        persistence=None if persistence is None else bool(persistence),
         throttle_reasons=throttle_reasons(nvml, handle),
         pcie_generation=nvml.ask("nvmlDeviceGetCurrPcieLinkGeneration", handle),
         pcie_generation_max=nvml.ask("nvmlDeviceGetMaxPcieLinkGeneration", handle),
@@ -225,12 +219,12 @@ def throttle_reasons(nvml: Nvml, handle: Any) -> list[str] | None:
 
 def processes(nvml: Nvml, handle: Any, root: Path = ROOT) -> list[GpuProcess] | None:
     """What computes on the GPU; a process of another container has a number that means nothing here, so no name."""
-    found = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle)
-    if found is None:
+    running = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle)
+    if running is None:
         return None
     return [
         GpuProcess(pid=one.pid, name=read_text(root / f"proc/{one.pid}/comm"), memory=one.usedGpuMemory)
-        for one in found
+        for one in running
     ]
 
 
@@ -256,10 +250,6 @@ def _ecc(nvml: Nvml, handle: Any) -> Ecc:
         remap_pending=bool(rows[2]) if rows else None,
         remap_failed=bool(rows[3]) if rows else None,
     )
-
-
-def _flag(value: int | None) -> bool | None:
-    return None if value is None else bool(value)
 
 
 def observe(library: Nvml, handle: Any) -> DeviceConditions:
@@ -294,16 +284,6 @@ def use_of(library: Nvml, handle: Any) -> DeviceUse:
         busy_percent=None if rates is None else float(rates.gpu),
         memory_used=None if memory is None else int(memory.used),
     )
-
-
-def best_link(target: str, library: Nvml | None) -> tuple[int, int] | None:
-    """The PCIe link of a GPU at its best; an idle one slows down, so not as it is just now."""
-    handles = library.handles(target) if library else []
-    if library is None or len(handles) != 1:
-        return None
-    generation = library.ask("nvmlDeviceGetMaxPcieLinkGeneration", handles[0])
-    width = library.ask("nvmlDeviceGetMaxPcieLinkWidth", handles[0])
-    return (int(generation), int(width)) if generation and width else None
 
 
 def millijoules(library: Nvml, handle: Any) -> int | None:

@@ -9,9 +9,8 @@ from typing import Any
 from paceline.benchmarks import registry
 from paceline.core.benchmark import Benchmark
 from paceline.core.case import Case
-from paceline.core.case_filter import only
 from paceline.core.errors import InputError, unknown
-from paceline.core.suite import Suite, expand
+from paceline.core.suite import Suite, expand, only
 from paceline.runner.suite_file import read_yaml, shipped
 from paceline.service import admission
 from paceline.service.jobs import Job, JobRequest, MachineNeeds

@@ -16,11 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from paceline.core.case import Case
-from paceline.core.case_filter import only
 from paceline.core.errors import InputError
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
-from paceline.core.suite import Suite, expand
+from paceline.core.suite import Suite, expand, only
 from paceline.runner.run import Execute, Listener, SuiteRun, execute_here
 from paceline.service import admission
 from paceline.service.engines.base import Assignment, AttemptProgress, CaseSamples
