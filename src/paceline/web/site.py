@@ -185,7 +185,7 @@ def caller(request: Request) -> Caller:
     """Who asks, as the guard of the API has found out; a dependency."""
     found: Caller | None = request.state.caller
     if found is None:
-        raise HTTPException(401, "this leader wants a token")
+        raise HTTPException(401, "this leader needs a token")
     return found
 
 
