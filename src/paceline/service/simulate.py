@@ -86,22 +86,10 @@ class Fleet:
         return [Follower(f"follower-{place}", devices) for place in range(self.followers)]
 
 
-def _exponential(generator: np.random.Generator, jobs: int) -> Numbers:
-    return generator.exponential(MEAN, jobs)
-
-
-def _lognormal(generator: np.random.Generator, jobs: int) -> Numbers:
-    return generator.lognormal(math.log(MEAN) - 0.5, 1.0, jobs)
-
-
-def _bimodal(generator: np.random.Generator, jobs: int) -> Numbers:
-    return np.where(generator.random(jobs) < LONG_SHARE, LONG, SHORT)
-
-
 WORKLOADS: dict[str, Callable[[np.random.Generator, int], Numbers]] = {
-    "exponential": _exponential,
-    "lognormal": _lognormal,
-    "bimodal": _bimodal,
+    "exponential": lambda generator, jobs: generator.exponential(MEAN, jobs),
+    "lognormal": lambda generator, jobs: generator.lognormal(math.log(MEAN) - 0.5, 1.0, jobs),
+    "bimodal": lambda generator, jobs: np.where(generator.random(jobs) < LONG_SHARE, LONG, SHORT),
 }
 
 
@@ -127,11 +115,9 @@ def read_trace(path: Path, *, fleet: Fleet, error: float, seed: int) -> Simulate
             unexpected = set(reader.fieldnames or ()) - set(COLUMNS)
             missing = {"submitted", "seconds"} - set(reader.fieldnames or ())
             if unexpected or missing:
-                wrong = f"no column '{min(missing)}'" if missing else f"the unknown column '{min(unexpected)}'"
-                message = f"trace '{path}' has {wrong}; known are {', '.join(COLUMNS)}"
-                raise InputError(
-                    "missing-column" if missing else "unknown-column", message, key=min(missing or unexpected)
-                )
+                code, key = ("missing-column" if missing else "unknown-column"), min(missing or unexpected)
+                wrong = f"no column '{key}'" if missing else f"the unknown column '{key}'"
+                raise InputError(code, f"trace '{path}' has {wrong}; known are {', '.join(COLUMNS)}", key=key)
             rows = [_row(path, line, row, fleet) for line, row in enumerate(reader, start=2)]
     except (OSError, UnicodeDecodeError, csv.Error) as failure:
         raise InputError("unreadable-file", f"cannot read the trace '{path}': {failure}", value=str(path)) from None
@@ -160,10 +146,9 @@ def load_of(workload: SimulatedWorkload, fleet: Fleet) -> float:
     return work / (fleet.capacity * span) if span else math.inf
 
 
-_Row = tuple[float, float, float | None, int, Needs]
-
-
-def _row(path: Path, line: int, row: dict[str, str | None], fleet: Fleet) -> _Row:
+def _row(
+    path: Path, line: int, row: dict[str, str | None], fleet: Fleet
+) -> tuple[float, float, float | None, int, Needs]:
     where = f"trace '{path}', line {line}"
 
     def number(column: str, otherwise: float, least: float) -> float:
@@ -185,21 +170,11 @@ def _row(path: Path, line: int, row: dict[str, str | None], fleet: Fleet) -> _Ro
             f"followers with {fleet.devices}; give more with --followers and --devices",
             where=where,
         )
-    needs = Needs(
-        kind=KIND,
-        count=count,
-        nodes=nodes,
-        whole_node=bool(number("whole_node", 0, 0)),
-        cpu_heavy=bool(number("cpu_heavy", 0, 0)),
-    )
+    whole_node, cpu_heavy = bool(number("whole_node", 0, 0)), bool(number("cpu_heavy", 0, 0))
     predicted = number("predicted", 0, 0) or None
-    return (
-        number("submitted", math.nan, 0),
-        number("seconds", math.nan, 1e-6),
-        predicted,
-        int(number("priority", 0, -_MOST)),
-        needs,
-    )
+    submitted, seconds = number("submitted", math.nan, 0), number("seconds", math.nan, 1e-6)
+    needs = Needs(kind=KIND, count=count, nodes=nodes, whole_node=whole_node, cpu_heavy=cpu_heavy)
+    return submitted, seconds, predicted, int(number("priority", 0, -_MOST)), needs
 
 
 # Policies: those of the scheduler
@@ -371,10 +346,6 @@ def lowest_mean(workload: SimulatedWorkload, fleet: Fleet) -> float:
     No job is completed faster than it runs. And one device as fast as all together could do whatever they do; on
     it, serving what has the least left first has the lowest mean of all.
     """
-    return max(float(workload.seconds.mean()), _least_left_first(workload, fleet))
-
-
-def _least_left_first(workload: SimulatedWorkload, fleet: Fleet) -> float:
     sizes = workload.seconds * workload.device_counts(fleet.devices) / fleet.capacity
     waiting: list[tuple[float, int]] = []  # what is left of each job
     clock = total = 0.0
@@ -394,7 +365,7 @@ def _least_left_first(workload: SimulatedWorkload, fleet: Fleet) -> float:
         if coming < len(workload) and clock >= until:
             heappush(waiting, (float(sizes[coming]), coming))
             coming += 1
-    return total / len(workload)
+    return max(float(workload.seconds.mean()), total / len(workload))
 
 
 # The study
@@ -423,63 +394,36 @@ class SimulationRequest:
     trace: Path | None = None  # instead of workloads and loads
 
 
-def study(question: SimulationRequest, progress: Callable[[str], None] = lambda text: None) -> Study:
-    """Every cell; `progress` is told what is being done."""
+def study(request: SimulationRequest, progress: Callable[[str], None] = lambda text: None) -> Study:
+    """Every cell; `progress` is called with what is being done."""
     begun = time.monotonic()
-    if question.trace is not None:
-        trace = question.trace
-        first = read_trace(trace, fleet=question.fleet, error=question.error, seed=question.seeds[0])
-        cells = [
-            _cell(
-                question,
-                first.name,
-                load_of(first, question.fleet),
-                lambda seed: read_trace(trace, fleet=question.fleet, error=question.error, seed=seed),
-                progress,
-            )
-        ]
+    fleet, error, trace = request.fleet, request.error, request.trace
+    if trace is not None:
+        first = read_trace(trace, fleet=fleet, error=error, seed=request.seeds[0])
+        points = [(first.name, load_of(first, fleet))]
     else:
-        cells = [
-            _cell(question, name, load, _generator(question, name, load), progress)
-            for name in question.workloads
-            for load in question.loads
-        ]
-    return Study(tuple(cells), _settings(question), time.monotonic() - begun)
-
-
-def _generator(question: SimulationRequest, name: str, load: float) -> Callable[[int], SimulatedWorkload]:
-    def make(seed: int) -> SimulatedWorkload:
-        return generate(name, load=load, fleet=question.fleet, jobs=question.jobs, error=question.error, seed=seed)
-
-    return make
-
-
-def _cell(
-    question: SimulationRequest,
-    name: str,
-    load: float,
-    make: Callable[[int], SimulatedWorkload],
-    progress: Callable[[str], None],
-) -> StudyCell:
-    outcomes: dict[str, list[SimulatedOutcome]] = {policy: [] for policy in question.policies}
-    bounds: list[float] = []
-    for seed in question.seeds:
-        workload = make(seed)
-        bounds.append(lowest_mean(workload, question.fleet))
-        for policy in question.policies:
-            progress(f"{name} at load {load:.3g}, seed {seed}: {policy}")
-            outcomes[policy].append(measure(POLICIES[policy](workload, question.fleet)))
-    lines = tuple(Line(policy, tuple(outcomes[policy])) for policy in question.policies)
-    return StudyCell(name, load, lines, sum(bounds) / len(bounds))
-
-
-def _settings(question: SimulationRequest) -> dict[str, object]:
-    fleet = question.fleet
-    return {
+        points = [(name, load) for name in request.workloads for load in request.loads]
+    cells = []
+    for name, load in points:
+        outcomes: dict[str, list[SimulatedOutcome]] = {policy: [] for policy in request.policies}
+        bounds: list[float] = []
+        for seed in request.seeds:
+            if trace is not None:
+                workload = read_trace(trace, fleet=fleet, error=error, seed=seed)
+            else:
+                workload = generate(name, load=load, fleet=fleet, jobs=request.jobs, error=error, seed=seed)
+            bounds.append(lowest_mean(workload, fleet))
+            for policy in request.policies:
+                progress(f"{name} at load {load:.3g}, seed {seed}: {policy}")
+                outcomes[policy].append(measure(POLICIES[policy](workload, fleet)))
+        lines = tuple(Line(policy, tuple(outcomes[policy])) for policy in request.policies)
+        cells.append(StudyCell(name, load, lines, sum(bounds) / len(bounds)))
+    settings: dict[str, object] = {
         "followers": fleet.followers,
         "devices": fleet.devices,
-        "jobs": None if question.trace else question.jobs,
-        "error": question.error,
-        "seeds": list(question.seeds),
+        "jobs": None if trace else request.jobs,
+        "error": error,
+        "seeds": list(request.seeds),
         "stretch": STRETCH,
     }
+    return Study(tuple(cells), settings, time.monotonic() - begun)

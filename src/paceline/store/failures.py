@@ -20,9 +20,9 @@ _REMEDIES = {
 
 
 def reason(error: Exception) -> str:
-    """What the database itself said, in one line, without statements or parameters."""
-    said = str(error.orig) if isinstance(error, StatementError) and error.orig else str(error)
-    return " ".join(said.split()) or type(error).__name__
+    """The database's own message in one line, without statements or parameters."""
+    message = str(error.orig) if isinstance(error, StatementError) and error.orig else str(error)
+    return " ".join(message.split()) or type(error).__name__
 
 
 def remedy(error: Exception, location: Location) -> str:
@@ -32,11 +32,9 @@ def remedy(error: Exception, location: Location) -> str:
     is_refusal = isinstance(error, SQLAlchemyError) and not isinstance(error, DBAPIError)
     if is_refusal or isinstance(error, DataError):
         return "change the value that it refuses"
-    said = reason(error).lower()
-    for sign, advice in _REMEDIES.items():
-        if sign in said:
-            return advice
-    return "check that the file is intact" if location.path else "check that the server runs and lets you in"
+    message = reason(error).lower()
+    default = "check that the file is intact" if location.path else "check that the server runs and lets you in"
+    return next((advice for sign, advice in _REMEDIES.items() if sign in message), default)
 
 
 def opening_error(location: Location, error: Exception) -> StoreError | InputError:

@@ -37,7 +37,7 @@ class LocalEngine:
         self._worker_of(follower).cancel(job_id, attempt)
 
     def close(self) -> None:
-        """Nothing to let go of: what measures goes on, and tells the next leader."""
+        """Nothing to close: what measures goes on, and reports to the next leader."""
 
     def _worker_of(self, follower: str) -> Worker:
         if follower != self._worker.name:
