@@ -16,7 +16,7 @@ from heapq import nsmallest
 
 from paceline.core.errors import InputError, StoreError
 from paceline.core.quantity import show_duration
-from paceline.service.engines.base import AttemptProgress, AttemptReport, Engine, FollowerState, Item
+from paceline.service.engines.base import AttemptProgress, AttemptReport, Engine, FollowerState
 from paceline.service.follower_calls import Attempts, FollowerCalls, Order, Presence, next_step
 from paceline.service.job_store import JobStore
 from paceline.service.jobs import LEASE, Cancelled, FailureKind, Job, JobFailure, JobState, Placed, Refused
@@ -305,23 +305,20 @@ class Leader:
         job = self._jobs.take_report(
             job, report.attempt, follower, items, self._attempts.events(job, items, self._now())
         )
-        self._predict(job, follower, items, report.progress)
+        # Learn from the cases that have ended, and correct when the job is expected to end.
+        machine = self._presence.seen.get(follower)
+        gpus = machine.gpus if machine is not None else ()
+        is_news = self._durations.observe(job, gpus, items) or job.id not in self._progress
+        if is_news and job.state is JobState.RUNNING and job.id in self._cluster.running:
+            remaining = self._durations.remaining(job, gpus, report.progress.cases_done)
+            if remaining is not None:
+                self._cluster.retime(job.id, self._seconds() + remaining)
         if job.state.is_active:
             self._progress[job.id] = report.progress
         else:
             self._free(job)
         if job.state is JobState.QUEUED:
             self._enqueue(job)
-
-    def _predict(self, job: Job, follower: str, items: Iterable[Item], progress: AttemptProgress) -> None:
-        """Learn from the cases that have ended, and correct when the job is expected to end."""
-        machine = self._presence.seen.get(follower)
-        gpus = machine.gpus if machine is not None else ()
-        is_news = self._durations.observe(job, gpus, items) or job.id not in self._progress
-        if is_news and job.state is JobState.RUNNING and job.id in self._cluster.running:
-            remaining = self._durations.remaining(job, gpus, progress.cases_done)
-            if remaining is not None:
-                self._cluster.retime(job.id, self._seconds() + remaining)
 
     # Changes of jobs
 

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 
@@ -58,16 +59,20 @@ class SimulatedWorkload:
     def __len__(self) -> int:
         return len(self.submitted)
 
-    def needs_of(self, place: int) -> Needs:
-        return self.needs[place] if len(self.needs) > 1 else self.needs[0]
+    def needs_of(self, index: int) -> Needs:
+        return self.needs[index] if len(self.needs) > 1 else self.needs[0]
 
-    def priority_of(self, place: int) -> int:
-        return self.priorities[place] if len(self.priorities) > 1 else self.priorities[0]
+    def priority_of(self, index: int) -> int:
+        return self.priorities[index] if len(self.priorities) > 1 else self.priorities[0]
 
     def device_counts(self, devices: int) -> Numbers:
         """How many devices each job occupies on followers of so many."""
         counts = [need.nodes * (devices if need.whole_node else need.count) for need in self.needs]
         return np.broadcast_to(np.array(counts, dtype=np.float64), (len(self),))
+
+    def work(self, devices: int) -> float:
+        """Device-seconds of all jobs together."""
+        return float((self.seconds * self.device_counts(devices)).sum())
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ class Fleet:
 
     def members(self) -> list[Follower]:
         devices = (SchedulerDevice(KIND),) * self.devices
-        return [Follower(f"follower-{place}", devices) for place in range(self.followers)]
+        return [Follower(f"follower-{number}", devices) for number in range(self.followers)]
 
 
 WORKLOADS: dict[str, Callable[[np.random.Generator, int], Numbers]] = {
@@ -142,8 +147,7 @@ def read_trace(path: Path, *, fleet: Fleet, error: float, seed: int) -> Simulate
 def load_of(workload: SimulatedWorkload, fleet: Fleet) -> float:
     """The work that comes over what the fleet can do while it comes."""
     span = float(workload.submitted[-1] - workload.submitted[0])
-    work = float((workload.seconds * workload.device_counts(fleet.devices)).sum())
-    return work / (fleet.capacity * span) if span else math.inf
+    return workload.work(fleet.devices) / (fleet.capacity * span) if span else math.inf
 
 
 def _row(
@@ -180,21 +184,6 @@ def _row(
 # Policies: those of the scheduler
 
 
-def two_tier(workload: SimulatedWorkload, fleet: Fleet) -> Schedule:
-    """The scheduler as the leader runs it, with the durations that were predicted."""
-    return _scheduled(workload, fleet, stretch=STRETCH, exact=False)
-
-
-def shortest_first(workload: SimulatedWorkload, fleet: Fleet) -> Schedule:
-    """One shared queue, the shortest predicted first, without ageing."""
-    return _scheduled(workload, fleet, stretch=math.inf, exact=False)
-
-
-def clairvoyant(workload: SimulatedWorkload, fleet: Fleet) -> Schedule:
-    """One shared queue, the shortest first, by the durations that jobs really take."""
-    return _scheduled(workload, fleet, stretch=math.inf, exact=True)
-
-
 def _scheduled(workload: SimulatedWorkload, fleet: Fleet, *, stretch: float, exact: bool) -> Schedule:
     cluster = ClusterState(stretch=stretch)
     for follower in fleet.members():
@@ -214,15 +203,22 @@ def _scheduled(workload: SimulatedWorkload, fleet: Fleet, *, stretch: float, exa
             starts = events.submitted(cluster, demand, now)
             coming += 1
         else:
-            now, place = heappop(running)
-            ended[place] = now
-            starts = events.ended(cluster, str(place), now)
+            now, job = heappop(running)
+            ended[job] = now
+            starts = events.ended(cluster, str(job), now)
         for start in starts:
-            place = int(start.demand.id)
-            started[place] = now
-            heappush(running, (now + float(workload.seconds[place]), place))
-    work = float((workload.seconds * workload.device_counts(fleet.devices)).sum())
-    return Schedule(workload.submitted, started, ended, work, fleet.capacity)
+            job = int(start.demand.id)
+            started[job] = now
+            heappush(running, (now + float(workload.seconds[job]), job))
+    return Schedule(workload.submitted, started, ended, workload.work(fleet.devices), fleet.capacity)
+
+
+# The scheduler as the leader runs it, with the durations that were predicted.
+two_tier = partial(_scheduled, stretch=STRETCH, exact=False)
+# One shared queue, the shortest predicted first, without ageing.
+shortest_first = partial(_scheduled, stretch=math.inf, exact=False)
+# One shared queue, the shortest first, by the durations that jobs really take.
+clairvoyant = partial(_scheduled, stretch=math.inf, exact=True)
 
 
 # Policies to compare with: a job is bound when it comes, and each follower serves in the order of coming
@@ -230,12 +226,12 @@ def _scheduled(workload: SimulatedWorkload, fleet: Fleet, *, stretch: float, exa
 
 def round_robin(workload: SimulatedWorkload, fleet: Fleet) -> Schedule:
     """One follower after the other, whatever it has to do already."""
-    place = 0
+    next_one = 0
 
     def choose(nodes: int, work: float, now: float) -> list[int]:
-        nonlocal place
-        chosen = [(place + step) % fleet.followers for step in range(nodes)]
-        place = (place + nodes) % fleet.followers
+        nonlocal next_one
+        chosen = [(next_one + step) % fleet.followers for step in range(nodes)]
+        next_one = (next_one + nodes) % fleet.followers
         return chosen
 
     return _served(workload, fleet, choose, lambda follower, work, now: None)
@@ -297,12 +293,12 @@ def _served(
         return fleet.devices if needs.whole_node else needs.count
 
     def can_start(job: int) -> bool:
-        wanted, is_heavy = width(job), workload.needs_of(job).cpu_heavy
-        return all(queues[f][0] == job and free[f] >= wanted and not (is_heavy and heavy[f]) for f in bound[job])
+        devices, is_heavy = width(job), workload.needs_of(job).cpu_heavy
+        return all(queues[f][0] == job and free[f] >= devices and not (is_heavy and heavy[f]) for f in bound[job])
 
     def serve(followers: list[int], now: float) -> None:
-        asked = list(followers)
-        for follower in asked:  # grows while it is walked
+        to_serve = list(followers)
+        for follower in to_serve:  # grows while it is walked
             while queues[follower] and can_start(queues[follower][0]):
                 job = queues[follower][0]
                 for one in bound[job]:
@@ -310,7 +306,7 @@ def _served(
                     free[one] -= width(job)
                     heavy[one] += workload.needs_of(job).cpu_heavy
                     if one != follower:
-                        asked.append(one)
+                        to_serve.append(one)
                 started[job] = now
                 heappush(running, (now + float(workload.seconds[job]), job))
 
@@ -333,8 +329,7 @@ def _served(
                 heavy[follower] -= workload.needs_of(job).cpu_heavy
                 ended_on(follower, float(workload.predicted[job]) * width(job), now)
             serve(followers, now)
-    total = float((workload.seconds * workload.device_counts(fleet.devices)).sum())
-    return Schedule(workload.submitted, started, ended, total, fleet.capacity)
+    return Schedule(workload.submitted, started, ended, workload.work(fleet.devices), fleet.capacity)
 
 
 # A mean completion time that no schedule can go below

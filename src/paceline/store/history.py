@@ -77,7 +77,7 @@ def _records(connection: Connection, metric: str, run_ids: list[str]) -> list[Re
                 **row.description,
             )
         text = row.metric_text
-        known = parsed.get(text) or parsed.setdefault(text, Metric(**codec.loads(text)))
-        measurement = Measurement(metric=known, at=row.at, statistic=row.statistic, summary=row.summary)
+        parsed_metric = parsed.get(text) or parsed.setdefault(text, Metric(**codec.loads(text)))
+        measurement = Measurement(metric=parsed_metric, at=row.at, statistic=row.statistic, summary=row.summary)
         of_id[row.id].measurements.append(measurement)
     return list(of_id.values())

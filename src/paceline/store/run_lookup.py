@@ -131,12 +131,10 @@ class FileReader(Reader):
         self._connection = connection
 
     def close(self) -> None:
-        """Close the file."""
         self._connection.close()
 
     @contextmanager
     def asking(self, doing: str) -> Iterator[Ask]:
-        """Questions that are all answered as of one moment."""
         try:
             self._connection.execute("BEGIN")
             try:

@@ -37,7 +37,6 @@ class Store(Reader):
         self._writes = writes
 
     def close(self) -> None:
-        """Give back the connections."""
         self._writes.dispose()
 
     @property
@@ -200,7 +199,6 @@ class Store(Reader):
 
     @contextmanager
     def asking(self, doing: str) -> Iterator[Ask]:
-        """Questions in SQL that are all answered as of one moment."""
         with self.reading(doing) as connection:
 
             def ask(question: str, values: dict[str, Any]) -> Rows:

@@ -21,19 +21,15 @@ class LocalEngine:
         self._worker = Worker(folder, socket.gethostname() or "here", labels, address="127.0.0.1")
 
     def followers(self) -> Sequence[FollowerState]:
-        """This machine."""
         return [self._worker.describe()]
 
     def begin(self, follower: str, assignment: Assignment) -> None:
-        """Start a process that measures."""
         self._worker_of(follower).begin(assignment)
 
     def poll(self, follower: str, acknowledged: dict[AttemptKey, int]) -> Sequence[AttemptReport]:
-        """What there is to report."""
         return self._worker_of(follower).poll(acknowledged)
 
     def cancel(self, follower: str, job_id: str, attempt: int) -> None:
-        """Ask a process to stop."""
         self._worker_of(follower).cancel(job_id, attempt)
 
     def close(self) -> None:

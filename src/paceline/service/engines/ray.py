@@ -116,7 +116,6 @@ class RayEngine:
             return [node.state.model_copy(update={"seen_at": now}) for node in self._nodes.values() if node.state]
 
     def begin(self, follower: str, assignment: Assignment) -> None:
-        """Hand over an attempt."""
         self._answer(self._node(follower).actor.begin.remote(assignment))
 
     def poll(self, follower: str, acknowledged: dict[AttemptKey, int]) -> Sequence[AttemptReport]:
@@ -132,7 +131,6 @@ class RayEngine:
         return reports
 
     def cancel(self, follower: str, job_id: str, attempt: int) -> None:
-        """Ask an attempt to stop."""
         self._answer(self._node(follower).actor.cancel.remote(job_id, attempt))
 
     def close(self) -> None:
@@ -200,9 +198,9 @@ class RayEngine:
             raise FollowerGone(f"no node of the Ray cluster is called '{follower}'")
         return node
 
-    def _answer(self, asked: Any) -> Any:
+    def _answer(self, call: Any) -> Any:
         try:
-            return self._ray.get(asked, timeout=_PATIENCE)
+            return self._ray.get(call, timeout=_PATIENCE)
         except self._ray.exceptions.GetTimeoutError:
             raise _Silent(f"it did not answer within {_PATIENCE:g} s") from None
         except Exception as error:  # an actor that died, a node that is gone, or what the worker there raised

@@ -71,16 +71,16 @@ def lost(cluster: ClusterState, follower_id: str, now: float) -> tuple[list[Dema
 
 def settle(cluster: ClusterState, followers: Iterable[Follower], now: float) -> list[JobPlacement]:
     """Everything that starts because these followers may have room."""
-    asked = list(dict.fromkeys(followers))
+    pending = list(dict.fromkeys(followers))
     started: list[JobPlacement] = []
-    for follower in asked:  # grows while it is walked
+    for follower in pending:  # grows while it is walked
         if cluster.followers.get(follower.id) is not follower:
             continue  # it has gone
         for decision in _take(cluster, follower, now):
             if isinstance(decision, Reservation):
                 cluster.reserve(decision)
             else:
-                asked += cluster.start(decision, now)
+                pending += cluster.start(decision, now)
                 started.append(decision)
     return started
 
