@@ -17,7 +17,6 @@ from paceline.core.benchmark import described
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, StoreError
 from paceline.store import codec, spool
-from paceline.store.failures import opening_error
 from paceline.store.loading import load_all_attempts
 from paceline.store.location import (
     DESCRIBED_SINCE,
@@ -29,7 +28,7 @@ from paceline.store.location import (
 )
 from paceline.store.run_lookup import BUSY_SECONDS, is_read_only, read_only_options
 from paceline.store.schema import records, runs
-from paceline.store.store import Store
+from paceline.store.store import Store, opening_error
 
 if TYPE_CHECKING:
     from alembic.config import Config

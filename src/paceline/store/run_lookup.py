@@ -142,7 +142,7 @@ class FileReader(Reader):
             finally:
                 self._connection.execute("ROLLBACK")
         except sqlite3.Error as error:
-            from paceline.store.failures import store_error
+            from paceline.store.store import store_error
 
             raise store_error(doing, self.location, error) from error
 
