@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
 import yaml
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from paceline.core.benchmark import Benchmark
 from paceline.core.case import Case
@@ -25,25 +25,25 @@ LONGEST_TEXT = 4_000
 MOST_VALUES = 20_000  # in a document, however they are nested
 MOST_COMBINATIONS = 20_000  # of the lists of one entry, whether they expand or not
 DEEPEST = 12
-
-
-_Refused = tuple[str, object, str]  # a parameter, its value, and why it is refused
+_INVALID = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")  # control characters, and lone surrogates
 
 
 def refusals(cases: Iterable[Case], lookup: Callable[[str], type[Benchmark[Any]]]) -> list[InputError]:
     """All that these cases may not ask for, in order."""
-    return [
-        InputError(
-            "not-from-network",
-            f"not taken from the network: '{key}' {reason}",
-            where=f"case {case.index + 1} ({case.benchmark})",
-            case=case.index + 1,
-            key=key,
-            value=value,
-        )
-        for case in cases
-        for key, value, reason in _refused_of(case, lookup(case.benchmark))
-    ]
+    errors = []
+    for case in cases:
+        refused: list[tuple[str, object, str]] = []
+        if case.ranks > MOST_RANKS:
+            refused.append(("ranks", case.ranks, f"= {case.ranks} is more than {MOST_RANKS}"))
+        if case.timeout > LONGEST_CASE:
+            reason = f"= {case.timeout:g} s is longer than {LONGEST_CASE / 3600:g} h"
+            refused.append(("timeout", case.timeout, reason))
+        refused += _refused_values(lookup(case.benchmark).Parameters.model_validate(case.parameters))
+        number, where = case.index + 1, f"case {case.index + 1} ({case.benchmark})"
+        for key, value, reason in refused:
+            message = f"not taken from the network: '{key}' {reason}"
+            errors.append(InputError("not-from-network", message, where=where, case=number, key=key, value=value))
+    return errors
 
 
 def refuse(cases: Iterable[Case], lookup: Callable[[str], type[Benchmark[Any]]]) -> None:
@@ -54,16 +54,8 @@ def refuse(cases: Iterable[Case], lookup: Callable[[str], type[Benchmark[Any]]])
         raise refused[0]
 
 
-def _refused_of(case: Case, benchmark: type[Benchmark[Any]]) -> Iterator[_Refused]:
-    if case.ranks > MOST_RANKS:
-        yield "ranks", case.ranks, f"= {case.ranks} is more than {MOST_RANKS}"
-    if case.timeout > LONGEST_CASE:
-        yield "timeout", case.timeout, f"= {case.timeout:g} s is longer than {LONGEST_CASE / 3600:g} h"
-    yield from _walk(benchmark.Parameters.model_validate(case.parameters), case.benchmark, case.benchmark)
-
-
 def check_document(document: object, overrides: Mapping[str, Any] | None = None, where: str = "the suite") -> None:
-    """Refuse what is too large, too deep, or could not be kept, before anything looks closer."""
+    """Refuse what is too large, too deep, or could not be stored, before anything looks closer."""
     _check_values(document, where)
     _check_values(overrides, "the overrides")
     entries = document.get("cases") if isinstance(document, Mapping) else None
@@ -74,14 +66,12 @@ def check_document(document: object, overrides: Mapping[str, Any] | None = None,
         raise InputError("too-many-entries", message, key="cases", value=len(entries))
     most = _combinations(overrides or {}) * max(map(_combinations, entries), default=1)
     if most > MOST_COMBINATIONS:
-        message = (
-            f"the lists of a case make {most:,} combinations, and at most {MOST_COMBINATIONS:,} are taken: shorten them"
-        )
+        message = f"the lists of a case make {most:,} combinations, more than {MOST_COMBINATIONS:,}: shorten them"
         raise InputError("too-many-combinations", message, where=where, value=most)
 
 
 def check_yaml(text: str) -> None:
-    """Refuse YAML whose few letters unfold to a lot; what is merely wrong is for its reader to say."""
+    """Refuse YAML whose few characters expand to a lot; other mistakes are for its reader to report."""
     depth = 0
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
@@ -97,29 +87,26 @@ def check_yaml(text: str) -> None:
         return
 
 
-def _walk(values: BaseModel, path: str, benchmark: str) -> Iterator[_Refused]:
-    """Which values are refused, and why."""
+def _refused_values(values: BaseModel, prefix: str = "") -> Iterator[tuple[str, object, str]]:
+    """The path of each refused value, the value, and why it is refused."""
     if isinstance(values, Parameters):
         values = values.whole()
     for extra, value in (values.model_extra or {}).items():
-        yield _shown(f"{path}.{extra}", benchmark), value, "is a value of no known type"
+        yield f"{prefix}{extra}", value, "is a value of no known type"
     for name, field in type(values).model_fields.items():
-        value, here = getattr(values, name), f"{path}.{name}"
+        value, path = getattr(values, name), f"{prefix}{name}"
         if isinstance(value, BaseModel):
-            yield from _walk(value, here, benchmark)
+            yield from _refused_values(value, f"{path}.")
         elif not is_closed(field.annotation) and value != field.get_default(call_default_factory=True):
-            reason = _refused(value, field)
+            rule = rule_of(field)
+            if rule is not None:
+                reason = rule.refusal(value)
+            elif isinstance(value, PurePath):
+                reason = "names a file, and a job has none outside its own folder"
+            else:
+                reason = "is free text, which this parameter takes only on the machine itself"
             if reason:
-                yield _shown(here, benchmark), value, reason
-
-
-def _refused(value: object, field: FieldInfo) -> str:
-    rule = rule_of(field)
-    if rule is not None:
-        return rule.refusal(value)
-    if isinstance(value, PurePath):
-        return "names a file, and a job has none outside its own folder"
-    return "is free text, which this parameter takes only on the machine itself"
+                yield path, value, reason
 
 
 def _check_values(document: object, where: str) -> None:
@@ -134,7 +121,11 @@ def _check_values(document: object, where: str) -> None:
         elif isinstance(value, list | tuple):
             waiting += [(part, depth + 1) for part in value]
         elif isinstance(value, str):
-            _check_text(value, where)
+            if len(value) > LONGEST_TEXT:
+                size = f"has {len(value):,} characters; at most {LONGEST_TEXT:,} are taken"
+                raise InputError("too-many-characters", f"the text '{value[:20]}...' {size}", where=where)
+            if _INVALID.search(value):
+                raise InputError("invalid-characters", f"{shorten(value)} has invalid characters", where=where)
         elif isinstance(value, float) and not math.isfinite(value):
             message = f"{value} is not a number that can be measured with"
             raise InputError("not-finite", message, where=where, value=value)
@@ -143,28 +134,8 @@ def _check_values(document: object, where: str) -> None:
             raise InputError("too-many-digits", message, where=where)
 
 
-def _check_text(text: str, where: str) -> None:
-    if len(text) > LONGEST_TEXT:
-        message = f"the text '{text[:20]}...' has {len(text):,} characters; at most {LONGEST_TEXT:,} are taken"
-        raise InputError("too-many-characters", message, where=where)
-    if any(ord(letter) < 32 and letter not in "\t\n\r" for letter in text) or not _is_unicode(text):
-        raise InputError("invalid-characters", f"{shorten(text)} has invalid characters", where=where)
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _combinations(value: object) -> int:
     """How many a mapping can expand to, at most."""
     if isinstance(value, Mapping):
         return math.prod(map(_combinations, value.values()))
     return max(1, len(value)) if isinstance(value, list) else 1
-
-
-def _shown(path: str, benchmark: str) -> str:
-    return path.removeprefix(f"{benchmark}.")

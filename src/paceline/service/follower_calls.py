@@ -1,4 +1,4 @@
-"""Talking to followers: who is present, what each is asked and told, and which attempts they have, wanted or not.
+"""Calls to followers: who is present, what each reports and is ordered, and which attempts they have.
 
 All of them are called at once, so that one that is slow to answer delays nobody. The followers of a gang begin in their
 order, and end together.
@@ -24,17 +24,7 @@ from paceline.service.engines.base import (
     Meeting,
 )
 from paceline.service.job_store import JobStore
-from paceline.service.jobs import (
-    STOPPED,
-    Began,
-    Ended,
-    FailureKind,
-    Job,
-    JobEvent,
-    JobState,
-    Lost,
-    Renewed,
-)
+from paceline.service.jobs import STOPPED, Began, Ended, FailureKind, Job, JobEvent, JobState, Lost, Renewed
 from paceline.service.placement import gpu_indices
 
 Holder = tuple[str, AttemptKey]  # a follower and an attempt that it has, or had
@@ -42,7 +32,7 @@ Holder = tuple[str, AttemptKey]  # a follower and an attempt that it has, or had
 _CALLS_AT_ONCE = 16
 _RETRIED = (FailureKind.LOST, FailureKind.BROKEN)  # another attempt may do better
 _RENEW_PART = 3  # a lease is renewed in the store when a third of it is over, not at every look
-_LOOKS = 5  # within which the death of a process is reported that happened before it was told to stop
+_LOOKS = 5  # within which the death of a process is reported that happened before it was ordered to stop
 _MEET = timedelta(minutes=5)  # that the followers of a gang have to begin, all of them
 
 _log = logging.getLogger(__name__)
@@ -50,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Order:
-    """What a follower is told of an attempt: to begin it, or to stop."""
+    """What a follower is to do with an attempt: begin it, or stop it."""
 
     follower: str
     attempt: AttemptKey
@@ -66,9 +56,16 @@ class FollowerCalls:
 
     def poll(self, acknowledged: Mapping[str, dict[AttemptKey, int]]) -> dict[str, list[AttemptReport]]:
         """What each has to report beyond what is acknowledged; those that do not answer are missing."""
-        answers = self._threads.map(lambda one: self._poll(*one), acknowledged.items())
-        reports = dict(zip(acknowledged, answers, strict=True))
-        return {follower: answer for follower, answer in reports.items() if answer is not None}
+
+        def poll(follower: str) -> list[AttemptReport] | None:
+            try:
+                return list(self._engine.poll(follower, acknowledged[follower]))
+            except (FollowerGone, OSError) as error:
+                _log.warning("follower %s: %s", follower, error)
+                return None
+
+        reports = zip(acknowledged, self._threads.map(poll, acknowledged), strict=True)
+        return {follower: answer for follower, answer in reports if answer is not None}
 
     def send(self, orders: Sequence[Order]) -> dict[Holder, str]:
         """Give orders; those that were not taken, each with the reason, have to be given again."""
@@ -78,13 +75,6 @@ class FollowerCalls:
     def close(self) -> None:
         """Call nobody any more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def _poll(self, follower: str, acknowledged: dict[AttemptKey, int]) -> list[AttemptReport] | None:
-        try:
-            return list(self._engine.poll(follower, acknowledged))
-        except (FollowerGone, OSError) as error:
-            _log.warning("follower %s: %s", follower, error)
-            return None
 
     def _send(self, order: Order) -> str:
         try:
@@ -107,8 +97,8 @@ class Presence:
         self.start_over(())
 
     def start_over(self, seen: Iterable[FollowerState]) -> None:
-        """Remember only those that were let in once; whoever is here has to answer first."""
-        self.here: dict[str, FollowerState] = {}  # those that the engine sees
+        """Remember only those that were let in once; whoever is present has to answer first."""
+        self.here: dict[str, FollowerState] = {}  # those that the engine lists
         self.seen = {state.id: state for state in seen}  # also those that have gone
         self._answered_at: dict[str, datetime] = {}
         self._since = self._now()
@@ -174,15 +164,6 @@ class GangMember:
     has_ended: bool
 
 
-@dataclass(frozen=True)
-class GangTrouble:
-    """Why the attempt of a gang comes to nothing."""
-
-    reason: str
-    is_hearsay: bool  # what one of the gang says of another
-    cause: FailureKind
-
-
 class Attempts:
     """The attempts that followers have, whether they are wanted or not."""
 
@@ -193,12 +174,12 @@ class Attempts:
         self._strays: set[Holder] = set()  # who measures an attempt that was given up
         self._others: dict[Holder, int] = {}  # those of a gang other than the first, and what they are acknowledged
         self._members: dict[Holder, GangMember] = {}  # of gangs whose attempt is the current one
-        self._trouble: dict[AttemptKey, GangTrouble] = {}  # what went wrong first
-        self._stops: dict[Holder, int] = {}  # how often followers of such gangs were told to stop
+        self._trouble: dict[AttemptKey, tuple[str, FailureKind]] = {}  # what went wrong first, and its kind
+        self._stops: dict[Holder, int] = {}  # how often followers of such gangs were ordered to stop
         self.refused_orders: dict[Holder, str] = {}  # why those did not take an order who were given one last
         self._strangers: set[str] = set()  # jobs that followers report on and this store does not have
 
-    # What followers are asked and report
+    # Reports of followers
 
     def expected(self, follower: str) -> dict[AttemptKey, int]:
         """What a follower may have to report on, and up to where it is acknowledged."""
@@ -208,12 +189,16 @@ class Attempts:
                 self._holders.add(holder)
                 if follower != job.followers[0]:
                     self._others.setdefault(holder, 0)
-        return {attempt: self._acknowledged(follower, attempt) for attempt in self._held_by(follower)}
+        return {
+            holder[1]: self._others[holder] if holder in self._others else self._jobs.acknowledged(holder[1])
+            for holder in self._holders
+            if holder[0] == follower
+        }
 
     def expected_without_store(self, follower: str) -> dict[AttemptKey, int]:
-        """The same, as far as it is known without the store."""
+        """The same, as far as it can be determined without the store."""
         here = self._jobs.acknowledged_here
-        return {attempt: self._others.get((follower, attempt), here(attempt)) for attempt in self._held_by(follower)}
+        return {one[1]: self._others.get(one, here(one[1])) for one in self._holders if one[0] == follower}
 
     def take(self, follower: str, report: AttemptReport) -> tuple[Job, list[Item]] | None:
         """The job that a report decides about, with what is new; late reports are stored, and decide nothing."""
@@ -224,16 +209,25 @@ class Attempts:
         holder = (follower, attempt)
         self._holders.add(holder)
         last = next((item for item in report.items if item.kind == "ended"), None)
-        if not self._jobs.is_current(attempt):
-            self._take_late(job, holder, report, last)
-            return None
         if report.place > 0:
             self._take_from_other(job, holder, report)
-        if len(job.followers) > 1:
-            self._note(holder, report, last)
-        if report.place > 0:
+        if not self._jobs.is_current(attempt):
+            if report.place == 0:
+                self._jobs.take_report(job, report.attempt, follower, self._new_items(report), [])
+            elif last is not None:
+                self._others[holder] = last.number
+            if last is not None:
+                self._strays.discard(holder)
+            else:
+                self._strays.add(holder)
             return None
-        return job, self._new_items(report)
+        if len(job.followers) > 1:
+            self._members[holder] = GangMember(report.meeting, has_ended=last is not None)
+            failure = last.failure if last is not None else None
+            is_own_end = self._stops.get(holder, 0) <= _LOOKS  # and not that of one that did not stop when ordered to
+            if failure is not None and failure.message != STOPPED and is_own_end:
+                self.blame(attempt, f"follower {follower}: {failure.message}", failure.kind)
+        return (job, self._new_items(report)) if report.place == 0 else None
 
     def events(self, job: Job, items: Iterable[Item], now: datetime) -> list[JobEvent]:
         """What happened to a job, according to what its follower reported just now."""
@@ -244,20 +238,20 @@ class Attempts:
             if item.kind == "began" and job.state is JobState.PLACED:
                 events.append(Began(at=now))
             elif item.kind == "ended" and item.failure is not None and item.failure.kind in _RETRIED:
-                reason = self.trouble(job) or item.failure.message
-                events.append(Lost(at=now, reason=reason, cause=self.cause(job)))
+                reason, cause = self.trouble(job)
+                events.append(Lost(at=now, reason=reason or item.failure.message, cause=cause))
             elif item.kind == "ended":
                 events.append(Ended(at=now, failure=item.failure))
         return events
 
-    def forget(self, follower: str, asked: Iterable[AttemptKey], reports: Iterable[AttemptReport]) -> None:
+    def forget(self, follower: str, expected: Iterable[AttemptKey], reports: Iterable[AttemptReport]) -> None:
         """What is over and is no longer reported on will never be reported on again."""
         reported = {(report.job_id, report.attempt) for report in reports}
-        for attempt in set(asked) - reported:
+        for attempt in set(expected) - reported:
             if not self._jobs.is_current(attempt):
                 self._let_go((follower, attempt))
             elif self._members.pop((follower, attempt), None) is not None:
-                self.blame(attempt, f"follower {follower} does not know of it any more")
+                self.blame(attempt, f"follower {follower} no longer has it")
 
     def tidy(self, present: Iterable[str]) -> None:
         """Forget what nobody can report any more, and the gangs whose attempt is over."""
@@ -290,46 +284,22 @@ class Attempts:
         members = {one: self.member(one, job) for one in job.followers}
         return [one for one, member in members.items() if member and not member.has_ended and is_there(one)]
 
-    def trouble(self, job: Job) -> str:
-        """What went wrong first with a gang; empty if nothing did."""
-        trouble = self._trouble.get((job.id, job.attempt))
-        return trouble.reason if trouble is not None else ""
-
-    def cause(self, job: Job) -> FailureKind:
-        """The kind of what went wrong first with a gang."""
-        trouble = self._trouble.get((job.id, job.attempt))
-        return trouble.cause if trouble is not None else FailureKind.LOST
+    def trouble(self, job: Job) -> tuple[str, FailureKind]:
+        """What went wrong first with a gang, and its kind; empty if nothing did."""
+        reason, cause = self._trouble.get((job.id, job.attempt), ("", FailureKind.LOST))
+        return reason, FailureKind.LOST if cause is FailureKind.BROKEN else cause
 
     def blame(self, attempt: AttemptKey, reason: str, cause: FailureKind = FailureKind.LOST) -> None:
         """Something went wrong with a gang; what one says of another counts less than what it says of itself."""
-        is_hearsay = cause is FailureKind.BROKEN
-        earlier = self._trouble.get(attempt)
-        if earlier is None or (earlier.is_hearsay and not is_hearsay):
-            self._trouble[attempt] = GangTrouble(reason, is_hearsay, FailureKind.LOST if is_hearsay else cause)
+        _, earlier = self._trouble.get(attempt, ("", FailureKind.BROKEN))
+        if attempt not in self._trouble or (earlier is FailureKind.BROKEN and cause is not FailureKind.BROKEN):
+            self._trouble[attempt] = (reason, cause)
 
-    def count_stop(self, follower: str, job: Job) -> None:
-        """A follower of a gang is told to stop, perhaps again."""
+    def stop(self, follower: str, job: Job) -> Order:
+        """The order for a follower of a gang to stop, perhaps again."""
         holder = (follower, (job.id, job.attempt))
         self._stops[holder] = self._stops.get(holder, 0) + 1
-
-    def _note(self, holder: Holder, report: AttemptReport, last: Item | None) -> None:
-        failure = last.failure if last is not None else None
-        self._members[holder] = GangMember(report.meeting, has_ended=last is not None)
-        is_own_end = self._stops.get(holder, 0) <= _LOOKS  # and not that of one that did not stop when it was told to
-        if failure is not None and failure.message != STOPPED and is_own_end:
-            self.blame(holder[1], f"follower {holder[0]}: {failure.message}", failure.kind)
-
-    def _take_late(self, job: Job, holder: Holder, report: AttemptReport, last: Item | None) -> None:
-        if report.place > 0:
-            self._take_from_other(job, holder, report)
-            if last is not None:
-                self._others[holder] = last.number
-        else:
-            self._jobs.take_report(job, report.attempt, holder[0], self._new_items(report), [])
-        if last is not None:
-            self._strays.discard(holder)
-        else:
-            self._strays.add(holder)
+        return Order(*holder, None)
 
     def _take_from_other(self, job: Job, holder: Holder, report: AttemptReport) -> None:
         """Store the log of one other than the first; its end is reported again while the attempt is under way."""
@@ -342,13 +312,6 @@ class Attempts:
     def _new_items(self, report: AttemptReport) -> list[Item]:
         acknowledged = self._jobs.acknowledged((report.job_id, report.attempt))
         return [item for item in report.items if item.number > acknowledged]
-
-    def _held_by(self, follower: str) -> list[AttemptKey]:
-        return [attempt for holder, attempt in self._holders if holder == follower]
-
-    def _acknowledged(self, follower: str, attempt: AttemptKey) -> int:
-        number = self._others.get((follower, attempt))
-        return self._jobs.acknowledged(attempt) if number is None else number
 
     def _let_go(self, holder: Holder) -> None:
         self._holders.discard(holder)
@@ -428,44 +391,37 @@ def _why_not_met(job: Job, attempts: Attempts, now: datetime) -> str:
     """Why a gang never meets although all of them answer; empty while it may yet."""
     if job.state is not JobState.PLACED:
         return ""
-    for follower in job.followers:
-        if refused := _why_refused(job, attempts, follower):
-            return refused
+    refusals = filter(None, (_why_refused(job, attempts, follower) for follower in job.followers))
     late = [one for one in job.followers[1:] if _meeting(one, job, attempts) is None] or [job.followers[0]]
-    return f"follower {late[0]} did not begin within {_MEET.total_seconds():g} s" if now - job.state_at > _MEET else ""
+    too_late = f"follower {late[0]} did not begin within {_MEET.total_seconds():g} s"
+    return next(refusals, too_late if now - job.state_at > _MEET else "")
 
 
 def _next_step_of_gang(job: Job, attempts: Attempts, presence: Presence, lease: timedelta) -> NextStep:
     """What goes wrong with one ends the attempt on all; it is over when none of them goes on."""
     first = attempts.member(job.followers[0], job)
     going = attempts.going(job, presence.is_there)
-    reason = attempts.trouble(job) or (STOPPED if job.stop_asked else "")
+    reason = attempts.trouble(job)[0] or (STOPPED if job.stop_asked else "")
     # Then its next report decides.
     has_first_ended = first is not None and first.has_ended and presence.is_there(job.followers[0])
     if reason and not going and not has_first_ended:
         return NextStep(lost=reason)
     if reason or has_first_ended:
-        for follower in going:
-            attempts.count_stop(follower, job)
-        return NextStep(tuple(Order(follower, (job.id, job.attempt), None) for follower in going))
-    return NextStep(_beginnings(job, attempts, presence.here, lease) if job.state is JobState.PLACED else ())
-
-
-def _beginnings(
-    job: Job, attempts: Attempts, followers: Mapping[str, FollowerState], lease: timedelta
-) -> tuple[Order, ...]:
-    """The others first; when all of them say where they wait, the first."""
+        return NextStep(tuple(attempts.stop(follower, job) for follower in going))
+    if job.state is not JobState.PLACED:
+        return NextStep()
+    # The others begin first; when all of them report where they wait, the first does.
     meetings = {one: _meeting(one, job, attempts) for one in job.followers[1:]}
-    wanted = [one for one, meeting in meetings.items() if meeting is None] or [job.followers[0]]
+    next_ones = [one for one, meeting in meetings.items() if meeting is None] or [job.followers[0]]
     orders = []
-    for follower in wanted:
-        state = followers.get(follower)
+    for follower in next_ones:
+        state = presence.here.get(follower)
         if state is not None:
             place = job.followers.index(follower)
             given = tuple(meeting for meeting in meetings.values() if meeting) if place == 0 else ()
             assignment = assignment_of(job, lease, place=place, address=state.address, meetings=given)
             orders.append(Order(follower, (job.id, job.attempt), assignment))
-    return tuple(orders)
+    return NextStep(tuple(orders))
 
 
 def _meeting(follower: str, job: Job, attempts: Attempts) -> Meeting | None:

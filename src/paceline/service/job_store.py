@@ -1,4 +1,4 @@
-"""Jobs in the store, and what followers report of them: the store has it before anybody here knows of it."""
+"""Jobs in the store, and what followers report of them: it is stored before anything here acts on it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 from paceline.core.errors import InputError
 from paceline.service.engines.base import AttemptKey, Item
-from paceline.service.jobs import FailureKind, Job, JobEvent, JobFailure, JobState, Lost, Renewed, change
-from paceline.store.queue import Conflict, EventRow, ReportedLines, Writing
+from paceline.service.jobs import FailureKind, Job, JobEvent, JobState, Lost, Renewed, change
+from paceline.store.queue import Conflict, EventRow, LogRow, Writing
 from paceline.store.store import Store
 
 UNFINISHED = tuple(state for state in JobState if not state.is_final)
@@ -39,17 +39,16 @@ class JobStore:
         self._acknowledged: dict[AttemptKey, int] = {}
 
     def load(self) -> None:
-        """Remember only what the store says, and renew the leases of all that is under way."""
-        jobs = list_jobs(self._store, UNFINISHED)
+        """Read the state from the store, and renew the leases of all that is under way."""
+        jobs = {job.id: job for job in reversed(list_jobs(self._store, UNFINISHED))}
         with self._store.queue.writing("take up the jobs") as writing:
-            for place, job in enumerate(jobs):
+            for job in jobs.values():
                 if job.state.is_active:
                     event = Renewed(at=self._now())
-                    jobs[place] = change(job, event, lease=self._lease)
-                    _save(writing, jobs[place], event)
+                    jobs[job.id] = change(job, event, lease=self._lease)
+                    _save(writing, jobs[job.id], event)
                     writing.reopen_run(job.run_ids[-1])
-        self.unfinished = {job.id: job for job in reversed(jobs)}
-        self._acknowledged = {}
+        self.unfinished, self._acknowledged = jobs, {}
 
     def find(self, job_id: str) -> Job:
         """A job as it is now, also one that is over."""
@@ -109,7 +108,12 @@ class JobStore:
             if last is not None and not is_current:
                 writing.close_run(run_id, is_whole=False)  # at once, as there may be no later report
             elif last is not None and last.kind == "ended":
-                writing.close_run(run_id, is_whole=_is_whole(writing, run_id, last.failure))
+                kind = last.failure.kind if last.failure is not None else None
+                is_whole = kind in (None, FailureKind.CASES)
+                # Of these, each case may have had its own, or the whole was ended in the middle.
+                if kind in (FailureKind.TIMEOUT, FailureKind.MEMORY):
+                    is_whole = writing.is_measured(run_id)
+                writing.close_run(run_id, is_whole=is_whole)
             for event in events:
                 job = change(job, event, lease=self._lease)
                 _save(writing, job, event)
@@ -134,7 +138,7 @@ class JobStore:
         return self._acknowledged[attempt]
 
     def acknowledged_here(self, attempt: AttemptKey) -> int:
-        """The same, as far as it is known without the store."""
+        """The same, as far as it can be determined without the store."""
         return self._acknowledged.get(attempt, 0)
 
     def forget_attempt(self, attempt: AttemptKey) -> None:
@@ -154,27 +158,14 @@ def _save(writing: Writing, changed: Job, event: JobEvent) -> None:
     writing.save(changed.model_dump(mode="json"), entry)
 
 
-def _is_whole(writing: Writing, run_id: str, failure: JobFailure | None) -> bool:
-    """Whether a run that has ended has all of its cases, whether they succeeded or not."""
-    if failure is None or failure.kind is FailureKind.CASES:
-        return True
-    # Of these, each case may have had its own, or the whole was ended in the middle.
-    return failure.kind in (FailureKind.TIMEOUT, FailureKind.MEMORY) and writing.is_measured(run_id)
-
-
 def _store_item(writing: Writing, job: Job, attempt: int, follower: str, item: Item) -> None:
     if item.run is not None:
         writing.begin_run(item.run)
     if item.record is not None:
         writing.add_record(item.record)
     if item.samples is not None:
-        writing.keep_samples(
-            job.run_ids[attempt - 1],
-            item.samples.case_index,
-            item.samples.attempt,
-            item.samples.metric,
-            item.samples.unit,
-            item.samples.values,
-        )
+        part = item.samples
+        run_id = job.run_ids[attempt - 1]
+        writing.keep_samples(run_id, part.case_index, part.attempt, part.metric, part.unit, part.values)
     if item.text:
-        writing.log(job.id, ReportedLines(attempt, item.number, item.at, item.text, follower))
+        writing.log(job.id, LogRow(attempt, item.number, item.at, item.text, follower))

@@ -9,7 +9,7 @@
       +------------------------------------------+
 
 Every change is an event. `change` is pure: it gives the job as it is after the event, or refuses the event. The leader
-keeps the changed job and its event in the store first, and acts afterwards.
+stores the changed job and its event first, and acts afterwards.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from paceline.core.suite import Here
 
 LEASE = timedelta(seconds=30)  # how long a follower may be silent before its job is given to another
 MOST_ATTEMPTS = 3
-STOPPED = "it was told to stop"  # what a follower says of an attempt that it did not end by itself
+STOPPED = "it was asked to stop"  # what a follower reports of an attempt that it did not end by itself
 JOB_ID = r"^[A-Za-z0-9][A-Za-z0-9-]{0,39}$"
 
 _Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -40,10 +40,10 @@ class StrictModel(BaseModel):
 
 
 class JobState(StrEnum):
-    """Where a job stands."""
+    """The state of a job."""
 
     QUEUED = "queued"
-    PLACED = "placed"  # a follower was chosen; it has not said yet that it began
+    PLACED = "placed"  # a follower was chosen; it has not reported yet that it began
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -90,11 +90,11 @@ class JobFailure(StrictModel):
 
     kind: FailureKind
     message: str
-    remedy: str = ""  # what to do; unless somebody knows better, what helps against its kind
+    remedy: str = ""  # what to do; by default that of its kind
 
     @model_validator(mode="before")
     @classmethod
-    def _say_what_helps(cls, given: Any) -> Any:
+    def _add_remedy(cls, given: Any) -> Any:
         if isinstance(given, Mapping) and not given.get("remedy") and given.get("kind") in _REMEDIES:
             return {**given, "remedy": _REMEDIES[FailureKind(given["kind"])]}
         return given
@@ -230,27 +230,20 @@ def change(job: Job, event: JobEvent, *, most_attempts: int = MOST_ATTEMPTS, lea
     """The job after the event."""
     match event:
         case Placed() if job.state is JobState.QUEUED:
+            run_ids, until = (*job.run_ids, event.run_id), event.at + lease
+            given = {"followers": event.followers, "devices": event.devices}
             return _now(
-                job,
-                event,
-                JobState.PLACED,
-                attempt=job.attempt + 1,
-                followers=event.followers,
-                devices=event.devices,
-                lease_until=event.at + lease,
-                run_ids=(*job.run_ids, event.run_id),
+                job, event, JobState.PLACED, attempt=job.attempt + 1, lease_until=until, run_ids=run_ids, **given
             )
         case Began() if job.state is JobState.PLACED:
             return _now(job, event, JobState.RUNNING, lease_until=event.at + lease)
         case Renewed() if job.state.is_active:
             return job.model_copy(update={"lease_until": event.at + lease, "version": job.version + 1})
-        case Ended() if job.state.is_active and job.stop_asked:
+        case Ended() | Lost() if job.state.is_active and job.stop_asked:
             return _at_rest(job, event, JobState.CANCELLED)
         case Ended() if job.state.is_active:
             state = JobState.FAILED if event.failure else JobState.SUCCEEDED
             return _at_rest(job, event, state, failure=event.failure)
-        case Lost() if job.state.is_active and job.stop_asked:
-            return _at_rest(job, event, JobState.CANCELLED)
         case Lost() if job.state.is_active and job.attempt < most_attempts:
             return _at_rest(job, event, JobState.QUEUED)
         case Lost() if job.state.is_active:

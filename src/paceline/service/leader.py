@@ -1,8 +1,8 @@
 """The leader: takes jobs, places them on followers, and brings what they measure into the store.
 
-The store is the truth. A change is kept there before it is acted on, and acting twice does no harm, so that a leader
-that was killed at any moment goes on from what the store says. One whose store failed does the same: it forgets what it
-thought, and reads again.
+The store is the truth. A change is stored before it is acted on, and acting twice does no harm, so that a leader that
+was killed at any moment goes on from the store. One whose store failed does the same: it drops its state, and reads it
+again.
 """
 
 from __future__ import annotations
@@ -16,19 +16,10 @@ from heapq import nsmallest
 
 from paceline.core.errors import InputError, StoreError
 from paceline.core.quantity import show_duration
-from paceline.service.engines.base import AttemptProgress, AttemptReport, Engine, FollowerState, Item
+from paceline.service.engines.base import AttemptProgress, AttemptReport, Engine, FollowerState
 from paceline.service.follower_calls import Attempts, FollowerCalls, Order, Presence, next_step
 from paceline.service.job_store import JobStore
-from paceline.service.jobs import (
-    LEASE,
-    Cancelled,
-    FailureKind,
-    Job,
-    JobFailure,
-    JobState,
-    Placed,
-    Refused,
-)
+from paceline.service.jobs import LEASE, Cancelled, FailureKind, Job, JobFailure, JobState, Placed, Refused
 from paceline.service.placement import DurationPredictor, is_unheard_of, scheduler_follower, why_it_waits
 from paceline.service.scheduler import events
 from paceline.service.scheduler.cluster import ClusterState
@@ -71,7 +62,7 @@ class Leader:
         self.trouble = ""  # why nothing is accepted just now
         self._start_over()
 
-    # What people ask for
+    # Requests of people
 
     def submit(self, job: Job) -> tuple[Job, bool]:
         """Take a job; the same id again gives the one that was taken, and False."""
@@ -82,7 +73,7 @@ class Leader:
                     message = f"job '{job.id}' exists already with another suite; give this one an id of its own"
                     raise InputError("duplicate-job", message, key="id", value=job.id)
                 return earlier, False
-            with self._or_start_over():  # the job is kept, whatever happens to its place
+            with self._or_start_over():  # the job is stored, whatever happens to its placement
                 if self._is_fresh:
                     self._enqueue(job)
         self._woken.set()
@@ -167,7 +158,10 @@ class Leader:
                     self._is_fresh = False
                     self.trouble = str(error)
                     _log.warning("%s", error)
-                    self._hold_on()
+                    # What is measured goes on while the store takes nothing: followers are polled, and keep items.
+                    with self._lock:
+                        polled = {one: self._attempts.expected_without_store(one) for one in self._presence.here}
+                    self._calls.poll(polled)
                 except Exception as error:  # a defect must not end the one thread that brings results in
                     self._is_fresh = False
                     self.trouble = f"the leader met a defect of its own: {type(error).__name__}: {error}"
@@ -192,24 +186,34 @@ class Leader:
         with self._lock:
             if not self._is_fresh:
                 self._start_over()
-            self._see(present)
-            asked = {follower: self._attempts.expected(follower) for follower in self._presence.here}
-        answers = self._calls.poll(asked)
+            # Give up those that are gone; one that is new has to answer before it gets anything.
+            self._presence.see(present)
+            inside = self._cluster.followers
+            self._part_with(self._presence.leaving(inside, [one for one in inside if not inside[one].running]))
+            self._attempts.tidy(self._presence.here)
+            expected = {follower: self._attempts.expected(follower) for follower in self._presence.here}
+        answers = self._calls.poll(expected)
         with self._lock:
-            if not self._is_fresh:  # since a change that somebody asked for meanwhile was not kept
+            if not self._is_fresh:  # since a change that was requested meanwhile was not stored
                 return
             for follower in answers:
                 self._presence.hear(follower)
-            # After they were asked: a leader that was held up itself must not blame those who wait for it. And before
+            # After they were polled: a leader that was held up itself must not blame those who wait for it. And before
             # their reports are taken: a gang that lost one of them must not be placed there once more.
             self._part_with(self._presence.silent(self._cluster.followers))
             for follower, reports in answers.items():
-                self._attempts.forget(follower, asked[follower], reports)
+                self._attempts.forget(follower, expected[follower], reports)
                 for report in reports:
                     self._take(follower, report)
             self._welcome()
             self._give_up_stuck()
-            orders = [order for job in self._jobs.active() for order in self._look_after(job)]
+            orders: list[Order] = []
+            for job in self._jobs.active():
+                step = next_step(job, self._attempts, self._presence, self._lease, self._now())
+                if step.lost:
+                    self._free(job)
+                    self._lose(job, step.lost, self._attempts.trouble(job)[1])
+                orders += step.orders
             orders += [Order(follower, attempt, None) for follower, attempt in self._attempts.strays]
         refused = self._calls.send(orders)
         with self._lock:
@@ -217,21 +221,15 @@ class Leader:
 
     @contextmanager
     def _or_start_over(self) -> Iterator[None]:
-        """What follows from a change that is kept; if that fails, the next look makes up for it."""
+        """What follows from a change that is stored; if that fails, the next look makes up for it."""
         try:
             yield
         except StoreError as error:
             self._is_fresh = False
             _log.warning("%s", error)
 
-    def _hold_on(self) -> None:
-        """Let what is measured go on while the store takes nothing: followers hear of us, and keep their reports."""
-        with self._lock:
-            asked = {follower: self._attempts.expected_without_store(follower) for follower in self._presence.here}
-        self._calls.poll(asked)
-
     def _start_over(self) -> None:
-        """Remember only what the store says."""
+        """Read the state from the store."""
         self._jobs.load()
         self._is_fresh = True
         self._attempts = Attempts(self._jobs, self._lease)
@@ -245,13 +243,6 @@ class Leader:
 
     # Followers that come and go
 
-    def _see(self, present: Iterable[FollowerState]) -> None:
-        """Give up those that are gone; one that is new has to answer before it gets anything."""
-        self._presence.see(present)
-        inside = self._cluster.followers
-        self._part_with(self._presence.leaving(inside, [one for one in inside if not inside[one].running]))
-        self._attempts.tidy(self._presence.here)
-
     def _part_with(self, reasons: Mapping[str, str]) -> None:
         """All at once, so that nothing is given to one that is next to go."""
         lost: dict[str, str] = {}
@@ -260,27 +251,24 @@ class Leader:
         for follower, reason in reasons.items():
             _log.warning("%s", reason)
             self._unmet.clear()
-            self._part_gangs(follower, reason, starts, staying=set(self._cluster.followers) - set(reasons))
+            # Gangs of a follower that goes end on the others as well; those are not free before they have stopped.
+            going, staying = self._cluster.followers[follower], set(self._cluster.followers) - set(reasons)
+            for job_id in list(going.running):
+                if job_id not in starts and any(one.id in staying for one in self._cluster.running[job_id]):
+                    self._cluster.shrink(job_id, going)
+                    self._attempts.blame((job_id, self._jobs.unfinished[job_id].attempt), reason)
             demands, begun = events.lost(self._cluster, follower, self._seconds())
             for demand in demands:
                 if starts.pop(demand.id, None) is not None:
                     again.append(demand.id)
                 else:
-                    lost[demand.id] = self._attempts.trouble(self._jobs.unfinished[demand.id]) or reason
+                    lost[demand.id] = self._attempts.trouble(self._jobs.unfinished[demand.id])[0] or reason
             starts |= {placement.demand.id: placement for placement in begun}
         self._start(starts.values())
         for job_id in again:
             self._enqueue(self._jobs.unfinished[job_id])
         for job_id, reason in lost.items():
             self._lose(self._jobs.unfinished[job_id], reason)
-
-    def _part_gangs(self, follower: str, reason: str, starts: Mapping[str, JobPlacement], staying: set[str]) -> None:
-        """Gangs of a follower that goes end on the others as well; those are not free before they have stopped."""
-        going = self._cluster.followers[follower]
-        for job_id in list(going.running):
-            if job_id not in starts and any(one.id in staying for one in self._cluster.running[job_id]):
-                self._cluster.shrink(job_id, going)
-                self._attempts.blame((job_id, self._jobs.unfinished[job_id].attempt), reason)
 
     def _welcome(self) -> None:
         """Let in whoever answers, with what it was given by an earlier leader.
@@ -317,7 +305,14 @@ class Leader:
         job = self._jobs.take_report(
             job, report.attempt, follower, items, self._attempts.events(job, items, self._now())
         )
-        self._predict(job, follower, items, report.progress)
+        # Learn from the cases that have ended, and correct when the job is expected to end.
+        machine = self._presence.seen.get(follower)
+        gpus = machine.gpus if machine is not None else ()
+        is_news = self._durations.observe(job, gpus, items) or job.id not in self._progress
+        if is_news and job.state is JobState.RUNNING and job.id in self._cluster.running:
+            remaining = self._durations.remaining(job, gpus, report.progress.cases_done)
+            if remaining is not None:
+                self._cluster.retime(job.id, self._seconds() + remaining)
         if job.state.is_active:
             self._progress[job.id] = report.progress
         else:
@@ -325,25 +320,7 @@ class Leader:
         if job.state is JobState.QUEUED:
             self._enqueue(job)
 
-    def _predict(self, job: Job, follower: str, items: Iterable[Item], progress: AttemptProgress) -> None:
-        """Learn from the cases that have ended, and correct when the job is expected to end."""
-        machine = self._presence.seen.get(follower)
-        gpus = machine.gpus if machine is not None else ()
-        is_news = self._durations.observe(job, gpus, items) or job.id not in self._progress
-        if is_news and job.state is JobState.RUNNING and job.id in self._cluster.running:
-            remaining = self._durations.remaining(job, gpus, progress.cases_done)
-            if remaining is not None:
-                self._cluster.retime(job.id, self._seconds() + remaining)
-
-    # What becomes of jobs
-
-    def _look_after(self, job: Job) -> list[Order]:
-        """What its followers are to be told, perhaps again; one that is silent for too long is given up."""
-        step = next_step(job, self._attempts, self._presence, self._lease, self._now())
-        if step.lost:
-            self._free(job)
-            self._lose(job, step.lost, self._attempts.cause(job))
-        return list(step.orders)
+    # Changes of jobs
 
     def _give_up_stuck(self) -> None:
         """End what has waited long enough for a machine such as was never seen."""
@@ -371,7 +348,7 @@ class Leader:
         self._start(events.submitted(self._cluster, self._demand(job), self._seconds()))
 
     def _start(self, placements: Iterable[JobPlacement]) -> None:
-        """Keep where jobs go; the followers are told at the next look, again and again until they have heard."""
+        """Store where jobs go; the followers get their orders at the next look, again until they take them."""
         for placement in placements:
             job, now = self._jobs.unfinished[placement.demand.id], self._now()
             followers = tuple(follower.id for follower in placement.followers)

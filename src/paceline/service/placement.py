@@ -95,11 +95,10 @@ def scheduler_follower(state: FollowerState) -> Follower:
     """A machine: its processor is a device as well, which a job without GPUs measures."""
     labels = frozenset(word.casefold() for word in state.labels)
     labels |= {_REACHABLE} if state.address else frozenset()
-    devices = [
-        SchedulerDevice(CPU, labels=labels)
-    ]  # its memory does not count: of two that are alike, one may show less
-    for name, memory in zip(state.gpus, state.gpu_memory_gib, strict=True):
-        devices.append(SchedulerDevice(GPU, memory, labels | _words(name)))
+    gpus = zip(state.gpus, state.gpu_memory_gib, strict=True)
+    # The memory of the processor does not count: of two machines that are alike, one may show less.
+    devices = [SchedulerDevice(CPU, labels=labels)]
+    devices += [SchedulerDevice(GPU, memory, labels | _words(name)) for name, memory in gpus]
     return Follower(state.id, tuple(devices))
 
 
@@ -131,17 +130,17 @@ def could_run(state: FollowerState, needs: MachineNeeds) -> bool:
 
 def lacks(state: FollowerState, needs: MachineNeeds) -> list[str]:
     """What keeps a machine from running a job, in words."""
-    wanted = scheduler_needs(needs)
-    devices = [device for device in scheduler_follower(state).devices if device.kind == wanted.kind]
+    required = scheduler_needs(needs)
+    devices = [device for device in scheduler_follower(state).devices if device.kind == required.kind]
     if not devices:
         return ["has no GPU"]  # whatever else it lacks: a machine with one is nearer
     reasons = []
-    if missing := min((wanted.labels - device.labels for device in devices), key=len):
+    if missing := min((required.labels - device.labels for device in devices), key=len):
         reasons.append(f"is not {', '.join(sorted(missing))}")
-    if (largest := max(device.memory_gib for device in devices)) < wanted.memory_gib:
-        reasons.append(f"has GPUs of {largest} GiB, not {wanted.memory_gib}")
-    if (most := max(devices.count(device) for device in devices)) < wanted.count:
-        reasons.append(f"has {most} of the {wanted.count} GPUs")
+    if (largest := max(device.memory_gib for device in devices)) < required.memory_gib:
+        reasons.append(f"has GPUs of {largest} GiB, not {required.memory_gib}")
+    if (most := max(devices.count(device) for device in devices)) < required.count:
+        reasons.append(f"has {most} of the {required.count} GPUs")
     return reasons or ([] if could_run(state, needs) else ["has no GPUs that are all of that together"])
 
 
@@ -154,8 +153,7 @@ def why_it_waits(needs: MachineNeeds, here: Sequence[FollowerState], seen: Itera
     if able >= needs.nodes:
         return ""
     if able:
-        alike = f"{needs.nodes} machines with the same GPUs and labels"
-        return f"it needs {alike} at once, and {able} of them can be had now"
+        return f"it needs {needs.nodes} machines with the same GPUs and labels at once, and {able} can be had now"
     present = {state.id for state in here}
     away = [state.id for state in seen if state.id not in present and could_run(state, needs)]
     if away:
@@ -185,5 +183,5 @@ def _kind(case: Case, gpus: Sequence[str]) -> str:
 
 
 def _words(name: str) -> frozenset[str]:
-    """The parts of a model's name that people know it by: nvidia, h200."""
+    """The words of a model's name: nvidia, h200."""
     return frozenset(re.findall(r"[a-z0-9]+", name.casefold()))

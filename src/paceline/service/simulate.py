@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 
@@ -58,16 +59,20 @@ class SimulatedWorkload:
     def __len__(self) -> int:
         return len(self.submitted)
 
-    def needs_of(self, place: int) -> Needs:
-        return self.needs[place] if len(self.needs) > 1 else self.needs[0]
+    def needs_of(self, index: int) -> Needs:
+        return self.needs[index] if len(self.needs) > 1 else self.needs[0]
 
-    def priority_of(self, place: int) -> int:
-        return self.priorities[place] if len(self.priorities) > 1 else self.priorities[0]
+    def priority_of(self, index: int) -> int:
+        return self.priorities[index] if len(self.priorities) > 1 else self.priorities[0]
 
     def device_counts(self, devices: int) -> Numbers:
         """How many devices each job occupies on followers of so many."""
         counts = [need.nodes * (devices if need.whole_node else need.count) for need in self.needs]
         return np.broadcast_to(np.array(counts, dtype=np.float64), (len(self),))
+
+    def work(self, devices: int) -> float:
+        """Device-seconds of all jobs together."""
+        return float((self.seconds * self.device_counts(devices)).sum())
 
 
 @dataclass(frozen=True)
@@ -83,25 +88,13 @@ class Fleet:
 
     def members(self) -> list[Follower]:
         devices = (SchedulerDevice(KIND),) * self.devices
-        return [Follower(f"follower-{place}", devices) for place in range(self.followers)]
-
-
-def _exponential(generator: np.random.Generator, jobs: int) -> Numbers:
-    return generator.exponential(MEAN, jobs)
-
-
-def _lognormal(generator: np.random.Generator, jobs: int) -> Numbers:
-    return generator.lognormal(math.log(MEAN) - 0.5, 1.0, jobs)
-
-
-def _bimodal(generator: np.random.Generator, jobs: int) -> Numbers:
-    return np.where(generator.random(jobs) < LONG_SHARE, LONG, SHORT)
+        return [Follower(f"follower-{number}", devices) for number in range(self.followers)]
 
 
 WORKLOADS: dict[str, Callable[[np.random.Generator, int], Numbers]] = {
-    "exponential": _exponential,
-    "lognormal": _lognormal,
-    "bimodal": _bimodal,
+    "exponential": lambda generator, jobs: generator.exponential(MEAN, jobs),
+    "lognormal": lambda generator, jobs: generator.lognormal(math.log(MEAN) - 0.5, 1.0, jobs),
+    "bimodal": lambda generator, jobs: np.where(generator.random(jobs) < LONG_SHARE, LONG, SHORT),
 }
 
 
@@ -127,11 +120,9 @@ def read_trace(path: Path, *, fleet: Fleet, error: float, seed: int) -> Simulate
             unexpected = set(reader.fieldnames or ()) - set(COLUMNS)
             missing = {"submitted", "seconds"} - set(reader.fieldnames or ())
             if unexpected or missing:
-                wrong = f"no column '{min(missing)}'" if missing else f"the unknown column '{min(unexpected)}'"
-                message = f"trace '{path}' has {wrong}; known are {', '.join(COLUMNS)}"
-                raise InputError(
-                    "missing-column" if missing else "unknown-column", message, key=min(missing or unexpected)
-                )
+                code, key = ("missing-column" if missing else "unknown-column"), min(missing or unexpected)
+                wrong = f"no column '{key}'" if missing else f"the unknown column '{key}'"
+                raise InputError(code, f"trace '{path}' has {wrong}; known are {', '.join(COLUMNS)}", key=key)
             rows = [_row(path, line, row, fleet) for line, row in enumerate(reader, start=2)]
     except (OSError, UnicodeDecodeError, csv.Error) as failure:
         raise InputError("unreadable-file", f"cannot read the trace '{path}': {failure}", value=str(path)) from None
@@ -156,14 +147,12 @@ def read_trace(path: Path, *, fleet: Fleet, error: float, seed: int) -> Simulate
 def load_of(workload: SimulatedWorkload, fleet: Fleet) -> float:
     """The work that comes over what the fleet can do while it comes."""
     span = float(workload.submitted[-1] - workload.submitted[0])
-    work = float((workload.seconds * workload.device_counts(fleet.devices)).sum())
-    return work / (fleet.capacity * span) if span else math.inf
+    return workload.work(fleet.devices) / (fleet.capacity * span) if span else math.inf
 
 
-_Row = tuple[float, float, float | None, int, Needs]
-
-
-def _row(path: Path, line: int, row: dict[str, str | None], fleet: Fleet) -> _Row:
+def _row(
+    path: Path, line: int, row: dict[str, str | None], fleet: Fleet
+) -> tuple[float, float, float | None, int, Needs]:
     where = f"trace '{path}', line {line}"
 
     def number(column: str, otherwise: float, least: float) -> float:
@@ -185,39 +174,14 @@ def _row(path: Path, line: int, row: dict[str, str | None], fleet: Fleet) -> _Ro
             f"followers with {fleet.devices}; give more with --followers and --devices",
             where=where,
         )
-    needs = Needs(
-        kind=KIND,
-        count=count,
-        nodes=nodes,
-        whole_node=bool(number("whole_node", 0, 0)),
-        cpu_heavy=bool(number("cpu_heavy", 0, 0)),
-    )
+    whole_node, cpu_heavy = bool(number("whole_node", 0, 0)), bool(number("cpu_heavy", 0, 0))
     predicted = number("predicted", 0, 0) or None
-    return (
-        number("submitted", math.nan, 0),
-        number("seconds", math.nan, 1e-6),
-        predicted,
-        int(number("priority", 0, -_MOST)),
-        needs,
-    )
+    submitted, seconds = number("submitted", math.nan, 0), number("seconds", math.nan, 1e-6)
+    needs = Needs(kind=KIND, count=count, nodes=nodes, whole_node=whole_node, cpu_heavy=cpu_heavy)
+    return submitted, seconds, predicted, int(number("priority", 0, -_MOST)), needs
 
 
 # Policies: those of the scheduler
-
-
-def two_tier(workload: SimulatedWorkload, fleet: Fleet) -> Schedule:
-    """The scheduler as the leader runs it, with the durations that were predicted."""
-    return _scheduled(workload, fleet, stretch=STRETCH, exact=False)
-
-
-def shortest_first(workload: SimulatedWorkload, fleet: Fleet) -> Schedule:
-    """One shared queue, the shortest predicted first, without ageing."""
-    return _scheduled(workload, fleet, stretch=math.inf, exact=False)
-
-
-def clairvoyant(workload: SimulatedWorkload, fleet: Fleet) -> Schedule:
-    """One shared queue, the shortest first, by the durations that jobs really take."""
-    return _scheduled(workload, fleet, stretch=math.inf, exact=True)
 
 
 def _scheduled(workload: SimulatedWorkload, fleet: Fleet, *, stretch: float, exact: bool) -> Schedule:
@@ -239,15 +203,22 @@ def _scheduled(workload: SimulatedWorkload, fleet: Fleet, *, stretch: float, exa
             starts = events.submitted(cluster, demand, now)
             coming += 1
         else:
-            now, place = heappop(running)
-            ended[place] = now
-            starts = events.ended(cluster, str(place), now)
+            now, job = heappop(running)
+            ended[job] = now
+            starts = events.ended(cluster, str(job), now)
         for start in starts:
-            place = int(start.demand.id)
-            started[place] = now
-            heappush(running, (now + float(workload.seconds[place]), place))
-    work = float((workload.seconds * workload.device_counts(fleet.devices)).sum())
-    return Schedule(workload.submitted, started, ended, work, fleet.capacity)
+            job = int(start.demand.id)
+            started[job] = now
+            heappush(running, (now + float(workload.seconds[job]), job))
+    return Schedule(workload.submitted, started, ended, workload.work(fleet.devices), fleet.capacity)
+
+
+# The scheduler as the leader runs it, with the durations that were predicted.
+two_tier = partial(_scheduled, stretch=STRETCH, exact=False)
+# One shared queue, the shortest predicted first, without ageing.
+shortest_first = partial(_scheduled, stretch=math.inf, exact=False)
+# One shared queue, the shortest first, by the durations that jobs really take.
+clairvoyant = partial(_scheduled, stretch=math.inf, exact=True)
 
 
 # Policies to compare with: a job is bound when it comes, and each follower serves in the order of coming
@@ -255,12 +226,12 @@ def _scheduled(workload: SimulatedWorkload, fleet: Fleet, *, stretch: float, exa
 
 def round_robin(workload: SimulatedWorkload, fleet: Fleet) -> Schedule:
     """One follower after the other, whatever it has to do already."""
-    place = 0
+    next_one = 0
 
     def choose(nodes: int, work: float, now: float) -> list[int]:
-        nonlocal place
-        chosen = [(place + step) % fleet.followers for step in range(nodes)]
-        place = (place + nodes) % fleet.followers
+        nonlocal next_one
+        chosen = [(next_one + step) % fleet.followers for step in range(nodes)]
+        next_one = (next_one + nodes) % fleet.followers
         return chosen
 
     return _served(workload, fleet, choose, lambda follower, work, now: None)
@@ -322,12 +293,12 @@ def _served(
         return fleet.devices if needs.whole_node else needs.count
 
     def can_start(job: int) -> bool:
-        wanted, is_heavy = width(job), workload.needs_of(job).cpu_heavy
-        return all(queues[f][0] == job and free[f] >= wanted and not (is_heavy and heavy[f]) for f in bound[job])
+        devices, is_heavy = width(job), workload.needs_of(job).cpu_heavy
+        return all(queues[f][0] == job and free[f] >= devices and not (is_heavy and heavy[f]) for f in bound[job])
 
     def serve(followers: list[int], now: float) -> None:
-        asked = list(followers)
-        for follower in asked:  # grows while it is walked
+        to_serve = list(followers)
+        for follower in to_serve:  # grows while it is walked
             while queues[follower] and can_start(queues[follower][0]):
                 job = queues[follower][0]
                 for one in bound[job]:
@@ -335,7 +306,7 @@ def _served(
                     free[one] -= width(job)
                     heavy[one] += workload.needs_of(job).cpu_heavy
                     if one != follower:
-                        asked.append(one)
+                        to_serve.append(one)
                 started[job] = now
                 heappush(running, (now + float(workload.seconds[job]), job))
 
@@ -358,8 +329,7 @@ def _served(
                 heavy[follower] -= workload.needs_of(job).cpu_heavy
                 ended_on(follower, float(workload.predicted[job]) * width(job), now)
             serve(followers, now)
-    total = float((workload.seconds * workload.device_counts(fleet.devices)).sum())
-    return Schedule(workload.submitted, started, ended, total, fleet.capacity)
+    return Schedule(workload.submitted, started, ended, workload.work(fleet.devices), fleet.capacity)
 
 
 # A mean completion time that no schedule can go below
@@ -371,10 +341,6 @@ def lowest_mean(workload: SimulatedWorkload, fleet: Fleet) -> float:
     No job is completed faster than it runs. And one device as fast as all together could do whatever they do; on
     it, serving what has the least left first has the lowest mean of all.
     """
-    return max(float(workload.seconds.mean()), _least_left_first(workload, fleet))
-
-
-def _least_left_first(workload: SimulatedWorkload, fleet: Fleet) -> float:
     sizes = workload.seconds * workload.device_counts(fleet.devices) / fleet.capacity
     waiting: list[tuple[float, int]] = []  # what is left of each job
     clock = total = 0.0
@@ -394,7 +360,7 @@ def _least_left_first(workload: SimulatedWorkload, fleet: Fleet) -> float:
         if coming < len(workload) and clock >= until:
             heappush(waiting, (float(sizes[coming]), coming))
             coming += 1
-    return total / len(workload)
+    return max(float(workload.seconds.mean()), total / len(workload))
 
 
 # The study
@@ -423,63 +389,36 @@ class SimulationRequest:
     trace: Path | None = None  # instead of workloads and loads
 
 
-def study(question: SimulationRequest, progress: Callable[[str], None] = lambda text: None) -> Study:
-    """Every cell; `progress` is told what is being done."""
+def study(request: SimulationRequest, progress: Callable[[str], None] = lambda text: None) -> Study:
+    """Every cell; `progress` is called with what is being done."""
     begun = time.monotonic()
-    if question.trace is not None:
-        trace = question.trace
-        first = read_trace(trace, fleet=question.fleet, error=question.error, seed=question.seeds[0])
-        cells = [
-            _cell(
-                question,
-                first.name,
-                load_of(first, question.fleet),
-                lambda seed: read_trace(trace, fleet=question.fleet, error=question.error, seed=seed),
-                progress,
-            )
-        ]
+    fleet, error, trace = request.fleet, request.error, request.trace
+    if trace is not None:
+        first = read_trace(trace, fleet=fleet, error=error, seed=request.seeds[0])
+        points = [(first.name, load_of(first, fleet))]
     else:
-        cells = [
-            _cell(question, name, load, _generator(question, name, load), progress)
-            for name in question.workloads
-            for load in question.loads
-        ]
-    return Study(tuple(cells), _settings(question), time.monotonic() - begun)
-
-
-def _generator(question: SimulationRequest, name: str, load: float) -> Callable[[int], SimulatedWorkload]:
-    def make(seed: int) -> SimulatedWorkload:
-        return generate(name, load=load, fleet=question.fleet, jobs=question.jobs, error=question.error, seed=seed)
-
-    return make
-
-
-def _cell(
-    question: SimulationRequest,
-    name: str,
-    load: float,
-    make: Callable[[int], SimulatedWorkload],
-    progress: Callable[[str], None],
-) -> StudyCell:
-    outcomes: dict[str, list[SimulatedOutcome]] = {policy: [] for policy in question.policies}
-    bounds: list[float] = []
-    for seed in question.seeds:
-        workload = make(seed)
-        bounds.append(lowest_mean(workload, question.fleet))
-        for policy in question.policies:
-            progress(f"{name} at load {load:.3g}, seed {seed}: {policy}")
-            outcomes[policy].append(measure(POLICIES[policy](workload, question.fleet)))
-    lines = tuple(Line(policy, tuple(outcomes[policy])) for policy in question.policies)
-    return StudyCell(name, load, lines, sum(bounds) / len(bounds))
-
-
-def _settings(question: SimulationRequest) -> dict[str, object]:
-    fleet = question.fleet
-    return {
+        points = [(name, load) for name in request.workloads for load in request.loads]
+    cells = []
+    for name, load in points:
+        outcomes: dict[str, list[SimulatedOutcome]] = {policy: [] for policy in request.policies}
+        bounds: list[float] = []
+        for seed in request.seeds:
+            if trace is not None:
+                workload = read_trace(trace, fleet=fleet, error=error, seed=seed)
+            else:
+                workload = generate(name, load=load, fleet=fleet, jobs=request.jobs, error=error, seed=seed)
+            bounds.append(lowest_mean(workload, fleet))
+            for policy in request.policies:
+                progress(f"{name} at load {load:.3g}, seed {seed}: {policy}")
+                outcomes[policy].append(measure(POLICIES[policy](workload, fleet)))
+        lines = tuple(Line(policy, tuple(outcomes[policy])) for policy in request.policies)
+        cells.append(StudyCell(name, load, lines, sum(bounds) / len(bounds)))
+    settings: dict[str, object] = {
         "followers": fleet.followers,
         "devices": fleet.devices,
-        "jobs": None if question.trace else question.jobs,
-        "error": question.error,
-        "seeds": list(question.seeds),
+        "jobs": None if trace else request.jobs,
+        "error": error,
+        "seeds": list(request.seeds),
         "stretch": STRETCH,
     }
+    return Study(tuple(cells), settings, time.monotonic() - begun)

@@ -27,26 +27,21 @@ def open_store(url_or_path: str | Path | None = None) -> Store:
 
 
 def open_existing(url_or_path: str | Path | None = None) -> Store:
-    """Open a store for who asks about runs: one that is named must be there, as a typo would else make an empty one."""
-    _must_be_there(url_or_path)
+    """Open a store to look at runs: one that is named must exist, as a typo would otherwise make an empty one."""
+    _must_exist(url_or_path)
     return open_store(url_or_path)
 
 
 def open_reader(url_or_path: str | Path | None = None) -> Reader:
-    """Open the same store for who only reads runs: at once where there is nothing to be migrated or imported."""
+    """Open the same store only to read runs: at once where there is nothing to be migrated or imported."""
     from paceline.store.run_lookup import open_file
 
-    _must_be_there(url_or_path)
+    _must_exist(url_or_path)
     location = locate(default_url() if url_or_path is None else url_or_path)
-    reader = open_file(location)
-    if reader is None:
-        from paceline.store.engine import open_at
-
-        return open_at(location)
-    return reader
+    return open_file(location) or open_store(url_or_path)
 
 
-def _must_be_there(url_or_path: str | Path | None) -> None:
+def _must_exist(url_or_path: str | Path | None) -> None:
     if url_or_path is None:
         return  # the user's own is made when it is first asked for
     location = locate(url_or_path)

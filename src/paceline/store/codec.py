@@ -34,7 +34,7 @@ _FLOAT = "$float"  # JSON has no word for infinities and NaN
 
 
 def dumps(value: Any) -> str:
-    """The value as strict JSON in ASCII, whatever it holds: what cannot be said in JSON is kept as text."""
+    """The value as strict JSON in ASCII, whatever it holds: what JSON has no form for becomes text."""
     return json.dumps(_plain(value), allow_nan=False)
 
 
@@ -112,6 +112,7 @@ def to_record(
     description: str,
 ) -> Record:
     """The record of its measurements, its time and the columns `RECORD`, whose documents are still text."""
+    described = read(Description, description)
     return made(
         Record,
         _RECORD_FIELDS,
@@ -127,15 +128,9 @@ def to_record(
             "facts": loads(facts),
             "warnings": [RecordWarning.model_validate(warning) for warning in loads(warnings)],
             "conditions": loads(conditions),
-            **_described(description),
+            **{name: getattr(described, name) for name in DESCRIPTION},
         },
     )
-
-
-def _described(text: str) -> dict[str, Any]:
-    """The fields of a record that describe it."""
-    said = read(Description, text)
-    return {name: getattr(said, name) for name in DESCRIPTION}
 
 
 def to_line(record: Record) -> str:
@@ -144,7 +139,7 @@ def to_line(record: Record) -> str:
 
 
 def from_line(line: str | bytes) -> Record:
-    """The record of a line; ValueError when it is none."""
+    """The record of a line; ValueError when it is not one."""
     return Record.model_validate(loads(line))
 
 

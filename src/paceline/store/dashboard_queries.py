@@ -1,14 +1,13 @@
-"""Reads for pages that many people look at every other second: what a run came to, last lines, who ran what."""
+"""Queries for pages that many people look at every other second: results of a run, last lines, who ran what."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Text, cast, func, select
+from sqlalchemy import Connection, Row, Text, cast, func, select
 
 from paceline.core.case import Case
 from paceline.core.record import Record
@@ -33,75 +32,64 @@ class CaseDuration:
 
 def latest(store: Store, limit: int) -> list[CaseDuration]:
     """The latest, the oldest of them first."""
-    wanted = (records.c.run_id, cast(records.c.case, Text).label("case_text"), records.c.seconds)
-    newest = select(*wanted).order_by(records.c.id.desc()).limit(limit)
+    columns = (records.c.run_id, cast(records.c.case, Text).label("case_text"), records.c.seconds)
+    newest = select(*columns).order_by(records.c.id.desc()).limit(limit)
     with store.reading("read what cases took") as connection:
         rows = list(connection.execute(newest))[::-1]
+        run_ids = sorted({row.run_id for row in rows})
         machines: dict[str, tuple[str, ...]] = {}
-        for some in _parts(sorted({row.run_id for row in rows})):
-            gpus = select(runs.c.id, runs.c.environment["gpus"].label("gpus")).where(runs.c.id.in_(some))
-            machines |= {row.id: _names(row.gpus) for row in connection.execute(gpus)}
-    known: dict[str, Case] = {}  # of the many alike only the first is read
-    for row in rows:
-        if row.case_text not in known:
-            known[row.case_text] = Case(**codec.loads(row.case_text))
-    return [CaseDuration(known[row.case_text], machines.get(row.run_id, ()), row.seconds) for row in rows]
+        for first in range(0, len(run_ids), _RUNS_AT_ONCE):
+            some = runs.c.id.in_(run_ids[first : first + _RUNS_AT_ONCE])
+            for row in connection.execute(select(runs.c.id, runs.c.environment["gpus"].label("gpus")).where(some)):
+                gpus = row.gpus if isinstance(row.gpus, list) else []
+                measurable = [gpu for gpu in gpus if gpu.get("cuda_index") is not None]
+                machines[row.id] = tuple(gpu.get("name") or "GPU" for gpu in measurable)
+    # Many cases are alike; each is parsed once.
+    parsed = {text: Case(**codec.loads(text)) for text in {row.case_text for row in rows}}
+    return [CaseDuration(parsed[row.case_text], machines.get(row.run_id, ()), row.seconds) for row in rows]
 
 
-def _parts(ids: list[str]) -> Iterator[list[str]]:
-    for first in range(0, len(ids), _RUNS_AT_ONCE):
-        yield ids[first : first + _RUNS_AT_ONCE]
-
-
-def _names(gpus: Any) -> tuple[str, ...]:
-    """Of those that could be measured."""
-    found = gpus if isinstance(gpus, list) else []
-    return tuple(gpu.get("name") or "GPU" for gpu in found if gpu.get("cuda_index") is not None)
-
-
-_OF_RECORD = (
-    *("run_id", "case", "attempt", "outcome", "cause", "started_at", "seconds", "facts", "warnings", "description"),
-)
+_OF_RECORD = ("run_id", "case", "attempt", "outcome", "cause", "started_at", "seconds", "facts", "warnings")
 _OF_MEASUREMENT = ("metric", "statistic", "summary", "derived_from", "work")
 
 
 def headlines(store: Store) -> list[RunRecords]:
     """All runs, the oldest first, with the last attempt at each case; planned cases and conditions are left out."""
-    with store._read("read the figures of all runs") as connection:
-        of_record: dict[int, list[dict[str, Any]]] = defaultdict(list)
-        whole = (measurements.c.scope == "") & (cast(measurements.c.at, Text) == "{}")
-        wanted = [measurements.c[name] for name in ("record_id", *_OF_MEASUREMENT)]
-        order = (measurements.c.record_id, measurements.c.position)
-        for row in connection.execute(select(*wanted).where(whole).order_by(*order)):
-            of_record[row.record_id].append(_fields(row._mapping, _OF_MEASUREMENT))
-        of_run: dict[str, list[Record]] = defaultdict(list)
-        found = select(records.c.id, *(records.c[name] for name in _OF_RECORD)).where(is_last())
-        for row in connection.execute(found.order_by(records.c.run_id, records.c.case_index)):
-            fields = _fields(row._mapping, _OF_RECORD) | {"measurements": of_record[row.id]}
-            of_run[row.run_id].append(Record.model_validate(fields))
+    with store.reading("read the figures of all runs") as connection:
+        of_run = _last_records(connection)
         oldest_first = select(runs).order_by(runs.c.started_at, runs.c.id)
-        return [
-            RunRecords(run=_run(row._asdict(), status_of(row.status, row.runner)), records=of_run[row.id])
-            for row in connection.execute(oldest_first)
-        ]
+        return [RunRecords(run=_run(row), records=of_run[row.id]) for row in connection.execute(oldest_first)]
+
+
+def _last_records(connection: Connection, run_id: str | None = None) -> dict[str, list[Record]]:
+    """The last attempt at each case, of one run or of all, by run; without samples, points of sweeps and conditions."""
+    whole = (measurements.c.scope == "") & (cast(measurements.c.at, Text) == "{}")
+    measured = select(measurements.c.record_id, *(measurements.c[name] for name in _OF_MEASUREMENT)).where(whole)
+    attempts = select(records.c.id, records.c.description, *(records.c[name] for name in _OF_RECORD)).where(is_last())
+    if run_id is not None:
+        measured = measured.join(records, records.c.id == measurements.c.record_id).where(records.c.run_id == run_id)
+        attempts = attempts.where(records.c.run_id == run_id)
+    of_record: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for row in connection.execute(measured.order_by(measurements.c.record_id, measurements.c.position)):
+        of_record[row.record_id].append({name: row._mapping[name] for name in _OF_MEASUREMENT})
+    of_run: dict[str, list[Record]] = defaultdict(list)
+    for row in connection.execute(attempts.order_by(records.c.run_id, records.c.case_index)):
+        fields = {name: row._mapping[name] for name in _OF_RECORD} | row.description
+        of_run[row.run_id].append(Record.model_validate(fields | {"measurements": of_record[row.id]}))
+    return of_run
 
 
 def edition(store: Store) -> tuple[object, ...]:
-    """What is another one after a record was kept: whatever was worked out from all of them is then out of date."""
+    """A value that changes with every record that is stored: what was computed from all of them is then out of date."""
     of_newest = [records.c[name] for name in ("id", "run_id", "case_index", "attempt", "outcome", "started_at")]
     with store.reading("look for new records") as connection:
         newest = connection.execute(select(*of_newest).order_by(records.c.id.desc()).limit(1)).one_or_none()
     return tuple(newest or ())
 
 
-def _run(row: dict[str, Any], status: str) -> Run:
-    return Run.model_validate({name: value for name, value in row.items() if name != "runner"} | {"status": status})
-
-
-def _fields(row: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    fields: dict[str, Any] = {name: row[name] for name in names}
-    description: dict[str, Any] = fields.pop("description", {})
-    return fields | description
+def _run(row: Row[Any]) -> Run:
+    fields = row._asdict()
+    return Run.model_validate(fields | {"status": status_of(fields["status"], fields.pop("runner"))})
 
 
 _PLACEMENTS = 5_000  # the latest, among which those of a follower are looked for
@@ -122,44 +110,26 @@ def glance(store: Store, run_id: str) -> RunRecords | None:
         row = connection.execute(select(runs).where(runs.c.id == run_id)).one_or_none()
         if row is None:
             return None
-        of_record: dict[int, list[dict[str, Any]]] = defaultdict(list)
-        whole = (measurements.c.scope == "") & (cast(measurements.c.at, Text) == "{}")
-        wanted = select(measurements.c.record_id, *(measurements.c[name] for name in _OF_MEASUREMENT))
-        of_run = wanted.join(records, records.c.id == measurements.c.record_id).where(records.c.run_id == run_id, whole)
-        for found in connection.execute(of_run.order_by(measurements.c.record_id, measurements.c.position)):
-            of_record[found.record_id].append(_fields(found._mapping, _OF_MEASUREMENT))
-        mine = select(records.c.id, *(records.c[name] for name in _OF_RECORD)).where(
-            records.c.run_id == run_id, is_last()
-        )
-        told = [
-            Record.model_validate(_fields(found._mapping, _OF_RECORD) | {"measurements": of_record[found.id]})
-            for found in connection.execute(mine.order_by(records.c.case_index))
-        ]
         planned = select(cases.c.document).where(cases.c.run_id == run_id).order_by(cases.c.case_index)
-        run = _run(row._asdict(), status_of(row.status, row.runner))
+        run = _run(row)
         run.cases = [Case.model_validate(document) for document in connection.scalars(planned)]
-        return RunRecords(run=run, records=told)
+        return RunRecords(run=run, records=_last_records(connection, run_id)[run_id])
 
 
 def last_lines(store: Store, job_id: str, limit: int) -> list[LogRow]:
     """The last pieces of a job's log, the oldest first."""
-    wanted = (
-        select(job_logs)
-        .where(job_logs.c.job_id == job_id)
-        .order_by(job_logs.c.attempt.desc(), job_logs.c.number.desc())
-        .limit(limit)
-    )
+    last_first = (job_logs.c.attempt.desc(), job_logs.c.number.desc())
+    query = select(job_logs).where(job_logs.c.job_id == job_id).order_by(*last_first).limit(limit)
     with store.reading(f"load the end of the log of job '{job_id}'") as connection:
-        found = connection.execute(wanted).all()
-    return [log_row(row) for row in reversed(found)]
+        return [log_row(row) for row in reversed(connection.execute(query).all())]
 
 
 def placements(store: Store, follower: str, limit: int) -> list[PastPlacement]:
     """What a follower was given lately, the latest first."""
-    wanted = select(job_events).where(job_events.c.kind == "placed").order_by(job_events.c.id.desc()).limit(_PLACEMENTS)
+    query = select(job_events).where(job_events.c.kind == "placed").order_by(job_events.c.id.desc()).limit(_PLACEMENTS)
     with store.reading(f"find what '{follower}' ran") as connection:
-        found = [row for row in connection.execute(wanted) if follower in row.document.get("followers", ())]
-    return [PastPlacement(row.job_id, row.at, row.document["run_id"]) for row in found[:limit]]
+        rows = [row for row in connection.execute(query) if follower in row.document.get("followers", ())]
+    return [PastPlacement(row.job_id, row.at, row.document["run_id"]) for row in rows[:limit]]
 
 
 def run_count(store: Store) -> int:

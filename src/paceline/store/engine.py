@@ -9,21 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import (
-    URL,
-    Connection,
-    Engine,
-    column,
-    create_engine,
-    event,
-    func,
-    inspect,
-    make_url,
-    select,
-    table,
-    text,
-    update,
-)
+from sqlalchemy import URL, Connection, Engine, create_engine, event, func, inspect, make_url, select, text, update
 from sqlalchemy.exc import ArgumentError, OperationalError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -31,7 +17,6 @@ from paceline.core.benchmark import described
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, StoreError
 from paceline.store import codec, spool
-from paceline.store.failures import opening_error
 from paceline.store.loading import load_all_attempts
 from paceline.store.location import (
     DESCRIBED_SINCE,
@@ -43,14 +28,18 @@ from paceline.store.location import (
 )
 from paceline.store.run_lookup import BUSY_SECONDS, is_read_only, read_only_options
 from paceline.store.schema import records, runs
-from paceline.store.store import Store
+from paceline.store.store import Store, opening_error
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
 
 ADVISORY_LOCK = 0x9ACE11E  # the same number in every Paceline
+CONNECT_SECONDS = 10
+_BEGIN = "paceline_begin"  # execution option: how SQLite begins a transaction
 _MIGRATING = threading.Lock()  # Alembic keeps what it works on in its modules, one thing at a time for a whole process
+
+_log = logging.getLogger(__name__)
 
 
 def ensure_newest(location: Location, *, reads: Engine, writes: Engine, read_only: bool) -> None:
@@ -58,7 +47,13 @@ def ensure_newest(location: Location, *, reads: Engine, writes: Engine, read_onl
 
     That one waits for nobody: who only wants to read must not queue up behind somebody who writes.
     """
-    version = stored_version(reads)
+    try:
+        with reads.connect() as connection:
+            version = _version(connection)
+    except (OperationalError, ProgrammingError):
+        # Look again rather than raise: another process may have made the table since. A real error comes again.
+        with reads.connect() as connection:
+            version = _version_if_any(connection)
     if version == SCHEMA_VERSION:
         return
     _refuse_unknown(location, version)
@@ -80,17 +75,6 @@ def ensure_newest(location: Location, *, reads: Engine, writes: Engine, read_onl
                 describe_records(connection)
 
 
-def stored_version(engine: Engine) -> str | None:
-    """The schema version of the store; None before its first opening."""
-    try:
-        with engine.connect() as connection:
-            return _version(connection)
-    except (OperationalError, ProgrammingError):
-        # Ask again rather than raise: another process may have made the table since. A real error comes again.
-        with engine.connect() as connection:
-            return _version_if_any(connection)
-
-
 def upgrade(connection: Connection, revision: str) -> None:
     """Apply the migrations up to a revision, in the transaction of this connection."""
     from alembic import command
@@ -101,7 +85,7 @@ def upgrade(connection: Connection, revision: str) -> None:
 
 
 def describe_records(connection: Connection) -> None:
-    """Let every record say what it is, as its benchmark knows; run by run, for there may be many samples."""
+    """Describe every record as its benchmark does; run by run, for there may be many samples."""
 
     def ask(question: str, values: dict[str, Any]) -> Any:
         return connection.execute(text(question), values).cursor
@@ -109,9 +93,9 @@ def describe_records(connection: Connection) -> None:
     for run_id in connection.scalars(select(runs.c.id)).all():
         environment = Environment.read(connection.scalar(select(runs.c.environment).where(runs.c.id == run_id)) or {})
         for record in load_all_attempts(ask, run_id):
-            said = codec.description_of(described(record, environment))
-            own = (records.c.run_id == run_id) & (records.c.case_index == record.case.index)
-            connection.execute(update(records).where(own, records.c.attempt == record.attempt).values(description=said))
+            attempt = {"run_id": run_id, "case_index": record.case.index, "attempt": record.attempt}
+            description = codec.description_of(described(record, environment))
+            connection.execute(update(records).filter_by(**attempt).values(description=description))
 
 
 def migration_config() -> Config:
@@ -124,7 +108,8 @@ def migration_config() -> Config:
 
 
 def _version(connection: Connection) -> str | None:
-    return connection.scalar(select(column("version_num")).select_from(table(VERSION_TABLE)))
+    version: str | None = connection.scalar(text(f"SELECT version_num FROM {VERSION_TABLE}"))
+    return version
 
 
 def _version_if_any(connection: Connection) -> str | None:
@@ -137,12 +122,6 @@ def _refuse_unknown(location: Location, version: str | None) -> None:
             f"the store {location.shown} has schema version {version}, and this Paceline knows versions up to "
             f"{SCHEMA_VERSION}: upgrade Paceline, or name another store"
         )
-
-
-CONNECT_SECONDS = 10
-_BEGIN = "paceline_begin"  # execution option: how SQLite begins a transaction
-
-_log = logging.getLogger(__name__)
 
 
 def open_at(location: Location) -> Store:
@@ -159,21 +138,13 @@ def open_at(location: Location) -> Store:
         ensure_newest(location, reads=reads, writes=writes, read_only=read_only)
     except SQLAlchemyError as error:
         engine.dispose()
-        # Without its context: a driver's own words may repeat the password that it was given.
+        # Without its context: a driver's own message may repeat the password that it was given.
         raise opening_error(location, error) from None
     except (StoreError, InputError):
         engine.dispose()
         raise
     store = Store(location, reads=reads, writes=writes)
-    if not read_only:
-        _import_waiting(store)
-    return store
-
-
-def _import_waiting(store: Store) -> None:
-    for path in store.location.spools:
-        if not spool.is_ours(path):
-            continue
+    for path in () if read_only else filter(spool.is_ours, location.spools):
         try:
             _, refusals = store.import_spool(path)
         except (StoreError, InputError) as error:
@@ -181,6 +152,7 @@ def _import_waiting(store: Store) -> None:
             refusals = [str(error)]
         for refusal in refusals:
             _log.warning("a spooled record still waits: %s", refusal)
+    return store
 
 
 def _sqlite_engine(path: Path, read_only: bool) -> Engine:
@@ -192,7 +164,7 @@ def _sqlite_engine(path: Path, read_only: bool) -> Engine:
         except OSError as error:
             raise StoreError(
                 f"could not make the directory {path.parent} for the store: {error.strerror}; "
-                f"name another place with --store or $PACELINE_STORE"
+                f"name another path with --store or $PACELINE_STORE"
             ) from error
         url = URL.create("sqlite", database=str(path))
     engine = _engine(url)
@@ -218,24 +190,20 @@ def _use_write_ahead_log(connection: sqlite3.Connection, path: Path) -> None:
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
-            _refuse_foreign(connection, path)
+            # A store must not grow inside the file of another program. (The database of a server may be shared.)
+            tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            if tables and VERSION_TABLE not in tables:
+                message = (
+                    f"the store {path} is the database of another program (it has the table '{tables[0]}'): "
+                    f"give the path of a Paceline store, or of a file that does not exist yet"
+                )
+                raise InputError("foreign-database", message, key="--store", value=str(path))
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
-
-
-def _refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
-    """A store must not grow inside the file of another program. (The database of a server may be shared.)"""
-    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-    if tables and VERSION_TABLE not in tables:
-        message = (
-            f"the store {path} is the database of another program (it has the table '{tables[0]}'): "
-            f"give the path of a Paceline store, or of a file that does not exist yet"
-        )
-        raise InputError("foreign-database", message, key="--store", value=str(path))
 
 
 def _postgres_engine(location: Location) -> Engine:

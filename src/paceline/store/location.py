@@ -16,8 +16,11 @@ from paceline.core.errors import InputError
 from paceline.core.files import data_directory
 from paceline.core.run import RunStatus
 
-# The start time is derived from the wall clock, which may be corrected while the process runs.
-CLOCK_TOLERANCE = 5.0
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+SCHEMA_VERSION = REVISIONS[-1]
+DESCRIBED_SINCE = "0007"  # records describe themselves; older ones are described when they are migrated
+VERSION_TABLE = "alembic_version"
+VARIABLE = "PACELINE_STORE"
 
 
 def this_runner() -> dict[str, Any]:
@@ -40,26 +43,16 @@ def is_alive(runner: Mapping[str, Any]) -> bool:
 
     try:
         process = psutil.Process(runner["pid"])
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        return abs(process.create_time() - float(runner["started"])) < CLOCK_TOLERANCE
+        # The start time is derived from the wall clock, which may be corrected while the process runs.
+        is_same = abs(process.create_time() - float(runner["started"])) < 5.0
+        return is_same and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
-SCHEMA_VERSION = REVISIONS[-1]
-DESCRIBED_SINCE = "0007"  # records say of themselves what they are; older ones are described when they are migrated
-VERSION_TABLE = "alembic_version"
-
-
-VARIABLE = "PACELINE_STORE"
-POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
-
-
 @dataclass(frozen=True)
 class Location:
-    """Where a store is: a SQLite file, or else a PostgreSQL database."""
+    """Where a store is: a SQLite file or a PostgreSQL database."""
 
     shown: str  # for messages, without credentials
     spools: tuple[Path, ...]  # files for records that the database refuses, best first
@@ -68,7 +61,7 @@ class Location:
 
 
 def default_url() -> str:
-    """The store named by $PACELINE_STORE, or else a SQLite file in the user's data directory."""
+    """The store named by $PACELINE_STORE, or a SQLite file in the user's data directory."""
     return os.environ.get(VARIABLE) or f"sqlite:///{data_directory() / 'paceline.db'}"
 
 
@@ -83,7 +76,7 @@ def locate(url_or_path: str | Path) -> Location:
             message = f"the store '{text}' has too few slashes: write sqlite:///relative.db or a plain path"
             raise InputError("too-few-slashes", message, key="--store", value=text)
         return _sqlite(rest.removeprefix("/"))
-    if scheme in POSTGRES_SCHEMES:
+    if scheme in ("postgresql", "postgres", "postgresql+psycopg"):
         return _postgres(text)
     message = f"unknown kind of store '{scheme}': give a path, sqlite:///PATH or postgresql://USER@HOST/DATABASE"
     raise InputError("unknown-kind-of-store", message, key="--store", value=scheme)
@@ -107,8 +100,8 @@ def _sqlite(text: str) -> Location:
         suggestion = str(path / "paceline.db")
         message = f"the store '{path}' is a directory: give the path of a file, such as {suggestion}"
         raise InputError("is-a-directory", message, key="--store", value=str(path), suggestion=suggestion)
-    beside = path.with_name(f"{path.name}.spool.jsonl")
-    return Location(shown=str(path), spools=(beside, _temporary_spool(str(path.resolve()))), path=path)
+    spool = path.with_name(f"{path.name}.spool.jsonl")
+    return Location(shown=str(path), spools=(spool, _temporary_spool(str(path.resolve()))), path=path)
 
 
 def _postgres(text: str) -> Location:

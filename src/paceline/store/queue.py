@@ -1,6 +1,6 @@
-"""What a leader keeps in the store: jobs with their history, followers, tokens, and who did what.
+"""What a leader stores: jobs with their history, followers, tokens, and the audit log.
 
-The store knows rows; what a job's document means is the service's business. Whatever belongs together is written in one
+The store has rows; what a job's document means is the service's business. Whatever belongs together is written in one
 transaction, so that a leader that dies leaves either all of it or nothing.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Row, Table, and_, delete, func, insert, or_, select, update
@@ -17,8 +17,20 @@ from sqlalchemy import Connection, Row, Table, and_, delete, func, insert, or_, 
 from paceline.core.errors import StoreError
 from paceline.core.record import Record
 from paceline.core.run import Run
-from paceline.store import location
-from paceline.store.schema import attempts, audit, cases, followers, job_events, job_logs, jobs, records, runs, tokens
+from paceline.store import codec, location
+from paceline.store.schema import (
+    attempts,
+    audit,
+    cases,
+    followers,
+    job_events,
+    job_logs,
+    jobs,
+    partials,
+    records,
+    runs,
+    tokens,
+)
 
 if TYPE_CHECKING:
     from paceline.store.store import Store
@@ -41,18 +53,7 @@ class LogRow:
     """Lines that an attempt at a job wrote."""
 
     attempt: int
-    number: int  # as they came in, from whichever follower
-    at: datetime
-    text: str
-    follower: str = ""
-
-
-@dataclass(frozen=True)
-class ReportedLines:
-    """Lines as a follower tells them, perhaps again; its own number says which they are."""
-
-    attempt: int
-    number: int
+    number: int  # in the store, as they came in from whichever follower; before that, as their follower counts them
     at: datetime
     text: str
     follower: str = ""
@@ -69,7 +70,7 @@ class FollowerRow:
 
 @dataclass(frozen=True)
 class TokenRow:
-    """Who may do what; the token itself is known only to its owner."""
+    """Who may do what; only its owner has the token itself."""
 
     name: str
     digest: str
@@ -80,7 +81,7 @@ class TokenRow:
 
 @dataclass(frozen=True)
 class AuditRow:
-    """Who did what, and what came of it."""
+    """Who did what, and with which outcome."""
 
     at: datetime
     who: str
@@ -94,14 +95,14 @@ class Conflict(StoreError):
 
 
 class Writing:
-    """Changes that are kept together or not at all."""
+    """Changes that are stored together or not at all."""
 
     def __init__(self, store: Store, connection: Connection) -> None:
         self._store = store
         self._connection = connection
 
     def submit(self, job: JobDocument, event: EventRow) -> bool:
-        """Keep a new job; False if one of this id is there already, which stays as it is."""
+        """Store a new job; False if one of this id exists already, which stays as it is."""
         if self._connection.scalar(select(jobs.c.id).where(jobs.c.id == job["id"])) is not None:
             return False
         self._connection.execute(insert(jobs), _job_values(job))
@@ -109,7 +110,7 @@ class Writing:
         return True
 
     def save(self, job: JobDocument, event: EventRow | None) -> None:
-        """Keep a changed job, whose version is one above the kept one's; Conflict if it is not."""
+        """Store a changed job, whose version is one above the stored one's; Conflict if it is not."""
         earlier = and_(jobs.c.id == job["id"], jobs.c.version == job["version"] - 1)
         if self._connection.execute(update(jobs).where(earlier).values(_job_values(job))).rowcount != 1:
             raise Conflict(f"job '{job['id']}' was changed by somebody else: is a second leader using this store?")
@@ -117,43 +118,42 @@ class Writing:
             self._history(job["id"], event)
 
     def acknowledge(self, job_id: str, attempt: int, number: int) -> bool:
-        """Keep up to which number the attempt's follower was heard; False if that is nothing new."""
+        """Store up to which number the attempt's reports were taken; False if that is nothing new."""
         this = and_(attempts.c.job_id == job_id, attempts.c.attempt == attempt)
-        standing = self._connection.scalar(select(attempts.c.acknowledged).where(this).with_for_update())
-        if standing is None:
-            values = {"job_id": job_id, "attempt": attempt, "acknowledged": number}
-            self._connection.execute(insert(attempts), values)
-            return True
-        if standing >= number:
+        stored = self._connection.scalar(select(attempts.c.acknowledged).where(this).with_for_update())
+        if stored is not None and stored >= number:
             return False
-        self._connection.execute(update(attempts).where(this).values(acknowledged=number))
+        _put(self._connection, attempts, {"job_id": job_id, "attempt": attempt}, {"acknowledged": number})
         return True
 
-    def log(self, job_id: str, lines: ReportedLines) -> None:
-        """Keep lines behind those that are there; the same number of the same follower again is the same lines."""
+    def log(self, job_id: str, lines: LogRow) -> None:
+        """Append lines to the log; the same number of the same follower again is the same lines."""
         this = {"job_id": job_id, "attempt": lines.attempt}
-        told = this | {"follower": lines.follower, "told": lines.number}
-        if self._connection.scalar(select(job_logs.c.number).filter_by(**told)) is None:
+        reported = this | {"follower": lines.follower, "told": lines.number}
+        if self._connection.scalar(select(job_logs.c.number).filter_by(**reported)) is None:
             last = self._connection.scalar(select(func.max(job_logs.c.number)).filter_by(**this)) or 0
-            row = told | {"number": last + 1, "at": lines.at, "text": lines.text}
+            row = reported | {"number": last + 1, "at": lines.at, "text": lines.text}
             self._connection.execute(insert(job_logs), row)
 
     def begin_run(self, run: Run) -> None:
-        """Keep the run of an attempt, unless it was begun already."""
-        self._store.begin_within(self._connection, run)
+        """Store the run of an attempt, unless it was begun already."""
+        if self._connection.scalar(select(runs.c.id).where(runs.c.id == run.id)) is None:
+            self._store.begin_within(self._connection, run)
 
     def keep_samples(
         self, run_id: str, case_index: int, attempt: int, metric: str, unit: str, samples: Sequence[float]
     ) -> None:
-        """Keep samples of a case in flight."""
-        self._store.keep_partial_within(self._connection, run_id, case_index, attempt, metric, unit, samples)
+        """Store samples of a case in flight."""
+        values = {"run_id": run_id, "case_index": case_index, "attempt": attempt, "metric": metric, "unit": unit}
+        values |= {"kept_at": datetime.now(UTC), "samples": codec.pack(samples)}
+        self._connection.execute(insert(partials).values(values))
 
     def add_record(self, record: Record) -> bool:
-        """Keep a record; False if the same attempt at the same case has one."""
+        """Store a record; False if the same attempt at the same case has one."""
         return self._store.add_within(self._connection, record)
 
     def reopen_run(self, run_id: str) -> None:
-        """Say that the run of an attempt, if it has begun, goes on with this process as its keeper."""
+        """Mark the run of an attempt, if it has begun, as running in this process."""
         values = {"status": "running", "ended_at": None, "runner": location.this_runner()}
         self._connection.execute(update(runs).where(runs.c.id == run_id).values(**values))
 
@@ -164,7 +164,7 @@ class Writing:
         return self._connection.scalar(measured) == self._connection.scalar(planned)
 
     def close_run(self, run_id: str, *, is_whole: bool) -> None:
-        """Say that the run of an attempt is over; of one that was cut short, keep what was in flight."""
+        """Mark the run of an attempt as over; of one that was cut short, keep the samples of the case in flight."""
         if self._connection.scalar(select(runs.c.id).where(runs.c.id == run_id)) is None:
             return  # it never began
         if not is_whole:
@@ -172,35 +172,23 @@ class Writing:
         self._store.finish_within(self._connection, run_id, "finished" if is_whole else "interrupted")
 
     def see_follower(self, row: FollowerRow) -> None:
-        """Keep what a follower is, and when it was seen."""
+        """Store what a follower is, and when it was seen."""
         _put(self._connection, followers, {"id": row.id}, {"seen_at": row.seen_at, "document": row.document})
 
-    def forget_follower(self, follower_id: str) -> None:
-        """Forget a follower that will not return."""
-        self._connection.execute(delete(followers).where(followers.c.id == follower_id))
-
     def put_token(self, row: TokenRow) -> None:
-        """Keep a token, in place of an earlier one of the same name."""
-        values = {
-            "digest": row.digest,
-            "scopes": list(row.scopes),
-            "created_at": row.created_at,
-            "expires_at": row.expires_at,
-        }
-        _put(self._connection, tokens, {"name": row.name}, values)
+        """Store a token, in place of an earlier one of the same name."""
+        _put(self._connection, tokens, {"name": row.name}, vars(row) | {"scopes": list(row.scopes)})
 
     def revoke_token(self, name: str) -> bool:
-        """Forget a token; False if there is none of this name."""
+        """Delete a token; False if there is none of this name."""
         return self._connection.execute(delete(tokens).where(tokens.c.name == name)).rowcount == 1
 
     def note(self, row: AuditRow) -> None:
-        """Keep who did what."""
-        values = {"at": row.at, "who": row.who, "what": row.what, "subject": row.subject, "outcome": row.outcome}
-        self._connection.execute(insert(audit), values)
+        """Add an entry to the audit log."""
+        self._connection.execute(insert(audit), vars(row))
 
     def _history(self, job_id: str, event: EventRow) -> None:
-        values = {"job_id": job_id, "at": event.at, "kind": event.kind, "document": event.document}
-        self._connection.execute(insert(job_events), values)
+        self._connection.execute(insert(job_events), {"job_id": job_id, **vars(event)})
 
 
 class JobQueue:
@@ -211,7 +199,7 @@ class JobQueue:
 
     @contextmanager
     def writing(self, doing: str) -> Iterator[Writing]:
-        """One transaction; `doing` is for the message if it fails, as in \"submit a job\"."""
+        """One transaction; `doing` is for the message if it fails, as in "submit a job"."""
         with self._store.writing(doing) as connection:
             yield Writing(self._store, connection)
 
@@ -225,15 +213,15 @@ class JobQueue:
         self, states: Sequence[str] = (), *, limit: int | None = 100, before: tuple[datetime, str] | None = None
     ) -> list[JobDocument]:
         """Jobs, the newest first; `before` is where an earlier page ended."""
-        wanted = select(jobs.c.document).order_by(jobs.c.submitted_at.desc(), jobs.c.id.desc()).limit(limit)
+        query = select(jobs.c.document).order_by(jobs.c.submitted_at.desc(), jobs.c.id.desc()).limit(limit)
         if states:
-            wanted = wanted.where(jobs.c.state.in_(states))
+            query = query.where(jobs.c.state.in_(states))
         if before is not None:
             at, job_id = before
             earlier = and_(jobs.c.submitted_at == at, jobs.c.id < job_id)
-            wanted = wanted.where(or_(jobs.c.submitted_at < at, earlier))
+            query = query.where(or_(jobs.c.submitted_at < at, earlier))
         with self._store.reading("list jobs") as connection:
-            return list(connection.scalars(wanted))
+            return list(connection.scalars(query))
 
     def counts(self) -> dict[str, int]:
         """How many jobs are in each state."""
@@ -243,12 +231,12 @@ class JobQueue:
 
     def events(self, job_id: str) -> list[EventRow]:
         """All that happened to a job, the first thing first."""
-        wanted = select(job_events).where(job_events.c.job_id == job_id).order_by(job_events.c.id)
+        query = select(job_events).where(job_events.c.job_id == job_id).order_by(job_events.c.id)
         with self._store.reading(f"load the history of job '{job_id}'") as connection:
-            return [EventRow(row.at, row.kind, row.document) for row in connection.execute(wanted)]
+            return [EventRow(row.at, row.kind, row.document) for row in connection.execute(query)]
 
     def acknowledged(self, job_id: str, attempt: int) -> int:
-        """Up to which number an attempt's follower was heard; 0 if never."""
+        """Up to which number an attempt's reports were taken; 0 if none was."""
         this = select(attempts.c.acknowledged).where(attempts.c.job_id == job_id, attempts.c.attempt == attempt)
         with self._store.reading(f"load attempt {attempt} at job '{job_id}'") as connection:
             return connection.scalar(this) or 0
@@ -257,32 +245,29 @@ class JobQueue:
         """Lines after those of an attempt and number, in order."""
         attempt, number = after
         later = and_(job_logs.c.attempt == attempt, job_logs.c.number > number)
-        wanted = (
-            select(job_logs)
-            .where(job_logs.c.job_id == job_id, or_(job_logs.c.attempt > attempt, later))
-            .order_by(job_logs.c.attempt, job_logs.c.number)
-            .limit(limit)
-        )
+        later = or_(job_logs.c.attempt > attempt, later)
+        query = select(job_logs).where(job_logs.c.job_id == job_id, later).limit(limit)
         with self._store.reading(f"load the log of job '{job_id}'") as connection:
-            return [log_row(row) for row in connection.execute(wanted)]
+            rows = connection.execute(query.order_by(job_logs.c.attempt, job_logs.c.number))
+            return [log_row(row) for row in rows]
 
     def followers(self) -> list[FollowerRow]:
-        """Every follower that was ever seen and not forgotten."""
+        """Every follower that was ever seen."""
         with self._store.reading("list followers") as connection:
-            found = connection.execute(select(followers).order_by(followers.c.id))
-            return [FollowerRow(row.id, row.seen_at, row.document) for row in found]
+            rows = connection.execute(select(followers).order_by(followers.c.id))
+            return [FollowerRow(row.id, row.seen_at, row.document) for row in rows]
 
     def tokens(self) -> list[TokenRow]:
         """All tokens, as digests."""
         with self._store.reading("list tokens") as connection:
-            found = connection.execute(select(tokens).order_by(tokens.c.name))
-            return [TokenRow(row.name, row.digest, tuple(row.scopes), row.created_at, row.expires_at) for row in found]
+            rows = connection.execute(select(tokens).order_by(tokens.c.name))
+            return [TokenRow(row.name, row.digest, tuple(row.scopes), row.created_at, row.expires_at) for row in rows]
 
     def audited(self, limit: int = 100) -> list[AuditRow]:
         """Who did what, the newest first."""
         with self._store.reading("read the audit log") as connection:
-            found = connection.execute(select(audit).order_by(audit.c.id.desc()).limit(limit))
-            return [AuditRow(row.at, row.who, row.what, row.subject, row.outcome) for row in found]
+            rows = connection.execute(select(audit).order_by(audit.c.id.desc()).limit(limit))
+            return [AuditRow(row.at, row.who, row.what, row.subject, row.outcome) for row in rows]
 
 
 def _job_values(job: JobDocument) -> dict[str, Any]:
@@ -296,7 +281,7 @@ def log_row(row: Row[Any]) -> LogRow:
 
 
 def _put(connection: Connection, table: Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Insert, or change what is there."""
+    """Insert a row, or change the existing one."""
     this = and_(*(table.c[name] == value for name, value in key.items()))
     if connection.execute(update(table).where(this).values(**values)).rowcount == 0:
         connection.execute(insert(table), {**key, **values})

@@ -1,4 +1,4 @@
-"""Reads runs out of a store, and does no more: what most verbs want of it.
+"""Reads runs from a store, and does no more: what most verbs need of it.
 
 A SQLite file is read by the standard library alone: SQLAlchemy takes longer to import than most runs take to read.
 """
@@ -48,7 +48,7 @@ class RunRow(BaseModel):
 
 
 LAST = "last"
-SHOWN_CANDIDATES = 10
+BUSY_SECONDS = 30
 _NEWEST_FIRST = "ORDER BY started_at DESC, id DESC"
 
 
@@ -62,29 +62,19 @@ def find_run(ask: Ask, text: str, location: Location) -> str:
         return str(newest[0])
     # Not LIKE, which in SQLite takes a for A and in both takes _ for anything.
     begins = f"SELECT id FROM runs WHERE substr(id, 1, :length) = :text {_NEWEST_FIRST}"
-    found = [run_id for (run_id,) in ask(begins, {"length": len(text), "text": text}).fetchall()] if text else []
-    if text in found or len(found) == 1:
-        return text if text in found else str(found[0])
-    if not found:
+    matches = [run_id for (run_id,) in ask(begins, {"length": len(text), "text": text}).fetchall()] if text else []
+    if text in matches or len(matches) == 1:
+        return text if text in matches else str(matches[0])
+    if not matches:
         raise unknown("run", text, all_ids(ask))
-    shown = ", ".join(found[:SHOWN_CANDIDATES])
-    more = f" and {len(found) - SHOWN_CANDIDATES} more" if len(found) > SHOWN_CANDIDATES else ""
-    message = f"'{text}' is the beginning of {len(found)} runs: {shown}{more}; type more of yours"
+    more = f" and {len(matches) - 10} more" if len(matches) > 10 else ""
+    message = f"'{text}' is the beginning of {len(matches)} runs: {', '.join(matches[:10])}{more}; type more of yours"
     raise InputError("ambiguous-run", message, value=text)
-
-
-def find_tagged(ask: Ask, tag: str) -> list[str]:
-    """The ids of the runs that carry this tag, the oldest first."""
-    tagged = ask("SELECT id, CAST(tags AS TEXT) FROM runs ORDER BY started_at, id", {}).fetchall()
-    return [run_id for run_id, tags in tagged if tag in codec.loads(tags)]
 
 
 def all_ids(ask: Ask) -> list[str]:
     """Every run, the newest first."""
     return [run_id for (run_id,) in ask(f"SELECT id FROM runs {_NEWEST_FIRST}", {}).fetchall()]
-
-
-BUSY_SECONDS = 30
 
 
 class Reader(ABC):
@@ -110,10 +100,10 @@ class Reader(ABC):
     def load(self, run_id: str, *, samples: bool = True) -> RunRecords:
         """The run with the last attempt at each of its cases; without `samples` where summaries say enough."""
         with self.asking(f"load run '{run_id}'") as ask:
-            found = loading.load_run(ask, run_id, samples=samples)
-            if found is None:
+            records = loading.load_run(ask, run_id, samples=samples)
+            if records is None:
                 raise unknown("run", run_id, all_ids(ask))
-            return found
+            return records
 
     def attempts(self, run_id: str, case_index: int) -> list[Record]:
         """Every attempt at one case, the first one first."""
@@ -128,7 +118,9 @@ class Reader(ABC):
     def find_runs(self, text: str) -> list[str]:
         """The ids of the runs that a person means: all that carry this tag, the oldest first, or the one run."""
         with self.asking("find runs") as ask:
-            return find_tagged(ask, text) or [find_run(ask, text, self.location)]
+            rows = ask("SELECT id, CAST(tags AS TEXT) FROM runs ORDER BY started_at, id", {}).fetchall()
+            tagged = [run_id for run_id, tags in rows if text in codec.loads(tags)]
+            return tagged or [find_run(ask, text, self.location)]
 
 
 class FileReader(Reader):
@@ -139,12 +131,10 @@ class FileReader(Reader):
         self._connection = connection
 
     def close(self) -> None:
-        """Close the file."""
         self._connection.close()
 
     @contextmanager
     def asking(self, doing: str) -> Iterator[Ask]:
-        """Questions that are all answered as of one moment."""
         try:
             self._connection.execute("BEGIN")
             try:
@@ -152,7 +142,7 @@ class FileReader(Reader):
             finally:
                 self._connection.execute("ROLLBACK")
         except sqlite3.Error as error:
-            from paceline.store.failures import store_error
+            from paceline.store.store import store_error
 
             raise store_error(doing, self.location, error) from error
 
@@ -160,7 +150,7 @@ class FileReader(Reader):
 def open_file(location: Location) -> FileReader | None:
     """The store, if it is a file that can be read as it is: nothing to be made, migrated or imported first.
 
-    Whoever can do those things also says best what is wrong with a file that nobody can read.
+    The code that does those things reports best what is wrong with a file that cannot be read.
     """
     if location.path is None or any(spool.is_ours(path) for path in location.spools):
         return None
@@ -189,5 +179,5 @@ def read_only_options(path: Path) -> dict[str, str]:
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size:
         return {"mode": "ro"}
-    # Reading a WAL database writes to a shared-memory file beside it, unless nobody else can be writing.
+    # Reading a WAL database writes to a shared-memory file next to it, unless nobody else can be writing.
     return {"mode": "ro", "immutable": "1"}

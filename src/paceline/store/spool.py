@@ -21,7 +21,7 @@ from paceline.store.codec import from_line, to_line
 
 
 def keep(record: Record, spools: Sequence[Path]) -> Path:
-    """Append the record to the first file that takes it, durably; say which."""
+    """Append the record to the first file that takes it, durably; returns that file."""
     line = to_line(record).encode() + b"\n"
     refusals = []
     for path in spools:
@@ -37,7 +37,7 @@ def keep(record: Record, spools: Sequence[Path]) -> Path:
 def import_records(path: Path, add: Callable[[Record], None]) -> tuple[int, list[str]]:
     """Hand every spooled record to `add`, then drop from the file those that it took.
 
-    Returns how many it took and why others stay: lines that are no record and records that `add` refused with
+    Returns how many it took and why others stay: lines that are not a record, and records that `add` refused with
     StoreError; any other error ends the import and leaves the file as it was. A record is dropped only after `add`
     returned, so a crash can repeat it but not lose it.
     """
@@ -50,20 +50,18 @@ def import_records(path: Path, add: Callable[[Record], None]) -> tuple[int, list
                 add(from_line(line))
             except (ValueError, StoreError) as error:
                 left.append(line)
-                refusals.append(f"{path}, line {number}: {_why(error)}")
+                reason = str(error)
+                if isinstance(error, ValidationError):
+                    first = error.errors(include_url=False)[0]
+                    reason = f"'{'.'.join(map(str, first['loc']))}': {first['msg']}"
+                if isinstance(error, ValueError):
+                    reason = f"it is not a spooled record: {reason}"
+                refusals.append(f"{path}, line {number}: {reason}")
         if not left:
             path.unlink()
         elif len(left) < len(lines):
             _replace(path, left)
         return len(lines) - len(left), refusals
-
-
-def _why(error: ValueError | StoreError) -> str:
-    """In one line, why a line was not taken."""
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False)[0]
-        return f"it is no spooled record: '{'.'.join(map(str, first['loc']))}': {first['msg']}"
-    return str(error) if isinstance(error, StoreError) else f"it is no spooled record: {error}"
 
 
 def is_ours(path: Path) -> bool:
@@ -80,19 +78,15 @@ def _locked(path: Path, flags: int) -> Iterator[int]:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if not _is_at(path, descriptor):
-                continue
-            yield descriptor
-            return
+            try:
+                is_current = os.path.samestat(path.lstat(), os.fstat(descriptor))
+            except FileNotFoundError:
+                is_current = False
+            if is_current:
+                yield descriptor
+                return
         finally:
             os.close(descriptor)
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.lstat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def _append(path: Path, line: bytes) -> None:
@@ -100,19 +94,16 @@ def _append(path: Path, line: bytes) -> None:
         size = os.fstat(descriptor).st_size
         # A process that died while it wrote left half a line; it must not spoil this one.
         torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        data, offset = b"\n" + line if torn else line, size
         try:
-            _write_all(descriptor, b"\n" + line if torn else line, size)
+            while data:
+                written = os.pwrite(descriptor, data, offset)
+                data, offset = data[written:], offset + written
             os.fsync(descriptor)
         except OSError:
             os.ftruncate(descriptor, size)
             raise
     _sync_directory(path.parent)
-
-
-def _write_all(descriptor: int, data: bytes, offset: int) -> None:
-    while data:
-        written = os.pwrite(descriptor, data, offset)
-        data, offset = data[written:], offset + written
 
 
 def _replace(path: Path, lines: Sequence[bytes]) -> None:

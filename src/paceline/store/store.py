@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,23 @@ from paceline.core.metric import Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, PackedSamples, Record
 from paceline.core.run import Run, RunRecords, RunStatus
 from paceline.store import codec, history, location, spool
-from paceline.store.failures import reason, remedy, store_error
 from paceline.store.loading import Ask, Rows
 from paceline.store.location import Location, status_of
-from paceline.store.queue import JobQueue
+from paceline.store.queue import JobQueue, Writing
 from paceline.store.run_lookup import Reader, RunRow
 from paceline.store.schema import cases, is_last, measurements, partials, records, runs
+
+# What a database's message contains, and what to do about it.
+_REMEDIES = {
+    "full": "free some space on that disk, then try again",
+    "no space": "free some space on that disk, then try again",
+    "disk i/o error": "check that disk's free space and health, then try again",
+    "locked": "another process keeps it locked; wait for it or end it, then try again",
+    "readonly": "open it where you may write, or copy it there",
+    "unable to open": "check that the directory exists and that you may write there",
+    "not a database": "give the path of a Paceline store, or of a file that does not exist yet",
+    "malformed": "restore it from a copy, or save what is left with `sqlite3 FILE .recover`",
+}
 
 
 class Store(Reader):
@@ -37,7 +48,6 @@ class Store(Reader):
         self._writes = writes
 
     def close(self) -> None:
-        """Give back the connections."""
         self._writes.dispose()
 
     @property
@@ -46,41 +56,37 @@ class Store(Reader):
         return JobQueue(self)
 
     def begin(self, run: Run) -> None:
-        """Keep a new run with its planned cases; this process is its runner."""
-        with self._write(f"begin run '{run.id}'") as connection:
-            _begin(connection, run)
+        """Store a new run with its planned cases; this process is its runner."""
+        with self.writing(f"begin run '{run.id}'") as connection:
+            self.begin_within(connection, run)
 
     def finish(self, run_id: str, status: RunStatus = "finished") -> None:
-        """Say how the run ended, and that it did now."""
-        with self._write(f"finish run '{run_id}'") as connection:
+        """Set how the run ended, and that it did now."""
+        with self.writing(f"finish run '{run_id}'") as connection:
             self.finish_within(connection, run_id, status)
 
     def reopen(self, run_id: str) -> None:
-        """Say that the run goes on, with this process as its runner."""
-        with self._write(f"reopen run '{run_id}'") as connection:
+        """Mark the run as running, with this process as its runner."""
+        with self.writing(f"reopen run '{run_id}'") as connection:
             self._lock(connection, run_id)
-            connection.execute(
-                update(runs)
-                .where(runs.c.id == run_id)
-                .values(status="running", ended_at=None, runner=location.this_runner())
-            )
+            Writing(self, connection).reopen_run(run_id)
 
     def add(self, record: Record) -> None:
-        """Keep a record in place of its partial samples; the same attempt at the same case is kept once.
+        """Store a record in place of its partial samples; the same attempt at the same case is stored once.
 
         When the database cannot take it, the record goes to the spool and StoreError names the file.
         """
         doing = f"keep the record of case {record.case.index} of run '{record.run_id}'"
         try:
             with self._writes.begin() as connection:
-                self._insert(connection, record)
+                self.add_within(connection, record)
         except SQLAlchemyError as error:
             if _is_the_records_fault(error):
                 raise store_error(doing, self.location, error) from error
-            kept = spool.keep(record, self.location.spools)
+            path = spool.keep(record, self.location.spools)
             raise StoreError(
-                f"could not {doing} in the store {self.location.shown}: {reason(error)}; the record is safe in {kept} "
-                f"and is imported when the store is next opened, or by `paceline results --import {kept}`; "
+                f"could not {doing} in the store {self.location.shown}: {reason(error)}; the record is safe in {path} "
+                f"and is imported when the store is next opened, or by `paceline results --import {path}`; "
                 f"{remedy(error, self.location)}"
             ) from error
 
@@ -90,12 +96,12 @@ class Store(Reader):
         """Append samples of the case in flight, so that they outlive a runner that dies."""
         if not len(samples):
             return
-        with self._write(f"keep samples of case {case_index} of run '{run_id}'") as connection:
-            self.keep_partial_within(connection, run_id, case_index, attempt, metric, unit, samples)
+        with self.queue.writing(f"keep samples of case {case_index} of run '{run_id}'") as writing:
+            writing.keep_samples(run_id, case_index, attempt, metric, unit, samples)
 
     def recover(self, run_id: str) -> list[Record]:
         """Turn what a runner that died left of its cases in flight into records, and return those."""
-        with self._write(f"recover run '{run_id}'") as connection:
+        with self.writing(f"recover run '{run_id}'") as connection:
             return self.recover_within(connection, run_id)
 
     def import_spool(self, path: Path) -> tuple[int, list[str]]:
@@ -104,9 +110,9 @@ class Store(Reader):
         def add(record: Record) -> None:
             try:
                 with self._writes.begin() as connection:
-                    if not record.is_described:  # a version that could not say it has spooled it
+                    if not record.is_described:  # spooled by a version that did not describe records
                         record = described(record, self._lock(connection, record.run_id))
-                    self._insert(connection, record)
+                    self.add_within(connection, record)
             except SQLAlchemyError as error:
                 if _is_the_records_fault(error):
                     raise store_error("import a record", self.location, error) from error
@@ -124,7 +130,7 @@ class Store(Reader):
 
     def has(self, run_id: str) -> bool:
         """Whether there is a run of this id."""
-        with self._read(f"look for run '{run_id}'") as connection:
+        with self.reading(f"look for run '{run_id}'") as connection:
             return connection.scalar(select(runs.c.id).where(runs.c.id == run_id)) is not None
 
     def runs(self, limit: int | None = 20) -> list[RunRow]:
@@ -138,125 +144,91 @@ class Store(Reader):
             done.where(records.c.outcome == Outcome.OK.value).scalar_subquery().label("ok"),
             done.where(records.c.outcome != Outcome.OK.value).scalar_subquery().label("not_ok"),
         ).order_by(newest.c.started_at.desc(), newest.c.id.desc())
-        with self._read("list the runs") as connection:
-            return [
-                RunRow(
-                    id=row.id,
-                    name=row.name,
-                    status=status_of(row.status, row.runner),
-                    started_at=row.started_at,
-                    ended_at=row.ended_at,
-                    cases=row.cases,
-                    ok=row.ok,
-                    not_ok=row.not_ok,
-                    tags=tuple(row.tags),
-                )
-                for row in connection.execute(counted)
-            ]
+        with self.reading("list the runs") as connection:
+            rows = [row._asdict() for row in connection.execute(counted)]
+        for row in rows:
+            row["status"] = status_of(row["status"], row["runner"])
+        return [RunRow.model_validate({name: row[name] for name in RunRow.model_fields}) for row in rows]
 
     def history(self, metric: str, *, tag: str = "", limit: int | None = None) -> list[RunRecords]:
         """The newest runs that measured a metric, the oldest first, with that metric alone and without samples."""
-        with self._read(f"read the history of '{metric}'") as connection:
-            found = history.read(connection, metric, last=is_last(), tag=tag, limit=limit)
-            if not found and not tag:
+        with self.reading(f"read the history of '{metric}'") as connection:
+            matches = history.read(connection, metric, tag=tag, limit=limit)
+            if not matches and not tag:
                 raise unknown("metric", metric, history.known_metrics(connection))
-        return found
+        return matches
 
     def is_alive(self, run_id: str) -> bool:
         """Whether the process that runs the run still exists, as far as this host can know."""
-        with self._read(f"look for the runner of run '{run_id}'") as connection:
+        with self.reading(f"look for the runner of run '{run_id}'") as connection:
             runner = connection.scalar(select(runs.c.runner).where(runs.c.id == run_id))
             if runner is None:
                 raise unknown("run", run_id, connection.scalars(select(runs.c.id)))
         return location.is_alive(runner)
 
     def begin_within(self, connection: Connection, run: Run) -> None:
-        """Keep a run as part of a larger change; one that is there already stays."""
-        if connection.scalar(select(runs.c.id).where(runs.c.id == run.id)) is None:
-            _begin(connection, run)
+        """Store a new run as part of a larger change."""
+        connection.execute(insert(runs), codec.run_row(run, location.this_runner()))
+        if run.cases:
+            connection.execute(insert(cases), [codec.case_row(run.id, case) for case in run.cases])
 
     def finish_within(self, connection: Connection, run_id: str, status: RunStatus) -> None:
-        """Say how the run ended as part of a larger change."""
+        """Set how the run ended as part of a larger change."""
         self._lock(connection, run_id)
         connection.execute(update(runs).where(runs.c.id == run_id).values(status=status, ended_at=datetime.now(UTC)))
 
     def add_within(self, connection: Connection, record: Record) -> bool:
-        """Keep a record as part of a larger change; False if its attempt has one."""
-        return self._insert(connection, record)
-
-    def keep_partial_within(
-        self,
-        connection: Connection,
-        run_id: str,
-        case_index: int,
-        attempt: int,
-        metric: str,
-        unit: str,
-        samples: Sequence[float],
-    ) -> None:
-        """Append samples of a case in flight as part of a larger change."""
-        connection.execute(
-            insert(partials).values(
-                run_id=run_id,
-                case_index=case_index,
-                attempt=attempt,
-                metric=metric,
-                unit=unit,
-                kept_at=datetime.now(UTC),
-                samples=codec.pack(samples),
-            )
-        )
+        """Insert a record unless its attempt has one; an interrupted one gives way to what really happened."""
+        self._lock(connection, record.run_id)
+        attempt = {"run_id": record.run_id, "case_index": record.case.index, "attempt": record.attempt}
+        connection.execute(delete(partials).filter_by(**attempt))
+        stored = connection.execute(select(records.c.id, records.c.cause).filter_by(**attempt)).one_or_none()
+        if stored is not None:
+            is_interrupted = stored.cause is not None and stored.cause["kind"] == CauseKind.INTERRUPTED.value
+            if not record.is_final or not is_interrupted:
+                return False
+            connection.execute(delete(records).where(records.c.id == stored.id))
+        inserted = connection.execute(insert(records).returning(records.c.id), codec.record_row(record))
+        rows = codec.measurement_rows(inserted.scalar_one(), record)
+        if rows:
+            connection.execute(insert(measurements), rows)
+        return True
 
     def recover_within(self, connection: Connection, run_id: str) -> list[Record]:
         """Turn samples of cases in flight into records as part of a larger change."""
-        recovered = []
         environment = self._lock(connection, run_id)
-        mine = partials.c.run_id == run_id
-        left = connection.execute(
-            select(partials, cases.c.document)
-            .join(cases, (cases.c.run_id == partials.c.run_id) & (cases.c.case_index == partials.c.case_index))
-            .where(mine)
-            .order_by(partials.c.id)
-        ).all()
+        of_run = partials.c.run_id == run_id
+        of_case = (cases.c.run_id == partials.c.run_id) & (cases.c.case_index == partials.c.case_index)
+        query = select(partials, cases.c.document).join(cases, of_case).where(of_run).order_by(partials.c.id)
         attempts: dict[tuple[int, int], list[Row[Any]]] = defaultdict(list)
-        for row in left:
+        for row in connection.execute(query).all():
             attempts[row.case_index, row.attempt].append(row)
-        for rows in attempts.values():
-            record = described(_interrupted_record(rows), environment)
-            if self._insert(connection, record):
-                recovered.append(record)
-        connection.execute(delete(partials).where(mine))
+        recovered = [described(_interrupted_record(rows), environment) for rows in attempts.values()]
+        recovered = [record for record in recovered if self.add_within(connection, record)]
+        connection.execute(delete(partials).where(of_run))
         return recovered
-
-    def writing(self, doing: str) -> AbstractContextManager[Connection]:
-        """A transaction that changes something."""
-        return self._write(doing)
 
     @contextmanager
     def asking(self, doing: str) -> Iterator[Ask]:
-        """Questions in SQL that are all answered as of one moment."""
-        with self._read(doing) as connection:
+        with self.reading(doing) as connection:
 
             def ask(question: str, values: dict[str, Any]) -> Rows:
-                rows = connection.execute(
-                    text(question), values
-                ).cursor  # there may be very many: as the driver has them
+                # The driver's own cursor, as there may be very many rows.
+                rows = connection.execute(text(question), values).cursor
                 assert rows is not None
                 return rows
 
             yield ask
 
-    def reading(self, doing: str) -> AbstractContextManager[Connection]:
-        """A transaction that only reads."""
-        return self._read(doing)
-
     @contextmanager
-    def _write(self, doing: str) -> Iterator[Connection]:
+    def writing(self, doing: str) -> Iterator[Connection]:
+        """A transaction that changes something."""
         with self._failing_as_store_error(doing), self._writes.begin() as connection:
             yield connection
 
     @contextmanager
-    def _read(self, doing: str) -> Iterator[Connection]:
+    def reading(self, doing: str) -> Iterator[Connection]:
+        """A transaction that only reads."""
         with self._failing_as_store_error(doing), self._reads.connect() as connection:
             yield connection
 
@@ -274,28 +246,6 @@ class Store(Reader):
             raise StoreError(f"run '{run_id}' is not in the store {self.location.shown}: it was never begun there")
         return Environment.read(row.environment)
 
-    def _insert(self, connection: Connection, record: Record) -> bool:
-        """Insert the record unless its attempt has one; an interrupted one gives way to what really happened."""
-        self._lock(connection, record.run_id)
-        attempt = {"run_id": record.run_id, "case_index": record.case.index, "attempt": record.attempt}
-        connection.execute(delete(partials).filter_by(**attempt))
-        standing = connection.execute(select(records.c.id, records.c.cause).filter_by(**attempt)).one_or_none()
-        if standing is not None:
-            if not record.is_final or not _is_interrupted(standing.cause):
-                return False
-            connection.execute(delete(records).where(records.c.id == standing.id))
-        inserted = connection.execute(insert(records).returning(records.c.id), codec.record_row(record))
-        rows = codec.measurement_rows(inserted.scalar_one(), record)
-        if rows:
-            connection.execute(insert(measurements), rows)
-        return True
-
-
-def _begin(connection: Connection, run: Run) -> None:
-    connection.execute(insert(runs), codec.run_row(run, location.this_runner()))
-    if run.cases:
-        connection.execute(insert(cases), [codec.case_row(run.id, case) for case in run.cases])
-
 
 def _is_the_records_fault(error: SQLAlchemyError) -> bool:
     """Whether the same record would be refused again, however healthy the database is."""
@@ -304,29 +254,54 @@ def _is_the_records_fault(error: SQLAlchemyError) -> bool:
     return isinstance(error, StatementError)
 
 
-def _is_interrupted(cause: dict[str, Any] | None) -> bool:
-    return cause is not None and cause["kind"] == CauseKind.INTERRUPTED.value
-
-
 def _interrupted_record(rows: Sequence[Row[Any]]) -> Record:
-    """What is known of an attempt from the samples it left, in the order they were kept."""
+    """The record of an attempt from the samples it left, in the order they were stored."""
     first, last = rows[0], rows[-1]
     samples: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in rows:
         samples[row.metric, row.unit] += PackedSamples(row.samples)()
     count = sum(map(len, samples.values()))
+    message = f"the runner ended while this case was being measured; its {count} samples are kept"
     return Record(
         run_id=first.run_id,
         case=Case.model_validate(first.document),
         attempt=first.attempt,
         outcome=Outcome.FAILED,
-        cause=Cause(
-            kind=CauseKind.INTERRUPTED,
-            message=f"the runner ended while this case was being measured; its {count} samples are kept",
-        ),
+        cause=Cause(kind=CauseKind.INTERRUPTED, message=message),
         started_at=first.kept_at,
         seconds=(last.kept_at - first.kept_at).total_seconds(),
         measurements=[
             Measurement.of_samples(Metric(name=name, unit=unit), values) for (name, unit), values in samples.items()
         ],
     )
+
+
+def reason(error: Exception) -> str:
+    """The database's own message in one line, without statements or parameters."""
+    message = str(error.orig) if isinstance(error, StatementError) and error.orig else str(error)
+    return " ".join(message.split()) or type(error).__name__
+
+
+def remedy(error: Exception, location: Location) -> str:
+    """What to do about it."""
+    if isinstance(error, IntegrityError):
+        return "this contradicts what the store holds already; use another run id, or cases that the run planned"
+    is_refusal = isinstance(error, SQLAlchemyError) and not isinstance(error, DBAPIError)
+    if is_refusal or isinstance(error, DataError):
+        return "change the value that it refuses"
+    message = reason(error).lower()
+    default = "check that the file is intact" if location.path else "check that the server runs and lets you in"
+    return next((advice for sign, advice in _REMEDIES.items() if sign in message), default)
+
+
+def opening_error(location: Location, error: Exception) -> StoreError | InputError:
+    """The error to raise when the store could not be opened: a file of another kind was not meant to be one."""
+    failed = store_error("open the database", location, error)
+    if location.path and "not a database" in reason(error).lower():
+        return InputError("not-a-database", str(failed), key="--store", value=location.shown)
+    return failed
+
+
+def store_error(doing: str, location: Location, error: Exception) -> StoreError:
+    """The error to raise when the store at this location could not do something."""
+    return StoreError(f"could not {doing} in the store {location.shown}: {reason(error)}; {remedy(error, location)}")

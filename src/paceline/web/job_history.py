@@ -1,4 +1,4 @@
-"""What happened and when, as the pages say it."""
+"""What happened to a job and when, as the pages show it."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def needs_words(needs: MachineNeeds) -> str:
 
 def history(events: Iterable[EventRow], job: Job) -> list[Happening]:
     """What happened to a job, the first thing first."""
-    told: list[Happening] = []
-    attempt, followers, asked = 0, "", ""
+    lines: list[Happening] = []
+    attempt, followers, is_stopping = 0, "", False
     for event in events:
         document, is_bad = event.document, False
         match event.kind:
@@ -101,11 +101,16 @@ def history(events: Iterable[EventRow], job: Job) -> list[Happening]:
                 text = f"Submitted{_by(document)}"
             case "placed":
                 attempt += 1
-                followers = _placed_on(document)
+                devices = document.get("devices") or [() for _ in document["followers"]]
+                names = []
+                for follower, indices in zip(document["followers"], devices, strict=False):
+                    gpus = gpu_indices(tuple(indices))
+                    names.append(f"{follower} (GPU {', '.join(map(str, gpus))})" if gpus else follower)
+                followers = listed(names)
                 text = f"Placed on {followers}" if attempt == 1 else f"Attempt {attempt}: placed on {followers}"
             case "began":
                 text = "Began to measure"
-            case "lost" if asked:
+            case "lost" | "ended" if is_stopping:
                 text = "Stopped"
             case "lost":
                 is_bad = True
@@ -113,10 +118,8 @@ def history(events: Iterable[EventRow], job: Job) -> list[Happening]:
                 after = "that was the last attempt" if is_last else "it waits again"
                 text = f"Lost: {document.get('reason', '')}; {after}"
             case "cancelled":
-                asked = f"Stop asked{_by(document)}" if followers and attempt else f"Cancelled{_by(document)}"
-                text = asked
-            case "ended" if asked:
-                text = "Stopped"
+                is_stopping = True
+                text = f"Stop asked{_by(document)}" if followers and attempt else f"Cancelled{_by(document)}"
             case "ended":
                 failure = document.get("failure")
                 is_bad = bool(failure)
@@ -128,18 +131,9 @@ def history(events: Iterable[EventRow], job: Job) -> list[Happening]:
                 text = event.kind
         if event.kind in ("lost", "ended"):
             followers = ""
-        told.append(Happening(at=event.at, kind=event.kind, text=one_line(text), is_bad=is_bad))
-    return told
+        lines.append(Happening(at=event.at, kind=event.kind, text=one_line(text), is_bad=is_bad))
+    return lines
 
 
 def _by(document: dict[str, Any]) -> str:
     return f" by {document['by']}" if document.get("by") else ""
-
-
-def _placed_on(document: dict[str, Any]) -> str:
-    devices = document.get("devices") or [() for _ in document["followers"]]
-    names = []
-    for follower, mine in zip(document["followers"], devices, strict=False):
-        gpus = gpu_indices(tuple(mine))
-        names.append(f"{follower} (GPU {', '.join(map(str, gpus))})" if gpus else follower)
-    return listed(names)

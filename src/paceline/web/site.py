@@ -37,14 +37,6 @@ LARGEST_FORM = 256 * 1024  # bytes
 _TITLES = {400: "That cannot be shown", 403: "Not allowed", 404: "Not found", 503: "The leader cannot answer just now"}
 
 
-@dataclass(frozen=True)
-class NavigationItem:
-    """An entry of the navigation."""
-
-    path: str
-    title: str
-
-
 @dataclass
 class Site:
     """The pages of one leader."""
@@ -52,7 +44,7 @@ class Site:
     leader: Leader
     store: Store
     report: Callable[[RunRecords], str]
-    places: list[NavigationItem] = field(default_factory=list)
+    navigation: list[tuple[str, str]] = field(default_factory=list)  # path and title of each entry
     _secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))
 
     def answer(
@@ -70,7 +62,7 @@ class Site:
             return JSONResponse(view.model_dump(mode="json"), status)
         if request.query_params.get("part") == "live":
             return secured(HTMLResponse(self._render(request, template, view, is_part=True, **more), status), ())
-        loaded = [script(name) for name in scripts]
+        loaded = [rendered(name) for name in scripts]
         text = self._render(request, template, view, scripts=loaded, **more)
         return secured(HTMLResponse(text, status), loaded)
 
@@ -79,13 +71,18 @@ class Site:
         return templates().get_template(template).render(**values | more)
 
     def around(self, request: Request) -> dict[str, Any]:
-        """What every page needs beside its own."""
+        """What every page needs in addition to its own values."""
         visitor = visitor_of(request)
         here = request.url.path
+        home = "/" if here.startswith("/jobs") else here
+        menu = [
+            (path, title, home == path or (path != "/" and here.startswith(f"{path}/")))
+            for path, title in self.navigation
+        ]
         return {
             "version": VERSION,
             "style": style(),
-            "places": [(place, _is_within(here, place.path)) for place in self.places],
+            "menu": menu,
             "visitor": visitor.name if visitor else "",
             "may_submit": visitor is not None and visitor.scope >= Scope.SUBMIT,
             "has_login": has_login(self.store),
@@ -94,9 +91,10 @@ class Site:
         }
 
     def error(self, request: Request, status: int, message: str) -> Response:
-        """Why there is no page; those who are not known are asked who they are."""
+        """Why there is no page; those without a valid token are asked to log in."""
         if status == 401 and not wants_json(request):
-            return RedirectResponse(f"/login?next={quote(_path_of(request), safe='')}", 303)
+            path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+            return RedirectResponse(f"/login?next={quote(path, safe='')}", 303)
         view = Trouble(status=status, title=_TITLES.get(status, _TITLES[400]), message=message)
         return self.answer(request, "error.html", view, status=status)
 
@@ -157,8 +155,8 @@ class Form:
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         self.values: dict[str, str] = {}
         for name, value in pairs:
-            known = self.values.get(name)
-            self.values[name] = value if not known else f"{known},{value}" if value else known
+            earlier = self.values.get(name)
+            self.values[name] = value if not earlier else f"{earlier},{value}" if value else earlier
 
     def get(self, name: str, otherwise: str = "") -> str:
         """A field without the space around it."""
@@ -182,15 +180,15 @@ Filled = Annotated[Form, Depends(read_form)]
 
 
 def caller(request: Request) -> Caller:
-    """Who asks, as the guard of the API has found out; a dependency."""
-    found: Caller | None = request.state.caller
-    if found is None:
-        raise HTTPException(401, "this leader wants a token")
-    return found
+    """Who sends a request, according to the guard of the API; a dependency."""
+    sender: Caller | None = request.state.caller
+    if sender is None:
+        raise HTTPException(401, "this leader needs a token")
+    return sender
 
 
 def visitor_of(request: Request) -> Caller | None:
-    """Who looks; None before they were asked."""
+    """Who looks; None before they have logged in."""
     visitor: Caller | None = getattr(request.state, "visitor", None)
     return visitor
 
@@ -219,39 +217,21 @@ def refuse_other_sites(request: Request) -> None:
         raise HTTPException(403, "this form was sent by another site")
 
 
-@dataclass(frozen=True)
-class Script:
-    """A small script within the page, allowed by its hash alone."""
-
-    text: Markup
-
-    @property
-    def source(self) -> str:
-        """What the policy says of it."""
-        return f"'sha256-{base64.b64encode(hashlib.sha256(str(self.text).encode()).digest()).decode()}'"
-
-
 @cache
-def script(name: str) -> Script:
-    """One of the scripts that ship."""
-    return Script(Markup(templates().get_template(name).render()))
+def rendered(name: str) -> Markup:
+    """A script or a style that ships."""
+    return Markup(templates().get_template(name).render())
 
 
-@cache
 def style() -> Markup:
-    """The look: that of the reports, and what pages have beside it."""
-    return Markup("\n").join([Markup(templates().get_template("report.css").render()), own_style()])
+    """The style of the reports, and that of the pages."""
+    return Markup("\n").join([rendered("report.css"), rendered("pages.css")])
 
 
-@cache
-def own_style() -> Markup:
-    """What pages have beside the look of the reports."""
-    return Markup(templates().get_template("pages.css").render())
-
-
-def secured(response: Response, scripts: Iterable[Script], sources: Iterable[str] = ()) -> Response:
-    """A page that may load nothing and run nothing but its own."""
-    allowed = " ".join([*(one.source for one in scripts), *sources]) or "'none'"
+def secured(response: Response, scripts: Iterable[Markup], hashes: Iterable[str] = ()) -> Response:
+    """A page that may load nothing, and run nothing but its own scripts, which are allowed by their hashes."""
+    digests = [base64.b64encode(hashlib.sha256(str(script).encode()).digest()).decode() for script in scripts]
+    allowed = " ".join([*(f"'sha256-{digest}'" for digest in digests), *hashes]) or "'none'"
     response.headers["Content-Security-Policy"] = (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}; connect-src 'self'; img-src data:; "
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -264,10 +244,10 @@ def secured(response: Response, scripts: Iterable[Script], sources: Iterable[str
 
 @lru_cache(maxsize=1)
 def templates() -> Environment:
-    """Those of the reports, and ours beside them."""
+    """The templates of the reports and of the pages."""
     loader = ChoiceLoader([PackageLoader("paceline.web"), PackageLoader("paceline.report")])
-    made = page_templates().overlay(loader=loader)
-    made.filters = made.filters | {
+    environment = page_templates().overlay(loader=loader)
+    environment.filters = environment.filters | {
         "span": span,
         "counted": counted,
         "state": lambda state: STATES[state],
@@ -275,24 +255,14 @@ def templates() -> Environment:
         "clock": _clock,
         "path": lambda text: quote(str(text), safe=""),
     }
-    return made
+    return environment
 
 
 def _clock(moment: datetime, now: datetime, exact: bool = False) -> str:
     """A moment of today as a time, any other with its day."""
-    known = moment.astimezone(UTC)
-    day = "" if known.date() == now.date() else "%Y-%m-%d "
-    return known.strftime(f"{day}%H:%M{':%S' if exact else ''} UTC")
-
-
-def _path_of(request: Request) -> str:
-    return request.url.path + (f"?{request.url.query}" if request.url.query else "")
-
-
-def _is_within(here: str, path: str) -> bool:
-    if path == "/":
-        return here == "/" or here.startswith("/jobs")
-    return here == path or here.startswith(f"{path}/")
+    moment = moment.astimezone(UTC)
+    day = "" if moment.date() == now.date() else "%Y-%m-%d "
+    return moment.strftime(f"{day}%H:%M{':%S' if exact else ''} UTC")
 
 
 _POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">\n?')
@@ -300,13 +270,13 @@ _HASH = re.compile(r"'sha256-[A-Za-z0-9+/=]+'")
 
 
 def embedded(site: Site, request: Request, report: str, *, above: Markup, scripts: Iterable[str] = ()) -> Response:
-    """The report with the navigation, something above it, and scripts beside its own."""
-    loaded: list[Script] = [script(name) for name in scripts]
+    """The report with the navigation, something above it, and scripts in addition to its own."""
+    loaded = [rendered(name) for name in scripts]
     policy = _POLICY.search(report)
     hashes = _HASH.findall(policy.group(1)) if policy else []
     top = templates().get_template("above.html").render(above=above, **site.around(request))
-    more = "".join(f"<script>{one.text}</script>\n" for one in loaded)
+    more = "".join(f"<script>{script}</script>\n" for script in loaded)
     head, body, rest = _POLICY.sub("", report, count=1).partition("<body>\n")
-    head = head.replace("</head>", f"<style>{own_style()}</style>\n</head>", 1)
+    head = head.replace("</head>", f"<style>{rendered('pages.css')}</style>\n</head>", 1)
     before, end, after = rest.rpartition("</body>")
     return secured(HTMLResponse(f"{head}{body}{top}{before}{more}{end}{after}"), loaded, hashes)

@@ -34,7 +34,7 @@ def test_a_file_of_which_nothing_can_be_taken_is_refused_in_one_line_and_left_al
     done = take(store, path)
     assert isinstance(done.exception, InputError)
     said = str(done.exception)
-    assert said.startswith(f"no record could be imported: {path}, line 1: it is no spooled record: ")
+    assert said.startswith(f"no record could be imported: {path}, line 1: it is not a spooled record: ")
     assert len(said.splitlines()) == 1
     assert ("; 6 more lines" in said) == (content.count(b"\n") == 9)
     assert path.read_bytes() == content
@@ -44,7 +44,7 @@ def test_an_export_is_no_spool(store: str, tmp_path: Path) -> None:
     path = tmp_path / "export.jsonl"
     with open_store(store) as opened:
         path.write_text(jsonl.render(opened.load("run-1")))
-    assert "it is no spooled record: 'run'" in str(take(store, path).exception)
+    assert "it is not a spooled record: 'run'" in str(take(store, path).exception)
 
 
 def test_what_stays_in_the_file_is_told_and_shows_in_the_exit_code(store: str, tmp_path: Path) -> None:
@@ -55,6 +55,6 @@ def test_what_stays_in_the_file_is_told_and_shows_in_the_exit_code(store: str, t
     done = take(store, path)
     assert done.exit_code == 1
     assert "1 records imported" in done.output
-    assert f"not imported: {path}, line 2: it is no spooled record" in done.output
+    assert f"not imported: {path}, line 2: it is not a spooled record" in done.output
     assert "2 of 2" in done.output  # the list of runs comes all the same
     assert path.read_text() == "half a li\n"

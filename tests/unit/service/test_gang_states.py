@@ -243,7 +243,7 @@ def test_one_that_forgot_its_part_ends_the_attempt(gang: Gang) -> None:
     assert gang.part(0).is_stopping
     gang.part(0).stop()
     gang.step(2)
-    assert gang.lost() == [f"follower {second} does not know of it any more"]
+    assert gang.lost() == [f"follower {second} no longer has it"]
 
 
 def test_a_part_that_never_answers_again_after_a_restart_is_given_up(gang: Gang) -> None:

@@ -97,13 +97,13 @@ def test_while_the_disk_is_still_full_the_store_opens_and_the_spool_stays(
     with open_store(path) as store:
         store.begin(a_run())
     kept = spool.keep(a_record(count=BIG), store.location.spools)
-    real = Store._insert
+    real = Store.add_within
 
     def insert_on_full_disk(self: Store, connection: object, record: Record) -> bool:
         connection.exec_driver_sql("PRAGMA max_page_count = 1")  # type: ignore[attr-defined]
         return real(self, connection, record)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Store, "_insert", insert_on_full_disk)
+    monkeypatch.setattr(Store, "add_within", insert_on_full_disk)
     with open_store(path) as store:
         assert store.load("run-1").records == []
         assert "full" in caplog.text
@@ -159,7 +159,7 @@ def test_importing_takes_what_it_can_and_says_what_stays(store: Store, tmp_path:
     assert taken == 2
     assert [said.split(": ")[0] for said in refusals] == [f"{kept}, line {number}" for number in (2, 3, 4)]
     assert "never begun" in refusals[0]
-    assert "it is no spooled record" in refusals[2]
+    assert "it is not a spooled record" in refusals[2]
     assert all(len(said.splitlines()) == 1 for said in refusals)
     assert store.load("run-1").records == [a_record(), a_record(index=1)]
     store.begin(a_run("elsewhere"))

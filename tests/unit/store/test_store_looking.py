@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from paceline.store import Store
 from paceline.store.dashboard_queries import PastPlacement, glance, last_lines, metrics, placements, run_count
-from paceline.store.queue import EventRow, ReportedLines
+from paceline.store.queue import EventRow, LogRow
 from support.store_samples import a_failed_record, a_record, a_run
 
 AT = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -36,7 +36,7 @@ def test_the_last_lines_and_what_a_follower_was_given(store: Store) -> None:
             job = {"id": name, "state": "running", "priority": 0, "submitted_at": AT.isoformat(), "submitted_by": ""}
             writing.submit(job | {"version": 0}, placed)
         for attempt, number in ((1, 1), (1, 2), (2, 1)):
-            writing.log("job-1", ReportedLines(attempt, number, AT, f"{attempt}.{number}"))
+            writing.log("job-1", LogRow(attempt, number, AT, f"{attempt}.{number}"))
     assert [row.text for row in last_lines(store, "job-1", 2)] == ["1.2", "2.1"]
     given = [PastPlacement("job-3", AT, "run-of-job-3"), PastPlacement("job-1", AT, "run-of-job-1")]
     assert placements(store, "one", 10) == given

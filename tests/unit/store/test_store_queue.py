@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.store import Store
-from paceline.store.queue import AuditRow, Conflict, EventRow, FollowerRow, JobDocument, ReportedLines, TokenRow
+from paceline.store.queue import AuditRow, Conflict, EventRow, FollowerRow, JobDocument, LogRow, TokenRow
 from support.store_samples import a_record, a_run
 
 AT = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -67,7 +67,7 @@ def test_what_a_follower_tells_twice_is_kept_once(store: Store) -> None:
     for _ in range(2):
         with store.queue.writing("take a report") as writing:
             writing.begin_run(a_run())
-            writing.log("job-1", ReportedLines(1, 1, AT, "begins\n"))
+            writing.log("job-1", LogRow(1, 1, AT, "begins\n"))
             is_new = writing.add_record(a_record())
             heard = writing.acknowledge("job-1", 1, 2)
     assert (is_new, heard) == (False, False)
@@ -81,7 +81,7 @@ def test_logs_go_on_where_a_reader_left_off(store: Store) -> None:
     submit(store, a_job())
     with store.queue.writing("keep lines") as writing:
         for attempt, number in ((1, 1), (1, 2), (2, 1)):
-            writing.log("job-1", ReportedLines(attempt, number, AT, f"{attempt}.{number}"))
+            writing.log("job-1", LogRow(attempt, number, AT, f"{attempt}.{number}"))
     assert [row.text for row in store.queue.logs("job-1", after=(1, 1))] == ["1.2", "2.1"]
 
 
@@ -90,7 +90,7 @@ def test_lines_of_several_followers_are_numbered_as_they_come(store: Store) -> N
     told = [("one", 1), ("two", 1), ("two", 2), ("one", 1), ("one", 2)]
     with store.queue.writing("keep lines") as writing:
         for follower, number in told:
-            writing.log("job-1", ReportedLines(1, number, AT, f"{follower} {number}", follower))
+            writing.log("job-1", LogRow(1, number, AT, f"{follower} {number}", follower))
     rows = store.queue.logs("job-1")
     assert [(row.number, row.text) for row in rows] == [(1, "one 1"), (2, "two 1"), (3, "two 2"), (4, "one 2")]
     assert [row.follower for row in rows] == ["one", "two", "two", "one"]
@@ -108,7 +108,6 @@ def test_followers_tokens_and_the_audit_log(store: Store) -> None:
     assert store.queue.tokens() == [token]
     assert [row.who for row in store.queue.audited()] == ["bob", "ada"]
     with store.queue.writing("clean up") as writing:
-        writing.forget_follower("f-1")
         assert writing.revoke_token("ci")
         assert not writing.revoke_token("ci")
-    assert (store.queue.followers(), store.queue.tokens()) == ([], [])
+    assert store.queue.tokens() == []

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from paceline.store import dashboard_queries
-from paceline.web.pages import leaderboard
-from paceline.web.pages.leaderboard import Kept
+from paceline.web.pages import analysis
+from paceline.web.pages.analysis import AnswerCache
 from support.records import sample_run
 
 
@@ -20,7 +20,7 @@ class Worked:
         self.edition = 1
         self.time = 0.0
         self.times = 0
-        self.kept = Kept[int](lambda: self.edition, lambda: self.time)
+        self.kept = AnswerCache[int](lambda: self.edition, lambda: self.time)
 
     def ask(self, question: str = "") -> int:
         return self.kept.get(question, self._work_out)
@@ -58,17 +58,17 @@ def test_an_answer_is_worked_out_again_after_a_minute_whatever_the_edition_says(
 
 def test_only_the_latest_questions_are_remembered() -> None:
     worked = Worked()
-    for number in range(leaderboard._MOST + 1):
+    for number in range(analysis.MOST_ANSWERS + 1):
         worked.ask(f"question {number}")
     before = worked.times
-    worked.ask(f"question {leaderboard._MOST}")
+    worked.ask(f"question {analysis.MOST_ANSWERS}")
     assert worked.times == before
     worked.ask("question 0")
     assert worked.times == before + 1
 
 
 def test_those_who_ask_at_once_share_one_answer() -> None:
-    begun, times, asked = threading.Event(), [], Kept[int](lambda: 1)
+    begun, times, asked = threading.Event(), [], AnswerCache[int](lambda: 1)
 
     def work_out() -> int:
         times.append(1)
@@ -85,7 +85,7 @@ def test_those_who_ask_at_once_share_one_answer() -> None:
 
 
 def test_what_was_raised_is_not_kept() -> None:
-    asked = Kept[int](lambda: 1)
+    asked = AnswerCache[int](lambda: 1)
     with pytest.raises(ZeroDivisionError):
         asked.get("", lambda: 1 // 0)
     assert asked.get("", lambda: 1) == 1
@@ -98,8 +98,8 @@ def test_the_leaderboard_reads_the_store_once_for_each_edition(visited: Any, mon
         read.append(1)
         return dashboard_queries.headlines(store)
 
-    monkeypatch.setattr(leaderboard, "headlines", counted)
-    monkeypatch.setattr(leaderboard, "_REST", 0.0)
+    monkeypatch.setattr(analysis, "headlines", counted)
+    monkeypatch.setattr(analysis, "_REST", 0.0)
     _keep(visited, "run-a")
     first = visited.json("/leaderboard")
     assert visited.json("/leaderboard?top=5")

@@ -1,4 +1,4 @@
-"""The API of a leader: every route of it, and the application with the guard before and the pages beside them."""
+"""The API of a leader: all its routes, and the application with the guard before and the pages next to them."""
 
 from __future__ import annotations
 
@@ -47,9 +47,8 @@ States = Annotated[list[JobState] | None, Query()]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_TITLES = 20
 _PAGE = {"description": "A page", "content": {"text/html": {"schema": {"type": "string"}}}}
-# The page has scripts of its own; whatever a name in it may smuggle in, it gets neither the token nor the API.
+# The page has its own scripts; whatever a name in it may inject, it gets neither the token nor the API.
 _ISOLATED = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; font-src data:; "
     "frame-ancestors 'self'; sandbox allow-scripts allow-downloads allow-popups"
@@ -61,17 +60,12 @@ class Pages:
     """What people look at: routes outside /api, which use the same tokens by a cookie."""
 
     router: APIRouter
-    open_paths: frozenset[str] = frozenset()  # may be asked without a token: the page to sign in, and its style
+    open_paths: frozenset[str] = frozenset()  # served without a token: the page to sign in, and its style
     sign_in: str = ""  # where a browser without a token is sent
 
 
 def create_app(
-    leader: Leader,
-    store: Store,
-    door: Door,
-    *,
-    report: Callable[[RunRecords], str],
-    pages: Pages | None = None,
+    leader: Leader, store: Store, door: Door, *, report: Callable[[RunRecords], str], pages: Pages | None = None
 ) -> FastAPI:
     """The application for one leader."""
     app = FastAPI(
@@ -113,7 +107,7 @@ class ApiContext:
         return self.leader.job(job_id)
 
     def fields(self, job: Job) -> dict[str, Any]:
-        """All that a view of a job may show, of which it takes what it has."""
+        """All that a view of a job may show; each view takes the fields that it has."""
         is_active = job.state.is_active
         return dict(job) | {
             "run_id": job.run_id,
@@ -123,15 +117,9 @@ class ApiContext:
         }
 
 
-def caller_name(request: Request) -> str:
-    """Who asks, as the history and the audit log name them."""
+def _caller_name(request: Request) -> str:
     caller = request.state.caller
     return caller.name if caller is not None else ""
-
-
-def note_subject(request: Request, subject: str) -> None:
-    """What a request is about, for the audit log."""
-    request.state.subject = subject
 
 
 def _job_routes(context: ApiContext) -> APIRouter:
@@ -141,11 +129,11 @@ def _job_routes(context: ApiContext) -> APIRouter:
 
     @router.post("/jobs", status_code=201, responses={200: {"model": d.JobView}, **declared(409)})
     def submit(sent: JobRequest, request: Request, response: Response) -> d.JobView:
-        """Submit a job. The same id again gives the job that is there, with 200."""
-        note_subject(request, sent.id)
+        """Submit a job. The same id again gives the existing job, with 200."""
+        request.state.subject = sent.id  # for the audit log
         if leader.trouble:
             raise unavailable(leader.trouble)
-        job = submissions.new_job(sent, by=caller_name(request))
+        job = submissions.new_job(sent, by=_caller_name(request))
         try:
             job, is_new = leader.submit(job)
         except InputError as error:
@@ -158,7 +146,10 @@ def _job_routes(context: ApiContext) -> APIRouter:
         """Jobs, the newest first."""
         page = job_store.list_jobs(context.store, state or (), limit=limit + 1, before=_read_cursor(cursor))
         summaries = [d.JobSummary.model_validate(context.fields(job)) for job in page[:limit]]
-        following = _cursor(page[limit - 1]) if len(page) > limit else None
+        following = None
+        if len(page) > limit:
+            last = page[limit - 1]
+            following = f"{(last.submitted_at - _EPOCH) // _MICROSECOND}_{last.id}"
         return d.JobsPage(jobs=summaries, next=following, counts=queue.counts())
 
     @router.get("/jobs/{job_id}", responses=declared(404))
@@ -169,9 +160,9 @@ def _job_routes(context: ApiContext) -> APIRouter:
     @router.post("/jobs/{job_id}/cancel", responses=declared(404))
     def cancel(job_id: JobId, request: Request) -> d.JobView:
         """Stop a job, whether it waits or runs; one that is over stays as it is."""
-        note_subject(request, job_id)
+        request.state.subject = job_id
         context.job(job_id)
-        return view(leader.cancel(job_id, caller_name(request)))
+        return view(leader.cancel(job_id, _caller_name(request)))
 
     @router.get("/jobs/{job_id}/logs", responses=declared(404))
     def logs(job_id: JobId, after: After = "0.0", limit: Limit = 500) -> d.LogPage:
@@ -188,10 +179,6 @@ def _job_routes(context: ApiContext) -> APIRouter:
         return d.JobView.model_validate(context.fields(job) | {"history": history})
 
     return router
-
-
-def _cursor(job: Job) -> str:
-    return f"{(job.submitted_at - _EPOCH) // _MICROSECOND}_{job.id}"
 
 
 def _read_cursor(cursor: str | None) -> tuple[datetime, str] | None:
@@ -234,12 +221,26 @@ def _result_routes(context: ApiContext) -> APIRouter:
     @router.get("/followers")
     def followers() -> d.FollowersPage:
         """The machines, and what they are doing."""
-        here = {state.id: state for state in leader.followers()}
-        seen = {row.id: FollowerState.model_validate(row.document) for row in store.queue.followers()}
-        gone = [state for name, state in seen.items() if name not in here]
-        active = job_store.list_jobs(store, job_store.ACTIVE)
-        views = [_follower(state, present=True, jobs=_busy(state.id, active)) for state in here.values()]
-        return d.FollowersPage(followers=[*views, *(_follower(state, present=False, jobs=[]) for state in gone)])
+        present = {state.id: state for state in leader.followers()}
+        recorded = {row.id: FollowerState.model_validate(row.document) for row in store.queue.followers()}
+        running: dict[str, list[d.Busy]] = {name: [] for name in present}
+        for job in job_store.list_jobs(store, job_store.ACTIVE):
+            for follower, devices in zip(job.followers, job.devices, strict=False):
+                if follower in running:
+                    busy = d.Busy(
+                        job=job.id,
+                        name=job.name,
+                        state=job.state,
+                        since=job.state_at,
+                        devices=gpu_indices(devices),
+                        expected_end=leader.expected_end(job.id),
+                    )
+                    running[follower].append(busy)
+        views = [
+            d.FollowerView(**state.model_dump(exclude={"machine"}), present=name in present, jobs=running.get(name, []))
+            for name, state in (present | {name: recorded[name] for name in recorded if name not in present}).items()
+        ]
+        return d.FollowersPage(followers=views)
 
     def load(run_id: str) -> RunRecords:
         try:
@@ -247,25 +248,7 @@ def _result_routes(context: ApiContext) -> APIRouter:
         except InputError:
             raise not_found("run", run_id) from None
 
-    def _busy(follower: str, active: list[Job]) -> list[d.Busy]:
-        return [
-            d.Busy(
-                job=job.id,
-                name=job.name,
-                state=job.state,
-                since=job.state_at,
-                devices=gpu_indices(job.devices[job.followers.index(follower)]),
-                expected_end=leader.expected_end(job.id),
-            )
-            for job in active
-            if follower in job.followers
-        ]
-
     return router
-
-
-def _follower(state: FollowerState, *, present: bool, jobs: list[d.Busy]) -> d.FollowerView:
-    return d.FollowerView(**state.model_dump(exclude={"machine"}), present=present, jobs=jobs)
 
 
 def _catalogue_routes() -> APIRouter:
@@ -286,11 +269,21 @@ def _catalogue_routes() -> APIRouter:
     def validate(sent: d.ValidateSent) -> d.SuiteValidation:
         """Whether a suite would be taken, and what is wrong with it, entry by entry."""
         try:
-            document = _document(sent)
+            problems, cases = submissions.problems(_document(sent), sent.overrides, sent.needs)
         except InputError as error:
-            return _validation([error], [])
-        problems, cases = submissions.problems(document, sent.overrides, sent.needs)
-        return _validation(problems, [case.title or case.benchmark for case in cases])
+            problems, cases = [error], []
+        views = [
+            d.ProblemView(
+                code=error.code,
+                message=submissions.message_of(error),
+                case=error.case,
+                key=error.key,
+                suggestion=error.suggestion,
+            )
+            for error in problems
+        ]
+        titles = [case.title or case.benchmark for case in cases]
+        return d.SuiteValidation(ok=not problems, problems=views, cases=len(cases), titles=titles[:20])
 
     return router
 
@@ -305,20 +298,6 @@ def _document(sent: d.ValidateSent) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise InputError("not-a-suite", "a suite is a mapping with 'name' and 'cases'")
     return document
-
-
-def _validation(problems: list[InputError], titles: list[str]) -> d.SuiteValidation:
-    views = [
-        d.ProblemView(
-            code=one.code,
-            message=submissions.message_of(one),
-            case=one.case,
-            key=one.key,
-            suggestion=one.suggestion,
-        )
-        for one in problems
-    ]
-    return d.SuiteValidation(ok=not problems, problems=views, cases=len(titles), titles=titles[:_TITLES])
 
 
 @lru_cache(maxsize=1)
@@ -373,7 +352,7 @@ def _admin_routes(context: ApiContext) -> APIRouter:
     @router.post("/tokens", status_code=201)
     def create_token(sent: d.TokenSent, request: Request) -> d.TokenMade:
         """Make a token, in place of an earlier one of this name; it is shown this once."""
-        note_subject(request, sent.name)
+        request.state.subject = sent.name
         lasts = timedelta(days=sent.days) if sent.days is not None else None
         token, row = tokens.make(sent.name, tokens.Scope.of(sent.scope), lasts)
         with queue.writing(f"make token '{sent.name}'") as writing:
@@ -384,7 +363,7 @@ def _admin_routes(context: ApiContext) -> APIRouter:
     @router.delete("/tokens/{name}", status_code=204, responses=declared(404))
     def revoke_token(name: TokenName, request: Request) -> None:
         """Revoke a token, from this moment on."""
-        note_subject(request, name)
+        request.state.subject = name
         with queue.writing(f"revoke token '{name}'") as writing:
             existed = writing.revoke_token(name)
         context.tokens.forget()

@@ -59,8 +59,11 @@ class Refused(PacelineError):
 
     @classmethod
     def of(cls, error: InputError, status: int = 422) -> Self:
-        """The answer to input that was refused, with what is known of it."""
-        fields = {"case": error.case, "key": error.key, "value": _plain(error.value), "suggestion": error.suggestion}
+        """The answer to input that was refused, with its details."""
+        value: Any = error.value if isinstance(error.value, str | int | float | bool) else None
+        if isinstance(value, float) and not math.isfinite(value):  # JSON has no form for it
+            value = None
+        fields = {"case": error.case, "key": error.key, "value": value, "suggestion": error.suggestion}
         return cls(status, error.code, str(error), fields=fields)
 
     @property
@@ -68,13 +71,6 @@ class Refused(PacelineError):
         """The body of the answer."""
         detail = ErrorDetail(code=self.code, message=str(self), remedy=self.remedy, **self._fields)
         return ErrorBody(error=detail).model_dump(exclude_none=True)
-
-
-def _plain(value: object) -> str | int | float | bool | None:
-    """What JSON has a form for."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if isinstance(value, str | int | float | bool) else None
 
 
 NOT_FOUND = "not-found"
@@ -85,12 +81,12 @@ MEANINGS = {
     404: "There is nothing of this name",
     405: "This cannot be done here",
     408: "The body did not arrive in time",
-    409: "It contradicts what is there already",
+    409: "It contradicts what exists already",
     413: "The body is too large",
     415: "The body is not JSON",
     422: "It was read, and is refused",
     429: "Too many requests; Retry-After says when to come again",
-    503: "The leader cannot keep anything just now",
+    503: "The leader cannot store anything just now",
 }
 
 
@@ -100,7 +96,7 @@ def declared(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def not_found(kind: str, name: str) -> Refused:
-    """The answer to a name that nobody knows."""
+    """The answer to an unknown name."""
     return Refused(404, NOT_FOUND, f"there is no {kind} '{name}'")
 
 
@@ -126,15 +122,23 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        return answer(_explained(error))
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"][1:])
+        message = in_words(first)
+        if first["type"] == "json_invalid":
+            reason = first.get("ctx", {}).get("error", message)
+            return answer(Refused(400, "unreadable", f"the body is not JSON: {reason}"))
+        code = "invalid-value"
+        if first["type"] == "extra_forbidden":
+            code, message = "unknown-key", "is not a known key"
+        elif first["type"] == "missing":
+            code, message = "missing-key", "is missing"
+        return answer(Refused(422, code, f"'{key}': {message}" if key else message, fields={"key": key or None}))
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> JSONResponse:
-        words = {404: NOT_FOUND, 405: "not-allowed"}
-        headers = dict(error.headers or {})
-        return answer(
-            Refused(error.status_code, words.get(error.status_code, "refused"), str(error.detail), None, headers)
-        )
+        code = {404: NOT_FOUND, 405: "not-allowed"}.get(error.status_code, "refused")
+        return answer(Refused(error.status_code, code, str(error.detail), headers=dict(error.headers or {})))
 
 
 def defect(error: Exception) -> Refused:
@@ -143,19 +147,5 @@ def defect(error: Exception) -> Refused:
 
 
 def unavailable(message: str) -> Refused:
-    """Nothing can be kept just now: a full disk, a lost database."""
+    """Nothing can be stored just now: a full disk, a lost database."""
     return Refused(503, "unavailable", message, "nothing was taken: send it again later", {"Retry-After": "5"})
-
-
-def _explained(error: RequestValidationError) -> Refused:
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"][1:])
-    message = in_words(first)
-    if first["type"] == "json_invalid":
-        return Refused(400, "unreadable", f"the body is not JSON: {first.get('ctx', {}).get('error', message)}")
-    code = "invalid-value"
-    if first["type"] == "extra_forbidden":
-        code, message = "unknown-key", "is not known here"
-    elif first["type"] == "missing":
-        code, message = "missing-key", "is missing"
-    return Refused(422, code, f"'{place}': {message}" if place else message, fields={"key": place or None})

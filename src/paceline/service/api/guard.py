@@ -1,6 +1,6 @@
-"""Stands before every route: who asks, whether they may, how often, and how much they may send.
+"""Checks every request before its route: who sends it, whether they may, how often, and how much.
 
-Nothing passes that is not let through here, so that a route that somebody adds is closed until it is listed.
+Nothing passes that is not let through here, so that a new route is closed until it is listed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COOKIE = "paceline_token"  # for the pages, as a browser sends no header by itse
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _ADMIN = re.compile(rf"{PREFIX}/(tokens|audit)(/.*)?")
 _SUBMIT = re.compile(rf"{PREFIX}/(jobs|jobs/[^/]+/cancel|validate)")
-_NOT_AUDITED = (f"{PREFIX}/validate", "/submit/check")  # they change nothing, and are asked with every letter typed
+_NOT_AUDITED = (f"{PREFIX}/validate", "/submit/check")  # they change nothing, and are sent with every key press
 _JSON = "application/json"
 _FORM = "application/x-www-form-urlencoded"
 _MOST_KEYS = 10_000
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Limits:
-    """What one who asks may use."""
+    """What one client may use."""
 
     rate: float = 100.0  # requests per second
     burst: int = 500
@@ -55,7 +55,7 @@ class Limits:
 
 
 class Buckets:
-    """One bucket for each who asks; those who have not asked for long are forgotten first."""
+    """A token bucket for each client; those who have sent nothing for longest are dropped first."""
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate
@@ -64,7 +64,7 @@ class Buckets:
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()  # what is left, and when that was so
 
     def take(self, key: str, count: float = 1.0) -> float:
-        """Take one; 0 if there was one, otherwise the seconds until there will be. Taking none only asks."""
+        """Take one; 0 if there was one, otherwise the seconds until there will be. A count of 0 only looks."""
         now = self._clock()
         level, at = self._levels.pop(key, (self._burst, now))
         level = min(self._burst, level + (now - at) * self._rate)
@@ -89,14 +89,14 @@ def needed(method: str, path: str) -> Scope:
 class Door:
     """What is open, and how."""
 
-    is_local: bool  # bound to this machine alone: without tokens, whoever sits here may do everything
+    is_local: bool  # bound to this machine alone: without tokens, whoever uses it may do everything
     limits: Limits = field(default_factory=Limits)
     open_paths: frozenset[str] = frozenset()  # in addition to the health of the leader
     sign_in: str = ""  # the page that a browser without a token is sent to
 
 
 @dataclass
-class _Asked:
+class _Request:
     """One request, as far as it matters here."""
 
     method: str
@@ -110,12 +110,6 @@ class _Asked:
     @property
     def is_write(self) -> bool:
         return self.method not in _SAFE
-
-    @property
-    def wants_page(self) -> bool:
-        return (
-            self.method == "GET" and not self.path.startswith("/api/") and "text/html" in self.headers.get("accept", "")
-        )
 
 
 class Guard:
@@ -136,57 +130,54 @@ class Guard:
                 await self._app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
-        asked = _Asked(
-            scope["method"],
-            scope["path"],
-            Headers(scope=scope),
-            (scope.get("client") or ("unknown", 0))[0],
-            state=state,
-        )
+        address = (scope.get("client") or ("unknown", 0))[0]
+        request = _Request(scope["method"], scope["path"], Headers(scope=scope), address, state=state)
         is_begun = False
 
         async def hardened(message: Message) -> None:
             nonlocal is_begun
             if message["type"] == "http.response.start" and not is_begun:
                 is_begun = True
-                _harden(MutableHeaders(scope=message), asked.path)
-                if asked.is_write and asked.path not in _NOT_AUDITED and not asked.is_refused:
-                    await self._note(asked, str(message["status"]))  # before anybody hears that it was done
+                _harden(MutableHeaders(scope=message), request.path)
+                if request.is_write and request.path not in _NOT_AUDITED and not request.is_refused:
+                    await self._note(request, str(message["status"]))  # before anybody hears that it was done
             await send(message)
 
         try:
-            await self._let_in(asked)
-            body = await self._body(asked, receive)
+            await self._let_in(request)
+            body = await self._body(request, receive)
             await self._app(scope, _replayed(body, receive), hardened)
         except Refused as refused:
-            asked.is_refused = True
-            await self._note_refusal(asked, refused)
+            request.is_refused = True
+            # Who was not let in, and which writes were refused; those who ask too often would fill the store.
+            if refused.status in (401, 403) or (request.is_write and refused.status not in (429, 503)):
+                await self._note(request, f"{refused.status} {refused.code}")
             await answer(refused)(scope, receive, hardened)
         except Exception as error:
-            _log.exception("%s %s failed", asked.method, asked.path)
+            _log.exception("%s %s failed", request.method, request.path)
             if is_begun:
                 raise
             await answer(defect(error))(scope, receive, hardened)
 
-    async def _let_in(self, asked: _Asked) -> None:
-        """Find out who asks; Refused if that is not enough."""
-        is_open = asked.path == HEALTH or asked.path in self._door.open_paths
+    async def _let_in(self, request: _Request) -> None:
+        """Find out who the caller is; Refused if they may not do this."""
+        is_open = request.path == HEALTH or request.path in self._door.open_paths
         try:
-            caller = await self._caller(asked)
+            caller = await self._caller(request)
         except StoreError as error:
             if not is_open:
                 raise unavailable(str(error)) from None
             caller = None
-        asked.caller = asked.state["caller"] = caller
-        wait = self._requests.take(caller.name if caller and caller is not LOCAL else asked.address)
+        request.caller = request.state["caller"] = caller
+        wait = self._requests.take(caller.name if caller and caller is not LOCAL else request.address)
         if wait:
             raise _too_many(wait, "requests")
-        _refuse_other_sites(asked)
+        _refuse_other_sites(request)
         if is_open:
             return
         if caller is None:
-            raise self._unknown(asked)
-        scope = needed(asked.method, asked.path)
+            raise self._unauthorized(request)
+        scope = needed(request.method, request.path)
         if caller.scope < scope:
             raise Refused(
                 403,
@@ -195,39 +186,39 @@ class Guard:
                 f"ask for another one: paceline token create NAME --scope {scope.word}",
             )
 
-    async def _caller(self, asked: _Asked) -> Caller | None:
-        token = _token(asked.headers)
+    async def _caller(self, request: _Request) -> Caller | None:
+        token = _token(request.headers)
         if token is not None:
             return await asyncio.to_thread(self._tokens.caller, token)
         rows = await asyncio.to_thread(self._tokens.rows)
-        if rows or not self._door.is_local or not is_loopback(asked.address):
+        if rows or not self._door.is_local or not is_loopback(request.address):
             return None
-        _refuse_other_names(asked)
+        _refuse_other_names(request)
         return LOCAL
 
-    def _unknown(self, asked: _Asked) -> Refused:
-        wait = self._failures.take(asked.address)
+    def _unauthorized(self, request: _Request) -> Refused:
+        wait = self._failures.take(request.address)
         if wait:
-            return _too_many(wait, "requests without a token that holds")
-        if asked.wants_page and self._door.sign_in:
-            there = f"{self._door.sign_in}?next={quote(asked.path, safe='')}"
-            return Refused(303, "unauthorized", "sign in first", headers={"Location": there})
-        token = _token(asked.headers)
+            return _too_many(wait, "requests without a valid token")
+        wants_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
+        if wants_page and not request.path.startswith("/api/") and self._door.sign_in:
+            location = f"{self._door.sign_in}?next={quote(request.path, safe='')}"
+            return Refused(303, "unauthorized", "sign in first", headers={"Location": location})
+        token = _token(request.headers)
         return Refused(
             401,
             "unauthorized",
-            self._tokens.why_not(token) if token is not None else "this leader wants a token",
+            self._tokens.why_not(token) if token is not None else "this leader needs a token",
             "paceline token create NAME --scope submit, on the leader's machine; then --token-file or $PACELINE_TOKEN",
             {"WWW-Authenticate": "Bearer"},
         )
 
-    async def _body(self, asked: _Asked, receive: Receive) -> bytes:
+    async def _body(self, request: _Request, receive: Receive) -> bytes:
         """All of the body, if it is small enough and is JSON."""
         limits, parts, size = self._door.limits, [], 0
-        too_large = Refused(
-            413, "too-large", f"the body has more than {limits.body:,} bytes", headers={"Connection": "close"}
-        )
-        declared = asked.headers.get("content-length", "")
+        size_message = f"the body has more than {limits.body:,} bytes"
+        too_large = Refused(413, "too-large", size_message, headers={"Connection": "close"})
+        declared = request.headers.get("content-length", "")
         if declared.isdecimal() and int(declared[:20]) > limits.body:
             raise too_large
         try:
@@ -245,21 +236,16 @@ class Guard:
                         break
         except TimeoutError:
             raise Refused(408, "too-slow", "the body did not arrive in time", headers={"Connection": "close"}) from None
-        kind = asked.headers.get("content-type", "").partition(";")[0].strip().lower()
-        allowed = (_JSON,) if asked.path.startswith("/api/") else (_JSON, _FORM)
-        if size and asked.is_write and kind not in allowed:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        allowed = (_JSON,) if request.path.startswith("/api/") else (_JSON, _FORM)
+        if size and request.is_write and kind not in allowed:
             raise Refused(415, "not-json", f"the body is '{kind[:60]}'", f"send it as {_JSON}")
         return b"".join(parts)
 
-    async def _note_refusal(self, asked: _Asked, refused: Refused) -> None:
-        """Who was not let in, and which writes were refused; those who ask too often would fill the store."""
-        if refused.status in (401, 403) or (asked.is_write and refused.status not in (429, 503)):
-            await self._note(asked, f"{refused.status} {refused.code}")
-
-    async def _note(self, asked: _Asked, outcome: str) -> None:
-        who = asked.caller.name if asked.caller else asked.address
-        what = f"{asked.method} {asked.path}"[:200]
-        subject = str(asked.state.get("subject", ""))[:200]
+    async def _note(self, request: _Request, outcome: str) -> None:
+        who = request.caller.name if request.caller else request.address
+        what = f"{request.method} {request.path}"[:200]
+        subject = str(request.state.get("subject", ""))[:200]
         row = AuditRow(datetime.now(UTC), _printable(who), _printable(what), _printable(subject), outcome)
 
         def write() -> None:
@@ -283,41 +269,30 @@ def _token(headers: Mapping[str, str]) -> str | None:
     return cookie.value if cookie is not None and cookie.value else None
 
 
-def _refuse_other_names(asked: _Asked) -> None:
+def _refuse_other_names(request: _Request) -> None:
     """Without tokens, a page on another site must not get here by giving its own name this machine's address."""
-    host = asked.headers.get("host", "")
-    if not is_loopback(_host_name(host)):
-        raise Refused(
-            403,
-            "other-host",
-            f"without tokens the leader answers only at this machine's own names, not at '{host[:100]}'",
-            "paceline token create NAME --scope submit",
-        )
-    if any(name in asked.headers for name in ("forwarded", "x-forwarded-for", "x-real-ip")):
-        raise Refused(
-            403,
-            "proxy",
-            "without tokens the leader answers no proxy, as it could not tell who asks",
-            "paceline token create NAME --scope submit",
-        )
-
-
-def _refuse_other_sites(asked: _Asked) -> None:
-    """A page of another site may not make a browser write here."""
-    if not asked.is_write:
-        return
-    origin = asked.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != asked.headers.get("host", "").lower():
-        raise Refused(403, "other-site", f"a page of '{origin[:100]}' may not write here")
-    if asked.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        raise Refused(403, "other-site", "a page of another site may not write here")
-
-
-def _host_name(host: str) -> str:
+    host, remedy = request.headers.get("host", ""), "paceline token create NAME --scope submit"
     try:
-        return urlsplit(f"//{host}").hostname or ""
+        name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
-        return ""
+        name = ""
+    if not is_loopback(name):
+        message = f"without tokens the leader answers only at this machine's own names, not at '{host[:100]}'"
+        raise Refused(403, "other-host", message, remedy)
+    if any(header in request.headers for header in ("forwarded", "x-forwarded-for", "x-real-ip")):
+        message = "without tokens the leader answers no proxy, as it could not tell who sends a request"
+        raise Refused(403, "proxy", message, remedy)
+
+
+def _refuse_other_sites(request: _Request) -> None:
+    """A page of another site may not make a browser write here."""
+    if not request.is_write:
+        return
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower():
+        raise Refused(403, "other-site", f"a page of '{origin[:100]}' may not write here")
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise Refused(403, "other-site", "a page of another site may not write here")
 
 
 def is_loopback(name: str) -> bool:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from paceline.store import Store
 
 _BACKLOG = 1024
-_MOST_AT_ONCE = 1000  # connections; more are told to come again
-_GRACE = 5  # seconds for answers in flight when the leader is told to stop
+_MOST_AT_ONCE = 1000  # connections; more are asked to come again
+_GRACE = 5  # seconds for answers in flight when the leader is asked to stop
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,9 @@ def only_leader(store: Store) -> Iterator[Path]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise InputError(
-                "store-in-use",
-                f"another leader uses the store {store.location.shown} already: end it first, or name another --store",
-                key="--store",
-                value=store.location.shown,
-            ) from None
+            shown = store.location.shown
+            message = f"another leader uses the store {shown} already: end it first, or name another --store"
+            raise InputError("store-in-use", message, key="--store", value=shown) from None
         yield folder / "work"
 
 
@@ -89,20 +86,16 @@ def bind(host: str, port: int) -> socket.socket:
         opened.bind(address)
         opened.listen(_BACKLOG)
     except OSError as error:
-        raise InputError(
-            "cannot-listen",
-            f"cannot listen at {host}:{port}: {error.strerror}; is another leader there? --port 0 takes any free port",
-            key="--port",
-            value=port,
-        ) from None
+        why = f"{error.strerror}; is another leader running? --port 0 takes any free port"
+        message = f"cannot listen at {host}:{port}: {why}"
+        raise InputError("cannot-listen", message, key="--port", value=port) from None
     return opened
 
 
 def address_of(opened: socket.socket, tls: Tls | None, host: str) -> str:
-    """How to reach a socket."""
-    port = opened.getsockname()[1]
+    """The URL of a listening socket."""
     shown = f"[{host}]" if ":" in host else host
-    return f"{'https' if tls else 'http'}://{shown}:{port}"
+    return f"{'https' if tls else 'http'}://{shown}:{opened.getsockname()[1]}"
 
 
 def make_server(app: FastAPI, tls: Tls | None = None) -> uvicorn.Server:
@@ -119,7 +112,7 @@ def make_server(app: FastAPI, tls: Tls | None = None) -> uvicorn.Server:
         log_config=None,
         log_level=logging.WARNING,
         access_log=False,
-        proxy_headers=False,  # who asks is who is connected, whatever they claim
+        proxy_headers=False,  # the caller is who is connected, whatever they claim
         server_header=False,
         limit_concurrency=_MOST_AT_ONCE,
         timeout_graceful_shutdown=_GRACE,

@@ -31,7 +31,7 @@ def document_of(suite: Mapping[str, Any] | str) -> dict[str, Any]:
 
 
 def cases_of(
-    document: Mapping[str, Any], overrides: Mapping[str, Any], needs: MachineNeeds, wanted: Sequence[str] = ()
+    document: Mapping[str, Any], overrides: Mapping[str, Any], needs: MachineNeeds, names: Sequence[str] = ()
 ) -> list[Case]:
     """The cases of a suite where its needs are met; InputError if a job from the network may not ask for them."""
     admission.check_document(document, overrides)
@@ -40,7 +40,14 @@ def cases_of(
     if len(suite.name) > _LONGEST_NAME:
         message = f"the suite's name has {len(suite.name)} characters; at most {_LONGEST_NAME} are taken"
         raise InputError("name-too-long", message, key="name")
-    cases = only(expand(suite, _benchmark, needs.here(), overrides, admission.MOST_CASES), wanted, suite.name)
+
+    def lookup(name: str) -> type[Benchmark[Any]]:
+        try:
+            return registry().get(name)
+        except InputError as error:
+            raise error.within("", key="benchmark") from None
+
+    cases = only(expand(suite, lookup, needs.here(), overrides, admission.MOST_CASES), names, suite.name)
     if needs.nodes > 1 and all(case.ranks == 1 for case in cases):
         message = f"'nodes' = {needs.nodes}: none of the cases is measured by several machines together: leave it out"
         raise InputError("no-case-for-several-nodes", message, key="nodes", value=needs.nodes)
@@ -48,31 +55,13 @@ def cases_of(
     return cases
 
 
-def _benchmark(name: str) -> type[Benchmark[Any]]:
-    try:
-        return registry().get(name)
-    except InputError as error:
-        raise error.within("", key="benchmark") from None
-
-
 def new_job(request: JobRequest, by: str = "") -> Job:
     """The job, checked as far as anybody but its follower can."""
     document = document_of(request.suite)
     cases_of(document, request.overrides, request.needs, request.only)
     now = datetime.now(UTC)
-    return Job(
-        id=request.id,
-        name=str(document["name"]),
-        suite=document,
-        overrides=request.overrides,
-        only=request.only,
-        needs=request.needs,
-        priority=request.priority,
-        tags=request.tags,
-        submitted_by=by,
-        submitted_at=now,
-        state_at=now,
-    )
+    fields = dict(request) | {"name": str(document["name"]), "suite": document}
+    return Job(**fields, submitted_by=by, submitted_at=now, state_at=now)
 
 
 def problems(
@@ -83,7 +72,7 @@ def problems(
         return [], cases_of(document, overrides, needs)
     except InputError as error:
         first = error
-    found: list[InputError] = []
+    errors: list[InputError] = []
     entries = document.get("cases")
     for number, entry in enumerate(entries if isinstance(entries, list) else [], start=1):
         try:
@@ -91,10 +80,10 @@ def problems(
         except InputError as error:
             if error.code != "no-case-left":
                 error.case = number  # of the whole suite; here it was the only one
-                found.append(error)
-        if len(found) >= 20:
+                errors.append(error)
+        if len(errors) >= 20:
             break
-    return found or [first], []
+    return errors or [first], []
 
 
 def message_of(problem: InputError) -> str:

@@ -1,4 +1,4 @@
-"""Tokens: made once, kept as digests, compared without telling how much was right."""
+"""Tokens: made once, stored as digests, compared in a time that does not depend on how much was right."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from paceline.store.queue import AuditRow, TokenRow
 from paceline.store.store import Store
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
-SHORTEST = 32  # letters of a token that somebody else has made
+SHORTEST = 32  # characters of a token that somebody else has made
 AUDITED = 10_000  # newest entries of the audit log that revocations are looked for in
-_FRESH = 1.0  # seconds that a look into the store is good for
+_FRESH = 1.0  # seconds for which rows that were read are used
 _REVOKED = re.compile(r"token revoke|DELETE /api/v\d+/tokens/\S+")  # as the audit log has it
-_DONE = ("ok", "204")
 
 
 class Scope(IntEnum):
@@ -60,18 +59,18 @@ LOCAL = Caller("local", Scope.ADMIN)  # whoever sits at this machine, while nobo
 
 
 def digest(token: str) -> str:
-    """What is kept of a token: it is random and long, so that a plain hash cannot be guessed back."""
+    """What is stored of a token: it is random and long, so that a plain hash cannot be guessed back."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def make(name: str, scope: Scope, lasts: timedelta | None, now: datetime | None = None) -> tuple[str, TokenRow]:
-    """A new token, to be shown once, and what is kept of it."""
+    """A new token, to be shown once, and what is stored of it."""
     token = f"pl_{secrets.token_urlsafe(32)}"
     return token, row_of(token, name, scope, lasts, now)
 
 
 def row_of(token: str, name: str, scope: Scope, lasts: timedelta | None, now: datetime | None = None) -> TokenRow:
-    """What is kept of a token."""
+    """What is stored of a token."""
     if not NAME.fullmatch(name):
         message = f"a token cannot be called '{name}': letters, digits, . _ @ and -, at most 64"
         raise InputError("invalid-token-name", message, key="name", value=name)
@@ -104,7 +103,7 @@ class TokenStatus:
 
 
 def token_statuses(rows: Iterable[TokenRow], audited: Iterable[AuditRow], now: datetime) -> list[TokenStatus]:
-    """All tokens that are kept, then those that were revoked, as far as `audited` tells, the newest first."""
+    """All tokens that are stored, then those that were revoked according to `audited`, the newest first."""
     statuses: dict[str, TokenStatus] = {}
     for row in rows:
         if has_expired(row, now):
@@ -112,18 +111,16 @@ def token_statuses(rows: Iterable[TokenRow], audited: Iterable[AuditRow], now: d
         else:
             statuses[row.name] = TokenStatus(row.name, "valid", None, row)
     for entry in audited:
-        if _REVOKED.fullmatch(entry.what) and entry.outcome in _DONE:
+        if _REVOKED.fullmatch(entry.what) and entry.outcome in ("ok", "204"):
             statuses.setdefault(entry.subject, TokenStatus(entry.subject, "revoked", entry.at, None))
     return list(statuses.values())
 
 
 def _whose(rows: Iterable[TokenRow], token: str) -> TokenRow | None:
-    """Every row is looked at, so that the time it takes tells nothing."""
-    wanted, owner = digest(token), None
-    for row in rows:
-        if hmac.compare_digest(row.digest, wanted):
-            owner = row
-    return owner
+    """Every row is compared, so that the time it takes reveals nothing."""
+    hashed = digest(token)
+    owners = [row for row in rows if hmac.compare_digest(row.digest, hashed)]
+    return owners[-1] if owners else None
 
 
 class Tokens:

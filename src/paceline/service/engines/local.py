@@ -21,23 +21,19 @@ class LocalEngine:
         self._worker = Worker(folder, socket.gethostname() or "here", labels, address="127.0.0.1")
 
     def followers(self) -> Sequence[FollowerState]:
-        """This machine."""
         return [self._worker.describe()]
 
     def begin(self, follower: str, assignment: Assignment) -> None:
-        """Start a process that measures."""
         self._worker_of(follower).begin(assignment)
 
     def poll(self, follower: str, acknowledged: dict[AttemptKey, int]) -> Sequence[AttemptReport]:
-        """What there is to report."""
         return self._worker_of(follower).poll(acknowledged)
 
     def cancel(self, follower: str, job_id: str, attempt: int) -> None:
-        """Ask a process to stop."""
         self._worker_of(follower).cancel(job_id, attempt)
 
     def close(self) -> None:
-        """Nothing to let go of: what measures goes on, and tells the next leader."""
+        """Nothing to close: what measures goes on, and reports to the next leader."""
 
     def _worker_of(self, follower: str) -> Worker:
         if follower != self._worker.name:

@@ -1,4 +1,4 @@
-"""Followers on the nodes of a Ray cluster: one actor on each, which outlives the leader; the only file that knows Ray.
+"""Followers on the nodes of a Ray cluster: one actor on each, which outlives the leader; the only file that uses Ray.
 
 A node is a follower if it offers the resource `paceline`. Its actor is named after the node and detached, so that a
 leader that comes back finds it, and what it measures, where it was. All calls go through `_answer`, which waits for a
@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -60,19 +60,19 @@ class RayFollower(Worker):
         super().__init__(folder, name, labels, address=_ray().util.get_node_ip_address())
 
 
+@dataclass
 class _Node:
     """A node with its actor, as far as it was reached."""
 
-    def __init__(self, node_id: str, actor: Any) -> None:
-        self.id = node_id
-        self.actor = actor
-        self.state: FollowerState | None = None
-        self.asked: Any = None  # the question that it has not answered yet
-        self.polled: Any = None
+    id: str
+    actor: Any
+    state: FollowerState | None = None
+    described: Any = None  # the call to describe itself that it has not answered yet
+    polled: Any = None
 
 
 class RayEngine:
-    """Actors on the nodes of a Ray cluster, which is there already or started here."""
+    """Actors on the nodes of a Ray cluster, which exists already or is started here."""
 
     name = "ray"
 
@@ -94,21 +94,17 @@ class RayEngine:
             _ray()
             self._head = _head(replace(options, host=host), self.address)
         self._ray = ray = _ray()
+        # Ray takes the machine's public address for its own unless it is given another one.
+        own = {"_node_ip_address": self.address.rpartition(":")[0]} if self.address.startswith("127.") else {}
+        quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
         try:
-            ray.init(
-                address=self.address,
-                namespace=NAMESPACE,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                **_own_address(self.address),
-            )
+            ray.init(address=self.address, namespace=NAMESPACE, **quiet, **own)
         except Exception as error:  # Ray has one for each of its parts
-            raise InputError(
-                "cannot-join-cluster",
+            message = (
                 f"the Ray cluster at {self.address} cannot be joined: {_first_line(error)}; start one on this machine "
-                f"with `ray start`, and set RAY_AUTH_MODE and RAY_AUTH_TOKEN_PATH as it was started with",
-                value=self.address,
-            ) from error
+                f"with `ray start`, and set RAY_AUTH_MODE and RAY_AUTH_TOKEN_PATH as it was started with"
+            )
+            raise InputError("cannot-join-cluster", message, value=self.address) from error
 
     def followers(self) -> Sequence[FollowerState]:
         """The nodes that offer themselves and whose actor has answered once; while Ray is away, those of before."""
@@ -120,31 +116,25 @@ class RayEngine:
             return [node.state.model_copy(update={"seen_at": now}) for node in self._nodes.values() if node.state]
 
     def begin(self, follower: str, assignment: Assignment) -> None:
-        """Hand over an attempt."""
         self._answer(self._node(follower).actor.begin.remote(assignment))
 
     def poll(self, follower: str, acknowledged: dict[AttemptKey, int]) -> Sequence[AttemptReport]:
-        """What there is to tell; a question that is still open is waited for, not asked again."""
+        """What there is to report; a call that is still open is waited for, not made again."""
         node = self._node(follower)
-        if node.polled is None:
-            node.polled = node.actor.poll.remote(acknowledged)
-        polled = node.polled
+        polled = node.polled if node.polled is not None else node.actor.poll.remote(acknowledged)
+        node.polled = None
         try:
             reports: list[AttemptReport] = self._answer(polled)
         except _Silent:
+            node.polled = polled
             raise
-        except FollowerGone:
-            node.polled = None
-            raise
-        node.polled = None
         return reports
 
     def cancel(self, follower: str, job_id: str, attempt: int) -> None:
-        """Ask an attempt to stop."""
         self._answer(self._node(follower).actor.cancel.remote(job_id, attempt))
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends, and what it measures tells the next leader."""
+        """Leave the cluster; one that was started here ends, and what it measures reports to the next leader."""
         self._ray.shutdown()
         if self._head is not None:
             _end(self._head)
@@ -159,18 +149,22 @@ class RayEngine:
         for name, node in alive.items():
             if name not in self._nodes or self._nodes[name].id != node["NodeID"]:
                 self._nodes[name] = _Node(node["NodeID"], self._actor(name, node))
-        for reached in self._nodes.values():
-            if reached.state is None:
-                self._describe(reached)
+        for reached in (node for node in self._nodes.values() if node.state is None):
+            if reached.described is None:
+                reached.described = reached.actor.describe.remote()
+            if self._ray.wait([reached.described], timeout=0)[0]:
+                described, reached.described = reached.described, None
+                with suppress(FollowerGone):
+                    reached.state = self._answer(described)
 
     def _alive(self) -> dict[str, dict[str, Any]] | None:
-        """Nodes by name; of two with one name the one that is known already, and None if Ray does not say."""
+        """Nodes by name; of two with one name the one that was listed before, and None if Ray does not answer."""
         listed: list[dict[str, Any]] = []
         asking = threading.Thread(target=lambda: listed.extend([{}, *self._ray.nodes()]), daemon=True)
         asking.start()
         asking.join(_PATIENCE)
         if not listed:
-            _log.warning("Ray does not say which nodes there are")
+            _log.warning("Ray does not list its nodes")
             return None
         alive: dict[str, dict[str, Any]] = {}
         for node in list(listed[1:]):
@@ -191,20 +185,11 @@ class RayEngine:
             max_restarts=-1,
             max_concurrency=4,  # a poll that waits for a slow disk does not hold up a cancel
             num_cpus=0,
-            num_gpus=int(node["Resources"].get("GPU", 0)),  # all of them: nobody else's work runs beside ours
+            num_gpus=int(node["Resources"].get("GPU", 0)),  # all of them: no work of others runs alongside
             resources={RESOURCE: 1},
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
         )
         return actor.remote(name)
-
-    def _describe(self, node: _Node) -> None:
-        if node.asked is None:
-            node.asked = node.actor.describe.remote()
-        ready, _ = self._ray.wait([node.asked], timeout=0)
-        if ready:
-            asked, node.asked = node.asked, None
-            with suppress(FollowerGone):
-                node.state = self._answer(asked)
 
     def _node(self, follower: str) -> _Node:
         with self._lock:
@@ -213,9 +198,9 @@ class RayEngine:
             raise FollowerGone(f"no node of the Ray cluster is called '{follower}'")
         return node
 
-    def _answer(self, asked: Any) -> Any:
+    def _answer(self, call: Any) -> Any:
         try:
-            return self._ray.get(asked, timeout=_PATIENCE)
+            return self._ray.get(call, timeout=_PATIENCE)
         except self._ray.exceptions.GetTimeoutError:
             raise _Silent(f"it did not answer within {_PATIENCE:g} s") from None
         except Exception as error:  # an actor that died, a node that is gone, or what the worker there raised
@@ -232,7 +217,7 @@ def join(address: str, token: Path, name: str, labels: Sequence[str], own_addres
     environment = os.environ | token_settings(token) | {LABELS: ",".join(labels)}
     host, _, port = address.rpartition(":")
     where = [f"--address={address}"]
-    if own_address or _is_loopback(address):
+    if own_address or address.startswith("127."):
         where.append(f"--node-ip-address={own_address or host}")
     signal.signal(signal.SIGTERM, _interrupt)
     for _ in range(_TRIES):
@@ -266,7 +251,7 @@ def make_token(path: Path) -> Path:
 
 
 def token_settings(path: Path) -> dict[str, str]:
-    """What tells Ray to talk only to those who know the secret."""
+    """The settings that make Ray talk only to those who have the secret."""
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
 
 
@@ -314,7 +299,7 @@ def _is_free(port: int) -> bool:
 
 
 def _head(options: EngineOptions, address: str) -> psutil.Process:
-    """The process that keeps the cluster: that of an earlier leader if it is alive, or else a new one."""
+    """The process that keeps the cluster: that of an earlier leader if it is alive, otherwise a new one."""
     note, log = options.folder / "ray-head.json", options.folder / "ray-head.log"
     with suppress(OSError, ValueError, KeyError, psutil.NoSuchProcess):
         noted = json.loads(note.read_text(encoding="utf-8"))
@@ -323,10 +308,7 @@ def _head(options: EngineOptions, address: str) -> psutil.Process:
             return process
     name = socket.gethostname() or "leader"
     where = ["--head", "--include-dashboard=false", f"--node-ip-address={options.host}", f"--port={options.port}"]
-    environment = os.environ | {
-        LABELS: ",".join(options.labels),
-        FOLDER: str(options.folder / "follower"),
-    }
+    environment = os.environ | {LABELS: ",".join(options.labels), FOLDER: str(options.folder / "follower")}
     for _ in range(_TRIES):
         command = [*_ray_start(name, options.port), *where]
         with log.open("wb") as output:
@@ -343,15 +325,6 @@ def _head(options: EngineOptions, address: str) -> psutil.Process:
         _end(child)
     words = " / ".join(log.read_text(errors="replace").splitlines()[-3:])
     raise InputError("cluster-did-not-start", f"Ray did not start at {address}: {words}; see {log}", value=address)
-
-
-def _own_address(address: str) -> dict[str, str]:
-    """Ray takes the machine's public address for its own unless it is told otherwise."""
-    return {"_node_ip_address": address.rpartition(":")[0]} if _is_loopback(address) else {}
-
-
-def _is_loopback(address: str) -> bool:
-    return address.startswith("127.")
 
 
 def _end(process: psutil.Process | subprocess.Popen[bytes]) -> None:

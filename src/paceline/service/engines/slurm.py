@@ -1,8 +1,8 @@
 """Followers on the nodes of a Slurm cluster: each attempt is a job of Slurm, which outlives the leader.
 
-One thread speaks to Slurm, as that may take its time, and sees to it that what was begun is submitted, and what is to
-stop is cancelled. The calls of the leader only look at what it found, and at the spools in the folder that the nodes
-share. While Slurm does not answer nothing is given up: jobs go on without its controller.
+One thread calls Slurm, as that may take its time, and sees to it that what was begun is submitted, and what is to stop
+is cancelled. The calls of the leader only use its results, and the spools in the folder that the nodes share. While
+Slurm does not answer nothing is given up: jobs go on without its controller.
 """
 
 from __future__ import annotations
@@ -36,17 +36,22 @@ from paceline.service.engines.base import (
     AttemptReport,
     FollowerGone,
     FollowerState,
-    Item,
 )
 from paceline.service.engines.slurm_commands import SlurmError, SlurmJob, SlurmNode, SlurmSilent
 from paceline.service.follower.spool import OUTPUT, Spool
 from paceline.service.jobs import STOPPED, FailureKind, JobFailure
 
-LEASE_SECONDS = 180.0  # at least: other nodes may see for a minute that a shared file was not touched
+LEASE_SECONDS = 180.0  # at least: on other nodes, a shared file may look untouched for a minute
 _NOTE, _SCRIPT, _ITEMS = "slurm.json", "job.sh", "items.jsonl"
 _RENEW_SECONDS = 5.0
 _ASK_AGAIN_SECONDS = 30.0  # before a job that does not stop is cancelled once more
 _MOST_ITEMS = 500  # in one report
+_LOOK_SECONDS = 2.0  # between two looks at the jobs, while there are any
+_NODES_SECONDS = 15.0  # between two looks at the nodes
+_MIB_PER_GIB = 1024
+_FOLDER_FLAG = "--slurm-folder"
+
+_log = logging.getLogger(__name__)
 
 # What another attempt would only repeat, each with what helps.
 _REPEATING = {
@@ -58,7 +63,7 @@ _REPEATING = {
 
 @dataclass(frozen=True)
 class Todo:
-    """What Slurm is to be told of an attempt."""
+    """What Slurm is to do for an attempt."""
 
     submit: bool = False
     cancel: tuple[str, ...] = ()  # numbers of jobs
@@ -66,16 +71,16 @@ class Todo:
 
 @dataclass
 class SlurmAttempt:
-    """An attempt that was begun; `see` takes what Slurm says, `report` gives what the leader is to know."""
+    """An attempt that was begun; `see` takes Slurm's answers, `report` makes the report to the leader."""
 
     spool: Spool
     assignment: Assignment
     node: str
-    number: str = ""  # of the Slurm job, once that is known
+    number: str = ""  # of the Slurm job, once it has one
     stopping: str = ""  # why it is to end, if it is
     doing: str = "being handed to Slurm"  # before anything is measured
     is_forsaken: bool = False  # its node went out of service before it started there
-    _over: SlurmJob | None = None  # what Slurm said last
+    _over: SlurmJob | None = None  # as Slurm showed it last
     _over_since: float | None = None
     _is_completing: bool = False
     _asked_to_stop_at: float | None = None
@@ -83,11 +88,11 @@ class SlurmAttempt:
 
     @classmethod
     def make(cls, folder: Path, node: SlurmNode, assignment: Assignment) -> SlurmAttempt:
-        """A new one, in a folder that is complete before the assignment is there."""
-        lasting = max(assignment.lease_seconds, LEASE_SECONDS)
-        assignment = assignment.model_copy(update={"lease_seconds": lasting})
+        """A new one, in a folder that is complete before it has the assignment."""
+        lease = max(assignment.lease_seconds, LEASE_SECONDS)
+        assignment = assignment.model_copy(update={"lease_seconds": lease})
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / _ITEMS).touch()  # before anybody looks: that a file is missing is remembered for long elsewhere
+        (folder / _ITEMS).touch()  # before anybody looks: other nodes cache for long that a file is missing
         write_atomic(folder / _SCRIPT, script_of(folder, assignment.devices))
         attempt = cls(Spool(folder), assignment, node.name)
         attempt._note()
@@ -118,22 +123,17 @@ class SlurmAttempt:
         return self.spool.folder
 
     @property
-    def script(self) -> Path:
-        """What Slurm is to run."""
-        return self.folder / _SCRIPT
-
-    @property
     def has_started(self) -> bool:
         """Whether there is something on its node, or was."""
         return not self.doing and not self.is_forsaken
 
     @property
     def is_settled(self) -> bool:
-        """Whether Slurm has nothing more to say about it."""
+        """Whether there is nothing more to ask Slurm about it."""
         return self._over_since is not None and self.spool.has_ended
 
     def options(self, node: SlurmNode) -> list[str]:
-        """What sbatch is told besides the script."""
+        """The options of sbatch."""
         return [
             f"--job-name=paceline-{self.folder.name}",
             f"--chdir={self.folder}",
@@ -148,17 +148,17 @@ class SlurmAttempt:
         ]
 
     def submitted(self, number: str) -> None:
-        """Slurm has it."""
+        """Slurm has taken it."""
         self.number = number
         self._note()
 
     def refused(self, why: str, kind: FailureKind = FailureKind.LOST) -> None:
-        """Slurm will not have it."""
+        """Slurm does not take it."""
         self._end(JobFailure(kind=kind, message=why))
         self._over_since = time.monotonic()
 
     def see(self, jobs: Sequence[SlurmJob], *, is_offered: bool) -> Todo:
-        """Take what Slurm says about its jobs, usually one, and say what is to be done."""
+        """Take the state of its Slurm jobs, usually one, and return what is to be done."""
         live = [job for job in jobs if not job.is_over]
         if live:
             return self._see_live(live, is_offered=is_offered)
@@ -179,25 +179,28 @@ class SlurmAttempt:
 
     def report(self, acknowledged: int | None) -> AttemptReport | None:
         """What is not acknowledged yet, which renews the lease; None once all of it is."""
-        if (
-            acknowledged is not None
-            and self._over_since is None
-            and time.monotonic() - self._renewed_at > _RENEW_SECONDS
-        ):
+        is_stale = time.monotonic() - self._renewed_at > _RENEW_SECONDS
+        if acknowledged is not None and self._over_since is None and is_stale:
             self.spool.renew()
             self._renewed_at = time.monotonic()
         items = self.spool.items(acknowledged or 0)[:_MOST_ITEMS]
         if items and items[-1].kind == "ended":
-            if self._is_released(items[-1]):
-                items[-1] = self._explained(items[-1])
-            else:
+            # Its end is reported neither while it measures, nor, if it was ended by force, before Slurm says why.
+            failure = items[-1].failure
+            is_lost = failure is not None and failure.kind is FailureKind.LOST
+            if self._over_since is None and (is_lost or not self._is_completing):
                 items.pop()
+            elif is_lost and self._over is not None and self._over.state not in ("", "COMPLETED", "FAILED"):
+                items[-1] = items[-1].model_copy(update={"failure": self._death(self._over)})
         elif not items and acknowledged is not None and self.is_settled:
             return None
-        progress = AttemptProgress(title=self.doing) if self.doing else self.spool.progress
-        _, (job_id, number) = self.key
-        place = self.assignment.place
-        return AttemptReport(job_id=job_id, attempt=number, place=place, items=tuple(items), progress=progress)
+        return AttemptReport(
+            job_id=self.assignment.job_id,
+            attempt=self.assignment.attempt,
+            place=self.assignment.place,
+            items=tuple(items),
+            progress=AttemptProgress(title=self.doing) if self.doing else self.spool.progress,
+        )
 
     def _see_live(self, live: Sequence[SlurmJob], *, is_offered: bool) -> Todo:
         waiting = [job for job in live if job.is_waiting]
@@ -210,7 +213,9 @@ class SlurmAttempt:
             return Todo(cancel=tuple(job.id for job in waiting))  # submitted once too often
         if self.doing and not is_offered:
             self._forsake()
-        if self.stopping and self._may_ask_to_stop():
+        asked_at, now = self._asked_to_stop_at, time.monotonic()
+        if self.stopping and (asked_at is None or now - asked_at >= _ASK_AGAIN_SECONDS):
+            self._asked_to_stop_at = now
             return Todo(cancel=tuple(job.id for job in live))
         return Todo()
 
@@ -218,15 +223,8 @@ class SlurmAttempt:
         self.is_forsaken = True
         self.stopping = f"node {self.node} went out of service"
 
-    def _may_ask_to_stop(self) -> bool:
-        now, asked_at = time.monotonic(), self._asked_to_stop_at
-        if asked_at is not None and now - asked_at < _ASK_AGAIN_SECONDS:
-            return False
-        self._asked_to_stop_at = now
-        return True
-
     def _see_over(self, job: SlurmJob) -> None:
-        """Speak for a process that ended without a word."""
+        """Report the end of a process that did not report it itself."""
         self.doing, self._over = "", job
         now = time.monotonic()
         self._over_since = now if self._over_since is None else self._over_since
@@ -236,40 +234,21 @@ class SlurmAttempt:
             if is_gone and not self.spool.has_ended:
                 self._end(self._death(job))
 
-    def _is_released(self, ended: Item) -> bool:
-        """Whether the end may be reported: not while it measures, and an end by force not before Slurm says why."""
-        if self._over_since is not None:
-            return True
-        is_plain = ended.failure is None or ended.failure.kind is not FailureKind.LOST
-        return is_plain and self._is_completing
-
-    def _explained(self, ended: Item) -> Item:
-        """What was told to stop does not know why; Slurm does."""
-        is_lost = ended.failure is not None and ended.failure.kind is FailureKind.LOST
-        if not is_lost or self._over is None or self._over.state in ("", "COMPLETED", "FAILED"):
-            return ended
-        return ended.model_copy(update={"failure": self._death(self._over)})
-
     def _death(self, job: SlurmJob) -> JobFailure:
-        called = f"Slurm's job {job.id}".strip()
+        name = f"Slurm's job {job.id}".strip() + f" on {self.node}"
         if self.stopping:
-            return JobFailure(kind=FailureKind.LOST, message=f"{self.stopping}; {called} on {self.node} was cancelled")
-        if not job.state:
-            why = f"{called} on {self.node} ended, and Slurm no longer knows how"
-            return JobFailure(kind=FailureKind.LOST, message=f"{why}{self._last_words()}")
-        reason = f" ({job.reason})" if job.reason else ""
-        what = f"{called} on {self.node} ended: {job.state}{reason}"
+            return JobFailure(kind=FailureKind.LOST, message=f"{self.stopping}; {name} was cancelled")
+        message = f"{name} ended, and Slurm no longer knows how"
+        if job.state:
+            message = f"{name} ended: {job.state}" + (f" ({job.reason})" if job.reason else "")
         if job.state in _REPEATING:
             kind, remedy = _REPEATING[job.state]
-            return JobFailure(kind=kind, message=what, remedy=remedy)
-        return JobFailure(kind=FailureKind.LOST, message=f"{what}{self._last_words()}")
-
-    def _last_words(self) -> str:
-        words = self.spool.last_words()
-        if words is not None:
-            return words
-        shared = self.folder.parent
-        return f"; it wrote nothing: if the nodes do not see {shared}, give --slurm-folder one that they share"
+            return JobFailure(kind=kind, message=message, remedy=remedy)
+        last = self.spool.last_words()
+        if last is None:
+            hint = f"if the nodes do not see {self.folder.parent}, give --slurm-folder one that they share"
+            last = f"; it wrote nothing: {hint}"
+        return JobFailure(kind=FailureKind.LOST, message=f"{message}{last}")
 
     def _end(self, failure: JobFailure) -> None:
         if not self.spool.has_ended:
@@ -291,7 +270,7 @@ def script_of(folder: Path, devices: Sequence[int]) -> str:
 
 
 def share_of(node: SlurmNode, devices: Sequence[int]) -> list[str]:
-    """What of a node an attempt has to itself: all of it, or its GPUs beside nothing but other attempts."""
+    """The part of a node that an attempt gets: all of it, or its GPUs next to nothing but other attempts."""
     counts = Counter(node.gpus[device] for device in devices)
     gres = [":".join(filter(None, ("gpu", kind, str(count)))) for kind, count in counts.items()]
     gpus = [f"--gres={','.join(gres)}"] if gres else []
@@ -303,14 +282,6 @@ def share_of(node: SlurmNode, devices: Sequence[int]) -> list[str]:
         f"--mem={max(1, node.memory_mib * part // whole)}M",
     ]
     return ["--exclusive=user", *share, *gpus]
-
-
-_LOOK_SECONDS = 2.0  # between two looks at the jobs, while there are any
-_NODES_SECONDS = 15.0  # between two looks at the nodes
-_MIB_PER_GIB = 1024
-_FOLDER_FLAG = "--slurm-folder"
-
-_log = logging.getLogger(__name__)
 
 
 class SlurmEngine:
@@ -330,26 +301,32 @@ class SlurmEngine:
         try:
             self._keep_nodes(slurm_commands.list_nodes(self._partitions))
         except SlurmError as error:
-            raise InputError("no-answer-from-slurm", f"Slurm does not say which nodes there are: {error}") from None
-        self._find_attempts()
+            raise InputError("no-answer-from-slurm", f"Slurm does not list its nodes: {error}") from None
+        # Those that an earlier leader has begun; a folder that it left unfinished is taken when it is begun again.
+        for folder in sorted(path for path in self._folder.iterdir() if path.is_dir()):
+            attempt = SlurmAttempt.find(folder)
+            if attempt is not None:
+                self._attempts[attempt.key] = attempt
         self._closing = False
         self._woken = threading.Event()
         self._thread = threading.Thread(target=self._attend, name="slurm", daemon=True)
         self._thread.start()
 
     def followers(self) -> Sequence[FollowerState]:
-        """The nodes that start jobs or still have something to tell; while Slurm is away, those of before."""
+        """The nodes that start jobs or still have something to report; while Slurm is away, those of before."""
         with self._lock:
             return [_follower(node, self._nodes_at) for node in self._offered().values()]
 
     def begin(self, follower: str, assignment: Assignment) -> None:
-        """Keep what is to be submitted; it is submitted soon."""
+        """Note what is to be submitted; it is submitted soon."""
         key = (follower, (assignment.job_id, assignment.attempt))
         with self._lock:
             if key in self._attempts:
                 return
             node = self._node(follower)
-            attempt = SlurmAttempt.make(self._folder / _folder_name(assignment), node, assignment)
+            place = f".{assignment.place}" if assignment.place else ""
+            name = f"{re.sub(r'[^A-Za-z0-9-]', '_', assignment.job_id)}.{assignment.attempt}{place}"
+            attempt = SlurmAttempt.make(self._folder / name, node, assignment)
             self._attempts[key] = attempt
             if assignment.peers:
                 why = "a leader of Slurm measures on one node at a time: submit it for one, or use --engine ray"
@@ -374,14 +351,14 @@ class SlurmEngine:
     def cancel(self, follower: str, job_id: str, attempt: int) -> None:
         """Have it cancelled soon."""
         with self._lock:
-            wanted = self._attempts.get((follower, (job_id, attempt)))
-            if wanted is None or wanted.stopping:
+            begun = self._attempts.get((follower, (job_id, attempt)))
+            if begun is None or begun.stopping:
                 return
-            wanted.stopping = STOPPED
+            begun.stopping = STOPPED
         self._woken.set()
 
     def close(self) -> None:
-        """Ask Slurm nothing more; its jobs go on, and tell the next leader."""
+        """Call Slurm no more; its jobs go on, and report to the next leader."""
         self._closing = True
         self._woken.set()
         self._thread.join(_LOOK_SECONDS)
@@ -433,9 +410,9 @@ class SlurmEngine:
             node = self._nodes.get(attempt.node)
             if node is None or max(attempt.assignment.devices, default=-1) >= len(node.gpus):
                 raise SlurmError(f"node {attempt.node} has gone, or lost GPUs that it had")
-            number = slurm_commands.submit(attempt.options(node), attempt.script)
+            number = slurm_commands.submit(attempt.options(node), attempt.folder / _SCRIPT)
         except SlurmSilent:
-            raise  # it may have been submitted: the next look tells
+            raise  # it may have been submitted: the next look shows it
         except SlurmError as error:
             with self._lock:
                 attempt.refused(str(error))
@@ -449,8 +426,8 @@ class SlurmEngine:
         self._nodes_at, self._looked_at = datetime.now(UTC), time.monotonic()
 
     def _offered(self) -> dict[str, SlurmNode]:
-        telling = {attempt.node for attempt in self._attempts.values() if attempt.has_started}
-        return {name: node for name, node in self._nodes.items() if node.is_usable or name in telling}
+        reporting = {attempt.node for attempt in self._attempts.values() if attempt.has_started}
+        return {name: node for name, node in self._nodes.items() if node.is_usable or name in reporting}
 
     def _drop(self, attempt: SlurmAttempt) -> None:
         """Forget it, with everything that lies in its folder."""
@@ -463,20 +440,15 @@ class SlurmEngine:
             raise FollowerGone(f"Slurm has no node '{follower}'")
         return node
 
-    def _find_attempts(self) -> None:
-        """Those that an earlier leader has begun; a folder that it left unfinished is taken when it is begun again."""
-        for folder in sorted(path for path in self._folder.iterdir() if path.is_dir()):
-            attempt = SlurmAttempt.find(folder)
-            if attempt is not None:
-                self._attempts[attempt.key] = attempt
-
 
 def _follower(node: SlurmNode, seen_at: datetime) -> FollowerState:
+    # Slurm does not know the memory of a GPU, but some names contain it, as in nvidia_h100_80gb_hbm3.
+    sizes = [re.search(r"(\d+)gb", kind.casefold()) for kind in node.gpus]
     return FollowerState(
         id=node.name,
         host=node.name,
         gpus=tuple(kind or "GPU" for kind in node.gpus),
-        gpu_memory_gib=tuple(map(_memory_gib, node.gpus)),
+        gpu_memory_gib=tuple(int(size[1]) if size else 0 for size in sizes),
         cpus=float(node.cpus),
         memory_gib=round(node.memory_mib / _MIB_PER_GIB, 1),
         labels=tuple(dict.fromkeys((*node.partitions, *node.features))),
@@ -485,19 +457,8 @@ def _follower(node: SlurmNode, seen_at: datetime) -> FollowerState:
     )
 
 
-def _memory_gib(kind: str) -> int:
-    """Slurm does not know the memory of a GPU, but some names tell it, as in nvidia_h100_80gb_hbm3."""
-    size = re.search(r"(\d+)gb", kind.casefold())
-    return int(size[1]) if size else 0
-
-
-def _folder_name(assignment: Assignment) -> str:
-    place = f".{assignment.place}" if assignment.place else ""
-    return f"{re.sub(r'[^A-Za-z0-9-]', '_', assignment.job_id)}.{assignment.attempt}{place}"
-
-
 def _claim(folder: Path) -> TextIO:
-    """Keep other leaders out of the folder for as long as this file is open."""
+    """Lock the folder against other leaders for as long as this file is open."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         claimed = (folder / "leader").open("a", encoding="utf-8")

@@ -1,6 +1,6 @@
-"""What Slurm is asked and how its answers are read: nodes, jobs, a submission, a cancellation.
+"""Calls of Slurm's programs, and how their output is parsed: nodes, jobs, a submission, a cancellation.
 
-Asked with formats of our own, which are the same in every version; neither JSON nor accounting need be there.
+The formats are given explicitly, which gives the same output in every version; neither JSON nor accounting is needed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OWN_SETTINGS = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")  # of a us
 
 
 class SlurmError(Exception):
-    """Slurm did not answer, or not in words that are understood; the message says what was asked and what came."""
+    """Slurm did not answer, or its answer cannot be parsed; the message has the call and the answer."""
 
 
 class SlurmSilent(SlurmError):
@@ -57,7 +57,7 @@ class SlurmNode:
     state: str
     cpus: int
     memory_mib: int
-    gpus: tuple[str, ...] = ()  # their types, empty where Slurm knows none
+    gpus: tuple[str, ...] = ()  # their types, empty where Slurm has none
     features: tuple[str, ...] = ()
 
     @property
@@ -73,12 +73,12 @@ class SlurmJob:
     id: str
     state: str
     reason: str
-    folder: str  # that it was submitted with, which tells what it is for
+    folder: str  # that it was submitted with, which identifies the attempt
 
     @property
     def is_over(self) -> bool:
         """Whether nothing of it is left on any node."""
-        return self.state in _OVER  # one that is not known is rather waited for
+        return self.state in _OVER  # in an unknown state it is rather waited for
 
     @property
     def is_waiting(self) -> bool:
@@ -89,12 +89,9 @@ class SlurmJob:
 def require_programs() -> None:
     """Refuse to go on without Slurm."""
     if missing := [program for program in PROGRAMS if shutil.which(program) is None]:
-        raise InputError(
-            "missing-programs",
-            f"{' and '.join(missing)} not found: --engine slurm needs a machine from which Slurm jobs can be submitted",
-            key="--engine",
-            value="slurm",
-        )
+        need = "--engine slurm needs a machine from which Slurm jobs can be submitted"
+        message = f"{' and '.join(missing)} not found: {need}"
+        raise InputError("missing-programs", message, key="--engine", value="slurm")
 
 
 def list_nodes(partitions: Sequence[str]) -> list[SlurmNode]:
@@ -104,16 +101,16 @@ def list_nodes(partitions: Sequence[str]) -> list[SlurmNode]:
 
 def list_jobs() -> list[SlurmJob]:
     """This user's jobs, those that ended a few minutes ago too."""
-    asked = ("--noheader", "--states=all", f"--user={os.geteuid()}", f"--format={_JOB_FORMAT}")
-    return read_jobs(_ask("squeue", *asked))
+    options = ("--noheader", "--states=all", f"--user={os.geteuid()}", f"--format={_JOB_FORMAT}")
+    return read_jobs(_ask("squeue", *options))
 
 
 def submit(options: Sequence[str], script: Path) -> str:
     """Hand a script over; its job's number."""
-    said = _ask("sbatch", "--parsable", *options, str(script))
-    number = said.strip().partition(";")[0]  # what follows is the name of the cluster
+    output = _ask("sbatch", "--parsable", *options, str(script)).strip()
+    number = output.partition(";")[0]  # what follows is the name of the cluster
     if not number.isdecimal():
-        raise SlurmSilent(f"`sbatch --parsable` answered {said.strip()[:200]!r}, which is not the number of a job")
+        raise SlurmSilent(f"`sbatch --parsable` answered {output[:200]!r}, which is not the number of a job")
     return number
 
 
@@ -126,11 +123,11 @@ def read_nodes(output: str, partitions: Sequence[str]) -> list[SlurmNode]:
     """Nodes from what sinfo printed, a line for each partition that a node is in; closed ones do not count."""
     rows = [_fields("sinfo", line, _NODE_FIELDS) for line in output.splitlines() if line.strip()]
     existing = {row[1].removesuffix("*") for row in rows}
-    wanted = set(partitions) or {row[1][:-1] for row in rows if row[1].endswith("*")}
+    chosen = set(partitions) or {row[1][:-1] for row in rows if row[1].endswith("*")}
     for name in partitions:
         if name not in existing:
             raise unknown("partition", name, sorted(existing), key="--slurm-partition")
-    if not wanted:
+    if not chosen:
         names = ", ".join(sorted(existing)) or "none at all"
         message = f"Slurm has no default partition: choose one with --slurm-partition ({names})"
         raise InputError("no-default-partition", message, key="--slurm-partition")
@@ -138,15 +135,15 @@ def read_nodes(output: str, partitions: Sequence[str]) -> list[SlurmNode]:
     for row in rows:
         name, partition, is_open, state, cpus, memory, gres, features = row
         partition = partition.removesuffix("*")
-        if partition not in wanted or is_open != "up":
+        if partition not in chosen or is_open != "up":
             continue
         before = nodes[name].partitions if name in nodes else ()
         nodes[name] = SlurmNode(
             name=name,
             partitions=(*before, partition),
             state=state.lower(),
-            cpus=_whole("sinfo", row, cpus),
-            memory_mib=_whole("sinfo", row, memory),
+            cpus=_number(row, cpus),
+            memory_mib=_number(row, memory),
             gpus=read_gpus(gres),
             features=tuple(features.split(",")) if features not in _ABSENT else (),
         )
@@ -180,14 +177,14 @@ def environment_of(environment: Mapping[str, str]) -> dict[str, str]:
 def _fields(program: str, line: str, count: int) -> list[str]:
     fields = line.rstrip("\n").split("|", count - 1)
     if len(fields) != count:
-        raise SlurmError(f"`{program}` answered {line[:200]!r}, where {count} fields were asked for")
+        raise SlurmError(f"`{program}` answered {line[:200]!r}, where {count} fields were expected")
     return fields
 
 
-def _whole(program: str, row: Sequence[str], word: str) -> int:
+def _number(row: Sequence[str], word: str) -> int:
     digits = word.rstrip("+")
     if not digits.isdecimal():
-        raise SlurmError(f"`{program}` answered {'|'.join(row)[:200]!r}, where {word!r} is not a number")
+        raise SlurmError(f"`sinfo` answered {'|'.join(row)[:200]!r}, where {word!r} is not a number")
     return int(digits)
 
 
@@ -208,7 +205,7 @@ def _ask(program: str, *words: str) -> str:
     except OSError as error:
         raise SlurmSilent(f"`{program}` could not be started: {error}") from None
     if done.returncode:
-        said = " / ".join(line.strip() for line in done.stderr.splitlines() if line.strip()) or "nothing"
-        kind = SlurmSilent if any(word in said for word in _LATER) else SlurmError
-        raise kind(f"`{program}` failed and said: {said[:500]}")
+        message = " / ".join(line.strip() for line in done.stderr.splitlines() if line.strip()) or "no message"
+        kind = SlurmSilent if any(word in message for word in _LATER) else SlurmError
+        raise kind(f"`{program}` failed: {message[:500]}")
     return done.stdout

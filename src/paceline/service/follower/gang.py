@@ -32,14 +32,14 @@ from paceline.service.follower.spool import Spool
 from paceline.service.jobs import FailureKind, JobFailure
 from paceline.version import VERSION
 
-SECRET_SECONDS = 5.0  # that somebody who connects has to say the secret
+SECRET_SECONDS = 5.0  # that somebody who connects has to send the secret
 _LOOK_SECONDS = 0.5
 
 Words = dict[str, Any]
 
 
 class GangBroken(PacelineError):
-    """One of the gang is lost; another attempt may do better. What is said of others is worth less than their word."""
+    """One of the gang is lost; another attempt may do better. Its own report counts more than that of the others."""
 
     def __init__(self, message: str, kind: FailureKind = FailureKind.BROKEN) -> None:
         super().__init__(message)
@@ -58,7 +58,8 @@ class Gang:
         """All of them, ready to measure; what runs on them ends with this."""
         way = [sys.executable, "-P", "-m", "paceline.service.follower.relay"]
         shell = RemoteShell(f"{shlex.join(way)} {{host}}", sys.executable)
-        hosts = [Host(name, slots_of(assignment)) for name in (assignment.name, *assignment.peers)]
+        slots = max(1, len(assignment.devices))  # ranks on each follower: one for each GPU, or one
+        hosts = [Host(name, slots) for name in (assignment.name, *assignment.peers)]
         try:
             with HostRanks.reached(hosts, shell, assignment.address) as ranks:
                 yield cls(ranks)
@@ -71,11 +72,6 @@ class Gang:
         if end.failure is not None and end.failure.cause.kind is CauseKind.INTERRUPTED:
             raise GangBroken(end.failure.cause.message)
         return end
-
-
-def slots_of(assignment: Assignment) -> int:
-    """Ranks on each follower: one for each GPU, or one."""
-    return max(1, len(assignment.devices))
 
 
 class _Peer(Agent):
@@ -101,7 +97,9 @@ class _Peer(Agent):
         begun = time.monotonic()
         answer = super()._run(order)
         end = CaseEnd.of_words(answer["ended"])
-        _say(self._spool, f"  {_came_to(end)} after {time.monotonic() - begun:.1f} s")
+        # How the ranks of this follower ended, whatever became of the others.
+        outcome = end.failure.outcome.value if end.failure is not None else "ok" if end.results else "stopped"
+        _say(self._spool, f"  {outcome} after {time.monotonic() - begun:.1f} s")
         if end.failure is not None:
             for line in (end.failure.cause.message, *end.failure.cause.detail.splitlines()):
                 _say(self._spool, f"  {line}")
@@ -109,7 +107,7 @@ class _Peer(Agent):
 
 
 class _OrdersOfFirst(Orders):
-    """Orders of the first of a gang; should it vanish, that is told even where something does not let go."""
+    """Orders of the first of a gang; should it vanish, that is reported even while something still runs."""
 
     def __init__(self, connection: int, spool: Spool, first: str) -> None:
         self._spool, self._first = spool, first
@@ -144,13 +142,6 @@ def _gone(first: str) -> str:
     return f"the connection to {first}, the first of the gang, is lost"
 
 
-def _came_to(end: CaseEnd) -> str:
-    """How the ranks of this follower ended, whatever became of the others."""
-    if end.failure is not None:
-        return end.failure.outcome.value
-    return "ok" if end.results else "stopped"
-
-
 def _say(spool: Spool, text: str) -> None:
     with suppress(OSError):  # a line of the log is not worth an attempt
         spool.append("log", text=f"{text}\n")
@@ -169,7 +160,7 @@ def _listen(address: str) -> socket.socket:
 
 
 def _accept(listening: socket.socket, secret: str) -> socket.socket:
-    """The connection of the one who knows the secret; whoever ends this meanwhile does so by a signal."""
+    """The connection of the one who has the secret; whoever ends this meanwhile does so by a signal."""
     listening.settimeout(_LOOK_SECONDS)
     while True:
         try:
@@ -178,19 +169,14 @@ def _accept(listening: socket.socket, secret: str) -> socket.socket:
             continue
         try:
             connection.settimeout(SECRET_SECONDS)
-            is_known = hmac.compare_digest(_line(connection, len(secret)), secret.encode())
+            line = b""  # not a byte more than it: what follows are the first orders
+            while len(line) <= len(secret) and (more := connection.recv(len(secret) + 1 - len(line))):
+                line += more
+            is_valid = hmac.compare_digest(line.rstrip(b"\n"), secret.encode())
         except OSError:
-            is_known = False
-        if is_known:
+            is_valid = False
+        if is_valid:
             connection.settimeout(None)
             watch_closely(connection)
             return connection
         connection.close()
-
-
-def _line(connection: socket.socket, length: int) -> bytes:
-    """As many bytes, and the end of the line; what follows belongs to somebody else."""
-    data = b""
-    while len(data) <= length and (more := connection.recv(length + 1 - len(data))):
-        data += more
-    return data.rstrip(b"\n")

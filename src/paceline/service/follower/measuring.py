@@ -1,7 +1,6 @@
 """The process that measures one attempt: `python -m paceline.service.follower.measuring FOLDER`.
 
-It needs nobody: what it finds goes into the spool, and it ends by itself when the leader has not been heard of for as
-long as the lease says.
+It depends on no other process: its results go into the spool, and it ends by itself when its lease has run out.
 """
 
 from __future__ import annotations
@@ -40,18 +39,17 @@ class _SpoolListener(Listener):
         self.records: list[Record] = []
 
     def add(self, record: Record) -> None:
-        """Keep a record for good before returning."""
+        """Store a record for good before returning."""
         self._spool.append("record", record=record)
         self.records.append(record)
 
     def keep_partial(
         self, run_id: str, case_index: int, attempt: int, metric: str, unit: str, samples: Sequence[float]
     ) -> None:
-        """Keep samples of the case in flight."""
-        values = CaseSamples(
-            case_index=case_index, attempt=attempt, metric=metric, unit=unit, values=tuple(map(float, samples))
-        )
-        self._spool.append("samples", samples=values)
+        """Store samples of the case in flight."""
+        values = tuple(map(float, samples))
+        partial = CaseSamples(case_index=case_index, attempt=attempt, metric=metric, unit=unit, values=values)
+        self._spool.append("samples", samples=partial)
 
     def started(self, run: Run, todo: Sequence[Case]) -> None:
         self._show(cases=len(todo))
@@ -144,7 +142,7 @@ def _failure(records: Sequence[Record]) -> JobFailure | None:
 
 
 def _watch(spool: Spool, seconds: float) -> None:
-    """End everything once the leader is unheard of for too long: by then somebody else has the job."""
+    """End everything once the lease has run out: by then another follower has the job."""
     heard, at = spool.renewed_at, time.monotonic()  # the wall clock may be set meanwhile
     while time.monotonic() - at < seconds:
         time.sleep(min(_WATCH_SECONDS, seconds / 4))
@@ -173,7 +171,7 @@ def main() -> None:
         try:
             measure(spool, assignment)
         except SpoolFailed:
-            sys.exit(SPOOL_FAILED)  # nor could its words be written; the worker knows what the code means
+            sys.exit(SPOOL_FAILED)  # nor could a message be written; the worker knows what the code means
 
 
 def _interrupt(*_: object) -> None:

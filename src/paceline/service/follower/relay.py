@@ -13,16 +13,11 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from paceline.service.engines.base import Assignment, Meeting
+from paceline.service.engines.base import Meeting
 from paceline.service.follower.spool import Spool
 
 CONNECT_SECONDS = 10.0
 _SOON = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # seconds until a peer that is cut off is noticed
-
-
-def meeting_of(assignment: Assignment, follower: str) -> Meeting | None:
-    """Where a peer waits; None for whoever is no peer."""
-    return dict(zip(assignment.peers, assignment.meetings, strict=True)).get(follower)
 
 
 def watch_closely(connection: socket.socket) -> None:
@@ -56,8 +51,8 @@ def main() -> None:
     assignment = Spool(Path.cwd()).assignment
     if assignment is None:
         sys.exit(f"no assignment in {Path.cwd()}")
-    meeting = meeting_of(assignment, follower)
-    if meeting is None:
+    meeting = dict(zip(assignment.peers, assignment.meetings, strict=True)).get(follower)
+    if meeting is None:  # it is not a peer, but this follower itself
         os.execv(command[0], command)
     try:
         connection = connect(meeting)

@@ -67,8 +67,12 @@ class Spool:
     def append(self, kind: str, **content: Any) -> None:
         """Write one item more; it is on the disk when this returns. One process at a time may do so."""
         path = self.folder / _ITEMS
-        if self._written is None:
-            self._written = _repaired(path)
+        if self._written is None:  # how many whole lines there are; half a line, which a crash left, is removed
+            data = path.read_bytes() if path.exists() else b""
+            end = data.rfind(b"\n") + 1
+            if end < len(data):
+                os.truncate(path, end)
+            self._written = data.count(b"\n")
         item = Item.model_validate({"number": self._written + 1, "at": datetime.now(UTC), "kind": kind, **content})
         absent = {name for name in Item.model_fields if getattr(item, name) is None}  # but not within a record
         written, self._written = self._written, None  # unknown again, should this fail half way
@@ -82,7 +86,7 @@ class Spool:
         self._written = written + 1
 
     def items(self, after: int = 0) -> list[Item]:
-        """What is written, in order, beyond this number; nobody will ask for what lies before it again."""
+        """What is written, in order, beyond this number; what lies before it is dropped."""
         self._read()
         self._items = [item for item in self._items if item.number > after]
         return list(self._items)
@@ -151,17 +155,17 @@ class Spool:
         return f"; its last words: {words}" if words else ""
 
     def renew(self) -> None:
-        """The leader was heard of."""
+        """Renew the lease."""
         (self.folder / _LEASE).touch()
 
     @property
     def renewed_at(self) -> float:
-        """When the leader was last heard of, in seconds since the epoch."""
+        """When the lease was last renewed, in seconds since the epoch."""
         return (self.folder / _LEASE).stat().st_mtime
 
     @property
     def process(self) -> dict[str, Any] | None:
-        """Who measures, as `paceline.store.location` tells processes apart; None before it began."""
+        """Who measures, as `paceline.store.location` identifies processes; None before it began."""
         try:
             runner: dict[str, Any] = json.loads((self.folder / _PROCESS).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -171,15 +175,3 @@ class Spool:
     @process.setter
     def process(self, runner: dict[str, Any]) -> None:
         write_atomic(self.folder / _PROCESS, json.dumps(runner))
-
-
-def _repaired(path: Path) -> int:
-    """How many whole lines there are; half a line, which a crash left, is taken away."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return 0
-    end = data.rfind(b"\n") + 1
-    if end < len(data):
-        os.truncate(path, end)
-    return data.count(b"\n", 0, end)

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -44,11 +43,16 @@ class Worker:
         self._machine = describe()
         self._children: dict[AttemptKey, subprocess.Popen[bytes]] = {}
         self._stopping: dict[AttemptKey, float] = {}  # since when
-        self._memory_kills: dict[
-            AttemptKey, MemoryKills
-        ] = {}  # how often the kernel had killed for memory when it began
+        self._memory_kills: dict[AttemptKey, MemoryKills] = {}  # of the kernel, as counted when it began
+        self._spools: dict[AttemptKey, Spool] = {}
         folder.mkdir(parents=True, exist_ok=True)
-        self._spools: dict[AttemptKey, Spool] = dict(self._earlier())
+        for path in sorted(folder.iterdir()):  # attempts that an earlier worker in this folder has begun
+            spool = Spool(path)
+            assignment = spool.assignment
+            if assignment is None:
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                self._spools[assignment.job_id, assignment.attempt] = spool
 
     def describe(self) -> FollowerState:
         """What this machine has."""
@@ -74,7 +78,8 @@ class Worker:
             if attempt in self._spools:
                 self._spools[attempt].renew()
                 return
-            spool = Spool.make(self._folder / _folder_name(attempt), assignment)
+            name = f"{re.sub(r'[^A-Za-z0-9-]', '_', assignment.job_id)}.{assignment.attempt}"
+            spool = Spool.make(self._folder / name, assignment)
             self._spools[attempt] = spool
             self._memory_kills[attempt] = kills_for_memory()
             self._children[attempt] = _start(spool, assignment)
@@ -101,12 +106,8 @@ class Worker:
         elif not items and acknowledged is not None and spool.has_ended:
             self._drop(attempt)
             return None
-        job_id, number = attempt
-        if spool.place == 0:
-            return AttemptReport(job_id=job_id, attempt=number, items=tuple(items), progress=spool.progress)
-        return AttemptReport(
-            job_id=job_id, attempt=number, items=tuple(items), place=spool.place, meeting=spool.meeting
-        )
+        more = {"progress": spool.progress} if spool.place == 0 else {"place": spool.place, "meeting": spool.meeting}
+        return AttemptReport(job_id=attempt[0], attempt=attempt[1], items=tuple(items), **more)
 
     def cancel(self, job_id: str, number: int) -> None:
         """Ask an attempt to stop; whoever does not is ended a little later."""
@@ -124,20 +125,8 @@ class Worker:
             for child in self._children.values():
                 child.wait()
 
-    def _earlier(self) -> list[tuple[AttemptKey, Spool]]:
-        """Attempts that an earlier worker in this folder has begun."""
-        attempts = []
-        for folder in sorted(self._folder.iterdir()):
-            spool = Spool(folder)
-            assignment = spool.assignment
-            if assignment is None:
-                shutil.rmtree(folder, ignore_errors=True)
-            else:
-                attempts.append(((assignment.job_id, assignment.attempt), spool))
-        return attempts
-
     def _look_after(self, attempt: AttemptKey, spool: Spool) -> None:
-        """Speak for a process that died without a word, and end one that does not stop."""
+        """Report the end of a process that died without reporting it, and end one that does not stop."""
         asked_at = self._stopping.get(attempt)
         if asked_at is not None and time.monotonic() - asked_at > _GRACE_SECONDS:
             self._signal(attempt, spool, signal.SIGKILL)
@@ -153,7 +142,7 @@ class Worker:
                 death = _death(code, spool, self._memory_kills.get(attempt))
                 spool.append("ended", failure=death, text=f"{death.message}\n")
                 return
-        # An earlier worker was ended before its process came to life; if that still comes, it finds this one there.
+        # An earlier worker was ended before its process started; if that starts after all, it is refused.
         assignment = spool.assignment
         assert assignment is not None
         self._children[attempt] = _start(spool, assignment)
@@ -165,11 +154,12 @@ class Worker:
         return spool.process is not None and location.is_alive(spool.process)
 
     def _signal(self, attempt: AttemptKey, spool: Spool, number: signal.Signals) -> bool:
-        """Send a signal to all processes of an attempt; False if there are none that can be found."""
+        """Send a signal to all processes of an attempt; False if none of them can be found."""
         child, runner = self._children.get(attempt), spool.process
         if child is not None and child.poll() is None:
             group = child.pid
-        elif runner is not None and not _is_another(runner):
+        # Not where the number of a process that has gone was given to a new one; a group keeps it while it has members.
+        elif runner is not None and (location.is_alive(runner) or not _is_running(int(runner["pid"]))):
             group = int(runner["pid"])
         else:
             return False
@@ -203,11 +193,6 @@ def _start(spool: Spool, assignment: Assignment) -> subprocess.Popen[bytes]:
         )
 
 
-def _is_another(runner: Mapping[str, Any]) -> bool:
-    """Whether the number of a process that has gone was given to a new one; a group keeps it while it has members."""
-    return not location.is_alive(runner) and _is_running(int(runner["pid"]))
-
-
 def _is_running(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
@@ -216,7 +201,7 @@ def _is_running(pid: int) -> bool:
 
 
 def _death(code: int | None, spool: Spool, memory_kills: MemoryKills | None) -> JobFailure:
-    """Why a process ended without a word; `memory_kills` is None if an earlier worker began it."""
+    """Why a process ended without reporting it; `memory_kills` is None if an earlier worker began it."""
     if code == -signal.SIGKILL and memory_kills and (killer := kills_for_memory().killer_since(memory_kills)):
         message = f"{killer} killed the process that measured because the machine's memory ran out"
         return JobFailure(kind=FailureKind.MEMORY, message=message)
@@ -225,8 +210,3 @@ def _death(code: int | None, spool: Spool, memory_kills: MemoryKills | None) -> 
         return JobFailure(kind=FailureKind.LOST, message=message)
     how = "is gone" if code is None else f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
     return JobFailure(kind=FailureKind.LOST, message=f"the process that measured {how}{spool.last_words() or ''}")
-
-
-def _folder_name(attempt: AttemptKey) -> str:
-    job_id, number = attempt
-    return f"{re.sub(r'[^A-Za-z0-9-]', '_', job_id)}.{number}"

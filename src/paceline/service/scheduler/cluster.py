@@ -32,7 +32,7 @@ from paceline.service.scheduler.state import (
 
 STRETCH = 10.0  # at load 0.9 it costs the mean less than 1 %, and up to halves the longest waiting
 _MOST_EMPTY = 1000  # queues that are kept although nothing waits in them
-_SLACK = 64  # entries of jobs long gone that a heap may keep, beside as many as it has live ones
+_SLACK = 64  # entries of jobs long gone that a heap may keep, in addition to as many as it has live ones
 
 Rank = tuple[float, ...]  # the smallest goes first
 _Entry = tuple[Rank, str]
@@ -93,10 +93,10 @@ class DemandQueue:
         """Take a job out that is not reserved for."""
         self._candidates = None
         _, demand = self._demands.pop(job_id)
-        if len(self._shortest) > 2 * len(self._demands) + _SLACK:
-            self._shortest = self._live(self._shortest)
-        if len(self._due) > 2 * len(self._demands) + _SLACK:
-            self._due = self._live(self._due)
+        for heap in (self._shortest, self._due):
+            if len(heap) > 2 * len(self._demands) + _SLACK:
+                heap[:] = filter(self._is_live, heap)
+                heapify(heap)
         return demand
 
     def reserve(self, reservation: Reservation) -> None:
@@ -138,11 +138,6 @@ class DemandQueue:
     def _is_live(self, entry: _Entry) -> bool:
         numbered = self._demands.get(entry[1])
         return numbered is not None and numbered[0] == entry[0][-1]
-
-    def _live(self, heap: list[_Entry]) -> list[_Entry]:
-        live = [entry for entry in heap if self._is_live(entry)]
-        heapify(live)
-        return live
 
 
 class ClusterState:
@@ -236,8 +231,10 @@ class ClusterState:
         reservation = queue.unreserve(demand.id)
         if reservation is None:
             queue.remove(demand.id)
-        else:
-            self._release(reservation)
+        for follower in reservation.followers if reservation else ():
+            follower.reservation = None
+            del follower.shape.drained[follower]
+            self._open(follower)
         self._note(queue)
         return reservation.followers if reservation else ()
 
@@ -273,16 +270,12 @@ class ClusterState:
         del self.demands[job_id]
         followers = self.running.pop(job_id)
         for follower in followers:
-            self._close(follower)
-            follower.release(job_id)
-            self._open(follower)
+            self._free(follower, job_id)
         return followers
 
     def shrink(self, job_id: str, follower: Follower) -> None:
         """One of the followers of a running job is about to go; the others stay taken until the job ends."""
-        self._close(follower)
-        follower.release(job_id)
-        self._open(follower)
+        self._free(follower, job_id)
         self.running[job_id] = tuple(one for one in self.running[job_id] if one is not follower)
 
     def retime(self, job_id: str, ends_at: float) -> None:
@@ -290,20 +283,15 @@ class ClusterState:
         for follower in self.running[job_id]:
             follower.retime(job_id, ends_at)
 
-    def _release(self, reservation: Reservation) -> None:
-        for follower in reservation.followers:
-            follower.reservation = None
-            del follower.shape.drained[follower]
-            self._open(follower)
+    def _free(self, follower: Follower, job_id: str) -> None:
+        self._close(follower)
+        follower.release(job_id)
+        self._open(follower)
 
     def _open(self, follower: Follower) -> None:
         """List a follower by its room; one that is reserved or full is in no list."""
         if follower.reservation is None and any(follower.free):
-            buckets, signature = follower.shape.open, follower.signature
-            bucket = buckets.get(signature)
-            if bucket is None:
-                bucket = buckets[signature] = OrderedDict()
-            bucket[follower] = None
+            follower.shape.open.setdefault(follower.signature, OrderedDict())[follower] = None
 
     def _close(self, follower: Follower) -> None:
         signature = follower.signature

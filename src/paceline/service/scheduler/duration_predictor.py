@@ -1,7 +1,7 @@
-"""How long a case will take: predicted from what is like it in the past, with an error that earlier predictions made.
+"""How long a case will take: predicted from similar cases in the past, with the error that earlier predictions had.
 
-Every case that ends is first predicted from what was known before it. What these predictions missed corrects the next
-ones, for each benchmark on each kind of machine, and is the error that they are given.
+Every case that ends is first predicted from the cases before it. What these predictions missed corrects the next ones,
+for each benchmark on each kind of machine, and is the error that they are given.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from paceline.core.case import Case
 
 KEPT = 64  # cases of a benchmark, and predictions of it, that are remembered: the latest
 NEAREST = 3
-TIMEOUT_SHARE = 0.1  # of the timeout that a case takes of which nothing else is known
-WARNING = 3.0  # past predictions that the error which is assumed at first weighs as much as
-Z95 = 1.96
+TIMEOUT_SHARE = 0.1  # of the timeout, that a case takes about which there is nothing else
+PRIOR_WEIGHT = 3.0  # past predictions that the error which is assumed at first weighs as much as
 
 
 class Basis(StrEnum):
-    """What a prediction rests on, and so how far it is off before anything is known about that."""
+    """What a prediction is based on, and so how far it is off as long as there are no past predictions."""
 
     SAME_CASE = "the same case on such a machine"
     OTHER_MACHINE = "the same case on another machine"
@@ -49,16 +48,6 @@ class Prediction:
     seconds: float
     error: float  # deviation of the logarithm of true over predicted seconds
     basis: Basis
-
-    @property
-    def low(self) -> float:
-        """Rarely (1 in 40) is it less."""
-        return self.seconds * math.exp(-Z95 * self.error)
-
-    @property
-    def high(self) -> float:
-        """Rarely (1 in 40) is it more."""
-        return self.seconds * math.exp(Z95 * self.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +81,10 @@ class History:
         misses = self._misses.get((case.benchmark, machine, basis), ())
         count, assumed = len(misses), _ASSUMED[basis]
         # The median of the same case is right by itself; and two misses are no rule.
-        is_biased = basis is not Basis.SAME_CASE and count >= WARNING
+        is_biased = basis is not Basis.SAME_CASE and count >= PRIOR_WEIGHT
         bias = median(misses) * count / (count + 1) if is_biased else 0.0
         squares = sum((miss - bias) ** 2 for miss in misses)
-        error = math.sqrt((WARNING * assumed**2 + squares) / (WARNING + count))
+        error = math.sqrt((PRIOR_WEIGHT * assumed**2 + squares) / (PRIOR_WEIGHT + count))
         return Prediction(min(guess * math.exp(bias), case.timeout), error, basis)
 
     def _guess(self, case: Case, machine: str) -> tuple[float, Basis]:
@@ -108,7 +97,10 @@ class History:
             return median(past.seconds for past in same), Basis.OTHER_MACHINE
         near = [past for past in pasts if past.machine == machine] or list(pasts)
         if near:
-            return _between([(_distance(case.parameters, past.parameters), past.seconds) for past in near])
+            nearest = sorted((_distance(case.parameters, past.parameters), past.seconds) for past in near)[:NEAREST]
+            weights = [1.0 / (0.05 + distance) for distance, _ in nearest]
+            logs = sum(weight * math.log(seconds) for weight, (_, seconds) in zip(weights, nearest, strict=True))
+            return math.exp(logs / sum(weights)), Basis.NEAREST
         if case.expected is not None:
             return case.expected, Basis.BUDGET
         return TIMEOUT_SHARE * case.timeout, Basis.TIMEOUT
@@ -120,14 +112,6 @@ def together(predictions: Iterable[Prediction]) -> tuple[float, float]:
     seconds = sum(part.seconds for part in parts)
     spread = math.sqrt(sum((part.seconds * part.error) ** 2 for part in parts))
     return seconds, spread / seconds if seconds else 0.0
-
-
-def _between(distances: list[tuple[float, float]]) -> tuple[float, Basis]:
-    """Between the seconds of the nearest, the nearer the closer."""
-    nearest = sorted(distances)[:NEAREST]
-    weights = [1.0 / (0.05 + distance) for distance, _ in nearest]
-    logs = sum(weight * math.log(seconds) for weight, (_, seconds) in zip(weights, nearest, strict=True))
-    return math.exp(logs / sum(weights)), Basis.NEAREST
 
 
 def _distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:

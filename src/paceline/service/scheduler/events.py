@@ -20,15 +20,7 @@ from itertools import chain, count, islice
 
 from paceline.core.errors import InputError
 from paceline.service.scheduler.cluster import Candidate, ClusterState, DemandQueue, Rank
-from paceline.service.scheduler.state import (
-    Demand,
-    Follower,
-    JobPlacement,
-    Match,
-    Reservation,
-    Shape,
-    Signature,
-)
+from paceline.service.scheduler.state import Demand, Follower, JobPlacement, Match, Reservation, Shape
 
 # Draining wastes room: at most this part of the followers that are alike, and one job at a time unless it is due.
 DRAINED = 0.25
@@ -79,16 +71,16 @@ def lost(cluster: ClusterState, follower_id: str, now: float) -> tuple[list[Dema
 
 def settle(cluster: ClusterState, followers: Iterable[Follower], now: float) -> list[JobPlacement]:
     """Everything that starts because these followers may have room."""
-    asked = list(dict.fromkeys(followers))
+    pending = list(dict.fromkeys(followers))
     started: list[JobPlacement] = []
-    for follower in asked:  # grows while it is walked
+    for follower in pending:  # grows while it is walked
         if cluster.followers.get(follower.id) is not follower:
             continue  # it has gone
         for decision in _take(cluster, follower, now):
             if isinstance(decision, Reservation):
                 cluster.reserve(decision)
             else:
-                asked += cluster.start(decision, now)
+                pending += cluster.start(decision, now)
                 started.append(decision)
     return started
 
@@ -99,8 +91,11 @@ def settle(cluster: ClusterState, followers: Iterable[Follower], now: float) -> 
 def _place(cluster: ClusterState, demand: Demand, now: float) -> JobPlacement | None:
     """Where a job that has just come starts at once, or None if it has to wait."""
     queue = cluster.queue_of(demand.needs)
-    for match in _fastest_first(queue):
-        followers = _with_room(match) or _between(match, demand, now)
+    for match in sorted(queue.matches.values(), key=lambda match: match.shape.pace):
+        followers = _with_room(match)
+        if not followers and demand.needs.nodes == 1:  # perhaps on one that is drained for a job which starts later
+            drained = (one for one in match.shape.drained if match.fits(one.signature))
+            followers = list(islice((one for one in drained if _may_start_on(one, demand, now)), 1))
         if followers:
             waits = _is_sooner_elsewhere(cluster, queue, demand, match.shape, now)
             return None if waits else _placement(demand, match, followers)
@@ -121,7 +116,11 @@ def _with_room(match: Match, drained: Sequence[Follower] = ()) -> list[Follower]
     if len(chosen) < nodes:
         buckets = [item for item in match.shape.open.items() if match.fits(item[0])]
         if len(buckets) > 1:
-            buckets.sort(key=lambda item: _crowding(match, item[0]))
+            # CPU-heavy jobs go where few others run; others go away from those, and where it is full already.
+            if match.needs.cpu_heavy:
+                buckets.sort(key=lambda item: -sum(item[0][:-1]))
+            else:
+                buckets.sort(key=lambda item: (item[0][-1], sum(item[0][:-1])))
         chosen += islice(chain.from_iterable(bucket for _, bucket in buckets), nodes - len(chosen))
     return chosen if len(chosen) == nodes else None
 
@@ -149,27 +148,6 @@ def _may_start_on(follower: Follower, demand: Demand, now: float) -> bool:
     return other is None or other.demand is demand or now + demand.late_seconds * follower.pace <= other.until
 
 
-def _fastest_first(queue: DemandQueue) -> Iterable[Match]:
-    matches = queue.matches.values()
-    return sorted(matches, key=lambda match: match.shape.pace) if len(matches) > 1 else matches
-
-
-def _between(match: Match, demand: Demand, now: float) -> list[Follower] | None:
-    """A follower that is drained for another job, if this one is over by then."""
-    if demand.needs.nodes > 1:
-        return None
-    for follower in match.shape.drained:
-        if match.fits(follower.signature) and _may_start_on(follower, demand, now):
-            return [follower]
-    return None
-
-
-def _crowding(match: Match, signature: Signature) -> tuple[int, int]:
-    """Low is better: CPU-heavy jobs go where few others run, others away from those and where it is full already."""
-    free = sum(signature[:-1])
-    return (-free, 0) if match.needs.cpu_heavy else (signature[-1], free)
-
-
 # Tier two
 
 
@@ -182,7 +160,9 @@ def _take(cluster: ClusterState, follower: Follower, now: float) -> Iterator[Job
     may_drain = True
     for candidate in candidates:
         decision: JobPlacement | Reservation | None = _start(cluster, candidate, follower, now)
-        if decision is None and may_drain and _could_drain(candidate, follower):
+        needs, is_reserved = candidate.demand.needs, candidate.demand.id in candidate.queue.reserved
+        could_have_room = len(follower.shape.members) >= needs.nodes
+        if decision is None and may_drain and needs.is_wide and not is_reserved and could_have_room:
             decision = _drain(candidate, follower, now)
             may_drain = False  # one at a time is enough; and nobody may take what an earlier one still lacks
         if decision is not None:
@@ -227,13 +207,6 @@ def _start(cluster: ClusterState, candidate: Candidate, follower: Follower, now:
     if _is_sooner_elsewhere(cluster, queue, demand, follower.shape, now):
         return None
     return _placement(demand, match, [follower])
-
-
-def _could_drain(candidate: Candidate, follower: Follower) -> bool:
-    """Whether it is wide and followers like this one could ever have room for it."""
-    needs = candidate.demand.needs
-    is_reserved = candidate.demand.id in candidate.queue.reserved
-    return needs.is_wide and not is_reserved and len(follower.shape.members) >= needs.nodes
 
 
 def _drain(candidate: Candidate, asking: Follower, now: float) -> Reservation | None:

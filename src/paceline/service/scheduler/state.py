@@ -1,4 +1,4 @@
-"""What the scheduler knows: jobs and their needs, followers and their devices, and who runs what until when."""
+"""The state of the scheduler: jobs and their needs, followers and their devices, and who runs what until when."""
 
 from __future__ import annotations
 
@@ -154,20 +154,6 @@ class Match:
 
 class Follower:
     """A machine that runs jobs: what it has, what is free, and what it is kept for."""
-
-    __slots__ = (
-        "_ends",
-        "cpu_slots",
-        "devices",
-        "free",
-        "groups",
-        "heavy",
-        "id",
-        "pace",
-        "reservation",
-        "running",
-        "shape",
-    )
 
     def __init__(self, id: str, devices: tuple[SchedulerDevice, ...], *, cpu_slots: int = 1, pace: float = 1.0) -> None:
         self.id = id

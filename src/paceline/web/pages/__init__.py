@@ -15,10 +15,10 @@ from paceline.report.run import html
 from paceline.service.api.app import Pages
 from paceline.service.leader import Leader
 from paceline.store import Store
-from paceline.web.site import NavigationItem, Site, caller
+from paceline.web.site import Site, caller
 
 SIGN_IN = "/login"
-OPEN_PATHS = frozenset({SIGN_IN, "/logout"})  # for those who are not known yet
+OPEN_PATHS = frozenset({SIGN_IN, "/logout"})  # for those who have not logged in yet
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Page:
 
     path: str
     routes: Callable[[APIRouter, Site], None]
-    title: str = ""  # in the navigation; empty is not there
+    title: str = ""  # in the navigation; empty is left out
     order: int = 100
-    is_public: bool = False  # also for those who are not known yet
+    is_public: bool = False  # also for those who have not logged in yet
 
 
 PAGES: Kind[Page] = Kind("page", "web.pages", Page, key=attrgetter("path"))
@@ -38,25 +38,24 @@ PAGES: Kind[Page] = Kind("page", "web.pages", Page, key=attrgetter("path"))
 def router(
     leader: Leader, store: Store, who: Callable[..., Any], report: Callable[[RunRecords], str] | None = None
 ) -> APIRouter:
-    """All pages; `who` is the dependency that tells the Caller, or refuses with 401; `report` makes a run's page."""
+    """All pages; `who` is the dependency that gives the Caller, or refuses with 401; `report` makes a run's page."""
     site = Site(leader, store, report or (lambda records: html.render(records)))
-    found = sorted(PAGES.registry().entries.values(), key=lambda page: (page.order, page.path))
-    site.places = [NavigationItem(page.path, page.title) for page in found if page.title]
+    pages = sorted(PAGES.registry().entries.values(), key=lambda page: (page.order, page.path))
+    site.navigation = [(page.path, page.title) for page in pages if page.title]
+    identified = Depends(who)
 
-    asked = Depends(who)
-
-    async def remember(request: Request, visitor: Any = asked) -> None:
+    async def remember(request: Request, visitor: Any = identified) -> None:
         request.state.visitor = visitor
 
-    whole = APIRouter()
-    for page in found:
+    all_routes = APIRouter()
+    for page in pages:
         guards = [] if page.is_public else [Depends(remember)]
-        mine = APIRouter(route_class=site.route_class, dependencies=guards, include_in_schema=False)
-        page.routes(mine, site)
-        whole.include_router(mine)
-    return whole
+        page_router = APIRouter(route_class=site.route_class, dependencies=guards, include_in_schema=False)
+        page.routes(page_router, site)
+        all_routes.include_router(page_router)
+    return all_routes
 
 
 def pages_of(leader: Leader, store: Store, report: Callable[[RunRecords], str]) -> Pages:
-    """All pages for the application of the API, which knows already who asks."""
+    """All pages for the application of the API, which has identified the caller already."""
     return Pages(router(leader, store, caller, report), OPEN_PATHS, SIGN_IN)

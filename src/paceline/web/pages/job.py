@@ -17,7 +17,6 @@ from paceline.service.api.tokens import Scope
 from paceline.service.engines.base import AttemptProgress
 from paceline.service.jobs import Job, JobState
 from paceline.store.dashboard_queries import glance, last_lines
-from paceline.store.queue import LogRow
 from paceline.web.job_history import CAUSES, Happening, history, listed, needs_words
 from paceline.web.pages import Page
 from paceline.web.site import Filled, Site
@@ -66,21 +65,29 @@ def look(site: Site, job_id: str) -> JobPage:
     lines = _cases(records, progress, is_active=job.state.is_active)
     done = sum(line.state not in ("running", "waiting", INTERRUPTED) for line in lines)
     first = max(0, min(done - CASES // 2, len(lines) - CASES))
-    expected = site.leader.expected_end(job_id) if job.state.is_active else None
+    rows = last_lines(site.store, job_id, LINES)
+    log = [row.text for row in rows]
+    if job.needs.nodes > 1:  # lines begin with the machine that wrote them
+        log = [f"{row.follower} | {line}" for row in rows for line in row.text.splitlines(keepends=True)]
+    document = dict(job.suite)
+    if job.overrides:
+        document["changed"] = job.overrides
+    if job.only:
+        document["only"] = list(job.only)
     return JobPage(
         answer=_answer(job, done, len(lines), site.leader.why_it_waits(job_id)),
         job=job,
         cause=CAUSES[job.failure.kind] if job.failure else "",
         needs=needs_words(job.needs),
-        expected_end=expected,
+        expected_end=site.leader.expected_end(job_id) if job.state.is_active else None,
         progress=progress,
         cases=lines[first : first + CASES],
         more_cases=max(0, len(lines) - CASES),
         done=done,
         total=len(lines),
         history=history(site.store.queue.events(job_id), job),
-        log="".join(_said(row, is_gang=job.needs.nodes > 1) for row in last_lines(site.store, job_id, LINES)),
-        suite=_suite_text(job),
+        log="".join(log),
+        suite=yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110),
         has_run=records is not None,
     )
 
@@ -121,31 +128,12 @@ def _answer(job: Job, done: int, total: int, waits_for: str) -> str:
         case JobState.PLACED:
             return f"{name} starts on {listed(job.followers)}."
         case JobState.RUNNING:
-            stops = " is told to stop" if job.stop_asked else " runs"
-            return f"{name}{stops} on {listed(job.followers)}{of_cases}."
-        case JobState.SUCCEEDED:
-            return f"{name} succeeded{of_cases}."
+            does = "is asked to stop" if job.stop_asked else "runs"
+            return f"{name} {does} on {listed(job.followers)}{of_cases}."
         case JobState.CANCELLED:
             return f"{name} was cancelled{of_cases}."
         case _:
-            return f"{name} failed{of_cases}."
-
-
-def _said(row: LogRow, *, is_gang: bool) -> str:
-    """Lines of a log; those of a job on several machines begin with the machine that wrote them."""
-    if not is_gang:
-        return row.text
-    return "".join(f"{row.follower} | {line}" for line in row.text.splitlines(keepends=True))
-
-
-def _suite_text(job: Job) -> str:
-    document = dict(job.suite)
-    if job.overrides:
-        document["changed"] = job.overrides
-    if job.only:
-        document["only"] = list(job.only)
-    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
-    return text
+            return f"{name} {job.state}{of_cases}."  # succeeded, or failed
 
 
 def routes(router: APIRouter, site: Site) -> None:

@@ -42,14 +42,8 @@ def routes(router: APIRouter, site: Site) -> None:
             return site.answer(request, "login.html", Login(after=after, message=message), status=403)
         request.state.subject = row.name
         answer = RedirectResponse(after, 303)
-        answer.set_cookie(
-            COOKIE,
-            token,
-            max_age=_DAYS * 86_400,
-            httponly=True,
-            samesite="strict",
-            secure=request.url.scheme == "https",
-        )
+        is_https = request.url.scheme == "https"
+        answer.set_cookie(COOKIE, token, _DAYS * 86_400, httponly=True, samesite="strict", secure=is_https)
         return answer
 
     @router.post("/logout")

@@ -22,7 +22,7 @@ ON_A_PAGE = 100
 DONE = 50
 
 
-class Known(BaseModel):
+class KnownMachine(BaseModel):
     """A machine that is here, or was."""
 
     machine: Machine
@@ -33,7 +33,7 @@ class Machines(BaseModel):
     """All of them."""
 
     answer: str
-    machines: list[Known]
+    machines: list[KnownMachine]
     page: int
     pages: int
 
@@ -53,39 +53,22 @@ class OneMachine(BaseModel):
     """A machine in full."""
 
     answer: str
-    known: Known
+    known: KnownMachine
     given: list[Given]
     environment: dict[str, Any]
 
 
-def everyone(site: Site) -> dict[str, tuple[FollowerState, bool]]:
+def _followers(site: Site) -> dict[str, tuple[FollowerState, bool]]:
     """Every follower that was ever seen, and whether it is here."""
-    found = {row.id: (FollowerState.model_validate(row.document), False) for row in site.store.queue.followers()}
-    return found | {state.id: (state, True) for state in site.leader.followers()}
+    stored = {row.id: (FollowerState.model_validate(row.document), False) for row in site.store.queue.followers()}
+    return stored | {state.id: (state, True) for state in site.leader.followers()}
 
 
-def known(site: Site, followers: list[tuple[FollowerState, bool]]) -> list[Known]:
+def _machines(site: Site, followers: list[tuple[FollowerState, bool]]) -> list[KnownMachine]:
     """Followers with what they do."""
     active = list_jobs(site.store, ACTIVE, limit=1000)
-    made = machines_of(site.leader, [state for state, _ in followers], active)
-    return [Known(machine=one, is_here=is_here) for one, (_, is_here) in zip(made, followers, strict=True)]
-
-
-def _given(site: Site, follower: str) -> list[Given]:
-    found = []
-    for placement in placements(site.store, follower, DONE):
-        job = site.leader.job(placement.job_id)
-        found.append(
-            Given(
-                at=placement.at,
-                job=job.id,
-                name=job.name,
-                state=job.state,
-                run_id=placement.run_id if site.store.has(placement.run_id) else "",
-                is_last=job.run_id == placement.run_id,
-            )
-        )
-    return found
+    machines = machines_of(site.leader, [state for state, _ in followers], active)
+    return [KnownMachine(machine=one, is_here=is_here) for one, (_, is_here) in zip(machines, followers, strict=True)]
 
 
 def routes(router: APIRouter, site: Site) -> None:
@@ -93,14 +76,14 @@ def routes(router: APIRouter, site: Site) -> None:
 
     @router.get("/machines")
     def machines(request: Request, page: int = Query(1, ge=1, le=1_000_000)) -> Response:
-        found = sorted(everyone(site).values(), key=lambda one: (not one[1], one[0].id))
-        pages = max(1, -(-len(found) // ON_A_PAGE))
+        followers = sorted(_followers(site).values(), key=lambda one: (not one[1], one[0].id))
+        pages = max(1, -(-len(followers) // ON_A_PAGE))
         page = min(page, pages)
-        here = sum(is_here for _, is_here in found)
-        gone = f", {len(found) - here:,} gone" if here < len(found) else ""
+        here = sum(is_here for _, is_here in followers)
+        gone = f", {len(followers) - here:,} gone" if here < len(followers) else ""
         view = Machines(
             answer=f"{counted(here, 'machine')} here{gone}.",
-            machines=known(site, found[(page - 1) * ON_A_PAGE : page * ON_A_PAGE]),
+            machines=_machines(site, followers[(page - 1) * ON_A_PAGE : page * ON_A_PAGE]),
             page=page,
             pages=pages,
         )
@@ -108,26 +91,32 @@ def routes(router: APIRouter, site: Site) -> None:
 
     @router.get("/machines/{follower:path}")
     def machine(request: Request, follower: str) -> Response:
-        found = everyone(site)
-        if follower not in found:
-            raise unknown("machine", follower[:100], found)
-        one = known(site, [found[follower]])[0]
+        followers = _followers(site)
+        if follower not in followers:
+            raise unknown("machine", follower[:100], followers)
+        known = _machines(site, [followers[follower]])[0]
+        running = known.machine.running
+        does = f"runs {counted(len(running), 'job')}" if running else "is idle"
+        given = []
+        for placement in placements(site.store, follower, DONE):
+            job = site.leader.job(placement.job_id)
+            given.append(
+                Given(
+                    at=placement.at,
+                    job=job.id,
+                    name=job.name,
+                    state=job.state,
+                    run_id=placement.run_id if site.store.has(placement.run_id) else "",
+                    is_last=job.run_id == placement.run_id,
+                )
+            )
         view = OneMachine(
-            answer=_answer(one),
-            known=one,
-            given=_given(site, follower),
-            environment=found[follower][0].machine,
+            answer=f"{follower} {does if known.is_here else 'is not here'}.",
+            known=known,
+            given=given,
+            environment=followers[follower][0].machine,
         )
         return site.answer(request, "machine.html", view, scripts=["live.js"])
-
-
-def _answer(known: Known) -> str:
-    machine = known.machine
-    if not known.is_here:
-        return f"{machine.id} is not here."
-    if not machine.running:
-        return f"{machine.id} is idle."
-    return f"{machine.id} runs {counted(len(machine.running), 'job')}."
 
 
 PAGE = Page("/machines", routes, title="Machines", order=70)

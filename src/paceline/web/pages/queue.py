@@ -97,7 +97,7 @@ class QueuePage(BaseModel):
     trouble: str
 
 
-def look(site: Site, turns: QueueOrder, page: int = 1) -> QueuePage:
+def look(site: Site, order: QueueOrder, page: int = 1) -> QueuePage:
     """The queue as it is now."""
     leader = site.leader
     counts = {state.value: 0 for state in JobState} | site.store.queue.counts()
@@ -107,14 +107,43 @@ def look(site: Site, turns: QueueOrder, page: int = 1) -> QueuePage:
     busy = sum(bool(machine.running) for machine in machines)
     pages = max(1, -(-counts[JobState.QUEUED] // WAITING))
     page = min(page, pages)
-    over = [_over(site, job) for job in list_jobs(site.store, FINAL, limit=OVER)]
+    first = (page - 1) * WAITING
+    waiting = [
+        WaitingJob(
+            place=place,
+            id=job.id,
+            name=job.name,
+            by=job.submitted_by,
+            submitted_at=job.submitted_at,
+            priority=job.priority,
+            needs=needs_words(job.needs),
+            expected_seconds=seconds,
+            attempt=job.attempt + 1,
+            waits_for=leader.why_it_waits(job.id),
+        )
+        for place, (job, seconds) in enumerate(
+            order.first(page * WAITING, counts[JobState.QUEUED])[first:], start=first + 1
+        )
+    ]
+    over = [
+        Over(
+            id=job.id,
+            name=job.name,
+            by=job.submitted_by,
+            state=job.state,
+            ended_at=job.state_at,
+            run_id=job.run_id if job.run_id and site.store.has(job.run_id) else None,
+            message=f"{CAUSES[job.failure.kind]}: {job.failure.message}" if job.failure else "",
+        )
+        for job in list_jobs(site.store, FINAL, limit=OVER)
+    ]
     return QueuePage(
         answer=_answer(counts, busy, len(followers)),
         counts=counts,
         machine_count=len(followers),
         busy=busy,
         machines=sorted(machines, key=lambda machine: (not machine.running, machine.id))[:MACHINES],
-        waiting=_waiting(leader, turns, page, counts[JobState.QUEUED]),
+        waiting=waiting,
         page=page,
         pages=pages,
         over=sorted(over, key=lambda one: one.ended_at, reverse=True),
@@ -127,13 +156,27 @@ def machines_of(leader: Leader, followers: Iterable[FollowerState], active: Iter
     drained = leader.drained()
     of_follower: dict[str, list[RunningJob]] = {}
     for job in active:
-        running = running_of(leader, job)
+        progress = leader.progress(job.id)
+        running = RunningJob(
+            id=job.id,
+            name=job.name,
+            state=job.state,
+            by=job.submitted_by,
+            since=job.state_at,
+            expected_end=leader.expected_end(job.id),
+            attempt=job.attempt,
+            followers=job.followers,
+            done=progress.cases_done,
+            cases=progress.cases,
+            doing=progress.title,
+            stop_asked=job.stop_asked,
+        )
         for follower in job.followers:
             of_follower.setdefault(follower, []).append(running)
     return [
         Machine(
             id=state.id,
-            has=hardware(state),
+            has=_hardware(state),
             labels=state.labels,
             seen_at=state.seen_at,
             draining=state.draining,
@@ -145,27 +188,7 @@ def machines_of(leader: Leader, followers: Iterable[FollowerState], active: Iter
     ]
 
 
-def running_of(leader: Leader, job: Job) -> RunningJob:
-    """What a job that a follower has is doing."""
-    progress = leader.progress(job.id)
-    return RunningJob(
-        id=job.id,
-        name=job.name,
-        state=job.state,
-        by=job.submitted_by,
-        since=job.state_at,
-        expected_end=leader.expected_end(job.id),
-        attempt=job.attempt,
-        followers=job.followers,
-        done=progress.cases_done,
-        cases=progress.cases,
-        doing=progress.title,
-        stop_asked=job.stop_asked,
-    )
-
-
-def hardware(state: FollowerState) -> str:
-    """What a machine has, in a few words."""
+def _hardware(state: FollowerState) -> str:
     kinds = {name: state.gpus.count(name) for name in dict.fromkeys(state.gpus)}
     gpus = [f"{count} × {name}" if count > 1 else name for name, count in kinds.items()]
     return ", ".join([*gpus, f"{state.cpus:g} cores", f"{state.memory_gib:.0f} GiB"])
@@ -192,42 +215,6 @@ class QueueOrder:
             return self._first[:count]
 
 
-def _waiting(leader: Leader, turns: QueueOrder, page: int, total: int) -> list[WaitingJob]:
-    first = (page - 1) * WAITING
-    jobs = turns.first(page * WAITING, total)[first:]
-    return [
-        _wait(job, seconds, place, leader.why_it_waits(job.id))
-        for place, (job, seconds) in enumerate(jobs, start=first + 1)
-    ]
-
-
-def _wait(job: Job, expected_seconds: float, place: int, waits_for: str) -> WaitingJob:
-    return WaitingJob(
-        place=place,
-        id=job.id,
-        name=job.name,
-        by=job.submitted_by,
-        submitted_at=job.submitted_at,
-        priority=job.priority,
-        needs=needs_words(job.needs),
-        expected_seconds=expected_seconds,
-        attempt=job.attempt + 1,
-        waits_for=waits_for,
-    )
-
-
-def _over(site: Site, job: Job) -> Over:
-    return Over(
-        id=job.id,
-        name=job.name,
-        by=job.submitted_by,
-        state=job.state,
-        ended_at=job.state_at,
-        run_id=job.run_id if job.run_id and site.store.has(job.run_id) else None,
-        message=f"{CAUSES[job.failure.kind]}: {job.failure.message}" if job.failure else "",
-    )
-
-
 def _answer(counts: dict[str, int], busy: int, machines: int) -> str:
     running = counts[JobState.RUNNING] + counts[JobState.PLACED]
     waiting = counts[JobState.QUEUED]
@@ -245,11 +232,11 @@ def _answer(counts: dict[str, int], busy: int, machines: int) -> str:
 
 def routes(router: APIRouter, site: Site) -> None:
     """`/`."""
-    turns = QueueOrder(site.leader)
+    order = QueueOrder(site.leader)
 
     @router.get("/")
     def queue(request: Request, page: int = Query(1, ge=1, le=1_000_000)) -> Response:
-        return site.answer(request, "queue.html", look(site, turns, page), scripts=["live.js"])
+        return site.answer(request, "queue.html", look(site, order, page), scripts=["live.js"])
 
 
 PAGE = Page("/", routes, title="Queue", order=10)

@@ -16,6 +16,7 @@ from paceline.core.errors import InputError
 from paceline.core.run import RunRecords, RunStatus
 from paceline.store.dashboard_queries import glance, run_count
 from paceline.store.run_lookup import RunRow
+from paceline.web.job_history import counted
 from paceline.web.pages import Page
 from paceline.web.site import Site, embedded, templates, wants_json
 
@@ -56,7 +57,10 @@ class Reports:
         with self._lock:
             made = self._made.get(key)
         if made is None:
-            made = self._make(_so_far(records) if run.status == "running" else records)
+            if run.status == "running":  # as if what it has were all of it: what is still to come is not a failure
+                measured = [record.case for record in records.records]
+                run = run.model_copy(update={"cases": measured, "status": "finished"})
+            made = self._make(RunRecords(run=run, records=records.records))
         with self._lock:
             self._made[key] = made
             self._made.move_to_end(key)
@@ -65,50 +69,39 @@ class Reports:
         return made
 
 
-def _so_far(records: RunRecords) -> RunRecords:
-    """A run as if what it has were all of it: what is still to come is no failure."""
-    measured = [record.case for record in records.records]
-    return RunRecords(
-        run=records.run.model_copy(update={"cases": measured, "status": "finished"}), records=records.records
-    )
-
-
 def routes(router: APIRouter, site: Site) -> None:
     """`/runs` and `/runs/ID`."""
     reports = Reports(site.report)
 
     @router.get("/runs")
     def runs(request: Request, limit: int = Query(LISTED, ge=1, le=10_000)) -> Response:
-        found, total = site.store.runs(limit), run_count(site.store)
-        going = sum(row.status == "running" for row in found)
-        answer = f"{total:,} {'run' if total == 1 else 'runs'}" + (f", {going} still going." if going else ".")
-        view = Runs(answer=answer, runs=found, total=total, shown=len(found))
-        return site.answer(request, "runs.html", view)
+        rows, total = site.store.runs(limit), run_count(site.store)
+        going = sum(row.status == "running" for row in rows)
+        answer = f"{counted(total, 'run')}, {going} still going." if going else f"{counted(total, 'run')}."
+        return site.answer(request, "runs.html", Runs(answer=answer, runs=rows, total=total, shown=len(rows)))
 
     @router.get("/runs/{run_id}")
-    def run(request: Request, run_id: str) -> Response:
+    def show_run(request: Request, run_id: str) -> Response:
         records = site.store.load(site.store.find_run(run_id))
         if wants_json(request):
             plain = {"records": {"__all__": {"measurements": {"__all__": {"samples"}}}}}
             return JSONResponse(records.model_dump(mode="json", exclude=plain))
-        is_going = records.run.status == "running"
-        above = (
-            templates()
-            .get_template("run.html")
-            .render(run=records.run, done=len(records.records), total=len(records.run.cases), is_going=is_going)
-        )
+        run, done = records.run, len(records.records)
+        is_going = run.status == "running"
+        banner = templates().get_template("run.html")
+        above = Markup(banner.render(run=run, done=done, total=len(run.cases), is_going=is_going))
         scripts = ["run.js"] if is_going else []
-        if is_going and not records.records:
-            view = RunProgress(status="running", done=0, total=len(records.run.cases))
-            return site.answer(request, "run_empty.html", view, scripts=scripts, run=records.run, above=Markup(above))
-        return embedded(site, request, reports.of(records), above=Markup(above), scripts=scripts)
+        if is_going and not done:
+            view = RunProgress(status="running", done=0, total=len(run.cases))
+            return site.answer(request, "run_empty.html", view, scripts=scripts, run=run, above=above)
+        return embedded(site, request, reports.of(records), above=above, scripts=scripts)
 
     @router.get("/runs/{run_id}/progress")
     def progress(run_id: str) -> RunProgress:
-        found = glance(site.store, run_id)
-        if found is None:
+        records = glance(site.store, run_id)
+        if records is None:
             raise InputError("unknown-run", f"there is no run '{run_id}'", value=run_id)
-        return RunProgress(status=found.run.status, done=len(found.records), total=len(found.run.cases))
+        return RunProgress(status=records.run.status, done=len(records.records), total=len(records.run.cases))
 
 
 PAGE = Page("/runs", routes, title="Runs", order=30)

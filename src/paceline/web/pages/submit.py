@@ -6,9 +6,9 @@ import re
 import secrets
 import types
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
-from itertools import islice
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 import yaml
@@ -67,7 +67,7 @@ class Group(BaseModel):
 
 def groups_of(parameters: type[BaseModel]) -> list[Group]:
     """The fields of a benchmark: its own, those of its parameters that have parts, and how it is measured."""
-    own, nested, measuring = [], [], []
+    plain, nested, measuring = [], [], []
     for name, field in parameters.model_fields.items():
         parts = parts_of(field.annotation, {})
         if parts is not None:
@@ -77,13 +77,15 @@ def groups_of(parameters: type[BaseModel]) -> list[Group]:
         elif name in MeasuringParameters.model_fields:
             measuring.append(_entry(name, field))
         else:
-            own.append(_entry(name, field))
+            plain.append(_entry(name, field))
     where = [_entry(name, CaseKeys.model_fields[name]) for name in _CASE_KEYS]
-    found = [Group(title="", entries=own), *nested]
-    if measuring:
-        found.append(Group(title="How long and how exactly", entries=measuring, is_folded=True))
-    found.append(Group(title="Where and how often", entries=where, is_folded=True))
-    return [group for group in found if group.entries]
+    groups = [
+        Group(title="", entries=plain),
+        *nested,
+        Group(title="How long and how exactly", entries=measuring, is_folded=True),
+        Group(title="Where and how often", entries=where, is_folded=True),
+    ]
+    return [group for group in groups if group.entries]
 
 
 def read_parameters(typed: Mapping[str, str], parameters: type[BaseModel]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -115,25 +117,30 @@ def read_value(text: str) -> Any:
 
 def read_settings(text: str) -> dict[str, Any]:
     """Lines of `key=value`, as overrides of a suite."""
-    found = {}
+    settings = {}
     for line in filter(None, (line.strip() for line in text.splitlines())):
         key, equals, value = line.partition("=")
         if not equals or not key.strip() or not value.strip():
             message = f"'{one_line(line)[:60]}': write it as key=value or benchmark.key=value"
             raise InputError("not-a-setting", message, key="set", value=line)
-        found[key.strip().replace("-", "_")] = read_value(value.strip())
-    return found
+        settings[key.strip().replace("-", "_")] = read_value(value.strip())
+    return settings
 
 
 def read_text(text: str, where: str) -> Any:
-    """A document in YAML; one that grows beyond measure when it is read is refused before."""
+    """A document in YAML; one that grows without bounds when it is read is refused before."""
     if len(text) > LONGEST_TEXT:
         message = f"{where} has {len(text):,} characters, and at most {LONGEST_TEXT:,} are taken"
         raise InputError("too-many-characters", message)
-    with suppress(yaml.YAMLError):  # read_yaml says what is wrong, and in which line
-        node = yaml.compose(text, Loader=_Shallow)
-        if node is not None and next(islice(_nodes(node), MOST_NODES, None), None) is not None:
-            raise InputError("too-many-values", f"{where} has more than {MOST_NODES:,} values")
+    with suppress(yaml.YAMLError):  # read_yaml reports what is wrong, and in which line
+        nodes = [node for node in [yaml.compose(text, Loader=_Shallow)] if node is not None]
+        for node in nodes:  # each as often as it is referred to; the list grows while it is walked
+            if len(nodes) > MOST_NODES:
+                raise InputError("too-many-values", f"{where} has more than {MOST_NODES:,} values")
+            if isinstance(node, yaml.SequenceNode):
+                nodes += node.value
+            elif isinstance(node, yaml.MappingNode):
+                nodes += [part for pair in node.value for part in pair]
     return read_yaml(text, where)
 
 
@@ -146,31 +153,9 @@ class _Shallow(yaml.SafeLoader):
         self._depth += 1
         if self._depth > DEEPEST:
             raise InputError("too-deep", f"the text is nested more than {DEEPEST} deep")
-        made = super().compose_node(parent, index)
+        node = super().compose_node(parent, index)
         self._depth -= 1
-        return made
-
-
-def _nodes(node: yaml.Node) -> Iterator[yaml.Node]:
-    """Every node, as often as it is referred to."""
-    waiting = [node]
-    while waiting:
-        found = waiting.pop()
-        yield found
-        if isinstance(found, yaml.SequenceNode):
-            waiting += found.value
-        elif isinstance(found, yaml.MappingNode):
-            waiting += [part for pair in found.value for part in pair]
-
-
-class _Complaints:
-    """Some complaints of a validation, for whoever explains one."""
-
-    def __init__(self, found: list[Any]) -> None:
-        self._found = found
-
-    def errors(self) -> list[Any]:
-        return self._found
+        return node
 
 
 def _wrong(name: str, value: Any, model: type[BaseModel]) -> dict[str, str]:
@@ -183,23 +168,24 @@ def _wrong(name: str, value: Any, model: type[BaseModel]) -> dict[str, str]:
         try:
             model.model_validate({whole: {part: one} if part else one})
         except ValidationError as error:
-            mine = [
+            complaints = [
                 complaint
                 for complaint in error.errors()
                 if complaint["loc"][:1] == (whole,) and (not part or part in complaint["loc"])
             ]
-            if mine:
-                return {name: refusal(cast(ValidationError, _Complaints(mine)), model).message}
+            if complaints:  # `refusal` needs nothing else of a validation error
+                only_these = cast(ValidationError, SimpleNamespace(errors=complaints.copy))
+                return {name: refusal(only_these, model).message}
     return {}
 
 
 def _takes_list(model: type[BaseModel], name: str, part: str) -> bool:
     field = model.model_fields[name]
     if part:
-        found = (parts_of(field.annotation, {}) or {}).get(part)
-        if found is None:
-            return True  # a part that only some alternatives have: the whole suite tells
-        field = found
+        part_field = (parts_of(field.annotation, {}) or {}).get(part)
+        if part_field is None:
+            return True  # a part that only some alternatives have: the check of the whole suite decides
+        field = part_field
     return _is_list(field.annotation)
 
 
@@ -266,7 +252,7 @@ class Choice(BaseModel):
 
 
 class Checked(BaseModel):
-    """What the form says, as far as anybody but the machine can tell."""
+    """Whether the form can be sent, as far as that can be checked without the machine."""
 
     ok: bool
     errors: dict[str, str] = {}  # by field; "" is the form as a whole
@@ -291,8 +277,8 @@ class Submission(BaseModel):
     checked: Checked | None = None
 
 
-class Read(BaseModel):
-    """What was typed, read."""
+class FormContent(BaseModel):
+    """The fields of the form, parsed."""
 
     suite: dict[str, Any] | str | None = None
     overrides: dict[str, Any] = {}
@@ -326,7 +312,7 @@ def empty(site: Site, kind: Kind, name: str, values: dict[str, str], job_id: str
         id=job_id,
         suites=_suites(),
         benchmarks=[
-            Choice(name=one, summary=found.summary, category=found.category) for one, found in sorted(entries.items())
+            Choice(name=one, summary=entry.summary, category=entry.category) for one, entry in sorted(entries.items())
         ],
         suite=suite,
         benchmark=benchmark,
@@ -343,82 +329,78 @@ def _suites() -> list[Choice]:
     return [Choice(name=one, summary=one_line(load_suite(one).description)) for one in sorted(shipped())]
 
 
-def read(form: Form) -> Read:
-    """What a form says; what is wrong with a field is told at the field."""
-    found = Read(errors={})
-    _read_work(form, found)
-    needs = {name: form.get(name) for name in _NEEDS if form.get(name)}
-    for name, text in needs.items():
-        value: Any = _words(text) if name == "labels" else text == "yes" if name == "whole_node" else text
-        found.needs = _kept(found, name, lambda name=name, value=value: _needs(found.needs, name, value), found.needs)
-    tags = _words(form.get("tags"))
-    found.priority = _kept(found, "priority", lambda: _sent("priority", int(form.get("priority", "0") or "0")), 0)
-    found.tags = _kept(found, "tags", lambda: _sent("tags", tags), ())
-    return found
-
-
-def check(form: Form, leader: Leader) -> tuple[Checked, Read]:
-    """Whether the form can be sent, and what it would come to."""
-    found = read(form)
-    if found.errors or found.suite is None:
-        return Checked(ok=False, errors=found.errors), found
-    kind = form.get("kind")
+@contextmanager
+def _noting(errors: dict[str, str], field: str) -> Iterator[None]:
+    """Note what is wrong with a field."""
     try:
-        document = submissions.document_of(found.suite)
-        wrong, cases = submissions.problems(document, found.overrides, found.needs)
+        yield
     except InputError as error:
-        return Checked(ok=False, errors={_field(kind): str(error)}), found
-    if wrong:
-        return Checked(ok=False, errors=_placed(wrong, kind, form, found.overrides)), found
-    titles = listed(list(dict.fromkeys(f"{case.benchmark} {case.title}".strip() for case in cases)), most=3)
-    message = f"{counted(len(cases), 'case')}: {titles}. {_who_can(leader, found.needs)}"
-    return Checked(ok=True, cases=len(cases), message=message), found
+        errors[field] = str(error)
+    except ValidationError as error:
+        errors[field] = in_words(error.errors()[0])
+    except ValueError:
+        errors[field] = "this is not a whole number"
 
 
-def _read_work(form: Form, found: Read) -> None:
+def read(form: Form) -> FormContent:
+    """The content of a form, with what is wrong with each field."""
+    content = FormContent(errors={})
     kind = form.get("kind")
     if kind == "benchmark":
         name = form.get("benchmark")
         benchmark = registry().entries.get(name)
         if benchmark is None:
-            found.errors["benchmark"] = str(unknown("benchmark", name[:100], registry().entries))
-            return
-        typed = {
-            key.removeprefix(PREFIX): value.strip()
-            for key, value in form.values.items()
-            if key.startswith(PREFIX) and value.strip()
-        }
-        values, errors = read_parameters(typed, benchmark.Parameters)
-        found.errors |= {PREFIX + key: message for key, message in errors.items()}
-        found.suite = {"name": name, "cases": [{"benchmark": name} | values]}
+            content.errors["benchmark"] = str(unknown("benchmark", name[:100], registry().entries))
+        else:
+            typed = {
+                key.removeprefix(PREFIX): value.strip()
+                for key, value in form.values.items()
+                if key.startswith(PREFIX) and value.strip()
+            }
+            values, errors = read_parameters(typed, benchmark.Parameters)
+            content.errors |= {PREFIX + key: message for key, message in errors.items()}
+            content.suite = {"name": name, "cases": [{"benchmark": name} | values]}
     elif kind == "yaml":
-        document = _kept(found, "yaml", lambda: read_text(form.values.get("yaml", ""), "the suite"), None)
-        if not isinstance(document, dict) and "yaml" not in found.errors:
-            found.errors["yaml"] = "a suite is a mapping with 'name' and 'cases'"
-        found.suite = document if isinstance(document, dict) else None
+        with _noting(content.errors, "yaml"):
+            document = read_text(form.values.get("yaml", ""), "the suite")
+            if not isinstance(document, dict):
+                raise InputError("not-a-suite", "a suite is a mapping with 'name' and 'cases'")
+            content.suite = document
     else:
-        found.suite = form.get("suite")
-        found.overrides = _kept(found, "set", lambda: read_settings(form.get("set")), {})
+        content.suite = form.get("suite")
+        with _noting(content.errors, "set"):
+            content.overrides = read_settings(form.get("set"))
+    for name in filter(form.get, _NEEDS):
+        text = form.get(name)
+        value: Any = _words(text) if name == "labels" else text == "yes" if name == "whole_node" else text
+        with _noting(content.errors, name):
+            content.needs = MachineNeeds.model_validate(content.needs.model_dump() | {name: value})
+    with _noting(content.errors, "priority"):
+        content.priority = _validated("priority", int(form.get("priority", "0") or "0"))
+    with _noting(content.errors, "tags"):
+        content.tags = _validated("tags", _words(form.get("tags")))
+    return content
 
 
-def _kept(found: Read, field: str, made: Any, otherwise: Any) -> Any:
-    """What a field gives, or otherwise its error at the field."""
+def check(form: Form, leader: Leader) -> tuple[Checked, FormContent]:
+    """Whether the form can be sent, and the cases that it would give."""
+    content = read(form)
+    if content.errors or content.suite is None:
+        return Checked(ok=False, errors=content.errors), content
+    kind = form.get("kind")
     try:
-        return made()
+        document = submissions.document_of(content.suite)
+        problems, cases = submissions.problems(document, content.overrides, content.needs)
     except InputError as error:
-        found.errors[field] = str(error)
-    except ValidationError as error:
-        found.errors[field] = in_words(error.errors()[0])
-    except ValueError:
-        found.errors[field] = "this is not a whole number"
-    return otherwise
+        return Checked(ok=False, errors={_field(kind): str(error)}), content
+    if problems:
+        return Checked(ok=False, errors=_by_field(problems, kind, form, content.overrides)), content
+    titles = listed(list(dict.fromkeys(f"{case.benchmark} {case.title}".strip() for case in cases)), most=3)
+    message = f"{counted(len(cases), 'case')}: {titles}. {_who_can(leader, content.needs)}"
+    return Checked(ok=True, cases=len(cases), message=message), content
 
 
-def _needs(known: MachineNeeds, name: str, value: Any) -> MachineNeeds:
-    return MachineNeeds.model_validate(known.model_dump() | {name: value})
-
-
-def _sent(name: str, value: Any) -> Any:
+def _validated(name: str, value: Any) -> Any:
     """A field as the API takes it."""
     return getattr(JobRequest.model_validate({"id": "a", "suite": "quick", name: value}), name)
 
@@ -431,14 +413,14 @@ def _field(kind: str) -> str:
     return kind if kind in get_args(Kind) else ""
 
 
-def _placed(problems: list[InputError], kind: str, form: Form, overrides: Mapping[str, Any]) -> dict[str, str]:
+def _by_field(problems: list[InputError], kind: str, form: Form, overrides: Mapping[str, Any]) -> dict[str, str]:
     """Each problem at the field that it is about, or at the field of the whole suite."""
     errors: dict[str, list[str]] = {}
     for problem in problems:
-        own = f"{PREFIX}{problem.key}"
-        if kind == "benchmark" and own in form.values:
-            field, message = own, problem.message
-        elif _is_overridden(problem.key, overrides):
+        key = problem.key
+        if kind == "benchmark" and f"{PREFIX}{key}" in form.values:
+            field, message = f"{PREFIX}{key}", problem.message
+        elif key is not None and any(path == key or path.endswith(f".{key}") for path in overrides):
             field, message = "set", problem.message
         else:
             where = f"entry {problem.case}: " if problem.case and kind != "benchmark" and len(problems) > 1 else ""
@@ -447,20 +429,17 @@ def _placed(problems: list[InputError], kind: str, form: Form, overrides: Mappin
     return {field: "; ".join(messages) for field, messages in errors.items()}
 
 
-def _is_overridden(key: str | None, overrides: Mapping[str, Any]) -> bool:
-    return key is not None and any(path == key or path.endswith(f".{key}") for path in overrides)
-
-
 def _who_can(leader: Leader, needs: MachineNeeds) -> str:
     """How many of the machines that are here could run it."""
     followers = leader.followers()
     able = sum(could_run(state, needs) for state in followers)
     if not followers:
         return "No machine is here yet; the job will wait for one."
-    told = f"{able} of the {counted(len(followers), 'machine')} here can run it"
+    message = f"{able} of the {counted(len(followers), 'machine')} here can run it"
     if len(followers) == 1:
-        told = f"{followers[0].id} can run it" if able else f"{followers[0].id}, the only machine here, cannot run it"
-    return f"{told}; the job will wait for {'more' if able else 'another'}." if able < needs.nodes else f"{told}."
+        name = followers[0].id
+        message = f"{name} can run it" if able else f"{name}, the only machine here, cannot run it"
+    return f"{message}; the job will wait for {'more' if able else 'another'}." if able < needs.nodes else f"{message}."
 
 
 def routes(router: APIRouter, site: Site) -> None:
@@ -471,8 +450,8 @@ def routes(router: APIRouter, site: Site) -> None:
 
     @router.get("/submit")
     def form(request: Request, kind: Kind = "suite", name: str = "") -> Response:
-        known = {key: value for key, value in request.query_params.items() if key in ("suite", "benchmark")}
-        return show(request, empty(site, kind, name, known, secrets.token_hex(6)))
+        values = {key: value for key, value in request.query_params.items() if key in ("suite", "benchmark")}
+        return show(request, empty(site, kind, name, values, secrets.token_hex(6)))
 
     @router.post("/submit/check")
     def checked(request: Request, form: Filled) -> Response:
@@ -482,10 +461,10 @@ def routes(router: APIRouter, site: Site) -> None:
     @router.post("/submit")
     def submit(request: Request, form: Filled) -> Response:
         visitor = site.check_form(request, form, Scope.SUBMIT)
-        result, found = check(form, site.leader)
-        if result.ok and found.suite is not None:
+        result, content = check(form, site.leader)
+        if result.ok:
             try:
-                job = _submitted(site, found, str(_sent("id", form.get("id"))), visitor.name)
+                job = _submitted(site, content, str(_validated("id", form.get("id"))), visitor.name)
             except StoreError as error:  # nothing was taken: what was typed must not be lost, too
                 result = Checked(ok=False, errors={"": str(error)})
             else:
@@ -494,36 +473,24 @@ def routes(router: APIRouter, site: Site) -> None:
         kind: Any = form.get("kind")
         values = {key: value for key, value in form.values.items() if key not in ("token", "id", "kind")}
         submission = empty(site, kind if kind in get_args(Kind) else "suite", "", values, form.get("id"))
-        return show(request, _marked(submission, result), 503 if "" in result.errors else 422)
+        submission.checked = result
+        for group in submission.groups:
+            for entry in group.entries:
+                entry.error = result.errors.get(PREFIX + entry.name, "")
+                group.is_folded = group.is_folded and not entry.error
+        return show(request, submission, 503 if "" in result.errors else 422)
 
 
-def _submitted(site: Site, found: Read, job_id: str, by: str) -> Job:
+def _submitted(site: Site, content: FormContent, job_id: str, by: str) -> Job:
     """The job that the leader took; a form that was sent, changed and sent again is another one."""
-    assert found.suite is not None
     if site.leader.trouble:
         raise StoreError(site.leader.trouble)
-    request = JobRequest(
-        id=job_id,
-        suite=found.suite,
-        overrides=found.overrides,
-        needs=found.needs,
-        priority=found.priority,
-        tags=found.tags,
-    )
-    job = submissions.new_job(request, by)
+    fields = {name: value for name, value in content if name != "errors"}
+    job = submissions.new_job(JobRequest(id=job_id, **fields), by)
     try:
         return site.leader.submit(job)[0]
     except InputError:
         return site.leader.submit(job.model_copy(update={"id": secrets.token_hex(6)}))[0]
-
-
-def _marked(submission: Submission, checked: Checked) -> Submission:
-    submission.checked = checked
-    for group in submission.groups:
-        for entry in group.entries:
-            entry.error = checked.errors.get(PREFIX + entry.name, "")
-            group.is_folded = group.is_folded and not entry.error
-    return submission
 
 
 PAGE = Page("/submit", routes, title="Submit", order=20)

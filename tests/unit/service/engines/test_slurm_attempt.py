@@ -81,7 +81,7 @@ def test_the_end_is_told_when_the_node_is_free(attempt: SlurmAttempt) -> None:
 
 
 def test_an_end_by_force_waits_for_the_reason_but_a_plain_one_does_not(attempt: SlurmAttempt, tmp_path: Path) -> None:
-    speak(attempt, "ended", failure=JobFailure(kind=FailureKind.LOST, message="it was told to stop"))
+    speak(attempt, "ended", failure=JobFailure(kind=FailureKind.LOST, message="it was asked to stop"))
     see(attempt, "COMPLETING")
     assert told(attempt).items == ()
     see(attempt, "PREEMPTED", reason="None given")
@@ -116,7 +116,7 @@ def test_what_would_only_happen_again_is_not(
     attempt: SlurmAttempt, state: str, kind: FailureKind, remedy: str, is_told_to_stop: bool
 ) -> None:
     if is_told_to_stop:
-        speak(attempt, "ended", failure=JobFailure(kind=FailureKind.LOST, message="it was told to stop"))
+        speak(attempt, "ended", failure=JobFailure(kind=FailureKind.LOST, message="it was asked to stop"))
     see(attempt, state)
     failure = ending(attempt)
     assert failure is not None
@@ -152,17 +152,17 @@ def test_a_process_that_still_speaks_is_not_spoken_for(attempt: SlurmAttempt, mo
 
 def test_cancelling(attempt: SlurmAttempt) -> None:
     see(attempt, "RUNNING")
-    attempt.stopping = "it was told to stop"
+    attempt.stopping = "it was asked to stop"
     assert see(attempt, "RUNNING") == Todo(cancel=("7",))
     assert see(attempt, "COMPLETING") == NOTHING, "it has its time"
     see(attempt, "CANCELLED")
     failure = ending(attempt)
     assert failure is not None
-    assert failure.message == "it was told to stop; Slurm's job 7 on n1 was cancelled"
+    assert failure.message == "it was asked to stop; Slurm's job 7 on n1 was cancelled"
 
 
 def test_cancelling_before_slurm_has_it(attempt: SlurmAttempt) -> None:
-    attempt.stopping = "it was told to stop"
+    attempt.stopping = "it was asked to stop"
     assert see(attempt) == NOTHING
     failure = ending(attempt)
     assert failure is not None

@@ -132,7 +132,7 @@ def test_what_is_begun_twice_is_submitted_once_also_by_the_next_leader(
 def test_nothing_is_lost_nor_submitted_again_while_slurm_is_silent(engine: SlurmEngine, controller: Controller) -> None:
     engine.begin("n1", an_assignment())
     wait_for(lambda: controller.submitted)
-    controller.trouble = SlurmSilent("`squeue` failed and said: Unable to contact slurm controller")
+    controller.trouble = SlurmSilent("`squeue` failed: Unable to contact slurm controller")
     controller.look_again()
     (report,) = poll(engine)
     assert report.items == ()
@@ -155,12 +155,12 @@ def test_a_submission_without_an_answer_is_made_again_only_if_slurm_does_not_hav
 
 
 def test_what_sbatch_refuses_is_told_with_its_words(engine: SlurmEngine, controller: Controller) -> None:
-    controller.trouble = SlurmError("`sbatch` failed and said: Invalid account")
+    controller.trouble = SlurmError("`sbatch` failed: Invalid account")
     engine.begin("n1", an_assignment())
     wait_for(lambda: poll(engine)[0].items)
     failure = poll(engine)[0].items[-1].failure
     assert failure is not None
-    assert (failure.kind, failure.message) == (FailureKind.LOST, "`sbatch` failed and said: Invalid account")
+    assert (failure.kind, failure.message) == (FailureKind.LOST, "`sbatch` failed: Invalid account")
     assert poll(engine, heard=1) == []
     assert [path.name for path in engine._folder.iterdir()] == ["leader"]
 

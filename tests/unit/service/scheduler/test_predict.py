@@ -70,7 +70,7 @@ def test_intervals_hold_what_they_promise(spread: float) -> None:
         seconds = 20.0 * size**0.5 * math.exp(float(generator.normal(0.0, spread)))
         found = history.predict(case(size=size), "h200")
         if step >= 100:
-            inside.append(found.low <= seconds <= found.high)
+            inside.append(abs(math.log(seconds / found.seconds)) <= 1.96 * found.error)
             errors.append(found.error)
         history.add(case(size=size), "h200", seconds)
     assert np.mean(inside) > 0.88
