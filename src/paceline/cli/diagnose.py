@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli._answers import write
-
 if TYPE_CHECKING:
     from paceline.analysis.diagnose.judge import Diagnosis
 
@@ -54,12 +52,7 @@ def command(
     """
     kind = _kind([name for name in FORMATS if chosen[name]], output)
     found = _diagnose(sources, rules, baseline, store)
-    if kind is None:
-        from paceline.report.diagnose import document as report
-
-        report.render(found)
-    else:
-        _write(found, kind, output)
+    _give(found, kind, output)
     sys.exit(DEFECTIVE if found.defective else 0)
 
 
@@ -99,17 +92,18 @@ def _kind(chosen: list[str], output: str | None) -> str | None:
     return suffix
 
 
-def _write(found: Diagnosis, kind: str, output: str | None) -> None:
-    from paceline.report.diagnose import files as diagnosis_files
-    from paceline.report.diagnose import html as diagnosis_html
+def _give(found: Diagnosis, kind: str | None, output: str | None) -> None:
+    from paceline.cli._answers import Data, give
+    from paceline.report.diagnose import files
+    from paceline.report.diagnose.document import document
 
-    forms: dict[str, Any] = {
-        "json": diagnosis_files.as_json,
-        "jsonl": diagnosis_files.as_jsonl,
-        "csv": diagnosis_files.as_csv,
-        "md": diagnosis_files.as_markdown,
-        "html": diagnosis_html.render,
-        "png": diagnosis_files.as_png,
-        "xlsx": diagnosis_files.as_xlsx,
+    data: Data = {
+        "json": lambda: files.as_json(found),
+        "jsonl": lambda: files.as_jsonl(found),
+        "csv": lambda: files.as_csv(found),
+        "png": lambda: files.as_png(found),
+        "xlsx": lambda: files.as_xlsx(found),
     }
-    write(forms[kind](found), output or (f"paceline-diagnosis.{kind}" if kind in ("html", "png", "xlsx") else "-"))
+    if kind == "xlsx":
+        output = output or "paceline-diagnosis.xlsx"
+    give(document(found), kind, output, "paceline-diagnosis", data)

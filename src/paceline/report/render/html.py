@@ -17,14 +17,12 @@ from markupsafe import Markup
 from paceline.core.quantity import show_count, show_duration, show_size
 from paceline.report import charts
 from paceline.report.charts import Chart
-from paceline.report.document import Document, Finding, Item, Lines, Medium, Pairs, Section, Table, Tone
+from paceline.report.document import Details, Document, Item, Medium, Section, Table, Tone
 from paceline.report.numbers import half_width, show_value
-from paceline.report.text import clean, heading, humanize, one_line, when
-from paceline.version import VERSION
+from paceline.report.text import clean, heading, humanize, one_line, split_code, when
 
 _BYTES = {"total", "available", "limit", "limit_used", "swap_total", "swap_used", "size", "sizes", "memory"}
 _BYTES |= {"memory_total", "memory_used", "activation_bytes"}
-_KINDS: Mapping[type, str] = {Chart: "chart", Table: "table", Lines: "lines", Finding: "finding", Pairs: "pairs"}
 
 
 @dataclass(frozen=True)
@@ -37,14 +35,15 @@ class Drawing:
 
 def render(document: Document) -> str:
     """The whole page."""
-    tables = (item for block in document.blocks for section in block.sections for item in section.items)
     return render_page(
         "document.html",
-        with_script=any(isinstance(item, Table) and item.is_sortable for item in tables),
+        with_script=any(
+            isinstance(item, Details) or (isinstance(item, Table) and item.is_sortable) for item in document.items
+        ),
         answer=document.lead,
-        version=VERSION,
+        version=document.version,
         document=document,
-        charts_missing=bool(document.charts) and not charts.available(),
+        charts_missing=not charts.available() and any(not chart.svg for chart in document.charts),
         **showing(),
     )
 
@@ -56,14 +55,14 @@ def showing() -> dict[str, Any]:
     def drawn(chart: Chart) -> Drawing:
         return draw(chart, f"chart-{next(names)}")
 
-    def shown(section: Section) -> list[Item]:
-        found = section.shown(Medium.HTML)
-        return [item for item in found if can_draw or not isinstance(item, Chart)]
+    def shown(part: Section | Details) -> list[Item]:
+        items = part.shown(Medium.HTML)
+        return [item for item in items if can_draw or not isinstance(item, Chart) or item.svg]
 
     return {
         "drawn": drawn,
         "shown": shown,
-        "kind_of": lambda item: _KINDS[type(item)],
+        "kind_of": lambda item: type(item).__name__.lower(),
         "with_code": with_code,
         "Tone": Tone,
     }
@@ -139,7 +138,7 @@ def show_fact(value: Any, key: str = "") -> str:
 
 def with_code(text: str) -> Markup:
     """A line whose commands, between backticks, look like commands."""
-    parts = one_line(text).replace("± ", "±\u00a0").replace(" %", "\u00a0%").split("`")
-    made = [Markup("<code>{}</code>").format(part) if place % 2 else Markup("{}").format(part)
-            for place, part in enumerate(parts)]  # fmt: skip
-    return Markup("").join(made)
+    parts = split_code(text.replace("± ", "±\u00a0").replace(" %", "\u00a0%"))
+    return Markup("").join(
+        Markup("<code>{}</code>" if place % 2 else "{}").format(part) for place, part in enumerate(parts)
+    )
