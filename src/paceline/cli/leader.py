@@ -161,9 +161,9 @@ def _pages(leader: Leader, store: Store) -> Pages:
 
 def _page(records: RunRecords) -> str:
     from paceline.cli._sources import known_ceilings
-    from paceline.report.run import html
+    from paceline.report.run.document import to_html
 
-    return html.render(records, ceilings=known_ceilings(records))
+    return to_html(records, ceilings=known_ceilings(records))
 
 
 def _tls(certificate: Path | None, key: Path | None) -> Tls | None:

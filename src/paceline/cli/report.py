@@ -51,10 +51,10 @@ def command(run: str, every: bool, charts: str | None, output: str | None, store
     if kind is None:
         from paceline.cli._sources import known_ceilings
         from paceline.core.gc_pause import no_garbage
-        from paceline.report.run import terminal as console
+        from paceline.report.run.document import show
 
         with no_garbage():
-            console.render(records, ceilings=known_ceilings(records), every=every)
+            show(records, ceilings=known_ceilings(records), every=every)
         return
     write(_render(records, kind), output or _default_target(records, kind))
 
@@ -99,13 +99,12 @@ def _render(records: RunRecords, kind: str) -> bytes:
         made = _exports()[kind].render(records)
         return made.encode() if isinstance(made, str) else made
     from paceline.cli._sources import known_ceilings
-    from paceline.report.run import html, markdown, png
+    from paceline.report.run.document import to_html, to_markdown, to_png
 
     ceilings = known_ceilings(records)
     if kind == "png":
-        return png.render(records, ceilings=ceilings)
-    page: str = (html if kind == "html" else markdown).render(records, ceilings=ceilings)
-    return page.encode()
+        return to_png(records, ceilings=ceilings)
+    return (to_html if kind == "html" else to_markdown)(records, ceilings=ceilings).encode()
 
 
 def _default_target(records: RunRecords, kind: str) -> str:

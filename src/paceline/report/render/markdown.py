@@ -64,9 +64,13 @@ def _line(cells: Sequence[str]) -> str:
 
 def with_code(text: str) -> str:
     """A line whose commands, between backticks, stay commands."""
-    return "".join(f"`{part}`" if place % 2 else escape(part) for place, part in enumerate(split_code(text)))
+    return "".join(f"`{part}`" if place % 2 else _escape(part) for place, part in enumerate(split_code(text)))
 
 
 def escape(text: str) -> str:
-    """Text that Markdown shows as it is."""
-    return _SPECIAL.sub(r"\\\1", html.escape(one_line(text), quote=False))
+    """Text on a line, which Markdown shows as it is."""
+    return _escape(one_line(text))
+
+
+def _escape(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", html.escape(text, quote=False))

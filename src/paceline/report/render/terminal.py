@@ -101,9 +101,11 @@ class Printer:
     def finding(self, finding: Finding) -> None:
         """What is wrong, and what to do."""
         texts = [one_line(text) for text in (finding.status, *finding.texts) if text]
-        first = self.text(": ".join(("", *texts[:1])))
-        self.console.print(Padding(Text.assemble(self.text(finding.head, "bold"), first), (0, 0, 0, 2), expand=False))
-        for text in (*texts[1:], *(f"To do: {text}" for text in finding.todo)):
+        # How a case ended, or what its kind means, is on the line of its head; why it ended so is below.
+        inline = texts[: not finding.link or bool(finding.status)]
+        head = Text.assemble(self.text(finding.head, "bold"), self.text("".join(f": {text}" for text in inline)))
+        self.console.print(Padding(head, (0, 0, 0, 2), expand=False))
+        for text in (*texts[len(inline) :], *(f"To do: {text}" for text in finding.todo)):
             self.item(text, 4)
 
     def show_table(self, table: Table) -> None:

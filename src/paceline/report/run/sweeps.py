@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from paceline.analysis import serving
 from paceline.analysis.figures import Figure, Sweep, SweepPoint
 from paceline.analysis.summary import CaseRow
 from paceline.core.case import Category
 from paceline.core.metric import Better, Metric
-from paceline.report.document import Medium, Table
+from paceline.report.document import Table
 from paceline.report.numbers import half_width, show_coordinate, show_value
 from paceline.report.text import heading, humanize, one_line, told_apart
 
 
-@dataclass(frozen=True)
-class SweepTable:
-    """Every point of one sweep as text, under headers."""
-
-    title: str
-    headers: tuple[str, ...]
-    named: int  # how many columns on the left say which point it is
-    lines: tuple[tuple[str, ...], ...]
-
-    def shown(self, *, is_folded: bool) -> Table:
-        """As a table of files; a terminal has no room for it."""
-        title = self.title if is_folded else ""
-        return Table.of_lines(self.headers, self.lines, self.named, title, is_folded=is_folded, medium=Medium.FILES)
-
-
-def sweep_tables(row: CaseRow) -> list[SweepTable]:
+def sweep_tables(row: CaseRow) -> list[Table]:
     """The tables of one case: one for each of its sweeps, of pairs only what leads; served cases share theirs."""
     found = []
     for sweep in row.sweeps if row.case.category != Category.SERVING else ():
@@ -42,7 +26,7 @@ def sweep_tables(row: CaseRow) -> list[SweepTable]:
     return found
 
 
-def all_tables(row: CaseRow) -> list[SweepTable]:
+def all_tables(row: CaseRow) -> list[Table]:
     """Everything that was measured at points: of pairs, a matrix for each metric."""
     return [
         table
@@ -55,12 +39,12 @@ def all_tables(row: CaseRow) -> list[SweepTable]:
     ]
 
 
-def stage_table(rows: Sequence[CaseRow]) -> SweepTable | None:
+def stage_table(rows: Sequence[CaseRow]) -> Table | None:
     """Where the time of a request went: a line for each served case."""
     return _side_by_side("Where the time of a request goes, on average", rows, serving.stages, lambda _: True)
 
 
-def cold_start_table(rows: Sequence[CaseRow]) -> SweepTable | None:
+def cold_start_table(rows: Sequence[CaseRow]) -> Table | None:
     """How long each server took to start: a line for each served case."""
     most = max((len(serving.cold_start(row)) for row in rows), default=0)  # answers may not become steady in time
     return _side_by_side("Cold start", rows, serving.cold_start, lambda parts: len(parts) == most)
@@ -71,7 +55,7 @@ def _side_by_side(
     rows: Sequence[CaseRow],
     parts: Callable[[CaseRow], Mapping[str, Figure]],
     is_whole: Callable[[Mapping[str, Figure]], bool],
-) -> SweepTable | None:
+) -> Table | None:
     told = [(row, found) for row in rows if row.case.category == Category.SERVING and (found := parts(row))]
     if not told:
         return None
@@ -83,7 +67,7 @@ def _side_by_side(
         times = [show_value(found[name].value, "s") if name in found else "" for name in names]
         whole = sum(figure.value for figure in found.values())
         lines.append((label, *times, show_value(whole, "s") if is_whole(found) else ""))
-    return SweepTable(title, headers, 1, tuple(lines))
+    return Table.of_lines(headers, lines, 1, title)
 
 
 def leading_metric(row: CaseRow, sweep: Sweep) -> Metric | None:
@@ -95,7 +79,7 @@ def leading_metric(row: CaseRow, sweep: Sweep) -> Metric | None:
     return next(iter((*own, *rates, *directed)), None)
 
 
-def _list(sweep: Sweep, leading: Metric | None) -> SweepTable:
+def _list(sweep: Sweep, leading: Metric | None) -> Table:
     # A rate follows the time that it was computed from, and its interval stands beside it.
     metrics = sorted(sweep.metrics, key=lambda metric: metric.unit != "s")
     axes = tuple(one_line(heading(humanize(axis))) for axis in sweep.axes)
@@ -111,10 +95,10 @@ def _list(sweep: Sweep, leading: Metric | None) -> SweepTable:
             cells += [_half_width(figure)] if metric == leading else []
         lines.append(tuple(cells))
     title = f"Over {humanize(' and '.join(sweep.axes))}: {_count(sweep)}"
-    return SweepTable(one_line(title), tuple(headers), len(axes), tuple(lines))
+    return Table.of_lines(headers, lines, len(axes), one_line(title))
 
 
-def _matrix(sweep: Sweep, metric: Metric) -> SweepTable:
+def _matrix(sweep: Sweep, metric: Metric) -> Table:
     sources = list(dict.fromkeys(point.at["from"] for point in sweep.points))
     targets = sorted(dict.fromkeys(point.at["to"] for point in sweep.points), key=_place)
     points = {(point.at["from"], point.at["to"]): point for point in sweep.points}
@@ -123,7 +107,8 @@ def _matrix(sweep: Sweep, metric: Metric) -> SweepTable:
         for source in sorted(sources, key=_place)
     )
     title = f"{heading(humanize(metric.name))} from one to another: {_count(sweep)}"
-    return SweepTable(one_line(title), ("", *(one_line(f"to {target}") for target in targets)), 1, lines)
+    headers = ("", *(one_line(f"to {target}") for target in targets))
+    return Table.of_lines(headers, lines, 1, one_line(title))
 
 
 def _cell(point: SweepPoint | None, metric: Metric) -> str:
