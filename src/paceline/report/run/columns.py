@@ -116,11 +116,11 @@ def _model_columns(rows: Sequence[CaseRow]) -> list[tuple[str, str, Filler]]:
 
     def memory(row: CaseRow) -> Cell:
         device, host = row.figure("peak_device_memory"), row.figure("peak_host_memory")
-        found = device or host
-        if found is None:
+        figure = device or host
+        if figure is None:
             return Cell()
-        text = show_value(found.value, found.unit)
-        return Cell(text if device or not on_device else f"{text} host", _sortable(found.value))
+        text = show_value(figure.value, figure.unit)
+        return Cell(text if device or not on_device else f"{text} host", _sortable(figure.value))
 
     return [
         ("result", header, result),
@@ -174,8 +174,9 @@ def _time(row: CaseRow) -> Cell:
 
 def _rate(row: CaseRow) -> Cell:
     """Work over time, where the headline is the time itself."""
-    found = next((cell for name in ("compute_rate", "bandwidth") if (cell := _of(row, name, _value)).text), Cell())
-    return found if row.headline is not None and row.headline.unit == "s" else Cell()
+    if row.headline is None or row.headline.unit != "s":
+        return Cell()
+    return next((cell for name in ("compute_rate", "bandwidth") if (cell := _of(row, name, _value)).text), Cell())
 
 
 def _samples(row: CaseRow) -> Cell:
@@ -224,7 +225,7 @@ _STORAGE: list[tuple[str, str, Filler]] = [
 
 
 def _served(name: str, show: Callable[[float], str]) -> Filler:
-    """One figure of a served case; its interval stands beside a rate, and is a note to anything else."""
+    """One figure of a served case; its interval is next to a rate, and a note to anything else."""
 
     def cell(row: CaseRow) -> Cell:
         figure = row.figure(name)
@@ -262,7 +263,7 @@ def _failed(row: CaseRow) -> Cell:
     return Cell(_percent(value), value, note)
 
 
-def _promise(row: CaseRow) -> Cell:
+def _slo(row: CaseRow) -> Cell:
     is_kept = serving.kept(row)
     if is_kept is None:
         return Cell()
@@ -273,7 +274,7 @@ def _promise(row: CaseRow) -> Cell:
     return Cell(text, text, note, badges=badges)
 
 
-# Rates without their unit, which the header tells: a served case has many figures.
+# Rates without their unit, which the header has: a served case has many figures.
 _SERVING: list[tuple[str, str, Filler]] = [
     ("offered", "Offered /s", _served("offered_rate", show_count)),
     ("capacity", "Capacity /s", _served("capacity", show_count)),
@@ -283,7 +284,7 @@ _SERVING: list[tuple[str, str, Filler]] = [
     ("p90", "p90", _if_leading("latency_p90")),
     ("p95", "p95", _served("latency_p95", _seconds)),
     ("p99", "p99", _served("latency_p99", _seconds)),
-    ("slo", "SLO", _promise),
+    ("slo", "SLO", _slo),
     ("first_token", "First token", _served("time_to_first_token", _seconds)),
     ("between_tokens", "Between tokens", _served("inter_token_latency", _seconds)),
     ("tokens", "Tokens /s", _served("token_throughput", show_count)),

@@ -16,14 +16,14 @@ from paceline.report.text import heading, humanize, one_line, told_apart
 
 def sweep_tables(row: CaseRow) -> list[Table]:
     """The tables of one case: one for each of its sweeps, of pairs only what leads; served cases share theirs."""
-    found = []
+    tables = []
     for sweep in row.sweeps if row.case.category != Category.SERVING else ():
         leading = leading_metric(row, sweep)
         if not sweep.is_matrix:
-            found.append(_list(sweep, leading))
+            tables.append(_list(sweep, leading))
         elif leading is not None:
-            found.append(_matrix(sweep, leading))
-    return found
+            tables.append(_matrix(sweep, leading))
+    return tables
 
 
 def all_tables(row: CaseRow) -> list[Table]:
@@ -56,31 +56,31 @@ def _side_by_side(
     parts: Callable[[CaseRow], Mapping[str, Figure]],
     is_whole: Callable[[Mapping[str, Figure]], bool],
 ) -> Table | None:
-    told = [(row, found) for row in rows if row.case.category == Category.SERVING and (found := parts(row))]
-    if not told:
+    served = [(row, figures) for row in rows if row.case.category == Category.SERVING and (figures := parts(row))]
+    if not served:
         return None
-    names = list(dict.fromkeys(name for _, found in told for name in found))
+    names = list(dict.fromkeys(name for _, figures in served for name in figures))
     headers = ("Case", *(one_line(heading(name)) for name in names), "Together")
-    _, labels = told_apart([one_line(row.label) for row, _ in told])
+    _, labels = told_apart([one_line(row.label) for row, _ in served])
     lines = []
-    for label, (_, found) in zip(labels, told, strict=True):
-        times = [show_value(found[name].value, "s") if name in found else "" for name in names]
-        whole = sum(figure.value for figure in found.values())
-        lines.append((label, *times, show_value(whole, "s") if is_whole(found) else ""))
+    for label, (_, figures) in zip(labels, served, strict=True):
+        times = [show_value(figures[name].value, "s") if name in figures else "" for name in names]
+        whole = sum(figure.value for figure in figures.values())
+        lines.append((label, *times, show_value(whole, "s") if is_whole(figures) else ""))
     return Table.of_lines(headers, lines, 1, title)
 
 
 def leading_metric(row: CaseRow, sweep: Sweep) -> Metric | None:
-    """The metric that a sweep is about: the headline's, or else the first rate, or the first that has a direction."""
+    """The metric that a sweep is about: the headline's, otherwise the first rate, or the first with a direction."""
     name = row.headline.name if row.headline else ""
     directed = [metric for metric in sweep.metrics if metric.better is not Better.NEITHER]
     rates = [metric for metric in directed if metric.unit.endswith("/s")]
-    own = [metric for metric in directed if metric.name == name]
-    return next(iter((*own, *rates, *directed)), None)
+    headlines = [metric for metric in directed if metric.name == name]
+    return next(iter((*headlines, *rates, *directed)), None)
 
 
 def _list(sweep: Sweep, leading: Metric | None) -> Table:
-    # A rate follows the time that it was computed from, and its interval stands beside it.
+    # A rate follows the time that it was computed from, with its interval next to it.
     metrics = sorted(sweep.metrics, key=lambda metric: metric.unit != "s")
     axes = tuple(one_line(heading(humanize(axis))) for axis in sweep.axes)
     headers = [*axes]
@@ -92,7 +92,8 @@ def _list(sweep: Sweep, leading: Metric | None) -> Table:
         for metric in metrics:
             figure = point.figure(metric.name)
             cells.append(show_value(figure.value, figure.unit) if figure else "")
-            cells += [_half_width(figure)] if metric == leading else []
+            if metric == leading:
+                cells.append(half_width(figure.relative).removeprefix("± ") if figure else "")
         lines.append(tuple(cells))
     title = f"Over {humanize(' and '.join(sweep.axes))}: {_count(sweep)}"
     return Table.of_lines(headers, lines, len(axes), one_line(title))
@@ -119,10 +120,6 @@ def _cell(point: SweepPoint | None, metric: Metric) -> str:
 def _place(value: float | str) -> tuple[bool, float, str]:
     """Numbers in their order, then names in theirs."""
     return (True, 0.0, value) if isinstance(value, str) else (False, float(value), "")
-
-
-def _half_width(figure: Figure | None) -> str:
-    return half_width(figure.relative).removeprefix("± ") if figure else ""
 
 
 def _count(sweep: Sweep) -> str:
