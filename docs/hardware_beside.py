@@ -11,7 +11,7 @@ from paceline.benchmarks._model.metrics import PHASES
 from paceline.core.quantity import show_size
 from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords
-from paceline.report.run.markdown import escape
+from paceline.report.render.markdown import escape
 
 AMP = ("bf16", "fp16")
 RATES = ("throughput", "sample_throughput")

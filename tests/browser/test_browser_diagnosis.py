@@ -12,7 +12,8 @@ from paceline.analysis.diagnose.judge import diagnose
 from paceline.analysis.diagnose.rules import default_rules
 from paceline.analysis.diagnose.superbench import read_nodes
 from paceline.analysis.diagnose.table import assemble
-from paceline.report.diagnose import html as diagnosis_html
+from paceline.report.diagnose.document import document
+from paceline.report.render import html
 from support.browsing import watched
 
 DATA = Path(__file__).parents[1] / "data" / "superbench" / "results-summary.jsonl"
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.long
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("diagnosis") / "diagnosis.html"
     found = diagnose(assemble(read_nodes(DATA)), default_rules())
-    path.write_text(diagnosis_html.render(found), encoding="utf-8")
+    path.write_text(html.render(document(found)), encoding="utf-8")
     return path
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.report.run import html
+from paceline.report.run.document import write_html
 from support.browsing import watched
 from support.contrast import CONTRAST
 from support.insight_records import gpu_ceilings, grid_run, roofline_run, scaling_run
@@ -20,7 +20,7 @@ from support.serving_records import capacity_run, rates_run
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return html.write(sample_run(), tmp_path_factory.mktemp("report") / "report.html")
+    return write_html(sample_run(), tmp_path_factory.mktemp("report") / "report.html")
 
 
 @pytest.fixture(params=["light", "dark"])
@@ -106,14 +106,14 @@ def test_hostile_text_runs_nothing(browser: Any, tmp_path: Path) -> None:
     opened = browser.new_page()
     dialogs: list[str] = []
     opened.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
-    for page in watched(opened, html.write(hostile_run(), tmp_path / "report.html")):
+    for page in watched(opened, write_html(hostile_run(), tmp_path / "report.html")):
         assert page.locator("script").count() == 1
     assert dialogs == []
 
 
 @pytest.fixture(scope="module")
 def micro_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return html.write(micro_run(), tmp_path_factory.mktemp("micro") / "report.html")
+    return write_html(micro_run(), tmp_path_factory.mktemp("micro") / "report.html")
 
 
 @pytest.fixture(params=["light", "dark"])
@@ -186,7 +186,7 @@ def test_a_sectioned_page_fits_a_phone(browser: Any, micro_report: Path) -> None
 
 @pytest.fixture(params=[rates_run, capacity_run], scope="module")
 def serving_report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return html.write(request.param(), tmp_path_factory.mktemp("serving") / "report.html")
+    return write_html(request.param(), tmp_path_factory.mktemp("serving") / "report.html")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -219,7 +219,7 @@ INSIGHTS = {
 def insight_report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     run, known = INSIGHTS[request.param]
     path = tmp_path_factory.mktemp("insight") / "report.html"
-    return request.param, html.write(run(), path, ceilings=known())
+    return request.param, write_html(run(), path, ceilings=known())
 
 
 @pytest.mark.long

@@ -415,9 +415,9 @@ def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
         output.answer(records)
     else:
         from paceline.cli._sources import known_ceilings
-        from paceline.report.run import terminal as console
+        from paceline.report.run.document import show
 
-        console.render(records, ceilings=known_ceilings(records))
+        show(records, ceilings=known_ceilings(records))
     if path is not None:
         click.echo(f"\nReport: {path}")
     click.echo(f"Run:    {records.run.id}")
@@ -426,7 +426,7 @@ def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
 
 def _write_report(records: RunRecords, output: Output) -> Path | None:
     from paceline.cli._sources import known_ceilings
-    from paceline.report.run import html
+    from paceline.report.run.document import write_html
 
     run_id = records.run.id
     path = Path(output.report_path or f"{run_id}.html")
@@ -434,7 +434,7 @@ def _write_report(records: RunRecords, output: Output) -> Path | None:
         if output.report_path is None:
             path = data_directory() / "reports" / path
         path.parent.mkdir(parents=True, exist_ok=True)
-        return html.write(records, path, ceilings=known_ceilings(records))
+        return write_html(records, path, ceilings=known_ceilings(records))
     except (OSError, InputError) as error:  # what was measured is in the store: a report can be made later
         why = error.strerror if isinstance(error, OSError) else error
         click.echo(f"paceline: no report at {path}: {why}; try: paceline report {run_id} --html", err=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli._answers import chosen_format, format_options, write
+from paceline.cli._answers import chosen_format, format_options, give
 
 if TYPE_CHECKING:
     from paceline.analysis.diagnose.judge import Diagnosis
@@ -47,24 +49,20 @@ def command(
     """
     kind = chosen_format(flags, output, FORMATS)
     diagnosis = _diagnose(sources, rules, baseline, store)
-    if kind is None:
-        from paceline.report.diagnose import document
+    from paceline.report.diagnose import files
+    from paceline.report.diagnose.document import document
 
-        document.render(diagnosis)
-    else:
-        from paceline.report.diagnose import files, html
-
-        writers: dict[str, Any] = {
-            "json": files.as_json,
-            "jsonl": files.as_jsonl,
-            "csv": files.as_csv,
-            "md": files.as_markdown,
-            "html": html.render,
-            "png": files.as_png,
-            "xlsx": files.as_xlsx,
-        }
-        is_file = kind in ("html", "png", "xlsx")
-        write(writers[kind](diagnosis), output or (f"paceline-diagnosis.{kind}" if is_file else "-"))
+    writers: dict[str, Callable[[Diagnosis], str | bytes]] = {
+        "json": files.as_json,
+        "jsonl": files.as_jsonl,
+        "csv": files.as_csv,
+        "png": files.as_png,
+        "xlsx": files.as_xlsx,
+    }
+    if kind == "xlsx":
+        output = output or "paceline-diagnosis.xlsx"
+    data = {name: partial(writer, diagnosis) for name, writer in writers.items()}
+    give(document(diagnosis), kind, output, "paceline-diagnosis", data)
     sys.exit(DEFECTIVE if diagnosis.defective else 0)
 
 

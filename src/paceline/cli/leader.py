@@ -148,9 +148,9 @@ def _lead(store: Store, engine: Engine, host: str, port: int, tls: Tls | None, p
 
 def _page(records: RunRecords) -> str:
     from paceline.cli._sources import known_ceilings
-    from paceline.report.run import html
+    from paceline.report.run.document import to_html
 
-    return html.render(records, ceilings=known_ceilings(records))
+    return to_html(records, ceilings=known_ceilings(records))
 
 
 def _take_token(store: Store, path: Path) -> None:

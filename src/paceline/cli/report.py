@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -58,17 +59,17 @@ def command(run: str, every: bool, charts: str | None, output: str | None, store
         return
     if kind is None:
         from paceline.core.gc_pause import no_garbage
-        from paceline.report.run import terminal
+        from paceline.report.run.document import show
 
         with no_garbage():
-            terminal.render(records, ceilings=known_ceilings(records), every=every)
+            show(records, ceilings=known_ceilings(records), every=every)
         return
     if kind in PAGES:
-        from paceline.report.run import html, markdown, png
+        from paceline.report.run.document import to_html, to_markdown, to_png
 
-        page = {"html": html, "md": markdown, "png": png}[kind]
+        page: Callable[..., str | bytes] = {"html": to_html, "md": to_markdown, "png": to_png}[kind]
         target = "-" if kind == "md" else f"paceline-report-{records.run.id}.{kind}"
-        content = page.render(records, ceilings=known_ceilings(records))
+        content = page(records, ceilings=known_ceilings(records))
     else:
         export = _exports()[kind]
         content, target = export.render(records), export.file.format(run=records.run.id)

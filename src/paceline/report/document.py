@@ -8,6 +8,7 @@ from enum import Enum, Flag, auto
 from typing import Any
 
 from paceline.report.charts import Chart
+from paceline.version import VERSION
 
 
 class Medium(Flag):
@@ -32,18 +33,29 @@ class Tone(Enum):
     LEAD = "lead"  # the sentence that answers
     DETAIL = "detail"  # a few words below a sentence
     TODO = "todo"
+    TEXT = "text"  # a paragraph
+    CODE = "code"  # verbatim, on a page
+
+
+@dataclass(frozen=True)
+class Badge:
+    """A word in a coloured field."""
+
+    text: str
+    tone: Tone = Tone.WARNING
+    note: str = ""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in one place of a table, and what it sorts by."""
+    """One cell of a table, and what it sorts by."""
 
     text: str = ""
     sort: float | str | None = None
     note: str = ""
-    leads: bool = False  # the figure that matters, where it may stand in any column
-    badge: Tone | None = None
-    link: str = ""  # to a part of the same page
+    leads: bool = False  # the figure that matters, where it may be in any column
+    badges: tuple[Badge, ...] = ()  # on a page, instead of the text; a terminal colours the text
+    link: str = ""  # the key of a part of the same page
 
 
 @dataclass(frozen=True)
@@ -56,17 +68,19 @@ class Column:
     leads: bool = False  # what the rows are sorted by
     widest: bool = False  # only where there is room: not on a terminal
     key: str = ""
+    short: str = ""  # the header on a terminal, if it is another one
 
     @classmethod
-    def of(cls, header: str, texts: Sequence[str], *, numeric: bool = True, leads: bool = False,
-           widest: bool = False) -> Column:  # fmt: skip
+    def of(
+        cls, header: str, texts: Sequence[str], *, numeric: bool = True, leads: bool = False, widest: bool = False
+    ) -> Column:
         """A column of plain texts."""
         return cls(header, tuple(Cell(text) for text in texts), numeric, leads, widest)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns beside each other."""
+    """Columns next to each other."""
 
     columns: tuple[Column, ...]
     title: str = ""
@@ -79,8 +93,9 @@ class Table:
     medium: Medium = Medium.ALL
 
     @classmethod
-    def of_lines(cls, headers: Sequence[str], lines: Sequence[Sequence[str]], named: int, title: str = "",
-                 **more: Any) -> Table:  # fmt: skip
+    def of_lines(
+        cls, headers: Sequence[str], lines: Sequence[Sequence[str]], named: int, title: str = "", **more: Any
+    ) -> Table:
         """A table of texts; the first `named` columns hold names, the others numbers."""
         columns = (
             Column.of(header, [line[place] for line in lines], numeric=place >= named)
@@ -89,9 +104,19 @@ class Table:
         return cls(tuple(columns), title, is_dense=True, **more)
 
     @property
+    def headers(self) -> tuple[str, ...]:
+        """The header of each column."""
+        return tuple(column.header for column in self.columns)
+
+    @property
     def rows(self) -> Iterator[tuple[Cell, ...]]:
         """The cells, line by line."""
         return zip(*(column.cells for column in self.columns), strict=True)
+
+    @property
+    def lines(self) -> list[tuple[str, ...]]:
+        """The texts, line by line."""
+        return [tuple(cell.text for cell in cells) for cells in self.rows]
 
 
 @dataclass(frozen=True)
@@ -104,12 +129,25 @@ class Lines:
 
 
 @dataclass(frozen=True)
+class Instance:
+    """One case in which a finding was made."""
+
+    label: str
+    link: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Finding:
-    """Something that is wrong, what was seen of it, and what to do."""
+    """Something that is wrong, what was seen of it, and what to do; the head names its kind, or a case."""
 
     head: str
     texts: tuple[str, ...] = ()
     todo: tuple[str, ...] = ()
+    status: str = ""  # how the case ended
+    link: str = ""  # the key of the case on the page
+    instances: tuple[Instance, ...] = ()  # on a page
+    fold: str = ""  # the summary under which the instances are folded
     medium: Medium = Medium.ALL
 
 
@@ -118,15 +156,34 @@ class Pairs:
     """Names and what they stand for, on a page."""
 
     values: Mapping[str, Any]
+    title: str = ""
+    is_blocks: bool = False  # each mapping in it is a block with a heading
     medium: Medium = Medium.HTML
 
 
-Item = Chart | Table | Lines | Finding | Pairs
+@dataclass(frozen=True)
+class Details:
+    """A part of a page that is folded until a reader opens it, or follows a link to its key."""
+
+    name: str
+    items: tuple[Item, ...]
+    badges: tuple[Badge, ...] = ()
+    right: str = ""  # at the end of the line that stays visible
+    key: str = ""
+    is_open: bool = False
+    medium: Medium = Medium.HTML
+
+    def shown(self, medium: Medium) -> list[Item]:
+        """The items that this medium has."""
+        return [item for item in self.items if _is_shown(item, medium)]
+
+
+Item = Chart | Table | Lines | Finding | Pairs | Details
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, and what stands below it."""
+    """A heading, and what is below it."""
 
     title: str = ""
     items: tuple[Item, ...] = ()
@@ -134,7 +191,7 @@ class Section:
     key: str = ""  # by which a page links to it
 
     def shown(self, medium: Medium) -> list[Item]:
-        """What of it this medium has; no text has charts."""
+        """The items that this medium has; no text has charts."""
         return [item for item in self.items if _is_shown(item, medium)]
 
 
@@ -156,7 +213,7 @@ class Card:
     interval: str
     what: str
     label: str
-    uncertain: bool = False
+    has_warning: bool = False
 
 
 @dataclass(frozen=True)
@@ -167,6 +224,11 @@ class Document:
     blocks: tuple[Block, ...]
     answer: str = ""  # above several blocks
     cards: tuple[Card, ...] = ()
+    is_titled: bool = False  # whether Markdown has the title, too
+    subtitle: str = ""  # below the answer, on a page
+    status: str = ""  # that something is not as it should be, on a page
+    footer: str = ""
+    version: str = VERSION  # of the Paceline that measured
 
     @property
     def lead(self) -> str:
@@ -174,10 +236,19 @@ class Document:
         return self.answer or (self.blocks[0].answer if self.blocks else "")
 
     @property
+    def items(self) -> Iterator[Item]:
+        """All items in the order of the page, those inside others included."""
+        for block in self.blocks:
+            for section in block.sections:
+                for item in section.items:
+                    yield item
+                    if isinstance(item, Details):
+                        yield from item.items
+
+    @property
     def charts(self) -> list[Chart]:
         """All charts, in the order of the page."""
-        sections = (section for block in self.blocks for section in block.sections)
-        return [item for section in sections for item in section.items if isinstance(item, Chart)]
+        return [item for item in self.items if isinstance(item, Chart)]
 
 
 def _is_shown(item: Item, medium: Medium) -> bool:

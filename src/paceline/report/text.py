@@ -46,6 +46,12 @@ def one_line(text: str) -> str:
     return " ".join(clean(text).split())
 
 
+def split_code(text: str) -> list[str]:
+    """The parts of a line between its backticks, every second one a command; a single backtick is only a character."""
+    parts = one_line(text).split("`")
+    return parts if len(parts) % 2 else [one_line(text)]
+
+
 def plain(text: str) -> str:
     """Our own signs in ASCII, for pipes and old terminals."""
     return text.translate(_PLAIN)

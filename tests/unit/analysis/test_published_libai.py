@@ -9,7 +9,7 @@ from paceline.analysis.published import PublishedTable, published_tables
 from paceline.analysis.published.libai import CONTRADICTION, libai_rows
 from paceline.analysis.published.records import published_records
 from paceline.core.record import Measurement, Outcome, Record, RecordWarning
-from paceline.report.run import html, markdown
+from paceline.report.run.document import to_html, to_markdown
 from support.records import STEP_TIME, case, record, run_of, throughput
 
 GPT2 = "gpt2/nl24_fp16_1x1x1_mb6_gb6_1n1g"
@@ -139,7 +139,7 @@ def test_a_run_that_measured_nothing_and_other_suites_have_no_tables() -> None:
 
 def test_reports_print_all_tables_and_the_note_once() -> None:
     run = run_of([trained(GPT2, 120.0), trained(GPT2, 80.0, benchmark="megatron-core", index=1)], name="libai")
-    for text in (markdown.render(run), html.render(run)):
+    for text in (to_markdown(run), to_html(run)):
         assert text.count("figures: Data Parallel") == 3
         assert text.count("without Transformer Engine and apex.") == 1
 

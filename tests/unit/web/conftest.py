@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from paceline.report.run import html as report
+from paceline.report.run.document import to_html
 from paceline.service.api.app import create_app
 from paceline.service.api.guard import Door
 from paceline.service.leader import Leader
@@ -81,9 +81,7 @@ def visited_in(folder: Path) -> Iterator[Visited]:
     engine = ScriptedEngine(["one", "two"])
     with open_store(folder / "store.db") as store:
         leader = Leader(store, engine)
-        app = create_app(
-            leader, store, Door(is_local=True), report=report.render, pages=pages_of(leader, store, report.render)
-        )
+        app = create_app(leader, store, Door(is_local=True), report=to_html, pages=pages_of(leader, store, to_html))
         with TestClient(app, base_url="http://127.0.0.1", client=("127.0.0.1", 50_000)) as client:
             leader.step()
             yield Visited(client, leader, engine, store)

@@ -41,7 +41,7 @@ def forest(pairing: Pairing) -> Chart | None:
     notes = []
     if len(drawable) > len(rows):
         notes.append(f"The {len(rows)} of {len(drawable)} ratios that changed the most are drawn.")
-    told = [
+    verdicts = [
         f"{value['case']}: {verdict_words(row)}, {ratio(value['gain'])}"
         for value, row in zip(values, rows, strict=True)
     ]
@@ -54,7 +54,7 @@ def forest(pairing: Pairing) -> Chart | None:
             "config": CONFIG,
         },
         title=f"How {one_line(pairing.new.name)} stands to {one_line(pairing.reference.name)}, with intervals",
-        description="; ".join(told),
+        description="; ".join(verdicts),
         notes=tuple(notes),
     )
 
@@ -117,11 +117,15 @@ def document(comparison: Comparison, *, full: bool = False, charts: bool = True,
 
 
 def _block(pairing: Pairing, comparison: Comparison, most: int | None, *, full: bool, charts: bool) -> Block:
+    chart = forest(pairing) if charts else None
+    broken = tuple(
+        one_line(f"{one.label}: not in {one.side}, where it ended as {one.reason}") for one in pairing.broken
+    )
     sections = [
-        Section(items=_chart(pairing) if charts else ()),
+        Section(items=(chart,) if chart else ()),
         _table(pairing, comparison, most),
         _means(pairing),
-        Section("Succeeded on one side only", (Lines(tuple(_broken(pairing))),), Tone.WARNING),
+        Section("Succeeded on one side only", (Lines(broken),), Tone.WARNING),
         Section("Warnings", (Lines(tuple(_warnings(pairing, comparison))),), Tone.WARNING),
         Section("Not compared", (Lines(tuple(_left_out(pairing))),)),
         Section("How this was told", (Lines(tuple(_basis(pairing, comparison))),), Tone.BASIS),
@@ -129,11 +133,6 @@ def _block(pairing: Pairing, comparison: Comparison, most: int | None, *, full: 
     if full:
         sections.append(_environments([pairing.reference, pairing.new]))
     return Block(answer(pairing, is_paired=comparison.is_paired), about(pairing, comparison), tuple(sections))
-
-
-def _chart(pairing: Pairing) -> tuple[Chart, ...]:
-    chart = forest(pairing)
-    return (chart,) if chart else ()
 
 
 def _table(pairing: Pairing, comparison: Comparison, most: int | None) -> Section:
@@ -171,8 +170,8 @@ def _more(every: Sequence[ComparisonRow], shown: Sequence[ComparisonRow]) -> Ite
     more = len(every) - len(shown)
     changed = sum(row.is_change for row in every) - sum(row.is_change for row in shown)
     if more:
-        told = f"{changed:,} of them changed, but by less" if changed else "all that changed are here"
-        yield f"{more:,} more rows, {told}: `--all` shows them, `--csv` and `--json` have them."
+        which = f"{changed:,} of them changed, but by less" if changed else "all that changed are here"
+        yield f"{more:,} more rows, {which}: `--all` shows them, `--csv` and `--json` have them."
 
 
 def _common_unit(rows: Sequence[ComparisonRow]) -> str:
@@ -189,8 +188,8 @@ def _bare(value: float, row: ComparisonRow, unit: str) -> str:
 
 def _marks(row: ComparisonRow, marks: Mapping[str, str]) -> str:
     """The letters of both sides' warnings: `D/-` is one of the reference alone."""
-    told = ["".join(marks[kind] for kind in kinds) or "-" for kinds in row.warnings]
-    return "" if told == ["-", "-"] else "/".join(told)
+    sides = ["".join(marks[kind] for kind in kinds) or "-" for kinds in row.warnings]
+    return "" if sides == ["-", "-"] else "/".join(sides)
 
 
 def _means(pairing: Pairing) -> Section:
@@ -198,36 +197,18 @@ def _means(pairing: Pairing) -> Section:
     means = pairing.means
     if len(means) < 2:
         return Section()
-    return Section(
-        "Geometric mean",
-        (
-            Table(
-                (
-                    Column.of("Kind", tuple(one_line(mean.category or "all") for mean in means), numeric=False),
-                    Column.of("Cases", tuple(str(mean.count) for mean in means)),
-                    Column.of("Gain", tuple(ratio(mean.value) for mean in means), leads=True),
-                    Column.of("95 % interval", tuple(between(mean.interval) for mean in means)),
-                    Column.of(
-                        "Verdict",
-                        tuple(
-                            "no interval"
-                            if mean.interval is None
-                            else gain_words(mean.value, "better", "worse")
-                            if mean.is_change
-                            else "no significant change"
-                            for mean in means
-                        ),
-                        numeric=False,
-                    ),
-                )
-            ),
-        ),
+    verdicts = []
+    for mean in means:
+        changed = gain_words(mean.value, "better", "worse") if mean.is_change else "no significant change"
+        verdicts.append("no interval" if mean.interval is None else changed)
+    columns = (
+        Column.of("Kind", [one_line(mean.category or "all") for mean in means], numeric=False),
+        Column.of("Cases", [str(mean.count) for mean in means]),
+        Column.of("Gain", [ratio(mean.value) for mean in means], leads=True),
+        Column.of("95 % interval", [between(mean.interval) for mean in means]),
+        Column.of("Verdict", verdicts, numeric=False),
     )
-
-
-def _broken(pairing: Pairing) -> Iterator[str]:
-    for one in pairing.broken:
-        yield one_line(f"{one.label}: not in {one.side}, where it ended as {one.reason}")
+    return Section("Geometric mean", (Table(columns),))
 
 
 def _warnings(pairing: Pairing, comparison: Comparison) -> Iterator[str]:
@@ -284,37 +265,29 @@ def _matching(pairing: Pairing, comparison: Comparison) -> str:
     cases = "case" if count == 1 else "cases"
     if exact == count:
         return f"{count} {cases} matched: the same benchmark, parameters and target."
-    told = [
+    settings = [
         f"{one.name} ({one.reference}, {one.new})" + (f" in {times}" if times < count - exact else "")
         for one, times in list(differing.items())[:NAMED]
     ]
     if comparison.is_paired:
-        return one_line(f"{count} {cases} measured in turns; the sides differ in {', '.join(told)}.")
+        return one_line(f"{count} {cases} measured in turns; the sides differ in {', '.join(settings)}.")
     others = f"{exact} of them alike in everything, the others by" if exact else "by"
-    nevertheless = f"; they differ in {', '.join(told)}" if told else ""
+    nevertheless = f"; they differ in {', '.join(settings)}" if settings else ""
     return one_line(f"{count} {cases} matched, {others} the parameters that both sides know{nevertheless}.")
 
 
 def _environments(sides: Sequence[Side]) -> Section:
-    told = [_described(side) for side in sides]
-    names = list(dict.fromkeys(name for one in told for name in one))
-    return Section(
-        "Environments",
-        (
-            Table(
-                (
-                    Column.of("", tuple(names), numeric=False),
-                    Column.of("Reference", tuple(told[0].get(name, "") for name in names), numeric=False),
-                    Column.of("New", tuple(told[1].get(name, "") for name in names), numeric=False),
-                )
-            ),
-        ),
-    )
+    described = [_described(side) for side in sides]
+    names = list(dict.fromkeys(name for one in described for name in one))
+    columns = [Column.of("", names, numeric=False)]
+    for header, one in zip(("Reference", "New"), described, strict=True):
+        columns.append(Column.of(header, [one.get(name, "") for name in names], numeric=False))
+    return Section("Environments", (Table(tuple(columns)),))
 
 
 def _described(side: Side) -> dict[str, str]:
     """What there is to know of a side at a glance, of all its runs."""
-    told: dict[str, list[str]] = {}
+    facts: dict[str, list[str]] = {}
     for run in (one.run for one in side.runs):
         environment = run.environment
         words = {
@@ -330,12 +303,8 @@ def _described(side: Side) -> dict[str, str]:
             "Paceline": run.version,
         }
         for name, word in words.items():
-            told.setdefault(name, []).append(word)
-    return {
-        name: one_line(_some(tuple(dict.fromkeys(words))))
-        for name, words in told.items()
-        if any(word for word in words)
-    }
+            facts.setdefault(name, []).append(word)
+    return {name: one_line(_some(tuple(dict.fromkeys(words)))) for name, words in facts.items() if any(words)}
 
 
 def _words(*values: str | float | None) -> str:

@@ -1,35 +1,62 @@
-"""A diagnosis in words and as tables: what every form of it says."""
+"""A diagnosis as a page: the answer, the chart, the defects, the warnings, the baseline, the rules and the nodes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from rich import box
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+import numpy as np
 
-from paceline.analysis.diagnose.judge import Diagnosis, NodeFinding, NodeVerdict, State
-from paceline.report.numbers import change, show_value
-from paceline.report.render.terminal import open_console
-from paceline.report.text import clean, one_line, plain
+from paceline.analysis.diagnose.judge import Diagnosis, Judged, NodeFinding, NodeVerdict, State
+from paceline.report.diagnose.charts import strips
+from paceline.report.document import (
+    Badge,
+    Block,
+    Cell,
+    Column,
+    Details,
+    Document,
+    Finding,
+    Lines,
+    Medium,
+    Section,
+    Table,
+    Tone,
+)
+from paceline.report.numbers import change, share, show_value
+from paceline.report.text import humanize, one_line
 
 NAMED = 4  # nodes that a sentence can hold
 REASONS = 6  # per node on a terminal; other forms have all
+HEALTHY = 12  # nodes that a terminal names
+MOST_ROWS = 2000  # of a table; a page with more is slow
 
 
-@dataclass(frozen=True)
-class Line:
-    """One finding as a table shows it."""
-
-    node: str
-    category: str
-    what: str
-    value: str
-    baseline: str
-    change: str
+def document(diagnosis: Diagnosis) -> Document:
+    """The page, and what of it a text has."""
+    chart = strips(diagnosis)
+    healthy = [one_line(verdict.node) for verdict in diagnosis.verdicts if verdict.state is State.HEALTHY]
+    count = len(diagnosis.verdicts)
+    sections = (
+        Section("Where the nodes stand", (chart,) if chart else (), key="strips-head"),
+        *_defects(diagnosis),
+        *_healthy(healthy, count),
+        Section(
+            "Warnings, and what to do",
+            tuple(Finding(caveat.kind, (caveat.message,), (caveat.remedy,)) for caveat in diagnosis.caveats),
+            Tone.WARNING,
+            key="warnings",
+        ),
+        *([_baseline(diagnosis)] if diagnosis.judged else []),
+        Section("The rules", (_rules(diagnosis),), key="rules-head"),
+        Section("What differs between the nodes", (_differences(diagnosis),), key="environment"),
+    )
+    about = f"{compared_with(diagnosis)} Rules: {one_line(diagnosis.rules.name)}."
+    return Document(
+        title="Diagnosis",
+        blocks=(Block(answer(diagnosis), about, sections),),
+        footer=f"{count} nodes · {len(diagnosis.table.columns)} metrics",
+    )
 
 
 def answer(diagnosis: Diagnosis) -> str:
@@ -37,23 +64,17 @@ def answer(diagnosis: Diagnosis) -> str:
     total = len(diagnosis.verdicts)
     kind = "runs" if diagnosis.table.by_run else "nodes"
     bad = diagnosis.defective
-    incomplete = [verdict for verdict in diagnosis.verdicts if verdict.state is State.INCOMPLETE]
+    incomplete = [verdict.node for verdict in diagnosis.verdicts if verdict.state is State.INCOMPLETE]
     if bad:
-        shown = ", ".join(f"{one_line(verdict.node)} ({_categories(verdict)})" for verdict in bad[:NAMED])
-        more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
-        verb = "is" if len(bad) == 1 else "are"
-        told = f"{len(bad)} of {total} {kind} {verb} defective: {shown}{more}"
-    elif incomplete or total == 1:
-        told = (
-            f"No node of {total} is defective" if total > 1 else f"{one_line(diagnosis.verdicts[0].node)} has no defect"
-        )
+        names = _some([f"{verdict.node} ({', '.join(verdict.categories)})" for verdict in bad], NAMED)
+        sentence = f"{len(bad)} of {total} {kind} {'is' if len(bad) == 1 else 'are'} defective: {names}"
+    elif total == 1:
+        sentence = f"{one_line(diagnosis.verdicts[0].node)} has no defect"
     else:
-        told = f"All {total} {kind} are healthy"
+        sentence = f"No node of {total} is defective" if incomplete else f"All {total} {kind} are healthy"
     if incomplete:
-        names = ", ".join(one_line(verdict.node) for verdict in incomplete[:NAMED])
-        more = f" and {len(incomplete) - NAMED} more" if len(incomplete) > NAMED else ""
-        told += f"; {len(incomplete)} incomplete: {names}{more}"
-    return f"{told}."
+        sentence += f"; {len(incomplete)} incomplete: {_some(incomplete, NAMED)}"
+    return f"{sentence}."
 
 
 def compared_with(diagnosis: Diagnosis) -> str:
@@ -65,92 +86,150 @@ def compared_with(diagnosis: Diagnosis) -> str:
     if diagnosis.baseline is None:
         what = "run" if diagnosis.table.by_run else "node"
         return f"In {metrics} each {what} was compared with the median of the others."
-    known = diagnosis.baseline.nodes
-    return f"In {metrics} each node was compared with the baseline" + (f" of {known} nodes." if known else ".")
+    nodes = diagnosis.baseline.nodes
+    return f"In {metrics} each node was compared with the baseline" + (f" of {nodes} nodes." if nodes else ".")
 
 
-def lines_of(verdict: NodeVerdict, *, limit: int | None = None) -> list[Line]:
+def reasons(verdict: NodeVerdict) -> Sequence[NodeFinding]:
     """The findings of a node that make it defective, or all of one that is not; the worst first."""
-    found: Sequence[NodeFinding] = verdict.accusations or verdict.findings
-    shown = [line_of(verdict.node, finding) for finding in found[:limit]]
-    if limit is not None and len(found) > limit:
-        shown.append(Line(verdict.node, "", f"and {len(found) - limit} more", "", "", ""))
-    return shown
+    return verdict.accusations or verdict.findings
 
 
-def line_of(node: str, finding: NodeFinding) -> Line:
-    """One finding in words."""
-    what = one_line(finding.metric)
-    if finding.kind == "value":
-        what = f"{what} ({one_line(finding.text)})"
-    elif finding.kind != "variance":
-        what = f"{what}: {one_line(finding.text)}"
-    return Line(
-        node=one_line(node),
-        category=one_line(finding.category),
-        what=what,
-        value=show_value(finding.value, finding.unit) if finding.value is not None else "",
-        baseline=show_value(finding.baseline, finding.unit) if finding.baseline is not None else "",
-        change=change(finding.change),
+def describe(finding: NodeFinding) -> str:
+    """What was found, in words."""
+    if finding.kind == "variance":
+        return one_line(finding.metric)
+    text = f" ({finding.text})" if finding.kind == "value" else f": {finding.text}"
+    return one_line(finding.metric + text)
+
+
+def _defects(diagnosis: Diagnosis) -> list[Section]:
+    bad = [verdict for verdict in diagnosis.verdicts if verdict.findings and verdict.state is not State.HEALTHY]
+    if not bad:
+        return []
+    in_short: list[tuple[Cell, ...]] = []
+    for verdict in bad:
+        findings = reasons(verdict)
+        rows = [_cells(finding) for finding in findings[:REASONS]]
+        if len(findings) > REASONS:
+            rows.append((Cell(), Cell(f"and {len(findings) - REASONS} more"), Cell(), Cell(), Cell()))
+        names = [Cell(one_line(verdict.node), badges=_badges(verdict)), *(Cell() for _ in rows[1:])]
+        in_short += [(name, *cells) for name, cells in zip(names, rows, strict=True)]
+    in_full = [
+        (
+            Cell(one_line(verdict.node), one_line(verdict.node), leads=True),
+            Cell(verdict.state.value, verdict.state.value, badges=_badges(verdict)),
+            *_cells(finding),
+        )
+        for verdict in bad
+        for finding in reasons(verdict)
+    ]
+    left_out = len(in_full) - MOST_ROWS
+    note = f"{left_out:,} more findings are in the JSON and Excel forms."
+    headers = ("Category", "What", "Value", "Baseline", "Change")
+    items = (
+        _table(("Node", *headers), in_short, Medium.TERMINAL),
+        _table(("Node", "Verdict", *headers), in_full, Medium.MARKDOWN),
+        _table(("Node", "Verdict", *headers), in_full[:MOST_ROWS], Medium.HTML),
+        Lines((note,) if left_out > 0 else (), Tone.NOTE, Medium.HTML),
+    )
+    return [Section("What is wrong", items, key="defects-head")]
+
+
+def _badges(verdict: NodeVerdict) -> tuple[Badge, ...]:
+    return (Badge(verdict.state.value, Tone.BAD if verdict.state is State.DEFECTIVE else Tone.WARNING),)
+
+
+def _cells(finding: NodeFinding) -> tuple[Cell, ...]:
+    category, what = one_line(finding.category), describe(finding)
+    moved = finding.change if finding.change is not None and math.isfinite(finding.change) else None
+    return (
+        Cell(category, category),
+        Cell(what, what),
+        *(
+            Cell(show_value(value, finding.unit) if value is not None else "", value)
+            for value in (finding.value, finding.baseline)
+        ),
+        Cell(change(finding.change), moved, leads=True),
     )
 
 
-def render(diagnosis: Diagnosis, console: Console | None = None) -> None:
-    """Show it on a terminal or in a pipe."""
-    _Printer(console or open_console()).show(diagnosis)
+def _table(headers: Sequence[str], rows: Sequence[tuple[Cell, ...]], medium: Medium) -> Table:
+    columns = (
+        Column(header, cells, header in ("Value", "Baseline", "Change"), key="case" if header == "What" else "")
+        for header, cells in zip(headers, zip(*rows, strict=True), strict=True)
+    )
+    return Table(tuple(columns), is_sortable=True, key="defects", medium=medium)
 
 
-class _Printer:
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.ascii = not console.is_terminal or console.options.ascii_only
-
-    def text(self, content: str, style: str = "") -> Text:
-        content = clean(plain(content) if self.ascii else content)
-        return Text(content.encode(self.console.encoding, "backslashreplace").decode(self.console.encoding), style)
-
-    def item(self, content: str, indent: int = 2, style: str = "") -> None:
-        self.console.print(Padding(self.text(content, style), (0, 0, 0, indent), expand=False))
-
-    def show(self, diagnosis: Diagnosis) -> None:
-        self.console.print(self.text(answer(diagnosis), "bold"))
-        self.console.print(self.text(f"{compared_with(diagnosis)} Rules: {diagnosis.rules.name}.", "dim"))
-        told = [verdict for verdict in diagnosis.verdicts if verdict.findings and verdict.state is not State.HEALTHY]
-        if told:
-            self.console.print()
-            self.console.print(self.table(told))
-        healthy = [verdict.node for verdict in diagnosis.verdicts if verdict.state is State.HEALTHY]
-        if told and healthy:
-            names = ", ".join(healthy[:12]) + (f" and {len(healthy) - 12} more" if len(healthy) > 12 else "")
-            self.console.print()
-            self.console.print(self.text(f"Healthy: {names}", "green"))
-        if diagnosis.caveats:
-            self.console.print()
-            self.console.print(self.text("Warnings, and what to do", "bold yellow"))
-            for caveat in diagnosis.caveats:
-                self.item(f"{caveat.kind}: {caveat.message}")
-                self.item(f"To do: {caveat.remedy}", indent=4)
-
-    def table(self, verdicts: Sequence[NodeVerdict]) -> Table:
-        table = Table(box=box.ASCII2 if self.ascii else box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-        for header in ("Node", "Category", "What"):
-            table.add_column(header, overflow="fold", no_wrap=False)
-        for header in ("Value", "Baseline", "Change"):
-            table.add_column(header, justify="right", no_wrap=True)
-        for verdict in verdicts:
-            style = "red" if verdict.state is State.DEFECTIVE else "yellow"
-            for place, line in enumerate(lines_of(verdict, limit=REASONS)):
-                table.add_row(
-                    self.text("" if place else line.node, f"bold {style}"),
-                    self.text(line.category),
-                    self.text(line.what),
-                    self.text(line.value),
-                    self.text(line.baseline),
-                    self.text(line.change, "bold"),
-                )
-        return table
+def _healthy(names: Sequence[str], total: int) -> list[Section]:
+    if not names:
+        return []
+    in_short = () if len(names) == total else (f"Healthy: {_some(names, HEALTHY)}",)
+    full = ", ".join(names)
+    page = Details(f"{len(names)} of {total}", (Lines((full,), Tone.NOTE),), is_open=len(names) <= 40)
+    return [
+        Section(
+            items=(
+                Lines(in_short, Tone.TEXT, Medium.TERMINAL),
+                Lines((f"Healthy: {full}",), Tone.NOTE, Medium.MARKDOWN),
+            )
+        ),
+        Section("Healthy nodes", (page,), key="healthy-head"),
+    ]
 
 
-def _categories(verdict: NodeVerdict) -> str:
-    accused = {finding.category for finding in verdict.findings if finding.category}
-    return ", ".join(sorted(one_line(category) for category in accused))
+def _baseline(diagnosis: Diagnosis) -> Section:
+    """What the nodes were compared with, for every metric."""
+    lines = [_reference(one) for one in diagnosis.judged[:MOST_ROWS]]
+    headers = ("Metric", "Better", "Baseline", "Spread", "Lowest", "Highest")
+    compared = " over all nodes; each was compared with that of the others" if diagnosis.baseline is None else ""
+    note = (
+        f"The baseline is a median{compared}. Spread is the scaled median absolute deviation of the nodes, as a part "
+        "of the baseline. Lowest and highest are the nodes farthest from it."
+    )
+    items = (Table.of_lines(headers, lines, 2, medium=Medium.HTML), Lines((note,), Tone.NOTE, Medium.HTML))
+    return Section("The baseline", items, key="baseline-head")
+
+
+def _reference(one: Judged) -> tuple[str, ...]:
+    changes = one.changes[~np.isnan(one.changes)]
+    return (
+        one_line(one.column.name),
+        one.column.better.value,
+        show_value(one.baseline, one.column.unit),
+        share(one.spread) if math.isfinite(one.spread) else "–",
+        change(float(changes.min())) if changes.size else "–",
+        change(float(changes.max())) if changes.size else "–",
+    )
+
+
+def _rules(diagnosis: Diagnosis) -> Table:
+    lines = [
+        (
+            one_line(rule.name),
+            rule.check,
+            one_line(rule.category),
+            one_line(rule.text) or "–",
+            one_line(", ".join(selector.source for selector in rule.selectors)) or "what leads each case",
+        )
+        for rule in diagnosis.rules.rules
+    ]
+    return Table.of_lines(("Rule", "Check", "Category", "Condition", "Metrics"), lines, 5, medium=Medium.HTML)
+
+
+def _differences(diagnosis: Diagnosis) -> Table | Lines:
+    """What is not the same on all nodes, which a defect may come from."""
+    lines = []
+    for fact, of_nodes in diagnosis.table.differences().items():
+        for value, nodes in sorted(of_nodes.items(), key=lambda item: -len(item[1])):
+            lines.append((humanize(fact.replace(".", "_")), one_line(value), str(len(nodes)), _some(nodes, 8)))
+    if not lines:
+        nothing = "Nothing that was recorded of kernel, driver, processor, GPUs or torch."
+        return Lines((nothing,), Tone.NOTE, Medium.HTML)
+    return Table.of_lines(("What", "Value", "Nodes", "Which"), lines, 4, medium=Medium.HTML)
+
+
+def _some(names: Sequence[str], most: int) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return one_line(", ".join(names[:most])) + more

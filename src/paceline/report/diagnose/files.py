@@ -1,4 +1,4 @@
-"""A diagnosis for programs, notes and spreadsheets: JSON, JSON lines, CSV, Markdown, Excel, and its chart as PNG."""
+"""A diagnosis for programs and spreadsheets: JSON, JSON lines, CSV, Excel, and its chart as PNG."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from paceline.analysis.diagnose.judge import Diagnosis, NodeFinding, NodeVerdict
 from paceline.core.errors import InputError, MissingDependency
 from paceline.report.charts import draw_png
 from paceline.report.diagnose.charts import accused_in, limit_of, strips
-from paceline.report.diagnose.document import answer, compared_with, lines_of
+from paceline.report.diagnose.document import answer, describe, reasons
 from paceline.report.export.csv import harmless
-from paceline.report.render.markdown import escape
+from paceline.report.numbers import change as show_change
 from paceline.report.text import one_line
 
+MOST_REASONS = 10  # for each node in the first sheet
 MOST_CELLS = 200_000  # of values in a workbook; more take minutes to write and to open
 
 
 def as_json(diagnosis: Diagnosis) -> str:
     """The whole diagnosis as one object."""
-    return json.dumps(document(diagnosis), indent=2, allow_nan=False) + "\n"
+    return json.dumps(as_data(diagnosis), indent=2, allow_nan=False) + "\n"
 
 
 def as_jsonl(diagnosis: Diagnosis) -> str:
@@ -32,7 +33,7 @@ def as_jsonl(diagnosis: Diagnosis) -> str:
     return "".join(json.dumps(_verdict(verdict), allow_nan=False) + "\n" for verdict in diagnosis.verdicts)
 
 
-def document(diagnosis: Diagnosis) -> dict[str, Any]:
+def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
     """The diagnosis as plain data."""
     return {
         "answer": answer(diagnosis),
@@ -61,37 +62,6 @@ def _finding(finding: NodeFinding) -> dict[str, Any]:
     from_zero = finding.change is not None and math.isinf(finding.change)
     told = vars(finding) | {"change": None if from_zero else finding.change}
     return told | ({"from_zero": True} if from_zero else {})
-
-
-def as_markdown(diagnosis: Diagnosis) -> str:
-    """The defects as a table, with each value in its unit and each change in percent."""
-    parts = [f"**{escape(answer(diagnosis))}**", f"{compared_with(diagnosis)} Rules: {escape(diagnosis.rules.name)}."]
-    told = [verdict for verdict in diagnosis.verdicts if verdict.state is not State.HEALTHY]
-    if told:
-        rows = ["| Node | Verdict | Category | What | Value | Baseline | Change |", "|---|---|---|---|---:|---:|---:|"]
-        for verdict in told:
-            for line in lines_of(verdict):
-                cells = (
-                    line.node,
-                    verdict.state.value,
-                    line.category,
-                    line.what,
-                    line.value,
-                    line.baseline,
-                    line.change,
-                )
-                rows.append("| " + " | ".join(escape(cell) for cell in cells) + " |")
-        parts.append("\n".join(rows))
-    healthy = [escape(verdict.node) for verdict in diagnosis.verdicts if verdict.state is State.HEALTHY]
-    if healthy:
-        parts.append(f"Healthy: {', '.join(healthy)}")
-    if diagnosis.caveats:
-        told_caveats = [
-            f"- {escape(caveat.kind)}: {escape(caveat.message)}. To do: {escape(caveat.remedy)}."
-            for caveat in diagnosis.caveats
-        ]
-        parts += ["## Warnings, and what to do", "\n".join(told_caveats)]
-    return "\n\n".join(parts) + "\n"
 
 
 def as_png(diagnosis: Diagnosis) -> bytes:
@@ -149,8 +119,12 @@ def _verdict_sheet(book: Any, diagnosis: Diagnosis) -> None:
     _head(sheet, ("Node", "Verdict", "Categories", "Findings", "Why"))
     for verdict in diagnosis.verdicts:
         bad = verdict.state is State.DEFECTIVE
-        reasons = "; ".join(f"{line.what} {line.change}".rstrip() for line in lines_of(verdict, limit=10))
-        cells = (verdict.node, _shout(verdict.state), ", ".join(verdict.categories), len(verdict.accusations), reasons)
+        findings = reasons(verdict)
+        why = [f"{describe(finding)} {show_change(finding.change)}".rstrip() for finding in findings[:MOST_REASONS]]
+        if len(findings) > MOST_REASONS:
+            why.append(f"and {len(findings) - MOST_REASONS} more")
+        categories = ", ".join(verdict.categories)
+        cells = (verdict.node, _shout(verdict.state), categories, len(verdict.accusations), "; ".join(why))
         sheet.append([_cell(sheet, cell, bad=bad) for cell in cells])
 
 

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 from typing import Any
@@ -17,72 +16,38 @@ from markupsafe import Markup
 from paceline.core.quantity import show_count, show_duration, show_size
 from paceline.report import charts
 from paceline.report.charts import Chart
-from paceline.report.document import Document, Finding, Item, Lines, Medium, Pairs, Section, Table, Tone
-from paceline.report.numbers import half_width, show_value
-from paceline.report.text import clean, heading, humanize, one_line, when
-from paceline.version import VERSION
+from paceline.report.document import Details, Document, Item, Medium, Section, Table, Tone
+from paceline.report.text import clean, heading, humanize, one_line, split_code, when
 
 _BYTES = {"total", "available", "limit", "limit_used", "swap_total", "swap_used", "size", "sizes", "memory"}
 _BYTES |= {"memory_total", "memory_used", "activation_bytes"}
-_KINDS: Mapping[type, str] = {Chart: "chart", Table: "table", Lines: "lines", Finding: "finding", Pairs: "pairs"}
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A chart that was drawn, with what to know about it."""
-
-    svg: Markup
-    notes: tuple[str, ...]
 
 
 def render(document: Document) -> str:
-    """The whole page."""
-    tables = (item for block in document.blocks for section in block.sections for item in section.items)
-    return render_page(
-        "document.html",
-        with_script=any(isinstance(item, Table) and item.is_sortable for item in tables),
-        answer=document.lead,
-        version=VERSION,
-        document=document,
-        charts_missing=bool(document.charts) and not charts.available(),
-        **showing(),
-    )
+    """The whole page, in the frame that all pages share; only one with a script allows that one to run."""
+    templates, names, can_draw = page_templates(), count(), charts.available()
 
+    def shown(part: Section | Details) -> list[Item]:
+        items = part.shown(Medium.HTML)
+        return [item for item in items if can_draw or not isinstance(item, Chart) or item.svg]
 
-def showing() -> dict[str, Any]:
-    """What the template needs to show the items of sections."""
-    names, can_draw = count(), charts.available()
-
-    def drawn(chart: Chart) -> Drawing:
-        return draw(chart, f"chart-{next(names)}")
-
-    def shown(section: Section) -> list[Item]:
-        found = section.shown(Medium.HTML)
-        return [item for item in found if can_draw or not isinstance(item, Chart)]
-
-    return {
-        "drawn": drawn,
+    values: dict[str, Any] = {
+        "document": document,
+        "answer": document.lead,
+        "version": document.version,
+        "style": Markup(templates.get_template("report.css").render()),
+        "charts_missing": not can_draw and any(not chart.svg for chart in document.charts),
+        "drawn": lambda chart: Markup(charts.draw_svg(chart, f"chart-{next(names)}")),
         "shown": shown,
-        "kind_of": lambda item: _KINDS[type(item)],
+        "kind_of": lambda item: type(item).__name__.lower(),
         "with_code": with_code,
         "Tone": Tone,
     }
-
-
-def draw(chart: Chart, name: str) -> Drawing:
-    """A chart for a page."""
-    return Drawing(Markup(charts.draw_svg(chart, name)), chart.notes)
-
-
-def render_page(template: str, *, answer: str, version: str, with_script: bool = False, **values: Any) -> str:
-    """A whole page in the frame that all pages share; only one with a script allows that one to run."""
-    templates = page_templates()
-    if with_script:
+    if any(isinstance(item, Details) or (isinstance(item, Table) and item.is_sortable) for item in document.items):
         script = Markup(templates.get_template("report.js").render())
         digest = hashlib.sha256(str(script).encode()).digest()
         values |= {"script": script, "script_hash": base64.b64encode(digest).decode()}
-    style = Markup(templates.get_template("report.css").render())
-    return templates.get_template(template).render(answer=answer, version=version, style=style, **values)
+    return templates.get_template("document.html").render(values)
 
 
 @lru_cache(maxsize=1)
@@ -92,11 +57,8 @@ def page_templates() -> Environment:
         loader=PackageLoader("paceline.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     templates.filters |= {
-        "value": lambda figure: show_value(figure.value, figure.unit),
-        "bare": bare,
         "together": lambda text: text.replace("± ", "±\u00a0").replace(" %", "\u00a0%"),
         "leaves": lambda mapping: {k: v for k, v in mapping.items() if not isinstance(v, Mapping) and not is_table(v)},
-        "relative": half_width,
         "words": humanize,
         "heading": heading,
         "clean": clean,
@@ -112,12 +74,6 @@ def page_templates() -> Environment:
 def is_table(value: object) -> bool:
     """Whether it is a list of mappings, one for each of several things."""
     return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
-
-
-def bare(value: float, unit: str) -> str:
-    """A value beside one that tells the unit already, unless its scale is its own."""
-    shown = show_value(value, unit)
-    return shown.removesuffix(f" {unit}") if unit not in ("s", "B", "%") else shown
 
 
 def show_fact(value: Any, key: str = "") -> str:
@@ -139,7 +95,7 @@ def show_fact(value: Any, key: str = "") -> str:
 
 def with_code(text: str) -> Markup:
     """A line whose commands, between backticks, look like commands."""
-    parts = one_line(text).replace("± ", "±\u00a0").replace(" %", "\u00a0%").split("`")
-    made = [Markup("<code>{}</code>").format(part) if place % 2 else Markup("{}").format(part)
-            for place, part in enumerate(parts)]  # fmt: skip
-    return Markup("").join(made)
+    parts = split_code(text.replace("± ", "±\u00a0").replace(" %", "\u00a0%"))
+    return Markup("").join(
+        Markup("<code>{}</code>" if place % 2 else "{}").format(part) for place, part in enumerate(parts)
+    )

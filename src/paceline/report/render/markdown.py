@@ -5,17 +5,18 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from paceline.report.document import Document, Finding, Item, Lines, Medium, Section, Table, Tone
-from paceline.report.text import one_line
+from paceline.report.text import one_line, split_code
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]|~#])")
-_PROSE = (Tone.NOTE, Tone.LEAD)
 
 
 def render(document: Document) -> str:
     """The whole text."""
-    parts = [f"**{escape(document.answer)}**"] if document.answer else []
+    parts = [f"# {escape(document.title)}"] if document.is_titled else []
+    parts += [f"**{escape(document.answer)}**"] if document.answer else []
     for block in document.blocks:
         parts += [f"**{escape(block.answer)}**"] + ([escape(block.about)] if block.about else [])
         for section in block.sections:
@@ -26,8 +27,12 @@ def render(document: Document) -> str:
 def section_parts(section: Section) -> list[str]:
     """The paragraphs of a section; none where Markdown has nothing of it."""
     shown = section.shown(Medium.MARKDOWN)
-    heading = [f"## {escape(section.title)}"] if section.title and shown else []
-    return heading + [part for item in shown for part in _item(item)]
+    parts = [f"## {escape(section.title)}"] if section.title and shown else []
+    # Findings that follow each other are one list.
+    for is_list, items in groupby(shown, lambda item: isinstance(item, Finding)):
+        texts = [part for item in items for part in _item(item)]
+        parts += ["\n".join(texts)] if is_list else texts
+    return parts
 
 
 def _item(item: Item) -> Iterator[str]:
@@ -35,23 +40,22 @@ def _item(item: Item) -> Iterator[str]:
         if item.title and not item.is_folded:
             yield f"**{escape(item.title)}**"
         yield table(item)
-    elif isinstance(item, Lines) and item.tone in _PROSE:
+    elif isinstance(item, Lines) and item.tone in (Tone.NOTE, Tone.LEAD):
         yield from (escape(text) for text in item.texts)
+    elif isinstance(item, Lines) and item.tone is Tone.TEXT:
+        yield from (with_code(text) for text in item.texts)
     elif isinstance(item, Lines):
         todo = "To do: " if item.tone is Tone.TODO else ""
         yield "\n".join(f"- {todo}{with_code(text)}" for text in item.texts)
     elif isinstance(item, Finding):
-        told = "".join(f" {escape(text)}." for text in item.texts) + "".join(
-            f" To do: {escape(text)}." for text in item.todo
-        )
-        yield f"- {escape(item.head)}:{told}"
+        texts = [text for text in (item.status, *item.texts) if text] + [f"To do: {text}" for text in item.todo]
+        yield f"- **{escape(item.head)}**:" + "".join(f" {escape(text)}." for text in texts)
 
 
 def table(shown: Table) -> str:
     """A table with its numbers to the right."""
     ruler = "|" + "|".join("---:" if column.numeric else "---" for column in shown.columns) + "|"
-    lines = (_line([cell.text for cell in cells]) for cells in shown.rows)
-    return "\n".join([_line([column.header for column in shown.columns]), ruler, *lines])
+    return "\n".join([_line(shown.headers), ruler, *map(_line, shown.lines)])
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -60,10 +64,13 @@ def _line(cells: Sequence[str]) -> str:
 
 def with_code(text: str) -> str:
     """A line whose commands, between backticks, stay commands."""
-    parts = one_line(text).split("`")
-    return "".join(f"`{part}`" if place % 2 else escape(part) for place, part in enumerate(parts))
+    return "".join(f"`{part}`" if place % 2 else _escape(part) for place, part in enumerate(split_code(text)))
 
 
 def escape(text: str) -> str:
-    """Text that Markdown shows as it is."""
-    return _SPECIAL.sub(r"\\\1", html.escape(one_line(text), quote=False))
+    """Text on a line, which Markdown shows as it is."""
+    return _escape(one_line(text))
+
+
+def _escape(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", html.escape(text, quote=False))

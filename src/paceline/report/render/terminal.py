@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import TextIO
 
 from rich import box
@@ -18,14 +17,15 @@ from paceline.report.text import clean, one_line, plain
 WIDTH = 100
 WIDE = 200
 LEAST = 80  # a narrower terminal breaks long lines by itself: ugly, but a table loses no column and no half of a number
-_HEADINGS = {Tone.WARNING: "bold yellow", Tone.BAD: "bold red"}
+_COLOURS = {Tone.WARNING: "bold yellow", Tone.BAD: "bold red"}
 _LINES = {  # indent and style
     Tone.NOTE: (0, "dim"),
     Tone.BASIS: (2, "dim"),
     Tone.DETAIL: (4, "dim"),
     Tone.TODO: (4, ""),
+    Tone.TEXT: (0, ""),
+    Tone.WARNING: (0, "yellow"),
 }
-_BADGES = {Tone.BAD: "bold red", Tone.WARNING: "bold yellow"}
 
 
 def open_console(file: TextIO | None = None) -> Console:
@@ -82,7 +82,7 @@ class Printer:
             return
         self.console.print()
         if section.title:
-            self.console.print(self.text(section.title, _HEADINGS.get(section.tone, "bold")))
+            self.console.print(self.text(section.title, _COLOURS.get(section.tone, "bold")))
         for item in shown:
             if isinstance(item, Table):
                 self.show_table(item)
@@ -93,17 +93,20 @@ class Printer:
 
     def lines(self, lines: Lines, tone: Tone) -> None:
         """Each on a line of its own."""
-        indent, style = _LINES.get(lines.tone if lines.tone is not Tone.PLAIN else tone, (2, ""))
+        is_basis = tone is Tone.BASIS and lines.tone is Tone.PLAIN
+        indent, style = _LINES.get(Tone.BASIS if is_basis else lines.tone, (2, ""))
         for text in lines.texts:
             self.item(f"To do: {text}" if lines.tone is Tone.TODO else text, indent, style)
 
     def finding(self, finding: Finding) -> None:
         """What is wrong, and what to do."""
-        self.item(": ".join((finding.head, *finding.texts[:1])))
-        for text in finding.texts[1:]:
+        texts = [one_line(text) for text in (finding.status, *finding.texts) if text]
+        # How a case ended, or what its kind means, is on the line of its head; why it ended so is below.
+        inline = texts[: not finding.link or bool(finding.status)]
+        head = Text.assemble(self.text(finding.head, "bold"), self.text("".join(f": {text}" for text in inline)))
+        self.console.print(Padding(head, (0, 0, 0, 2), expand=False))
+        for text in (*texts[len(inline) :], *(f"To do: {text}" for text in finding.todo)):
             self.item(text, 4)
-        for text in finding.todo:
-            self.item(f"To do: {text}", 4)
 
     def show_table(self, table: Table) -> None:
         """A table on this console; a pipe has no width, and one that is wide stays whole there."""
@@ -124,18 +127,14 @@ class Printer:
             drawn.add_column(", ".join((groups[0].header, *(one.header.lower() for one in groups[1:]))), no_wrap=True)
         for column in columns:
             drawn.add_column(
-                self.text(column.header),
+                self.text(column.short or column.header),
                 justify="right" if column.numeric else "left",
                 no_wrap=column.numeric or bool(groups),
                 overflow="fold",
                 style="bold" if column.leads else "",
             )
-        self._fill(drawn, groups, columns, is_shared)
-        return drawn
-
-    def _fill(self, drawn: RichTable, groups: Sequence[object], columns: Sequence[object], is_shared: bool) -> None:
         last = ""
-        for cells in zip(*(column.cells for column in (*groups, *columns)), strict=True):  # type: ignore[attr-defined]
+        for cells in zip(*(column.cells for column in (*groups, *columns)), strict=True):
             group = ", ".join(one_line(cell.text) for cell in cells[: len(groups)])
             shown = [self.cell(cell) for cell in cells[len(groups) :]]
             if is_shared:
@@ -147,8 +146,9 @@ class Printer:
                 shown[0] = Text("  ") + shown[0]
             last = group
             drawn.add_row(*shown)
+        return drawn
 
     def cell(self, cell: Cell) -> Text:
         """One cell in its style."""
-        style = "bold" if cell.leads else _BADGES.get(cell.badge, "") if cell.badge else ""
+        style = "bold" if cell.leads else _COLOURS.get(cell.badges[0].tone, "") if cell.badges else ""
         return self.text(one_line(cell.text), style)

@@ -1,4 +1,4 @@
-"""Every chart of a report as a picture, and beside it the data that it draws as comma-separated values."""
+"""Every chart of a report as a picture, and next to it the data that it draws as comma-separated values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,10 @@ from paceline.core.errors import InputError
 from paceline.core.files import write_atomic
 from paceline.core.run import RunRecords
 from paceline.report.charts import Chart, draw_png
+from paceline.report.document import Medium
 from paceline.report.export.csv import harmless
-from paceline.report.run.columns import sections
-from paceline.report.run.html import LISTED, detailed_rows, section_charts
+from paceline.report.run.document import detailed_rows, document
 from paceline.report.run.samples_chart import distribution
-from paceline.report.run.section import charts_of, report_sections
 
 LONGEST_NAME = 80
 
@@ -37,31 +36,27 @@ class ChartFile:
     rows: Rows
 
 
-def write(
-    records: RunRecords,
-    folder: str | Path,
-    *,
-    ceilings: KnownCeilings | None = None,
-) -> list[Path]:
+def write(records: RunRecords, folder: str | Path, *, ceilings: KnownCeilings | None = None) -> list[Path]:
     """Write all of them into the folder, which is made if need be; the paths, a picture before its data."""
-    found = chart_files(records, ceilings=ceilings)
-    if not found:
+    files = chart_files(records, ceilings=ceilings)
+    if not files:
         message = f"run '{records.run.id}' has no result to draw; see 'paceline report {records.run.id}'"
         raise InputError("nothing-to-draw", message, value=records.run.id)
-    place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
     written = []
-    for one in found:
-        written.append(write_atomic(place / f"{one.name}.png", draw_png(one.chart)))
-        written.append(write_atomic(place / f"{one.name}.csv", to_csv(one.rows)))
+    for one in files:
+        written.append(write_atomic(target / f"{one.name}.png", draw_png(one.chart)))
+        written.append(write_atomic(target / f"{one.name}.csv", to_csv(one.rows)))
     return written
 
 
 def chart_files(records: RunRecords, *, ceilings: KnownCeilings | None = None) -> list[ChartFile]:
     """The charts in the order of the page; their names begin with their place, so that no two are the same."""
-    summary = summarize_run(records, ceilings)
-    charts = [(chart, chart.title, _rows_of(chart)) for chart in _of_page(summary)]
-    charts += list(_of_samples(summary))
+    page = document(records, Medium.HTML, ceilings=ceilings)
+    # The charts of samples are drawn without a specification that holds their data.
+    charts = [(chart, chart.title, _rows_of(chart)) for chart in page.charts if not chart.svg]
+    charts += list(_of_samples(summarize_run(records, ceilings)))
     digits = len(str(len(charts)))
     return [
         ChartFile(f"{place:0{digits}d}-{_slug(title)}", chart, rows)
@@ -77,12 +72,6 @@ def to_csv(rows: Rows) -> str:
     for row in rows:
         writer.writerow({name: harmless(_cell(value)) for name, value in row.items()})
     return file.getvalue()
-
-
-def _of_page(summary: RunSummary) -> list[Chart]:
-    listed = replace(summary, rows=summary.telling(LISTED))
-    found = [chart for section in sections(listed) for part in section_charts(section) for chart in part if chart]
-    return found + charts_of(report_sections(summary))
 
 
 def _of_samples(summary: RunSummary) -> Iterator[tuple[Chart, str, Rows]]:

@@ -1,4 +1,4 @@
-"""The tables of cases that console, Markdown and HTML share: one for each kind of benchmark."""
+"""The tables of cases: one for each kind of benchmark."""
 
 from __future__ import annotations
 
@@ -11,79 +11,78 @@ from paceline.analysis.figures import Figure
 from paceline.analysis.summary import CaseRow, RunSummary
 from paceline.core.case import Category, is_micro
 from paceline.core.quantity import show_count
+from paceline.report.document import Badge, Cell, Column, Tone
 from paceline.report.numbers import half_width, percent, show_at, show_value
 from paceline.report.run.words import short_labels
 from paceline.report.text import heading, humanize, one_line
 
-Filler = Callable[[CaseRow], "Cell"]
+Filler = Callable[[CaseRow], Cell]
 
 _WORDS = {"metric", "slo"}  # columns that hold no numbers
 _OBVIOUS = {"throughput", "compute_rate", "bandwidth", "time"}  # names that say no more than the unit
+_WIDE = {"samples", "offered", "goodput", "p95", "batch", "cpu", "gpu", "energy", "cost"}  # not on a terminal
+_SHORT = {"Device memory": "Memory", "Host memory": "Memory", "Step time": "Step"}  # on a terminal
 
 
 @dataclass(frozen=True)
-class Cell:
-    """What stands in one place of the table, and what it sorts by."""
-
-    text: str = ""
-    sort: float | str | None = None
-    note: str = ""
-    leads: bool = False  # the case's headline, where it may stand in any column
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column, filled."""
-
-    key: str
-    header: str
-    numeric: bool
-    cells: tuple[Cell, ...]
-
-
-@dataclass(frozen=True)
-class Section:
+class CaseTable:
     """The cases of one category, with their table."""
 
     category: str
-    title: str  # empty where the report has no other section
+    title: str  # empty where the report has no other table
     rows: tuple[CaseRow, ...]
     columns: tuple[Column, ...]
-    shared: str = ""  # words that the names of all its cases have, told once instead
+    shared: str = ""  # words that the names of all its cases have, said once instead
 
 
-def sections(summary: RunSummary) -> list[Section]:
+def case_tables(summary: RunSummary) -> list[CaseTable]:
     """A table for each category that was measured; a run of models alone needs no more than one."""
     if not summary.measured:
         return []
     if not summary.is_sectioned:
-        return [_section(summary, "", "", summary.measured)]
-    found = []
+        return [_table(summary, "", "", summary.measured)]
+    tables = []
     for category in summary.categories:
         rows = [row for row in summary.measured if row.case.category == category]
         title = one_line(heading(humanize(category))) if len(summary.categories) > 1 else ""
-        found.append(_section(summary, category, title, rows))
-    return found
+        tables.append(_table(summary, category, title, rows))
+    return tables
 
 
-def _section(summary: RunSummary, category: str, title: str, rows: Sequence[CaseRow]) -> Section:
-    made = _columns(rows, category)
-    shared, names = short_labels(rows)
-    cases = Column("case", "Case", False, tuple(Cell(name, name) for name in names))
-    filled = [Column(key, header, key not in _WORDS, _filled(rows, cell)) for key, header, cell in made]
-    warnings = Column("warnings", "Warnings", False, tuple(_warnings(summary, row) for row in rows))
-    shown = [column for column in (cases, *filled, warnings) if any(cell.text for cell in column.cells)]
-    return Section(category, title, tuple(rows), tuple(shown), shared)
-
-
-def _columns(rows: Sequence[CaseRow], category: str) -> list[tuple[str, str, Filler]]:
+def _table(summary: RunSummary, category: str, title: str, rows: Sequence[CaseRow]) -> CaseTable:
     if category == Category.SERVING:
-        return _SERVING
-    return _micro_columns(rows, category) if is_micro(category) else _model_columns(rows)
+        fillers = _SERVING
+    else:
+        fillers = _micro_columns(rows, category) if is_micro(category) else _model_columns(rows)
+    shared, names = short_labels(rows)
+    columns = [Column("Case", tuple(Cell(name, name) for name in names), numeric=False, key="case")]
+    for key, header, fill in fillers:
+        cells = tuple(fill(row) for row in rows)
+        # On a terminal, figures that lead are worth their width; that no request failed goes without saying.
+        is_wide = not any(cell.sort for cell in cells) if key == "failed" else key in _WIDE
+        columns.append(
+            Column(
+                header,
+                cells,
+                numeric=key not in _WORDS,
+                leads=key == "result",
+                widest=is_wide and not any(cell.leads for cell in cells),
+                key=key,
+                short=_SHORT.get(header, ""),
+            )
+        )
+    warnings = tuple(Cell(marks := summary.marks(row), marks, badges=warning_badges(row)) for row in rows)
+    columns.append(Column("Warnings", warnings, numeric=False, key="warnings", short="?"))
+    shown = tuple(column for column in columns if any(cell.text for cell in column.cells))
+    return CaseTable(category, title, tuple(rows), shown, shared)
 
 
-def _filled(rows: Sequence[CaseRow], cell: Filler) -> tuple[Cell, ...]:
-    return tuple(cell(row) for row in rows)
+def warning_badges(row: CaseRow) -> tuple[Badge, ...]:
+    """A badge for each kind of warning, with the messages as its note."""
+    messages: dict[str, list[str]] = {}
+    for warning in row.warnings:
+        messages.setdefault(warning.kind, []).append(warning.message)
+    return tuple(Badge(kind, note="; ".join(texts)) for kind, texts in sorted(messages.items()))
 
 
 def _micro_columns(rows: Sequence[CaseRow], category: str) -> list[tuple[str, str, Filler]]:
@@ -117,11 +116,11 @@ def _model_columns(rows: Sequence[CaseRow]) -> list[tuple[str, str, Filler]]:
 
     def memory(row: CaseRow) -> Cell:
         device, host = row.figure("peak_device_memory"), row.figure("peak_host_memory")
-        found = device or host
-        if found is None:
+        figure = device or host
+        if figure is None:
             return Cell()
-        text = show_value(found.value, found.unit)
-        return Cell(text if device or not on_device else f"{text} host", _sortable(found.value))
+        text = show_value(figure.value, figure.unit)
+        return Cell(text if device or not on_device else f"{text} host", _sortable(figure.value))
 
     return [
         ("result", header, result),
@@ -175,8 +174,9 @@ def _time(row: CaseRow) -> Cell:
 
 def _rate(row: CaseRow) -> Cell:
     """Work over time, where the headline is the time itself."""
-    found = next((cell for name in ("compute_rate", "bandwidth") if (cell := _of(row, name, _value)).text), Cell())
-    return found if row.headline is not None and row.headline.unit == "s" else Cell()
+    if row.headline is None or row.headline.unit != "s":
+        return Cell()
+    return next((cell for name in ("compute_rate", "bandwidth") if (cell := _of(row, name, _value)).text), Cell())
 
 
 def _samples(row: CaseRow) -> Cell:
@@ -205,11 +205,6 @@ def _slowest(row: CaseRow) -> Cell:
     return Cell(show_value(value, "s"), _sortable(value)) if value is not None else Cell()
 
 
-def _warnings(summary: RunSummary, row: CaseRow) -> Cell:
-    marks = summary.marks(row)
-    return Cell(marks, marks, "; ".join(one_line(f"{warning.kind}: {warning.message}") for warning in row.warnings))
-
-
 def _operations(row: CaseRow) -> Cell:
     figure = row.figure("iops")
     return Cell(show_count(figure.value), _sortable(figure.value)) if figure and figure is not row.headline else Cell()
@@ -230,7 +225,7 @@ _STORAGE: list[tuple[str, str, Filler]] = [
 
 
 def _served(name: str, show: Callable[[float], str]) -> Filler:
-    """One figure of a served case; its interval stands beside a rate, and is a note to anything else."""
+    """One figure of a served case; its interval is next to a rate, and a note to anything else."""
 
     def cell(row: CaseRow) -> Cell:
         figure = row.figure(name)
@@ -247,7 +242,7 @@ def _served(name: str, show: Callable[[float], str]) -> Filler:
 def _if_leading(name: str) -> Filler:
     """A percentile that is worth a column only where there are too few requests for a higher one."""
     filler = _served(name, _seconds)
-    return lambda row: found if (found := filler(row)).leads else Cell()
+    return lambda row: cell if (cell := filler(row)).leads else Cell()
 
 
 def _seconds(value: float) -> str:
@@ -268,16 +263,18 @@ def _failed(row: CaseRow) -> Cell:
     return Cell(_percent(value), value, note)
 
 
-def _promise(row: CaseRow) -> Cell:
+def _slo(row: CaseRow) -> Cell:
     is_kept = serving.kept(row)
     if is_kept is None:
         return Cell()
     text = "kept" if is_kept else "missed"
     why = row.record.load.slo_missed_because if row.record.load else ""
-    return Cell(text, text, one_line(f"missed: {why}" if why else "held"))
+    note = one_line(f"missed: {why}" if why else "held")
+    badges = () if is_kept else (Badge(text, Tone.BAD, note),)
+    return Cell(text, text, note, badges=badges)
 
 
-# Rates without their unit, which the header tells: a served case has many figures.
+# Rates without their unit, which the header has: a served case has many figures.
 _SERVING: list[tuple[str, str, Filler]] = [
     ("offered", "Offered /s", _served("offered_rate", show_count)),
     ("capacity", "Capacity /s", _served("capacity", show_count)),
@@ -287,7 +284,7 @@ _SERVING: list[tuple[str, str, Filler]] = [
     ("p90", "p90", _if_leading("latency_p90")),
     ("p95", "p95", _served("latency_p95", _seconds)),
     ("p99", "p99", _served("latency_p99", _seconds)),
-    ("slo", "SLO", _promise),
+    ("slo", "SLO", _slo),
     ("first_token", "First token", _served("time_to_first_token", _seconds)),
     ("between_tokens", "Between tokens", _served("inter_token_latency", _seconds)),
     ("tokens", "Tokens /s", _served("token_throughput", show_count)),

@@ -57,7 +57,11 @@ def overview(cases: Sequence[CaseRow]) -> Chart | None:
 def _panel(name: str, unit: str, better: Better, rows: Sequence[CaseRow], room: float) -> Spec:
     figures = [row.headline for row in rows if row.headline]
     scale, label = axis_scale(unit, max(abs(figure.value) for figure in figures))
-    broken = {label: _lines(label) for label in (one_line(row.label) for row in rows)}
+    # What tells a name from the others is often at its end: a long one has several lines.
+    broken = {
+        label: wrap(label, _LINE, break_on_hyphens=False, max_lines=_MOST_LINES, placeholder=" …") or [label]
+        for label in (one_line(row.label) for row in rows)
+    }
     most = max(len(lines) for lines in broken.values())
     values = []
     for row, figure in zip(rows, figures, strict=True):
@@ -91,13 +95,8 @@ def _panel(name: str, unit: str, better: Better, rows: Sequence[CaseRow], room: 
     }
 
 
-def _lines(name: str) -> list[str]:
-    """A name on as many lines as it needs: what tells it from the others is often at its end."""
-    return wrap(name, _LINE, break_on_hyphens=False, max_lines=_MOST_LINES, placeholder=" …") or [name]
-
-
 def _broken(lines: Mapping[str, list[str]]) -> Spec:
-    """Each name on its lines, which stand beside its bar together."""
+    """Each name on its lines, which are next to its bar together."""
     raised = {name: -_LINE_HEIGHT / 2 * (len(parts) - 1) for name, parts in lines.items()}
     return {
         "labelExpr": f"{json.dumps(lines)}[datum.label]",

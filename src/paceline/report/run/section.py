@@ -7,13 +7,13 @@ level; that is all it takes to add one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.analysis.summary import RunSummary
 from paceline.core.registry import Kind
 from paceline.report.charts import Chart
-from paceline.report.document import Item, Lines, Medium, Section, Tone
-from paceline.report.run.sweeps import SweepTable
+from paceline.report.document import Item, Lines, Medium, Section, Table, Tone
+from paceline.report.text import one_line
 
 MOST_LINES = 100  # of a table; the cases themselves are all in the report
 ON_A_TERMINAL = 8  # lines below a sentence
@@ -39,7 +39,7 @@ class SectionAnswer:
 
     sentence: str
     chart: Chart | None = None
-    table: SweepTable | None = None
+    table: Table | None = None
     folded: bool = False  # whether the chart shows all that the table has
     todo: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -54,11 +54,15 @@ class SectionAnswer:
         return [
             Lines((self.sentence,), Tone.LEAD),
             *([self.chart] if self.chart else []),
-            *([self.table.shown(is_folded=self.folded and self.chart is not None)] if self.table else []),
+            *([self._shown_table(self.table)] if self.table else []),
             Lines((*self._told, *source), Tone.DETAIL, Medium.TERMINAL),
             Lines(self.todo, Tone.TODO, Medium.ALL if is_brief else Medium.FILES),
             Lines((*source, *self.notes), Tone.NOTE, Medium.FILES),
         ]
+
+    def _shown_table(self, table: Table) -> Table:
+        is_folded = self.folded and self.chart is not None
+        return replace(table, title=table.title if is_folded else "", is_folded=is_folded, medium=Medium.FILES)
 
     @property
     def _told(self) -> tuple[str, ...]:
@@ -76,13 +80,12 @@ def section_of(key: str, title: str, parts: Sequence[SectionAnswer]) -> Section 
 
 def report_sections(summary: RunSummary) -> list[Section]:
     """All that a run says beyond its cases."""
-    found: list[Section] = []
+    sections: list[Section] = []
     for builder in sorted(REPORT_SECTIONS.registry().entries.values(), key=lambda one: (one.order, one.name)):
-        made = builder.build(summary)
-        found += [made] if isinstance(made, Section) else made or []
-    return found
-
-
-def charts_of(sections: Sequence[Section]) -> list[Chart]:
-    """The charts alone, in the order of the page."""
-    return [item for section in sections for item in section.items if isinstance(item, Chart)]
+        try:
+            made = builder.build(summary)
+            sections += [made] if isinstance(made, Section) else list(made or ())
+        except Exception as error:  # the rest of the report does not depend on it
+            message = f"The report section '{builder.name}' could not be built: {type(error).__name__}: {error}"
+            sections.append(Section(items=(Lines((one_line(message),), Tone.WARNING),)))
+    return sections

@@ -45,17 +45,17 @@ _STAGE_COLOURS = dict(
 
 def stages(rows: Sequence[CaseRow]) -> Chart | None:
     """The mean time of a request, cut into its parts."""
-    told = [(row, found) for row in rows if (found := serving.stages(row))]
-    if not told:
+    cases = [(row, times) for row in rows if (times := serving.stages(row))]
+    if not cases:
         return None
-    shared, names = _named([row for row, _ in told])
-    totals = [sum(figure.value for figure in found.values()) for _, found in told]
+    shared, names = _named([row for row, _ in cases])
+    totals = [sum(figure.value for figure in times.values()) for _, times in cases]
     scale, unit = axis_scale("s", max(totals))
-    kinds = sorted({kind for _, found in told for kind in found}, key=_stage_place)
+    kinds = sorted({kind for _, times in cases for kind in times}, key=_stage_place)
     values: list[Spec] = [
         {"case": name, "stage": stage, "place": _stage_place(stage)[0], "value": figure.value / scale}
-        for name, (_, found) in zip(names, told, strict=True)
-        for stage, figure in found.items()
+        for name, (_, times) in zip(names, cases, strict=True)
+        for stage, figure in times.items()
     ]
     ends = [{"case": name, "total": total / scale, "text": show_value(total, "s")}
             for name, total in zip(names, totals, strict=True)]  # fmt: skip
@@ -83,25 +83,25 @@ def stages(rows: Sequence[CaseRow]) -> Chart | None:
         }),
         title=f"{title}: {shared or names[0]}",
         description="; ".join(
-            f"{name}: " + ", ".join(f"{stage} {show_value(figure.value, 's')}" for stage, figure in found.items())
-            for name, (_, found) in zip(names, told, strict=True)
+            f"{name}: " + ", ".join(f"{stage} {show_value(figure.value, 's')}" for stage, figure in times.items())
+            for name, (_, times) in zip(names, cases, strict=True)
         ),
     )  # fmt: skip
 
 
 def batches(rows: Sequence[CaseRow]) -> Chart | None:
     """The sizes of the batches that formed, a panel for each case; where each has one size, there is nothing to see."""
-    told = [(row, found) for row in rows if (found := serving.batches(row))]
-    if not any(len(found) > 1 for _, found in told):
+    served = [(row, shares) for row in rows if (shares := serving.batches(row))]
+    if not any(len(shares) > 1 for _, shares in served):
         return None
-    shared, names = _named([row for row, _ in told])
-    largest = max(size for _, found in told for size in found)
-    highest = max(share for _, found in told for share in found.values())
+    shared, names = _named([row for row, _ in served])
+    largest = max(size for _, shares in served for size in shares)
+    highest = max(share for _, shares in served for share in shares.values())
     panels = [
-        _panel(name, found, largest, highest, first=place % PANELS_ABREAST == 0)
-        for place, (name, (_, found)) in enumerate(zip(names[:MOST_PANELS], told, strict=False))
+        _panel(name, shares, largest, highest, first=place % PANELS_ABREAST == 0)
+        for place, (name, (_, shares)) in enumerate(zip(names[:MOST_PANELS], served, strict=False))
     ]
-    left = len(told) - len(panels)
+    left = len(served) - len(panels)
     title = "Batches that formed"
     return Chart(
         spec=framed(title, "; ".join(word for word in (shared, "part of the batches, %, by their size") if word), {
@@ -109,14 +109,14 @@ def batches(rows: Sequence[CaseRow]) -> Chart | None:
         }),
         title=f"{title}: {shared or names[0]}",
         description="; ".join(
-            f"{name}: " + ", ".join(f"{share_of(share / 100)} of {size}" for size, share in found.items())
-            for name, (_, found) in zip(names, told, strict=True)
+            f"{name}: " + ", ".join(f"{share_of(share / 100)} of {size}" for size, share in shares.items())
+            for name, (_, shares) in zip(names, served, strict=True)
         ),
         notes=(f"{left} more {'case has' if left == 1 else 'cases have'} theirs below, in full.",) if left > 0 else (),
     )  # fmt: skip
 
 
-def _panel(name: str, found: Mapping[int, float], largest: int, highest: float, *, first: bool) -> Spec:
+def _panel(name: str, shares: Mapping[int, float], largest: int, highest: float, *, first: bool) -> Spec:
     return {
         "title": {
             "text": wrap(name, 32)[:2] or "",
@@ -128,7 +128,9 @@ def _panel(name: str, found: Mapping[int, float], largest: int, highest: float, 
         },
         "width": PANEL,
         "height": 84,
-        "data": {"values": [{"from": size - 0.42, "to": size + 0.42, "share": share} for size, share in found.items()]},
+        "data": {
+            "values": [{"from": size - 0.42, "to": size + 0.42, "share": share} for size, share in shares.items()]
+        },
         "mark": {"type": "rect", "color": ACCENT},
         "encoding": {
             "x": {
@@ -153,7 +155,7 @@ def _panel(name: str, found: Mapping[int, float], largest: int, highest: float, 
 
 
 def _named(rows: Sequence[CaseRow]) -> tuple[str, list[str]]:
-    """What stands beside bars: the own words of each case, or nothing where there is only one."""
+    """The labels next to bars: the words that only one case has, or nothing where there is one case."""
     shared, names = told_apart([one_line(row.label) for row in rows])
     return (shared, [""]) if len(names) == 1 else (shared, names)
 
@@ -183,7 +185,7 @@ def details(rows: Sequence[CaseRow]) -> list[Chart]:
 
 
 def over_load(rows: Sequence[CaseRow]) -> Chart | None:
-    """Median and tail of the latency over throughput, a colour for each server, with the promise and the capacity."""
+    """Median and tail of the latency over throughput, a colour for each server, with the SLO and the capacity."""
     curves = serving.curves(rows)[: len(LINES)]
     if not curves:
         return None
@@ -232,31 +234,31 @@ def over_load(rows: Sequence[CaseRow]) -> Chart | None:
         *_capacities(names, curves, tail, colour),
     ]  # fmt: skip
     title = "Latency over throughput"
-    told = [f"solid {tail}, dotted p50" if tail != "p50" else "p50"]
+    lines = f"solid {tail}, dotted p50" if tail != "p50" else "p50"
     notes = []
     if any(value["trial"] for value in values):
         notes.append("Small points are trials of a search; a diamond is the capacity with its interval.")
     return Chart(
-        spec=framed(title, "; ".join(part for part in (shared, *told) if part), {
+        spec=framed(title, "; ".join(part for part in (shared, lines) if part), {
             "data": {"values": values}, "width": WIDTH, "height": 270, "layer": layers,
         }),
         title=f"{title}: {shared or names[0]}",
-        description="; ".join(_told(name, curve, tail) for name, curve in zip(names, curves, strict=True)),
+        description="; ".join(_describe(name, curve, tail) for name, curve in zip(names, curves, strict=True)),
         notes=tuple(notes),
     )  # fmt: skip
 
 
 def distributions(rows: Sequence[CaseRow], part: str = "") -> Chart | None:
     """Which part of the requests was answered within which time."""
-    told = [(row, found) for row in rows if (found := serving.distribution(row))]
-    if not told:
+    cases = [(row, curve) for row in rows if (curve := serving.distribution(row))]
+    if not cases:
         return None
-    shared, names = told_apart([one_line(row.label) for row, _ in told])
+    shared, names = told_apart([one_line(row.label) for row, _ in cases])
     values: list[Spec] = []
-    for name, (_, found) in zip(names, told, strict=True):
-        pairs = zip(found.seconds, found.parts, strict=True)
+    for name, (_, curve) in zip(names, cases, strict=True):
+        pairs = zip(curve.seconds, curve.parts, strict=True)
         values += [{"latency": seconds / MS, "part": 100 * share, "case": name} for seconds, share in pairs]
-    bounds = sorted({limit for row, _ in told for limit in list(serving.promises(row).values())[-1:]})
+    bounds = sorted({limit for row, _ in cases for limit in list(serving.promises(row).values())[-1:]})
     spanned = [value["latency"] for value in values] + [limit / MS for limit in bounds]
     low, high = 0.9 * min(spanned), 1.1 * max(spanned)
     x: Spec = {
@@ -286,7 +288,7 @@ def distributions(rows: Sequence[CaseRow], part: str = "") -> Chart | None:
         description="; ".join(
             f"{name}: " + ", ".join(f"{p} {show_value(f.value, 's')}" for p in ("p50", "p90", "p99")
                                     if (f := serving.percentile(row, p)))
-            for name, (row, _) in zip(names, told, strict=True)
+            for name, (row, _) in zip(names, cases, strict=True)
         ),
     )  # fmt: skip
 
@@ -308,9 +310,9 @@ def cost(rows: Sequence[CaseRow]) -> Chart | None:
     colours = [MUTED if name == OTHERS else LINES[place] for place, name in enumerate(names)]
     scale = latency_scale([value["latency"] for value in values])
     title = "Cost over latency"
-    told = f"further left and lower is better; coloured: none is better in {percentile}, throughput and cost together"
+    hint = f"further left and lower is better; coloured: none is better in {percentile}, throughput and cost together"
     return Chart(
-        spec=framed(title, [part for part in (shared, told) if part], {
+        spec=framed(title, [part for part in (shared, hint) if part], {
             "data": {"values": values},
             "width": WIDTH,
             "height": 230,
@@ -349,7 +351,7 @@ def _points(name: str, load: Load, tail: str, *, searched: bool) -> list[Spec]:
 
 
 def _bounds(limits: Iterable[float], percentile: str, *, across: bool) -> list[Spec]:
-    """The promised latencies: lines across where latency is the height, else upright."""
+    """The latencies of the SLO: lines across where latency is the height, otherwise upright."""
     values = [
         {"limit": limit / MS, "text": f"{percentile} ≤ {show_value(limit, 's')}".removeprefix(" ≤ ")}
         for limit in limits
@@ -374,7 +376,7 @@ def _bounds(limits: Iterable[float], percentile: str, *, across: bool) -> list[S
 
 
 def _capacities(names: Sequence[str], curves: Sequence[Curve], tail: str, colour: Spec) -> list[Spec]:
-    """A diamond where each searched server meets its promise, with the interval of its capacity."""
+    """A diamond where each searched server meets its SLO, with the interval of its capacity."""
     values: list[Spec] = []
     for name, curve in zip(names, curves, strict=True):
         limit = next((limit for row in curve.rows if (limit := serving.promises(row).get(tail))), None)
@@ -408,7 +410,7 @@ def _words_of(curve: Curve) -> str:
     return shared or labels[0]
 
 
-def _told(name: str, curve: Curve, tail: str) -> str:
+def _describe(name: str, curve: Curve, tail: str) -> str:
     loads = ", ".join(
         f"{show_count(load.throughput)}/s {show_value(load.percentiles[tail], 's')}"
         for load in curve.loads

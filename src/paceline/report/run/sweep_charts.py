@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from paceline.analysis.figures import Sweep
 from paceline.analysis.summary import CaseRow
@@ -52,14 +51,8 @@ def sweep_charts(rows: Sequence[CaseRow]) -> list[Chart]:
             if sweep.is_matrix:
                 maps.append(_map(row, sweep, metric))
             elif sweep.is_line:
-                key = (
-                    row.case.benchmark,
-                    row.record.subject.engine,
-                    row.case.ranks,
-                    sweep.axes,
-                    metric.name,
-                    metric.unit,
-                )
+                kind = (row.case.benchmark, row.record.subject.engine, row.case.ranks)
+                key = (*kind, sweep.axes, metric.name, metric.unit)
                 together.setdefault(key, []).append((row, sweep, metric))
     drawn: list[Chart | None] = []
     for series in together.values():
@@ -74,7 +67,7 @@ def _lines(series: Sequence[_Series], part: str) -> Chart | None:
     axis = first.axes[0]
     common, names = told_apart([one_line(row.label) for row, _, _ in series])
     values: list[Spec] = []
-    told = []
+    lines = []
     for name, (row, sweep, _) in zip(names, series, strict=True):
         for point in sorted(sweep.points, key=lambda point: float(point.at[axis])):
             figure = point.figure(metric.name)
@@ -83,7 +76,9 @@ def _lines(series: Sequence[_Series], part: str) -> Chart | None:
             low, high = (figure.interval.low, figure.interval.high) if figure.interval else (None, None)
             values.append({"at": point.at[axis], "value": figure.value, "low": low, "high": high, "case": name})
         best = row.headline
-        told.append(f"{one_line(row.label)}: {len(sweep.points)} points" + (f", {_shown(best)}" if best else ""))
+        value = f", {show_value(best.value, best.unit)}" if best else ""
+        at = f" at {show_at(best.at)}" if best and best.at else ""
+        lines.append(f"{one_line(row.label)}: {len(sweep.points)} points{value}{at}")
     if not values:
         return None
     scale, unit = axis_scale(metric.unit, min(_tops(values).values()))
@@ -118,7 +113,7 @@ def _lines(series: Sequence[_Series], part: str) -> Chart | None:
             },
         ),
         title=f"{title}: {common or names[0]}{part}",
-        description="; ".join(told),
+        description="; ".join(lines),
     )
 
 
@@ -162,10 +157,10 @@ def _is_wide(metric: Metric, values: Sequence[Spec]) -> bool:
 
 def _tops(values: Sequence[Spec]) -> dict[str, float]:
     """The largest value of each line."""
-    found: dict[str, float] = {}
+    tops: dict[str, float] = {}
     for value in values:
-        found[value["case"]] = max(found.get(value["case"], 0.0), value["value"])
-    return found
+        tops[value["case"]] = max(tops.get(value["case"], 0.0), value["value"])
+    return tops
 
 
 def _map(row: CaseRow, sweep: Sweep, metric: Metric) -> Chart:
@@ -206,8 +201,10 @@ def _map(row: CaseRow, sweep: Sweep, metric: Metric) -> Chart:
         )
     title = f"{heading(humanize(metric.name))} from one to another"
     extremes = sorted(values, key=lambda value: value["value"])
-    told = [f"{name} {value['text']} {unit} from {value['from']} to {value['to']}" for name, value in
-            (("lowest", extremes[0]), ("highest", extremes[-1]))] if extremes else []  # fmt: skip
+    ends = (("lowest", extremes[0]), ("highest", extremes[-1])) if extremes else ()
+    description = "; ".join(
+        f"{name} {value['text']} {unit} from {value['from']} to {value['to']}" for name, value in ends
+    )
     return Chart(
         spec=framed(
             title + (f", {unit}" if unit else ""),
@@ -220,14 +217,10 @@ def _map(row: CaseRow, sweep: Sweep, metric: Metric) -> Chart:
             },
         ),
         title=f"{title}: {one_line(row.label)}",
-        description="; ".join(told),
-        notes=(heading("; ".join(told)) + ".",) if told else (),
+        description=description,
+        notes=(f"{heading(description)}.",) if description else (),
     )
 
 
 def _natural(name: str) -> tuple[bool, float, str]:
     return (False, float(name), "") if name.replace(".", "", 1).isdigit() else (True, 0.0, name)
-
-
-def _shown(figure: Any) -> str:
-    return f"{show_value(figure.value, figure.unit)}{f' at {show_at(figure.at)}' if figure.at else ''}"

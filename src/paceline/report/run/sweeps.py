@@ -3,46 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from paceline.analysis import serving
 from paceline.analysis.figures import Figure, Sweep, SweepPoint
 from paceline.analysis.summary import CaseRow
 from paceline.core.case import Category
 from paceline.core.metric import Better, Metric
-from paceline.report.document import Medium, Table
+from paceline.report.document import Table
 from paceline.report.numbers import half_width, show_coordinate, show_value
 from paceline.report.text import heading, humanize, one_line, told_apart
 
 
-@dataclass(frozen=True)
-class SweepTable:
-    """Every point of one sweep as text, under headers."""
-
-    title: str
-    headers: tuple[str, ...]
-    named: int  # how many columns on the left say which point it is
-    lines: tuple[tuple[str, ...], ...]
-
-    def shown(self, *, is_folded: bool) -> Table:
-        """As a table of files; a terminal has no room for it."""
-        title = self.title if is_folded else ""
-        return Table.of_lines(self.headers, self.lines, self.named, title, is_folded=is_folded, medium=Medium.FILES)
-
-
-def sweep_tables(row: CaseRow) -> list[SweepTable]:
+def sweep_tables(row: CaseRow) -> list[Table]:
     """The tables of one case: one for each of its sweeps, of pairs only what leads; served cases share theirs."""
-    found = []
+    tables = []
     for sweep in row.sweeps if row.case.category != Category.SERVING else ():
         leading = leading_metric(row, sweep)
         if not sweep.is_matrix:
-            found.append(_list(sweep, leading))
+            tables.append(_list(sweep, leading))
         elif leading is not None:
-            found.append(_matrix(sweep, leading))
-    return found
+            tables.append(_matrix(sweep, leading))
+    return tables
 
 
-def all_tables(row: CaseRow) -> list[SweepTable]:
+def all_tables(row: CaseRow) -> list[Table]:
     """Everything that was measured at points: of pairs, a matrix for each metric."""
     return [
         table
@@ -55,12 +39,12 @@ def all_tables(row: CaseRow) -> list[SweepTable]:
     ]
 
 
-def stage_table(rows: Sequence[CaseRow]) -> SweepTable | None:
+def stage_table(rows: Sequence[CaseRow]) -> Table | None:
     """Where the time of a request went: a line for each served case."""
     return _side_by_side("Where the time of a request goes, on average", rows, serving.stages, lambda _: True)
 
 
-def cold_start_table(rows: Sequence[CaseRow]) -> SweepTable | None:
+def cold_start_table(rows: Sequence[CaseRow]) -> Table | None:
     """How long each server took to start: a line for each served case."""
     most = max((len(serving.cold_start(row)) for row in rows), default=0)  # answers may not become steady in time
     return _side_by_side("Cold start", rows, serving.cold_start, lambda parts: len(parts) == most)
@@ -71,32 +55,32 @@ def _side_by_side(
     rows: Sequence[CaseRow],
     parts: Callable[[CaseRow], Mapping[str, Figure]],
     is_whole: Callable[[Mapping[str, Figure]], bool],
-) -> SweepTable | None:
-    told = [(row, found) for row in rows if row.case.category == Category.SERVING and (found := parts(row))]
-    if not told:
+) -> Table | None:
+    served = [(row, figures) for row in rows if row.case.category == Category.SERVING and (figures := parts(row))]
+    if not served:
         return None
-    names = list(dict.fromkeys(name for _, found in told for name in found))
+    names = list(dict.fromkeys(name for _, figures in served for name in figures))
     headers = ("Case", *(one_line(heading(name)) for name in names), "Together")
-    _, labels = told_apart([one_line(row.label) for row, _ in told])
+    _, labels = told_apart([one_line(row.label) for row, _ in served])
     lines = []
-    for label, (_, found) in zip(labels, told, strict=True):
-        times = [show_value(found[name].value, "s") if name in found else "" for name in names]
-        whole = sum(figure.value for figure in found.values())
-        lines.append((label, *times, show_value(whole, "s") if is_whole(found) else ""))
-    return SweepTable(title, headers, 1, tuple(lines))
+    for label, (_, figures) in zip(labels, served, strict=True):
+        times = [show_value(figures[name].value, "s") if name in figures else "" for name in names]
+        whole = sum(figure.value for figure in figures.values())
+        lines.append((label, *times, show_value(whole, "s") if is_whole(figures) else ""))
+    return Table.of_lines(headers, lines, 1, title)
 
 
 def leading_metric(row: CaseRow, sweep: Sweep) -> Metric | None:
-    """The metric that a sweep is about: the headline's, or else the first rate, or the first that has a direction."""
+    """The metric that a sweep is about: the headline's, otherwise the first rate, or the first with a direction."""
     name = row.headline.name if row.headline else ""
     directed = [metric for metric in sweep.metrics if metric.better is not Better.NEITHER]
     rates = [metric for metric in directed if metric.unit.endswith("/s")]
-    own = [metric for metric in directed if metric.name == name]
-    return next(iter((*own, *rates, *directed)), None)
+    headlines = [metric for metric in directed if metric.name == name]
+    return next(iter((*headlines, *rates, *directed)), None)
 
 
-def _list(sweep: Sweep, leading: Metric | None) -> SweepTable:
-    # A rate follows the time that it was computed from, and its interval stands beside it.
+def _list(sweep: Sweep, leading: Metric | None) -> Table:
+    # A rate follows the time that it was computed from, with its interval next to it.
     metrics = sorted(sweep.metrics, key=lambda metric: metric.unit != "s")
     axes = tuple(one_line(heading(humanize(axis))) for axis in sweep.axes)
     headers = [*axes]
@@ -108,13 +92,14 @@ def _list(sweep: Sweep, leading: Metric | None) -> SweepTable:
         for metric in metrics:
             figure = point.figure(metric.name)
             cells.append(show_value(figure.value, figure.unit) if figure else "")
-            cells += [_half_width(figure)] if metric == leading else []
+            if metric == leading:
+                cells.append(half_width(figure.relative).removeprefix("± ") if figure else "")
         lines.append(tuple(cells))
     title = f"Over {humanize(' and '.join(sweep.axes))}: {_count(sweep)}"
-    return SweepTable(one_line(title), tuple(headers), len(axes), tuple(lines))
+    return Table.of_lines(headers, lines, len(axes), one_line(title))
 
 
-def _matrix(sweep: Sweep, metric: Metric) -> SweepTable:
+def _matrix(sweep: Sweep, metric: Metric) -> Table:
     sources = list(dict.fromkeys(point.at["from"] for point in sweep.points))
     targets = sorted(dict.fromkeys(point.at["to"] for point in sweep.points), key=_place)
     points = {(point.at["from"], point.at["to"]): point for point in sweep.points}
@@ -123,7 +108,8 @@ def _matrix(sweep: Sweep, metric: Metric) -> SweepTable:
         for source in sorted(sources, key=_place)
     )
     title = f"{heading(humanize(metric.name))} from one to another: {_count(sweep)}"
-    return SweepTable(one_line(title), ("", *(one_line(f"to {target}") for target in targets)), 1, lines)
+    headers = ("", *(one_line(f"to {target}") for target in targets))
+    return Table.of_lines(headers, lines, 1, one_line(title))
 
 
 def _cell(point: SweepPoint | None, metric: Metric) -> str:
@@ -134,10 +120,6 @@ def _cell(point: SweepPoint | None, metric: Metric) -> str:
 def _place(value: float | str) -> tuple[bool, float, str]:
     """Numbers in their order, then names in theirs."""
     return (True, 0.0, value) if isinstance(value, str) else (False, float(value), "")
-
-
-def _half_width(figure: Figure | None) -> str:
-    return half_width(figure.relative).removeprefix("± ") if figure else ""
 
 
 def _count(sweep: Sweep) -> str:

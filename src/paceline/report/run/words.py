@@ -39,7 +39,7 @@ def answer(summary: RunSummary) -> str:
     counted = (
         f"All {good} cases measured" if good == summary.total > 1 else f"{good} of {summary.total} {cases} measured"
     )
-    parts = [counted, *_leader(summary), *_promises(summary)]
+    parts = [counted, *_leader(summary), *_slos(summary)]
     if summary.with_warnings:
         parts.append(f"{len(summary.with_warnings)} with warnings")
     if summary.failed:
@@ -64,10 +64,12 @@ def _leader(summary: RunSummary) -> list[str]:
         return []
     label = one_line(group.best.label)
     if len(group.rows) == 1:
-        return [f"{label}: {_named(group)}{show_figure(figure)}{_share(group.best)}"]
+        # Which percentile a latency is, its unit does not say.
+        name = f"{humanize(group.metric.name)} " if group.best.case.category == Category.SERVING else ""
+        return [f"{label}: {name}{show_figure(figure)}{_share(group.best)}"]
     if group.best.case.category == Category.SERVING:
-        _, own = told_apart([one_line(row.label) for row in group.rows])
-        return [f"{superlative(group)}: {own[0]}, {show_figure(figure)}"]
+        _, names = told_apart([one_line(row.label) for row in group.rows])
+        return [f"{superlative(group)}: {names[0]}, {show_figure(figure)}"]
     unit = group.metric.unit
     if not unit.endswith("/s") or unit in SI_UNITS:
         return [f"{superlative(group)}: {label}, {show_figure(figure)}{_share(group.best)}"]
@@ -76,30 +78,25 @@ def _leader(summary: RunSummary) -> list[str]:
     return [f"{name}: {label.removeprefix(group.benchmark).strip()}, {shown}"]
 
 
-def _named(group: Group) -> str:
-    """The name of a latency before its value: which percentile it is, the unit does not say."""
-    return f"{humanize(group.metric.name)} " if group.best.case.category == Category.SERVING else ""
-
-
-def _promises(summary: RunSummary) -> list[str]:
-    """How many of the chosen loads kept what was promised; a search ends at one that does."""
-    promised = [row for row in summary.measured if serving.kept(row) is not None and not row.figure("capacity")]
-    good = sum(serving.kept(row) is True for row in promised)
-    if len(promised) == summary.total == 1:
+def _slos(summary: RunSummary) -> list[str]:
+    """How many of the chosen loads met their SLO; a search ends at one that does."""
+    loads = [row for row in summary.measured if serving.kept(row) is not None and not row.figure("capacity")]
+    good = sum(serving.kept(row) is True for row in loads)
+    if len(loads) == summary.total == 1:
         return [f"SLO {'kept' if good else 'missed'}"]
-    return [f"{good} of {len(promised)} loads kept their SLO"] if len(promised) > 1 else []
+    return [f"{good} of {len(loads)} loads kept their SLO"] if len(loads) > 1 else []
 
 
 def _highlights(summary: RunSummary) -> list[str]:
     """The highest rate of each category: what a machine can do, in one breath."""
-    leaders = [found.row for found in summary.highlights[:HIGHLIGHTS]]
-    told = [
+    leaders = [highlight.row for highlight in summary.highlights[:HIGHLIGHTS]]
+    texts = [
         f"{one_line(row.label)} {show_value(row.headline.value, row.headline.unit)}{_share(row)}"
         for row in leaders
         if row.headline
     ]
-    lead = "fastest: " if any(found.of > 1 for found in summary.highlights) else ""
-    return [lead + ", ".join(told)] if told else []
+    lead = "fastest: " if any(highlight.of > 1 for highlight in summary.highlights) else ""
+    return [lead + ", ".join(texts)] if texts else []
 
 
 def _share(row: CaseRow) -> str:

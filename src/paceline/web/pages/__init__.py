@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Request
 
 from paceline.core.registry import Kind
 from paceline.core.run import RunRecords
-from paceline.report.run import html
+from paceline.report.run.document import to_html
 from paceline.service.api.app import Pages
 from paceline.service.leader import Leader
 from paceline.store import Store
@@ -39,7 +39,7 @@ def router(
     leader: Leader, store: Store, who: Callable[..., Any], report: Callable[[RunRecords], str] | None = None
 ) -> APIRouter:
     """All pages; `who` is the dependency that gives the Caller, or refuses with 401; `report` makes a run's page."""
-    site = Site(leader, store, report or (lambda records: html.render(records)))
+    site = Site(leader, store, report or to_html)
     pages = sorted(PAGES.registry().entries.values(), key=lambda page: (page.order, page.path))
     site.navigation = [(page.path, page.title) for page in pages if page.title]
     identified = Depends(who)

@@ -17,10 +17,10 @@ from paceline.analysis.diagnose.superbench import nodes_results
 from paceline.analysis.diagnose.table import assemble
 from paceline.report import charts
 from paceline.report.diagnose import files as diagnosis_files
-from paceline.report.diagnose import html as diagnosis_html
 from paceline.report.diagnose.charts import strips
-from paceline.report.diagnose.document import answer, render
+from paceline.report.diagnose.document import answer, document
 from paceline.report.numbers import change as show_change
+from paceline.report.render import html, markdown, terminal
 from support.records import HOSTILE
 from support.refused import refused
 
@@ -47,7 +47,7 @@ def healthy() -> Diagnosis:
 
 def shown(diagnosis: Diagnosis, width: int = 100) -> str:
     output = io.StringIO()
-    render(diagnosis, Console(file=output, width=width, highlight=False))
+    terminal.show(document(diagnosis), Console(file=output, width=width, highlight=False))
     return output.getvalue()
 
 
@@ -100,10 +100,10 @@ def test_changes_are_percentages(change: float | None, text: str) -> None:
 
 
 def test_json_is_plain_and_complete() -> None:
-    document = json.loads(diagnosis_files.as_json(made()))
-    assert document["answer"] == answer(made())
-    assert document["defective"] == ["node-03", "node-05"]
-    finding = document["verdicts"][0]["findings"][0]
+    data = json.loads(diagnosis_files.as_json(made()))
+    assert data["answer"] == answer(made())
+    assert data["defective"] == ["node-03", "node-05"]
+    finding = data["verdicts"][0]["findings"][0]
     assert (finding["metric"], finding["unit"], finding["value"]) == ("mem-bw/h2d_bw:0", "GB/s", 20.0)
     assert finding["change"] == pytest.approx(-0.2322, abs=1e-3)
 
@@ -113,8 +113,8 @@ def test_a_change_from_zero_is_no_number_in_json() -> None:
         nodes_results(f"n{place}", {"tcp-connectivity/h_failed_count": 3.0 if place == 2 else 0.0})
         for place in range(6)
     ]
-    document = json.loads(diagnosis_files.as_json(diagnose(assemble(parts), default_rules())))
-    finding = document["verdicts"][0]["findings"][0]
+    data = json.loads(diagnosis_files.as_json(diagnose(assemble(parts), default_rules())))
+    finding = data["verdicts"][0]["findings"][0]
     assert (finding["change"], finding["from_zero"]) == (None, True)
 
 
@@ -124,7 +124,7 @@ def test_json_lines_have_a_node_each_defective_first() -> None:
 
 
 def test_markdown_shows_values_in_their_unit_and_changes_in_percent() -> None:
-    text = diagnosis_files.as_markdown(made())
+    text = markdown.render(document(made()))
     row = next(line for line in text.splitlines() if line.startswith("| node-03"))
     assert row == r"| node-03 | defective | Performance | mem-bw/h2d\_bw:0 | 20 GB/s | 26.05 GB/s | -23.2 % |"
     assert text.startswith("**2 of 8 nodes")
@@ -195,10 +195,10 @@ def test_hostile_names_stay_text_everywhere() -> None:
     book = openpyxl.load_workbook(io.BytesIO(diagnosis_files.as_xlsx(diagnosis)))
     cells = [cell for sheet in book for row in sheet.iter_rows() for cell in row]
     assert not [cell for cell in cells if cell.data_type == "f"]
-    page = diagnosis_html.render(diagnosis)
+    page = html.render(document(diagnosis))
     assert "<script>alert" not in page
     assert "\x1b" not in page and "\x1b" not in shown(diagnosis)
-    assert "<script>" not in diagnosis_files.as_markdown(diagnosis)
+    assert "<script>" not in markdown.render(document(diagnosis))
 
 
 def test_without_openpyxl_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,15 +210,15 @@ def test_without_openpyxl_the_message_says_what_to_install(monkeypatch: pytest.M
 
 
 def test_the_page_is_whole_and_leads_with_the_answer() -> None:
-    page = diagnosis_html.render(made())
+    page = html.render(document(made()))
     assert page.index("2 of 8 nodes are defective") < page.index('class="chart"') < page.index('id="defects"')
     assert "http" not in page.replace("http-equiv", "")
-    assert "-23.2 %" in page and "return code 4" in page
+    assert "-23.2" in page and "return code 4" in page
 
 
 def test_without_the_drawing_library_the_page_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(charts, "available", lambda: False)
-    page = diagnosis_html.render(made())
+    page = html.render(document(made()))
     assert 'id="charts-missing"' in page and 'class="chart"' not in page
 
 
@@ -242,4 +242,4 @@ def test_nothing_to_compare_has_no_chart() -> None:
     rules = rules_from_text("rules: {a: {check: value, when: x > 5, metrics: ['.*_bw']}}", "r")
     found = diagnose(assemble([nodes_results("a", {"mem-bw/h2d_bw": 9.0})]), rules)
     assert strips(found) is None
-    assert "No metric was compared" in diagnosis_html.render(found)
+    assert "No metric was compared" in html.render(document(found))

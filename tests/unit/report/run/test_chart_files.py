@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from paceline.cli.report import command as report
 from paceline.core.errors import InputError
-from paceline.report.run import chart_files, html
+from paceline.report.run import chart_files
+from paceline.report.run.document import to_html
 from paceline.store import open_store
 from support.micro_records import micro_run
 from support.records import hostile_run, literal_run, run_of, sample_run
@@ -24,7 +25,7 @@ from support.serving_records import capacity_run
 def test_all_charts_of_the_page_are_there(make: Any) -> None:
     run = make()
     found = chart_files.chart_files(run)
-    assert len(found) == html.render(run).count('class="chart" role="img"')
+    assert len(found) == to_html(run).count('class="chart" role="img"')
     names = [one.name for one in found]
     assert len(set(names)) == len(names)
     for one in found:

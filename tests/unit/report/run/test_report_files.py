@@ -14,7 +14,7 @@ import pytest
 from paceline.core.errors import MissingDependency
 from paceline.core.record import Measurement, Record
 from paceline.report.export import csv, jsonl
-from paceline.report.run import markdown, png
+from paceline.report.run.document import to_markdown, to_png
 from support.records import LOSS, case, hostile_run, literal_run, record, run_of, sample_run
 from support.refused import refused
 
@@ -38,17 +38,17 @@ def rows_of(text: str) -> list[dict[str, str]]:
 
 
 def test_markdown_of_two_cases() -> None:
-    assert markdown.render(literal_run()) == MARKDOWN
+    assert to_markdown(literal_run()) == MARKDOWN
 
 
 def test_markdown_tells_warnings_and_failures() -> None:
-    text = markdown.render(sample_run())
-    assert "- **T** throttled, of train resnet50 bf16: improve the cooling" in text
+    text = to_markdown(sample_run())
+    assert "- **T throttled**: in train resnet50 bf16. To do: improve the cooling" in text
     assert "- **train mixtral-8x7b bf16**: out-of-memory. the device has 139.8 GiB" in text
 
 
 def test_markdown_escapes_what_it_would_read() -> None:
-    text = markdown.render(hostile_run())
+    text = to_markdown(hostile_run())
     outside_code = re.sub(r"(?<!\\)`[^`]*`", "", text)
     assert "<script" not in outside_code and "\x1b" not in text
     table = [line for line in text.splitlines() if line.startswith("|")]
@@ -110,12 +110,12 @@ def test_jsonl_is_valid_where_a_loss_diverged() -> None:
 
 
 def test_png_is_a_picture() -> None:
-    assert png.render(literal_run()).startswith(b"\x89PNG")
+    assert to_png(literal_run()).startswith(b"\x89PNG")
 
 
 def test_png_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     with refused("nothing-to-draw"):
-        png.render(run_of([]))
+        to_png(run_of([]))
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     with pytest.raises(MissingDependency, match=r"paceline\[charts\]"):
-        png.render(literal_run())
+        to_png(literal_run())

@@ -15,9 +15,9 @@ from paceline.core.subject import Subject
 from paceline.report import charts
 from paceline.report.export import csv
 from paceline.report.numbers import show_at
-from paceline.report.run import html, markdown, sweep_charts
-from paceline.report.run import terminal as console
-from paceline.report.run.columns import sections
+from paceline.report.run import sweep_charts
+from paceline.report.run.columns import case_tables
+from paceline.report.run.document import show, to_html, to_markdown
 from paceline.report.run.sweeps import all_tables, sweep_tables
 from paceline.report.run.words import answer
 from support.micro_records import SIZES, cannot, collective, copy, gemm, memory_latency, micro, micro_run, pairs, times
@@ -26,17 +26,17 @@ from support.records import literal_run, record, run_of, sample_run
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return html.render(micro_run())
+    return to_html(micro_run())
 
 
 def shown(run: object) -> str:
     file = io.StringIO()
-    console.render(run, Console(file=file, width=100))  # type: ignore[arg-type]
+    show(run, Console(file=file, width=100))  # type: ignore[arg-type]
     return file.getvalue()
 
 
 def headers(run: object) -> dict[str, list[str]]:
-    found = sections(summarize_run(run))  # type: ignore[arg-type]
+    found = case_tables(summarize_run(run))  # type: ignore[arg-type]
     return {section.title: [column.header for column in section.columns] for section in found}
 
 
@@ -119,7 +119,7 @@ def test_what_is_not_possible_is_no_failure() -> None:
     summary = summarize_run(run)
     assert [row.label for row in summary.impossible] == ["ib-loopback write"]
     assert summary.failed == ()
-    for text in (shown(run), markdown.render(run), html.render(run)):
+    for text in (shown(run), to_markdown(run), to_html(run)):
         assert "Not possible here" in text
         assert "apt install perftest" in text
         assert text.count("leave the case out on this machine") == 1
@@ -144,14 +144,14 @@ def test_points_flood_no_table() -> None:
 
 
 def test_markdown_has_a_table_for_each_sweep() -> None:
-    text = markdown.render(run_of([copy(0, "h2d", 55e9), pairs(1, 3)]))
-    assert "**copy h2d**, over size: 10 points\n\n| Size | Time | Bandwidth | ± |\n|---|---:|---:|---:|\n" in text
+    text = to_markdown(run_of([copy(0, "h2d", 55e9), pairs(1, 3)]))
+    assert "**copy h2d, over size: 10 points**\n\n| Size | Time | Bandwidth | ± |\n|---|---:|---:|---:|\n" in text
     assert re.search(r"^\| 256 MiB \| 4\.\d+ ms \| 5\d(\.\d+)? GB/s \| (&lt;)?0\.1 % \|$", text, re.MULTILINE)
     assert re.search(r"^\| from 0 \|  \| [\d.]+ GB/s \| [\d.]+ GB/s \|$", text, re.MULTILINE)
 
 
 def test_the_page_folds_the_points_of_each_case(page: str) -> None:
-    assert page.count('<details class="part sweep">') == 11
+    assert page.count('<details class="part sweep">') - page.count("Conditions before and after") == 11
     assert page.count("Over size: 10 points") == 9
     assert "Bandwidth from one to another: 56 points" in page
 
@@ -265,7 +265,7 @@ def test_the_samples_behind_a_headline_are_those_of_its_point(page: str) -> None
     record_ = run.records[0]
     without_time = [m for m in record_.measurements if m.at or m.metric.name != "time"]
     run = run_of([record_.model_copy(update={"measurements": without_time})])
-    assert "Time at 256 MiB over time, and its distribution" in html.render(run)
+    assert "Time at 256 MiB over time, and its distribution" in to_html(run)
 
 
 def test_a_point_is_said_in_words() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 from pathlib import Path
 
@@ -9,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from paceline.core import registry
-from paceline.report.run import html, markdown, terminal
+from paceline.report.run.document import show, to_html, to_markdown
 from paceline.report.run.section import REPORT_SECTIONS
-from support.records import literal_run
+from support.records import literal_run, sample_run
 
 PLUGIN = """
 from paceline.report.document import Lines, Section, Table
@@ -38,11 +39,11 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("plugin")
 def test_a_section_of_a_third_party_is_in_every_form_of_the_report() -> None:
     file = io.StringIO()
-    terminal.render(literal_run(), Console(file=file, width=100, highlight=False))
+    show(literal_run(), Console(file=file, width=100, highlight=False))
     assert "How long each took\n  2 cases <b>\nCase " in file.getvalue()
-    text = markdown.render(literal_run())
+    text = to_markdown(literal_run())
     assert "## How long each took\n\n- 2 cases &lt;b&gt;\n\n| Case | Seconds |\n|---|---:|\n" in text
-    page = html.render(literal_run())
+    page = to_html(literal_run())
     assert page.count('<h2 id="took">How long each took</h2>') == 1
     assert "<li>2 cases &lt;b&gt;</li>" in page
 
@@ -52,3 +53,32 @@ def test_our_own_sections_use_the_same_hook() -> None:
     assert not found.broken
     ordered = sorted(found.entries.values(), key=lambda one: one.order)
     assert [one.name for one in ordered] == ["roofline", "traces", "scaling", "heatmaps", "published"]
+
+
+BROKEN = """
+from paceline.report.run.section import ReportSection
+
+
+def build(summary):
+    raise ValueError("no <figures>")
+
+
+BROKEN = ReportSection("broken-plugin", 15, build)
+"""
+
+
+def test_a_section_that_fails_is_one_line_of_an_otherwise_whole_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_plugin.py").write_text(BROKEN, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "providers", lambda: (registry.BUILTIN, "broken_plugin"))
+    message = "The report section 'broken-plugin' could not be built: ValueError: no <figures>"
+    file = io.StringIO()
+    show(sample_run(), Console(file=file, width=100, highlight=False))
+    assert message in file.getvalue().splitlines()
+    assert "Did not succeed" in file.getvalue()
+    assert f"\n\n- {html.escape(message, quote=False)}\n\n## Scaling" in to_markdown(sample_run())
+    page = to_html(sample_run())
+    assert page.index("The report section") < page.index('id="scaling"')
+    assert "ValueError: no &lt;figures&gt;" in page

@@ -13,9 +13,9 @@ from paceline.analysis.summary import CaseRow, summarize_run
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
 from paceline.report import charts
-from paceline.report.run import html, markdown, serving_charts, sweep_charts
-from paceline.report.run import terminal as console
-from paceline.report.run.columns import Section, sections
+from paceline.report.run import serving_charts, sweep_charts
+from paceline.report.run.columns import CaseTable, case_tables
+from paceline.report.run.document import show, to_html, to_markdown
 from paceline.report.run.sweeps import all_tables, cold_start_table, stage_table, sweep_tables
 from paceline.report.run.words import answer
 from paceline.report.text import told_apart
@@ -28,18 +28,18 @@ def rows_of(run: RunRecords) -> tuple[CaseRow, ...]:
     return summarize_run(run).rows
 
 
-def section_of(run: RunRecords) -> Section:
-    (found,) = sections(summarize_run(run))
+def section_of(run: RunRecords) -> CaseTable:
+    (found,) = case_tables(summarize_run(run))
     return found
 
 
-def cells(section: Section, key: str) -> list[str]:
+def cells(section: CaseTable, key: str) -> list[str]:
     return [cell.text for column in section.columns if column.key == key for cell in column.cells]
 
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return html.render(capacity_run())
+    return to_html(capacity_run())
 
 
 def test_served_cases_have_columns_of_their_own() -> None:
@@ -85,7 +85,7 @@ def test_declined_and_failed_requests_are_one_figure() -> None:
 
 
 def test_served_cases_stand_apart_from_others() -> None:
-    found = sections(summarize_run(run_of([gemm(9, "bf16", 789e12, 79.8), *rates_run().records])))
+    found = case_tables(summarize_run(run_of([gemm(9, "bf16", 789e12, 79.8), *rates_run().records])))
     assert [section.title for section in found] == ["Compute", "Serving"]
 
 
@@ -103,14 +103,14 @@ def test_the_answer_names_the_capacity_and_counts_kept_promises() -> None:
 
 def test_a_search_prints_few_lines_on_a_terminal() -> None:
     file = io.StringIO()
-    console.render(capacity_run(), Console(file=file, width=100))
+    show(capacity_run(), Console(file=file, width=100))
     lines = file.getvalue().splitlines()
     assert len(lines) < 20 and max(len(line) for line in lines) <= 100
     assert sum("± 3.0 %" in line.replace("+-", "±") for line in lines[3:]) == 2
 
 
 def test_a_search_is_no_long_table_in_markdown() -> None:
-    text = markdown.render(capacity_run())
+    text = to_markdown(capacity_run())
     assert len(text.splitlines()) < 45
     assert "**Cold start**" in text and "| Send lateness |" in text
     assert "Over rate" not in text
@@ -191,7 +191,7 @@ def test_batches_of_one_size_in_each_case_are_not_drawn() -> None:
 def test_one_case_alone_has_no_curve_but_cards_that_matter() -> None:
     run = run_of([served(0, "torch", 150.0, **ENGINES["torch"])])
     assert serving_charts.glance(rows_of(run)) == []
-    page = html.render(run)
+    page = to_html(run)
     cards = re.findall(r'<div class="what">([^<·]+?)\s*(?:·|<)', page)
     assert cards == ["latency p99", "latency p50", "goodput", "throughput"]
 

@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 
 from paceline.core.record import Outcome
+from paceline.report.document import Medium
 from paceline.report.render import terminal
-from paceline.report.run import terminal as console
+from paceline.report.run.document import LISTED, show
 from support.records import HOSTILE, case, hostile_run, literal_run, record, run_of, sample_run
 
 LITERAL = """\
@@ -24,7 +25,7 @@ train resnet50 fp32 | 160 images/s | <0.1 % | 200 ms
 
 def shown(run: object, **options: object) -> str:
     file = io.StringIO()
-    console.render(run, Console(file=file, **({"width": 100} | options)))  # type: ignore[arg-type]
+    show(run, Console(file=file, **({"width": 100} | options)))  # type: ignore[arg-type]
     return file.getvalue()
 
 
@@ -37,10 +38,10 @@ def test_of_very_many_cases_those_that_say_the_most_are_listed_unless_all_are_as
     run = run_of([*(record(case(index, "train", f"number {index}")) for index in range(150)), failed])
     text = shown(run)
     assert "train the one that failed" in text
-    assert text.count("train number") == console.LISTED - 1
+    assert text.count("train number") == LISTED[Medium.TERMINAL] - 1
     assert "51 more cases were measured; --all, --md and --csv list all of them" in text
     file = io.StringIO()
-    console.render(run, Console(file=file, width=100), every=True)
+    show(run, Console(file=file, width=100), every=True)
     assert "more cases" not in file.getvalue()
     assert file.getvalue().count("train number") == 150
 
@@ -85,7 +86,7 @@ def test_markup_and_escape_codes_in_text_do_nothing() -> None:
 def test_an_old_terminal_loses_no_report() -> None:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="ascii")
-    console.render(run_of([record(case(0, "train", "größe"))]), Console(file=file, width=100))
+    show(run_of([record(case(0, "train", "größe"))]), Console(file=file, width=100))
     file.flush()
     assert b"1 of 1 case measured" in raw.getvalue()
 
@@ -107,7 +108,7 @@ def test_a_narrow_terminal_loses_no_column_and_no_half_of_a_number(
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "dumb")
     screen = _Screen()
-    console.render(literal_run(), terminal.open_console(screen))
+    show(literal_run(), terminal.open_console(screen))
     for words in ("train resnet50 fp16", "320 images/s", "<0.1 %", "100 ms"):
         assert words in screen.getvalue()
 

@@ -12,10 +12,9 @@ from paceline.core.metric import Better
 from paceline.core.quantity import show_count
 from paceline.core.record import Outcome
 from paceline.report.charts import ACCENT, GRID, INK, MUTED, Chart, Spec, framed
-from paceline.report.document import Section
+from paceline.report.document import Section, Table
 from paceline.report.numbers import axis_scale, show_coordinate, show_value
 from paceline.report.run.section import MOST_LINES, ReportSection, SectionAnswer, section_of
-from paceline.report.run.sweeps import SweepTable
 from paceline.report.text import heading, humanize, one_line, told_apart
 
 MOST_MAPS = 6
@@ -114,7 +113,7 @@ def _warnings(one: HeatMap) -> list[str]:
     return [f"{len(rows)} of {len(one.measured)} figures have warnings: {', '.join(kinds)}."] if rows else []
 
 
-def _table(one: HeatMap) -> SweepTable:
+def _table(one: HeatMap) -> Table:
     headers = (f"{_axis(one.y)} \\ {_axis(one.x)}", *(_shown(one.x, value) for value in one.xs))
     width = len(one.xs)
     lines = []
@@ -122,7 +121,7 @@ def _table(one: HeatMap) -> SweepTable:
         cells = one.cells[place * width : (place + 1) * width]
         told = (show_value(cell.figure.value, one.metric.unit) if cell.figure else cell.missing for cell in cells)
         lines.append((_shown(one.y, y), *told))
-    return SweepTable(f"{heading(humanize(one.metric.name))}, every place", headers, 1, tuple(lines))
+    return Table.of_lines(headers, lines, 1, f"{heading(humanize(one.metric.name))}, every place")
 
 
 def _chart(one: HeatMap) -> Chart:

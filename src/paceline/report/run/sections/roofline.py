@@ -21,10 +21,9 @@ from paceline.analysis.roofline import (
 from paceline.analysis.summary import RunSummary
 from paceline.core.quantity import show_count
 from paceline.report.charts import ACCENT, INK, LINES, MUTED, WIDTH, Chart, Spec, coloured, framed
-from paceline.report.document import Section
+from paceline.report.document import Section, Table
 from paceline.report.numbers import share, show_value
 from paceline.report.run.section import MOST_LINES, ReportSection, SectionAnswer, section_of
-from paceline.report.run.sweeps import SweepTable
 from paceline.report.text import one_line, told_apart
 
 HEIGHT = 330
@@ -213,7 +212,7 @@ def _names(rows: Sequence[object]) -> str:
     return ", ".join(labels) + (f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else "")
 
 
-def _table(placed: Sequence[Placed]) -> SweepTable:
+def _table(placed: Sequence[Placed]) -> Table:
     headers = ("", "Case", "Bound by", "FLOP/byte", "Reached", "Ceiling", "Of it", "Traffic")
     lines = tuple(
         (
@@ -228,7 +227,7 @@ def _table(placed: Sequence[Placed]) -> SweepTable:
         )
         for number, one in enumerate(placed, start=1)
     )
-    return SweepTable("Cases under their ceilings", headers, 3, lines)
+    return Table.of_lines(headers, lines, 3, "Cases under their ceilings")
 
 
 def _intensity(one: Placed) -> str:

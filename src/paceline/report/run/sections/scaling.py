@@ -18,10 +18,9 @@ from paceline.analysis.scaling import (
 from paceline.analysis.summary import RunSummary
 from paceline.core.quantity import show_count
 from paceline.report.charts import ACCENT, INK, LINES, MUTED, Chart, Spec, coloured, framed
-from paceline.report.document import Section
+from paceline.report.document import Section, Table
 from paceline.report.numbers import axis_scale, share, show_value
 from paceline.report.run.section import ReportSection, SectionAnswer, section_of
-from paceline.report.run.sweeps import SweepTable
 from paceline.report.text import heading, humanize, one_line, told_apart
 
 WIDTH, HEIGHT = 400, 210
@@ -143,7 +142,7 @@ def _notes(series: ScalingSeries) -> list[str]:
     return notes
 
 
-def _table(series: ScalingSeries) -> SweepTable:
+def _table(series: ScalingSeries) -> Table:
     first = series.base.row.headline
     unit = first.unit if first else ""
     has_mesh = any(one.mesh for one in series.points)
@@ -160,7 +159,7 @@ def _table(series: ScalingSeries) -> SweepTable:
             *([show_value(one.seconds, "s") if one.seconds else "–"] if series.base.seconds else []),
             *(show_value(told[name], "s") if name in told else "–" for name in names),
         ))  # fmt: skip
-    return SweepTable("Efficiency over ranks", headers, 2 if has_mesh else 1, tuple(lines))
+    return Table.of_lines(headers, lines, 2 if has_mesh else 1, "Efficiency over ranks")
 
 
 def _chart(series: ScalingSeries) -> Chart:

@@ -20,11 +20,10 @@ from paceline.report.charts import (
     names_axis,
     words_beside,
 )
-from paceline.report.document import Section
+from paceline.report.document import Section, Table
 from paceline.report.numbers import percent, show_value
 from paceline.report.numbers import share as share_of
 from paceline.report.run.section import ReportSection, SectionAnswer, section_of
-from paceline.report.run.sweeps import SweepTable
 from paceline.report.text import one_line, told_apart
 
 WIDTH = 380
@@ -128,15 +127,11 @@ def _notes(one: Traced) -> list[str]:
     return notes
 
 
-def _table(spent: TimeSpent, most: int) -> SweepTable:
+def _table(spent: TimeSpent, most: int) -> Table:
     what = "Kernel" if spent.on_device else "Operator"
     shown = spent.kernels[:most]
-    return SweepTable(
-        title=f"Top {what.lower()}s",
-        headers=(what, "Does", "Bound by", "Calls a step", "Time a step", "Share"),
-        named=3,
-        lines=tuple(_line(one) for one in shown),
-    )
+    headers = (what, "Does", "Bound by", "Calls a step", "Time a step", "Share")
+    return Table.of_lines(headers, [_line(one) for one in shown], 3, f"Top {what.lower()}s")
 
 
 def _line(one: KernelTime) -> tuple[str, ...]:

@@ -12,8 +12,7 @@ from paceline.analysis.summary import summarize_run
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
 from paceline.report import charts
-from paceline.report.run import html, markdown
-from paceline.report.run import terminal as console
+from paceline.report.run.document import show, to_html, to_markdown
 from paceline.report.run.section import SectionAnswer
 from paceline.report.run.sections.heatmaps import MOST_MAPS, heat_map_parts
 from support.insight_records import grid_run
@@ -80,9 +79,9 @@ def test_more_maps_than_a_page_bears_are_counted() -> None:
 def test_every_report_has_it() -> None:
     run = grid_run()
     file = io.StringIO()
-    console.render(run, Console(file=file, width=100))
+    show(run, Console(file=file, width=100))
     assert "Over two parameters" in file.getvalue()
     assert max(map(len, file.getvalue().splitlines())) <= 100
-    assert "| sequence \\\\ batch size | 8 | 16 | 32 | 64 |" in markdown.render(run)
-    assert 'id="heatmap">Over two parameters' in html.render(run)
-    assert 'id="heatmap"' not in html.render(literal_run())
+    assert "| sequence \\\\ batch size | 8 | 16 | 32 | 64 |" in to_markdown(run)
+    assert 'id="heatmap">Over two parameters' in to_html(run)
+    assert 'id="heatmap"' not in to_html(literal_run())

@@ -14,8 +14,7 @@ from paceline.core.record import RecordWarning
 from paceline.core.run import RunRecords
 from paceline.report import charts
 from paceline.report.charts import WIDTH
-from paceline.report.run import html, markdown, png
-from paceline.report.run import terminal as console
+from paceline.report.run.document import show, to_html, to_markdown, to_png
 from paceline.report.run.section import SectionAnswer
 from paceline.report.run.sections.roofline import MOST_POINTS, roofline_parts
 from support.insight_records import ceiling, gpu_ceilings, inference, product, roofline_run
@@ -34,7 +33,7 @@ def only_part(run: RunRecords, known: KnownCeilings | None = None) -> SectionAns
 
 def shown(run: RunRecords, known: KnownCeilings | None = None) -> str:
     file = io.StringIO()
-    console.render(run, Console(file=file, width=100), ceilings=known)
+    show(run, Console(file=file, width=100), ceilings=known)
     return file.getvalue()
 
 
@@ -120,12 +119,12 @@ def test_every_report_has_it() -> None:
     text = shown(run, known)
     assert "gemm bf16 16x8192x8192: bound by memory at 80 % of 4 TB/s" in text
     assert max(map(len, text.splitlines())) <= 100
-    assert sentence in markdown.render(run, ceilings=known).replace("\\", "")
-    page = html.render(run, ceilings=known)
+    assert sentence in to_markdown(run, ceilings=known).replace("\\", "")
+    page = to_html(run, ceilings=known)
     assert '<h2 id="roofline">What bounds each case</h2>' in page
     assert "Under the roofline of NVIDIA H200" in page
     if charts.available():
-        assert png.render(run, ceilings=known).startswith(b"\x89PNG")
+        assert to_png(run, ceilings=known).startswith(b"\x89PNG")
 
 
 def test_the_chart_tells_everything_in_words() -> None:
@@ -161,6 +160,6 @@ def test_hostile_names_stay_text() -> None:
     one = inference(0, 7e9, 14e9, 4.4e-3)
     bad = one.model_copy(update={"case": one.case.model_copy(update={"title": HOSTILE})})
     other = inference(1, 7e9, 14e9, 4.4e-3)
-    page = html.render(run_of([bad, other]), ceilings=gpu_ceilings())
+    page = to_html(run_of([bad, other]), ceilings=gpu_ceilings())
     assert "<script>alert" not in page
     assert "\x1b" not in shown(run_of([bad, other]), gpu_ceilings())

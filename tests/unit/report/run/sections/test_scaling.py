@@ -11,8 +11,7 @@ from paceline.analysis.scaling import scaling
 from paceline.analysis.summary import summarize_run
 from paceline.core.record import Record, RecordWarning
 from paceline.report import charts
-from paceline.report.run import html, markdown
-from paceline.report.run import terminal as console
+from paceline.report.run.document import show, to_html, to_markdown
 from paceline.report.run.section import SectionAnswer
 from paceline.report.run.sections.scaling import scaling_parts
 from support.insight_records import EXPOSED, data_parallel, of_ranks, scaling_run
@@ -65,12 +64,12 @@ def test_warnings_of_the_cases_are_told() -> None:
 def test_every_report_has_it() -> None:
     run = scaling_run()
     file = io.StringIO()
-    console.render(run, Console(file=file, width=100))
+    show(run, Console(file=file, width=100))
     assert "2 ranks: 96 %" in file.getvalue()
     assert max(map(len, file.getvalue().splitlines())) <= 100
-    assert "## Scaling over ranks" in markdown.render(run)
-    assert 'id="scaling">Scaling over ranks' in html.render(run)
-    assert 'id="scaling"' not in html.render(literal_run())
+    assert "## Scaling over ranks" in to_markdown(run)
+    assert 'id="scaling">Scaling over ranks' in to_html(run)
+    assert 'id="scaling"' not in to_html(literal_run())
 
 
 @pytest.mark.skipif(not charts.available(), reason="needs vl-convert: pip install 'paceline[charts]'")

@@ -13,8 +13,7 @@ from paceline.analysis.summary import summarize_run
 from paceline.core.record import Record
 from paceline.core.trace_breakdown import TimeSpent, time_spent
 from paceline.report import charts
-from paceline.report.run import html, markdown
-from paceline.report.run import terminal as console
+from paceline.report.run.document import show, to_html, to_markdown
 from paceline.report.run.section import SectionAnswer
 from paceline.report.run.sections.traces import sentence, short_name, trace_parts
 from support.profiled import events_of, gpu_spent, trace_facts
@@ -104,7 +103,7 @@ def test_names_lose_their_templates_only_where_they_are_long() -> None:
 
 @pytest.mark.skipif(not charts.available(), reason="needs vl-convert: pip install 'paceline[charts]'")
 def test_the_page_shows_all_of_it_once() -> None:
-    page = html.render(run_of(records(trace_facts(gpu_spent()), trace_facts(cpu_spent()))))
+    page = to_html(run_of(records(trace_facts(gpu_spent()), trace_facts(cpu_spent()))))
     assert page.count(">Where the time went</h2>") == 1
     assert "ui.perfetto.dev" in page
     assert "ncclDevKernel_AllReduce_Sum_f32_RING_LL" in page
@@ -114,7 +113,7 @@ def test_the_page_shows_all_of_it_once() -> None:
 def test_hostile_names_are_escaped() -> None:
     spent = gpu_spent()
     evil = spent.kernels[0].model_copy(update={"name": "<script>alert(1)</script>\x1b[31m"})
-    page = html.render(run_of(records(trace_facts(spent.model_copy(update={"kernels": [evil]})))))
+    page = to_html(run_of(records(trace_facts(spent.model_copy(update={"kernels": [evil]})))))
     assert "<script>alert" not in page
     assert "\x1b" not in page
 
@@ -122,13 +121,13 @@ def test_hostile_names_are_escaped() -> None:
 def test_a_terminal_and_markdown_say_the_same() -> None:
     run = run_of(records(trace_facts(gpu_spent())))
     shown = io.StringIO()
-    console.render(run, Console(file=shown, width=100))
+    show(run, Console(file=shown, width=100))
     assert "Where the time went" in shown.getvalue()
     assert "the device idles 5.0 %." in " ".join(shown.getvalue().split())
     assert "~/traces/01.json.gz" in shown.getvalue()
     assert max(map(len, shown.getvalue().splitlines())) <= 100
-    assert "## Where the time went" in markdown.render(run)
+    assert "## Where the time went" in to_markdown(run)
 
 
 def test_a_run_without_traces_has_no_such_section() -> None:
-    assert "Where the time went" not in html.render(literal_run())
+    assert "Where the time went" not in to_html(literal_run())

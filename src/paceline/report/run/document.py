@@ -1,0 +1,328 @@
+"""The report of a run: the answer, a table for each kind of case, what the run says beyond them, and what went wrong.
+
+A page has each case in full, too, with the environment and the command.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from paceline.analysis.figures import Figure
+from paceline.analysis.roofline import KnownCeilings
+from paceline.analysis.summary import CaseRow, RunSummary, summarize_run
+from paceline.core.case import Category
+from paceline.core.errors import InputError
+from paceline.core.files import write_atomic
+from paceline.core.gc_pause import no_garbage
+from paceline.core.quantity import show_duration
+from paceline.core.run import Run, RunRecords
+from paceline.report import charts
+from paceline.report.charts import Chart, draw_png, stacked
+from paceline.report.document import (
+    Block,
+    Card,
+    Document,
+    Finding,
+    Instance,
+    Item,
+    Lines,
+    Medium,
+    Pairs,
+    Section,
+    Table,
+    Tone,
+)
+from paceline.report.numbers import half_width, show_value
+from paceline.report.render import html, markdown, terminal
+from paceline.report.run import serving_charts
+from paceline.report.run.case_details import case_details, case_key
+from paceline.report.run.columns import CaseTable, case_tables
+from paceline.report.run.overview import overview
+from paceline.report.run.section import report_sections
+from paceline.report.run.sweep_charts import sweep_charts
+from paceline.report.run.sweeps import cold_start_table, stage_table, sweep_tables
+from paceline.report.run.words import answer, short_labels, superlative
+from paceline.report.text import humanize, one_line, when
+
+CARDS = 4
+# Cases that a terminal and a page list: a page of thousands would be too large to open. Markdown has all of them.
+LISTED = {Medium.TERMINAL: 100, Medium.HTML: 500}
+ALL_IN_FULL, SOME_IN_FULL = 300, 100  # cases that a page shows in full: all of so many, or of more so many
+MOST_INSTANCES = 4  # cases with a warning that are not folded
+_SERVED = ("latency_p99", "latency_p50", "goodput", "throughput")  # what a single served case shows after its headline
+
+
+def show(
+    records: RunRecords,
+    console: Console | None = None,
+    *,
+    ceilings: KnownCeilings | None = None,
+    every: bool = False,
+) -> None:
+    """Show a run on a terminal or in a pipe: of very many cases those that say the most, or `every` one."""
+    terminal.show(document(records, Medium.TERMINAL, ceilings=ceilings, every=every), console)
+
+
+def to_markdown(records: RunRecords, *, ceilings: KnownCeilings | None = None) -> str:
+    """The report as Markdown."""
+    return markdown.render(document(records, Medium.MARKDOWN, ceilings=ceilings))
+
+
+def to_html(records: RunRecords, *, ceilings: KnownCeilings | None = None) -> str:
+    """The report as one HTML file that needs nothing else."""
+    with no_garbage():
+        return html.render(document(records, Medium.HTML, ceilings=ceilings))
+
+
+def write_html(records: RunRecords, path: str | Path, *, ceilings: KnownCeilings | None = None) -> Path:
+    """Write the page; the path is returned."""
+    return write_atomic(path, to_html(records, ceilings=ceilings))
+
+
+def to_png(records: RunRecords, *, ceilings: KnownCeilings | None = None) -> bytes:
+    """What a run shows at a glance as one picture: its overview, and the charts of what it says beyond its cases."""
+    summary = summarize_run(records, ceilings)
+    first = overview(summary.measured)
+    if first is None:
+        message = f"run '{records.run.id}' has no result to draw; see 'paceline report {records.run.id}'"
+        raise InputError("nothing-to-draw", message, value=records.run.id)
+    others = [item for section in report_sections(summary) for item in section.items if isinstance(item, Chart)]
+    return draw_png(stacked([first, *others]))
+
+
+def document(
+    records: RunRecords, medium: Medium, *, ceilings: KnownCeilings | None = None, every: bool = False
+) -> Document:
+    """The report for one medium; `ceilings` are what is known of the machine in addition to the run."""
+    run, summary = records.run, summarize_run(records, ceilings)
+    limit = None if every else LISTED.get(medium)
+    listed = summary.rows if limit is None else summary.telling(limit)
+    sections = [
+        *_results(summary, listed, medium),
+        *report_sections(summary),
+        Section("Warnings, and what to do", tuple(_warnings(summary, medium)), Tone.WARNING, "warnings"),
+        Section("Did not succeed", tuple(_failed(summary)), Tone.BAD, "failed"),
+        Section("Not possible here", tuple(_impossible(summary, medium)), Tone.WARNING, "impossible"),
+    ]
+    if medium is Medium.TERMINAL and summary.not_run:
+        titles = ", ".join(one_line(case.title or case.benchmark) for case in summary.not_run)
+        sections.append(Section(items=(Lines((f"Not run: {titles}",), Tone.WARNING),)))
+    elif medium is Medium.MARKDOWN:
+        sections.append(Section(items=(Lines((_origin(run),), Tone.TEXT),)))
+    elif medium is Medium.HTML:
+        sections += [_cases(summary, len(listed)), *_about(run)]
+    took = f"took {show_duration((run.ended_at - run.started_at).total_seconds())}" if run.ended_at else ""
+    return Document(
+        title=one_line(run.name),
+        blocks=(Block(answer(summary), "", tuple(sections)),),
+        cards=tuple(_cards(summary)) if medium is Medium.HTML else (),
+        is_titled=True,
+        subtitle=" · ".join(
+            text for text in (_devices(summary), run.environment.host_name, when(run.started_at), took) if text
+        ),
+        status=run.status if run.status != "finished" else "",
+        footer=f"Run {run.id}",
+        version=run.version,
+    )
+
+
+def _results(summary: RunSummary, listed: tuple[CaseRow, ...], medium: Medium) -> Iterator[Section]:
+    tables = case_tables(replace(summary, rows=listed))
+    linked = {row.case.index for row in detailed_rows(summary)} if medium is Medium.HTML else set()
+    for place, table in enumerate(tables):
+        before, after = section_charts(table) if medium is Medium.HTML else ([], [])
+        yield Section("At a glance", tuple(before), key="results-overview")
+        name = f"-{place + 1}" if table.title else ""
+        first, *columns = table.columns
+        links = (case_key(row) if row.case.index in linked else "" for row in table.rows)
+        names = tuple(replace(cell, link=link) for cell, link in zip(first.cells, links, strict=True))
+        items: list[Item] = [
+            Lines((table.shared,) if table.shared else (), Tone.NOTE),
+            Table((replace(first, cells=names), *columns), is_sortable=True, key=f"results{name}"),
+        ]
+        if medium is Medium.HTML:
+            items += [*_notes(summary, table, is_first=place == 0), *after]
+        if medium is Medium.MARKDOWN:
+            items += [
+                replace(points, title=f"{one_line(row.label)}, {points.title[:1].lower()}{points.title[1:]}")
+                for row in table.rows
+                for points in sweep_tables(row)
+            ]
+        if medium is not Medium.TERMINAL:
+            if stages := stage_table(table.rows):
+                items.append(replace(stages, is_folded=medium is Medium.HTML))
+            if start := cold_start_table(table.rows):
+                items.append(start)
+        elif place == len(tables) - 1 and len(listed) < len(summary.rows):
+            more = len(summary.rows) - len(listed)
+            note = f"{more:,} more cases were measured; --all, --md and --csv list all of them"
+            items.append(Lines((note,), Tone.NOTE))
+        title = table.title or ("Results" if medium is Medium.HTML else "")
+        yield Section(title, tuple(items), key=f"results-table{name}")
+
+
+def section_charts(table: CaseTable) -> tuple[list[Chart], list[Chart]]:
+    """The charts before a table, and after it: bars before the only table of a page; sweeps always after."""
+    rows = table.rows
+    first: list[Chart | None]
+    if table.category == Category.SERVING:
+        # Tails at different loads are no contest: the curve over load shows them.
+        rates = [row for row in rows if row.headline and row.headline.unit.endswith("/s")]
+        _, names = short_labels(rates)
+        named = [replace(row, label=name) for row, name in zip(rates, names, strict=True)]
+        first = [*([overview(named)] if len(named) > 1 else []), *serving_charts.glance(rows)]
+        others = serving_charts.details(rows)
+    elif table.title:
+        plain = [row for row in rows if row.headline and not row.sweeps]  # a line tells more than its end
+        benchmarks = dict.fromkeys(row.case.benchmark for row in rows)
+        families = [[row for row in plain if row.case.benchmark == benchmark] for benchmark in benchmarks]
+        first, others = [overview(family) for family in families if len(family) > 1], sweep_charts(rows)
+    else:
+        several = sum(row.headline is not None for row in rows) > 1  # a single bar tells nothing
+        first, others = [overview(rows)] if several else [], sweep_charts(rows)
+    drawn = [chart for chart in first if chart]
+    return ([], [*drawn, *others]) if table.title else (drawn, others)
+
+
+def _notes(summary: RunSummary, table: CaseTable, *, is_first: bool) -> Iterator[Lines]:
+    """What a reader must know about the figures of a table."""
+    if is_first:
+        note = (
+            "± is the larger half of the interval that holds the true value with 95 % confidence, or the most that "
+            "few samples allow; samples that resemble their neighbours count less. "
+            f"{'A rate is' if summary.is_micro else 'Throughput is'} all work over all time."
+        )
+        rows = [row for row in summary.measured if row.case.category != Category.SERVING]
+        if charts.available() and any(sweep.is_line for row in rows for sweep in row.sweeps):
+            note += (
+                " In charts over sizes, the shade around a line is the interval of each point; where none is seen, it "
+                "is narrower than the line, or a single sample gave none."
+            )
+        yield Lines((note,), Tone.NOTE)
+    if table.category == Category.SERVING:
+        note = (
+            "Latency counts from the time at which a request was meant to be sent until its whole answer; one without "
+            "an answer counts as late without end. Offered is what was to be sent, goodput what was answered within "
+            "the SLO. The bold figure leads: capacity where it was searched, the tail where the rate was chosen."
+        )
+        yield Lines((note,), Tone.NOTE)
+
+
+def _warnings(summary: RunSummary, medium: Medium) -> Iterator[Finding]:
+    for kind in summary.warnings:
+        if medium is Medium.TERMINAL:
+            yield Finding(f"{kind.mark}  {one_line(kind.kind)}", ("; or ".join(kind.remedies),))
+        elif medium is Medium.MARKDOWN:
+            yield Finding(f"{kind.mark} {kind.kind}", (f"in {', '.join(kind.labels)}",), ("; or ".join(kind.remedies),))
+        else:
+            instances = tuple(
+                Instance(row.label, case_key(row), warning.message)
+                for row in summary.rows
+                for warning in row.warnings
+                if warning.kind == kind.kind
+            )
+            cases = len({instance.link for instance in instances})
+            fold = f"{cases} cases, with what was seen in each" if cases > MOST_INSTANCES else ""
+            yield Finding(kind.kind, todo=kind.remedies, instances=instances, fold=fold)
+
+
+def _failed(summary: RunSummary) -> Iterator[Finding]:
+    for row in summary.failed:
+        rank = f" (rank {row.cause.rank})" if row.cause and row.cause.rank is not None else ""
+        cause = row.cause.message + rank if row.cause else "no cause was recorded"
+        yield Finding(row.label, (cause,), (row.remedy,) if row.remedy else (), row.outcome.value, case_key(row))
+    for case in summary.not_run:
+        yield Finding(case.title or case.benchmark, status="not run", medium=Medium.FILES)
+
+
+def _impossible(summary: RunSummary, medium: Medium) -> Iterator[Finding | Lines]:
+    """What a machine cannot do has few remedies; they are said once, except in Markdown, whose lists stand alone."""
+    for row in summary.impossible:
+        cause = row.cause.message if row.cause else "no cause was recorded"
+        todo = (row.remedy,) if row.remedy and medium is Medium.MARKDOWN else ()
+        yield Finding(row.label, (cause,), todo, link=case_key(row))
+    remedies = tuple(dict.fromkeys(row.remedy for row in summary.impossible if row.remedy))
+    yield Lines(remedies, Tone.TODO, Medium.TERMINAL | Medium.HTML)
+
+
+def _origin(run: Run) -> str:
+    """Where a run is from, with its command."""
+    text = f"on {run.environment.host_name}, {when(run.started_at)}, Paceline {run.version}".replace("`", "'")
+    command = f": `{shlex.join(run.command).replace('`', chr(39))}`" if run.command else ""
+    return f"Run `{run.id}` {text}{command}"
+
+
+def detailed_rows(summary: RunSummary) -> tuple[CaseRow, ...]:
+    """The cases that a page shows in full."""
+    return summary.rows if len(summary.rows) <= ALL_IN_FULL else summary.telling(SOME_IN_FULL)
+
+
+def _cases(summary: RunSummary, listed: int) -> Section:
+    rows, total = detailed_rows(summary), len(summary.rows)
+    items: list[Item] = []
+    if len(rows) < total:
+        tables = f" The tables above list {listed:,} of them." if listed < total else ""
+        note = (
+            f"{len(rows)} of {total:,} cases are shown in full: what failed, what has warnings and what leads comes "
+            f"first.{tables} All of them, with every sample: `paceline report {summary.source.run.id} --jsonl`"
+        )
+        items.append(Lines((note,), Tone.TEXT))
+    items += [case_details(row, is_open=total == 1) for row in rows]
+    return Section("Each case in full", tuple(items), key="cases")
+
+
+def _about(run: Run) -> Iterator[Section]:
+    environment: Item = Lines(("No environment was recorded.",), Tone.NOTE)
+    if run.environment.is_known:
+        environment = Pairs(run.environment.model_dump(mode="json"), is_blocks=True)
+    yield Section("Environment", (environment,), key="environment")
+    if run.command:
+        yield Section("Command", (Lines((shlex.join(run.command),), Tone.CODE),), key="command")
+
+
+def _devices(summary: RunSummary) -> str:
+    # Where files lie is a fact of their own cases; a page is about what computes.
+    names = [row.record.subject.device for row in summary.rows if row.case.category != Category.STORAGE]
+    return ", ".join(dict.fromkeys(one_line(name) for name in names if name))
+
+
+def _cards(summary: RunSummary) -> Iterator[Card]:
+    """The leader of each group; a run with one result shows that case's other figures instead."""
+    results = [row for row in summary.measured if row.headline]
+    if len(results) == 1:
+        row = results[0]
+        figures = [figure for figure in row.figures if not figure.scope]
+        if row.case.category == Category.SERVING:
+            figures = sorted(figures, key=lambda figure: (figure is not row.headline, _place(figure.name, _SERVED)))
+        yield from (_card(figure, humanize(figure.name), row) for figure in figures[:CARDS])
+    elif summary.is_micro and len(summary.groups) > 1:
+        for highlight in summary.highlights[:CARDS]:
+            row, share = highlight.row, highlight.row.figure("peak_share")
+            what = f"fastest of {highlight.of}, {highlight.category}" if highlight.of > 1 else highlight.category
+            if share is not None:
+                what += f" · {show_value(share.value, share.unit)} of peak"
+            if row.headline is not None:
+                yield _card(row.headline, what, row)
+    else:
+        _, names = short_labels(summary.rows)
+        labels = {row.case.index: name for row, name in zip(summary.rows, names, strict=True)}
+        for group in summary.groups[:CARDS]:
+            figure, count = group.best.headline, len(group.rows)
+            if figure is not None:
+                best = f"{superlative(group)} of {count} {group.benchmark} cases"
+                card = _card(figure, humanize(figure.name) if count == 1 else best, group.best)
+                yield replace(card, label=labels[group.best.case.index])
+
+
+def _place(name: str, order: Sequence[str]) -> int:
+    return order.index(name) if name in order else len(order)
+
+
+def _card(figure: Figure, what: str, row: CaseRow) -> Card:
+    number, _, unit = show_value(figure.value, figure.unit).partition(" ")
+    return Card(number, unit, half_width(figure.relative), what, one_line(row.label), bool(row.warnings))
