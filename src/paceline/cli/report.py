@@ -67,9 +67,9 @@ def command(run: str, every: bool, charts: str | None, output: str | None, store
     if kind in PAGES:
         from paceline.report.run.document import to_html, to_markdown, to_png
 
-        page: Callable[..., str | bytes] = {"html": to_html, "md": to_markdown, "png": to_png}[kind]
+        pages: dict[str, Callable[..., str | bytes]] = {"html": to_html, "md": to_markdown, "png": to_png}
         target = "-" if kind == "md" else f"paceline-report-{records.run.id}.{kind}"
-        content = page(records, ceilings=known_ceilings(records))
+        content = pages[kind](records, ceilings=known_ceilings(records))
     else:
         export = _exports()[kind]
         content, target = export.render(records), export.file.format(run=records.run.id)
