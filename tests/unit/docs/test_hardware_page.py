@@ -186,7 +186,7 @@ def test_a_run_beside_published_figures_has_its_own_part_with_phases_and_gains(h
     assert "± " in line
     assert "80.0%" in line
     assert "Over fp32: vit-base 2.50 (bf16)." in figures
-    assert "### Beside Flashlight's published figures" in text
+    assert "### Compared with Flashlight's published figures" in text
     assert "## train" not in text
 
 

@@ -73,7 +73,7 @@ def name(entry: Entry, board: Board) -> str:
 
 
 def show(reading: Reading, board: Board) -> str:
-    """A value in the board's unit, with its warning."""
+    """A value in the board's unit, with its interval."""
     return with_warning(reading, lambda value: show_value(value, board.metric.unit))
 
 

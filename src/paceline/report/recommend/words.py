@@ -265,7 +265,7 @@ def with_warning(reading: Reading, shown: Callable[[float], str]) -> str:
 
 
 def show_latency(reading: Reading | None) -> str:
-    """A latency with its warning, or the bound that it kept."""
+    """A latency with its interval, or the bound that it met."""
     if reading is None:
         return ""
     if reading.is_limit:
