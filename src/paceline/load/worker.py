@@ -334,8 +334,11 @@ def _client(task: WorkerTask, log: Log) -> GrpcClient | HttpClient:
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """uvloop's where it is installed: it needs about half the time per request."""
-    package = "uvloop" if importlib.util.find_spec("uvloop") else "asyncio"
-    loop: asyncio.AbstractEventLoop = importlib.import_module(package).new_event_loop()
+    try:
+        package = importlib.import_module("uvloop")
+    except ImportError:
+        package = asyncio
+    loop: asyncio.AbstractEventLoop = package.new_event_loop()
     return loop
 
 
