@@ -36,8 +36,10 @@ def test_its_run_has_a_section_a_roofline_and_other_tools_names(measured: Sandbo
     shown = measured.run("report", env=HERE).stdout
     assert "\nVectors\n" in shown
     assert "dot length=200" in shown
+    assert "\nDots\n" in shown and "2 dot products." in shown  # the section of its own
     page = (measured.work / "report.html").read_text()
     assert "Vectors" in page and "a pencil" in page
+    assert ">Dots</h2>" in page
     assert "fp32 200 GFLOP/s: measured in this run" in page  # a roof of the roofline
     names = json.loads(measured.run("report", "--superbench", "-o", "-", env=HERE).stdout)
     assert names["dot-flops:length=100/dot"] == pytest.approx(100.0)

@@ -8,6 +8,7 @@ import click
 from fastapi import APIRouter
 from starlette.responses import PlainTextResponse
 
+from paceline.analysis.summary import RunSummary
 from paceline.core.benchmark import Benchmark, Context
 from paceline.core.environment import Environment
 from paceline.core.metric import Better, Metric
@@ -16,7 +17,9 @@ from paceline.core.parameters import Parameters
 from paceline.core.record import Measurement, Record, Result
 from paceline.core.run import RunRecords
 from paceline.core.subject import SUPERBENCH, Alias, Description, ShownCeiling, Work
+from paceline.report.document import Lines, Section
 from paceline.report.export import Export
+from paceline.report.run.section import ReportSection
 from paceline.service.engines import EngineKind, EngineOptions
 from paceline.service.engines.base import Engine
 from paceline.service.engines.local import LocalEngine
@@ -76,6 +79,13 @@ class Dot(Benchmark[DotParameters]):
 def _count(records: RunRecords) -> str:
     return f"{len(records.records)} records\n"
 
+
+def _sum(summary: RunSummary) -> Section | None:
+    rows = [row for row in summary.rows if row.case.benchmark == Dot.name]
+    return Section("Dots", (Lines((f"{len(rows)} dot products.",)),), key="dots") if rows else None
+
+
+SECTION = ReportSection("dots", 90, _sum)
 
 EXPORT = Export("tally", "how many records there are", _count, suffixes=(".tally",))
 
