@@ -279,7 +279,7 @@ def _cases(summary: RunSummary, listed: int) -> Section:
 def _about(run: Run) -> Iterator[Section]:
     environment: Item = Lines(("No environment was recorded.",), Tone.NOTE)
     if run.environment.is_known:
-        environment = Pairs(run.environment.model_dump(mode="json"), is_blocks=True)
+        environment = Pairs(run.environment.model_dump(mode="json", exclude_none=True), is_blocks=True)
     yield Section("Environment", (environment,), key="environment")
     if run.command:
         yield Section("Command", (Lines((shlex.join(run.command),), Tone.CODE),), key="command")
