@@ -10,7 +10,7 @@ from typing import Any
 from paceline.core.run import RunRecords
 from paceline.core.trace_breakdown import TimeSpent, time_spent
 from paceline.core.trace_events import TraceEvent, read_events
-from support.records import literal_run
+from support.records import described_here, literal_run
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 
@@ -38,6 +38,9 @@ def trace_facts(spent: TimeSpent, **more: Any) -> dict[str, Any]:
 def traced_run() -> RunRecords:
     """Two cases that were traced, one of them slowed down by it."""
     run = literal_run()
-    for record, slowdown in zip(run.records, (1.02, 1.4), strict=True):
-        record.facts |= trace_facts(gpu_spent(), slowdown=slowdown)
-    return run
+    facts = (trace_facts(gpu_spent(), slowdown=slowdown) for slowdown in (1.02, 1.4))
+    traced = [
+        described_here(record.model_copy(update={"facts": record.facts | more}))
+        for record, more in zip(run.records, facts, strict=True)
+    ]
+    return run.model_copy(update={"records": traced})
