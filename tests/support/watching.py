@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import threading
 import time
@@ -23,7 +24,7 @@ class Watched:
     @classmethod
     def start(cls, sandbox: Sandbox, *arguments: str) -> Self:
         """`paceline ...`, which must be told to speak JSON."""
-        return cls(sandbox.start(*arguments))
+        return cls(sandbox.start(*arguments, env={"PYTHONFAULTHANDLER": "1"}))
 
     def __post_init__(self) -> None:
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -44,7 +45,12 @@ class Watched:
         return True
 
     def finish(self) -> int:
-        code = self.process.wait(timeout=60)
+        try:
+            code = self.process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)  # which has it print where its threads are
+            assert self.process.stderr is not None
+            raise AssertionError(self.process.stderr.read()) from None
         self._reader.join(timeout=30)
         assert self.process.stdout is not None
         assert self.process.stderr is not None

@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from paceline.core.benchmark import Benchmark
 from paceline.core.case import Case
 from paceline.core.errors import InputError, PacelineError, StoreError
 from paceline.core.files import data_directory
+from paceline.core.interrupt import catch_interrupts
 from paceline.core.record import Outcome
 from paceline.core.run import Run, RunRecords, RunStatus
 from paceline.core.suite import Here, Suite, expand, only
@@ -352,9 +352,7 @@ def _measure(
         attempts=attempts,
         execute=joined.execute if joined is not None else execute_here,
     )
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
-            signal.signal(number, signal.default_int_handler)
+    catch_interrupts()
     try:
         suite_run.go()
     except KeyboardInterrupt:

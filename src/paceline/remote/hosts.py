@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import InputError
+from paceline.core.interrupt import check_interrupts
 from paceline.remote import messages
 from paceline.version import VERSION
 
@@ -247,6 +248,7 @@ class Agents:
     def listen(self, deadline: float) -> tuple[RemoteAgent, Words | None] | None:
         """What one says next; None when it is time to act. The others hear that this command is still there."""
         while (now := time.monotonic()) < deadline:
+            check_interrupts()
             if now >= self._beat_at + BEAT_SECONDS:
                 self._beat_at = now
                 for agent in self._all:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.case import Case
+from paceline.core.interrupt import check_interrupts
 from paceline.core.metric import Metric
 from paceline.core.probe import ROOT, read_table
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Result, merge_ranks
@@ -218,6 +219,7 @@ class CaseExecution:
             for rank in self._ranks:
                 selector.register(rank.channel, selectors.EVENT_READ, rank)
             while not all(rank.ended for rank in self._ranks):
+                check_interrupts()
                 now = time.monotonic()
                 self._enforce(now, deadline)
                 for key, _ in selector.select(timeout=min(0.2, max(0.0, deadline - now) + 0.001)):

@@ -29,6 +29,7 @@ import psutil
 
 from paceline.core.errors import InputError, MissingDependency
 from paceline.core.files import data_directory, write_atomic
+from paceline.core.interrupt import catch_interrupts
 from paceline.devices import visible_variables
 from paceline.service.engines import EngineKind, EngineOptions
 from paceline.service.engines.base import Assignment, AttemptKey, AttemptReport, FollowerGone, FollowerState
@@ -219,7 +220,7 @@ def join(address: str, token: Path, name: str, labels: Sequence[str], own_addres
     where = [f"--address={address}"]
     if own_address or address.startswith("127."):
         where.append(f"--node-ip-address={own_address or host}")
-    signal.signal(signal.SIGTERM, _interrupt)
+    catch_interrupts()
     for _ in range(_TRIES):
         begun = time.monotonic()
         command = [*_ray_start(name, int(port)), *where]
@@ -234,10 +235,6 @@ def join(address: str, token: Path, name: str, labels: Sequence[str], own_addres
             break  # it had joined, and the cluster is gone
         _log.warning("Ray did not come up; on a busy machine that may take another try")
     return code
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def make_token(path: Path) -> Path:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from paceline.core.case import Case
 from paceline.core.errors import InputError
+from paceline.core.interrupt import catch_interrupts
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
 from paceline.core.suite import Suite, expand, only
@@ -164,18 +165,13 @@ def main() -> None:
     with spool.exclusively() as is_mine:
         if not is_mine or spool.process is not None or spool.has_ended:
             sys.exit(f"the attempt in {spool.folder} is another process's")
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, _interrupt)
+        catch_interrupts()
         spool.process = location.this_runner()
         threading.Thread(target=_watch, args=(spool, assignment.lease_seconds), daemon=True).start()
         try:
             measure(spool, assignment)
         except SpoolFailed:
             sys.exit(SPOOL_FAILED)  # nor could a message be written; the worker knows what the code means
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

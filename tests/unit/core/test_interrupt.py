@@ -1,0 +1,57 @@
+"""An interrupt is heard, wherever Python happens to be when it comes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from paceline.core.interrupt import catch_interrupts, check_interrupts
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in NUMBERS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+class Interrupted:
+    """Whose destructor is where Python is when the interrupt comes."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_an_interrupt_is_raised_where_python_is(number: int) -> None:
+    catch_interrupts()
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), number)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("number", NUMBERS)
+def test_an_interrupt_that_python_drops_is_raised_once_by_the_next_check(number: int) -> None:
+    catch_interrupts()
+    check_interrupts()
+    Interrupted(number)
+    with pytest.raises(KeyboardInterrupt):
+        check_interrupts()
+    check_interrupts()
+
+
+def test_what_is_ignored_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    catch_interrupts()
+    os.kill(os.getpid(), signal.SIGHUP)
+    check_interrupts()
