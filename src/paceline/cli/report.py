@@ -35,6 +35,7 @@ def _formats() -> dict[str, str]:
 def command(run: str, every: bool, charts: str | None, output: str | None, store: str | None, **flags: bool) -> None:
     """Show RUN: an id, the beginning of one, or 'last'. Without a format, a table on the terminal."""
     from paceline.cli._sources import known_ceilings
+    from paceline.report import vega
     from paceline.store import open_reader
 
     if charts is not None and (output or any(flags.values())):
@@ -43,6 +44,8 @@ def command(run: str, every: bool, charts: str | None, output: str | None, store
     suffixes |= {suffix: name for name, one in _exports().items() for suffix in one.suffixes}
     kind = chosen_format(flags, output, _formats(), suffixes)
     on_terminal = kind is None and charts is None
+    if charts is not None or kind in ("html", "png"):
+        vega.warm_up()  # while the run is read
     with open_reader(store) as opened:
         records: RunRecords = opened.load(opened.find_run(run), samples=not on_terminal)
     if charts is not None:

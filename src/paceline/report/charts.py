@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from paceline.core.errors import MissingDependency
+from paceline.report import vega
 from paceline.report.text import clean
 
 PLOTTED = 2000  # samples at most; more would only make the file larger
@@ -179,18 +180,9 @@ def thinned(values: Sequence[float] | np.ndarray[Any, np.dtype[np.float64]], lim
     return sorted(places)
 
 
-def available() -> bool:
-    """Whether charts can be drawn here."""
-    try:
-        import vl_convert  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
 def draw_svg(chart: Chart, name: str) -> str:
     """The chart for a page: no address of anything outside, and a name for what it has inside."""
-    drawn: str = chart.svg or _converter().vegalite_to_svg(_cleaned(chart.spec))
+    drawn = chart.svg or _convert("vegalite_to_svg", _cleaned(chart.spec)).decode()
     drawn = re.sub(r'\s(?:xmlns(?::xlink)?|version)="[^"]*"', "", drawn, count=3)  # of the outermost element
     drawn = re.sub(r'\sclass="(?:mark|background|foreground)[^"]*"', "", drawn)
     drawn = re.sub(r'\bid="(clip\d+)"', rf'id="{name}-\1"', drawn)
@@ -209,10 +201,9 @@ def draw_svg(chart: Chart, name: str) -> str:
 def draw_png(chart: Chart, scale: float = 2.0) -> bytes:
     """The chart as a picture on white."""
     if chart.svg:
-        return bytes(_converter().svg_to_png(_on_paper(chart.svg), scale=scale))
+        return _convert("svg_to_png", _on_paper(chart.svg), scale=scale)
     spec = {**chart.spec, "config": {**CONFIG, **chart.spec.get("config", {}), "background": PAPER}, "padding": 18}
-    drawn: bytes = _converter().vegalite_to_png(_cleaned(spec), scale=scale)
-    return drawn
+    return _convert("vegalite_to_png", _cleaned(spec), scale=scale)
 
 
 def _on_paper(svg: str) -> str:
@@ -230,9 +221,7 @@ def _cleaned(part: Any) -> Any:
     return [_cleaned(item) for item in part] if isinstance(part, list) else part
 
 
-def _converter() -> Any:
-    try:
-        import vl_convert
-    except ImportError:
-        raise MissingDependency("vl-convert, which draws charts,", "pip install 'paceline[charts]'") from None
-    return vl_convert
+def _convert(function: str, source: Any, **options: Any) -> bytes:
+    if not vega.is_installed():
+        raise MissingDependency("vl-convert, which draws charts,", "pip install 'paceline[charts]'")
+    return vega.convert(function, source, **options)

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from paceline.core.quantity import show_count, show_duration, show_size
-from paceline.report import charts
+from paceline.report import charts, vega
 from paceline.report.charts import Chart
 from paceline.report.document import Details, Document, Item, Medium, Section, Table, Tone
 from paceline.report.text import clean, heading, humanize, one_line, split_code, when
@@ -25,7 +25,7 @@ _BYTES |= {"memory_total", "memory_used", "activation_bytes"}
 
 def render(document: Document) -> str:
     """The whole page, in the frame that all pages share; only one with a script allows that one to run."""
-    templates, names, can_draw = page_templates(), count(), charts.available()
+    templates, names, can_draw = page_templates(), count(), vega.is_installed()
 
     def shown(part: Section | Details) -> list[Item]:
         items = part.shown(Medium.HTML)

@@ -21,7 +21,7 @@ from paceline.core.files import write_atomic
 from paceline.core.gc_pause import no_garbage
 from paceline.core.quantity import show_duration
 from paceline.core.run import Run, RunRecords
-from paceline.report import charts
+from paceline.report import vega
 from paceline.report.charts import Chart, draw_png, stacked
 from paceline.report.document import (
     Block,
@@ -198,7 +198,7 @@ def _notes(summary: RunSummary, table: CaseTable, *, is_first: bool) -> Iterator
             f"{'A rate is' if summary.is_micro else 'Throughput is'} all work over all time."
         )
         rows = [row for row in summary.measured if row.case.category != Category.SERVING]
-        if charts.available() and any(sweep.is_line for row in rows for sweep in row.sweeps):
+        if vega.is_installed() and any(sweep.is_line for row in rows for sweep in row.sweeps):
             note += (
                 " In charts over sizes, the shade around a line is the interval of each point; where none is seen, it "
                 "is narrower than the line, or a single sample gave none."

@@ -15,7 +15,7 @@ from paceline.analysis.diagnose.judge import Diagnosis, diagnose
 from paceline.analysis.diagnose.rules import default_rules, rules_from_text
 from paceline.analysis.diagnose.superbench import nodes_results
 from paceline.analysis.diagnose.table import assemble
-from paceline.report import charts
+from paceline.report import vega
 from paceline.report.diagnose import files as diagnosis_files
 from paceline.report.diagnose.charts import strips
 from paceline.report.diagnose.document import answer, document
@@ -217,7 +217,7 @@ def test_the_page_is_whole_and_leads_with_the_answer() -> None:
 
 
 def test_without_the_drawing_library_the_page_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(charts, "available", lambda: False)
+    monkeypatch.setattr(vega, "is_installed", lambda: False)
     page = html.render(document(made()))
     assert 'id="charts-missing"' in page and 'class="chart"' not in page
 

@@ -12,7 +12,7 @@ import pytest
 from paceline.analysis.summary import summarize_run
 from paceline.core.record import Measurement, RecordWarning
 from paceline.core.run import RunRecords
-from paceline.report import charts
+from paceline.report import charts, vega
 from paceline.report.render.html import show_fact
 from paceline.report.run import overview
 from paceline.report.run.document import to_html, write_html
@@ -192,7 +192,7 @@ def named_run(
     ])  # fmt: skip
 
 
-@pytest.mark.skipif(not charts.available(), reason="needs vl-convert: pip install 'paceline[charts]'")
+@pytest.mark.skipif(not vega.is_installed(), reason="needs vl-convert: pip install 'paceline[charts]'")
 def test_names_that_differ_at_their_ends_alone_can_be_told_apart_beside_their_bars() -> None:
     long = "gpt2/nl8_fp8_1x1x1_mb16_gb16_1n1g hidden=4096 heads=32 fp8_recipe="
     chart = overview.overview(summarize_run(named_run(f"{long}rowwise", f"{long}rowwise_with_gw_hp", "short")).measured)
@@ -203,7 +203,7 @@ def test_names_that_differ_at_their_ends_alone_can_be_told_apart_beside_their_ba
     assert "…" not in drawn
 
 
-@pytest.mark.skipif(not charts.available(), reason="needs vl-convert: pip install 'paceline[charts]'")
+@pytest.mark.skipif(not vega.is_installed(), reason="needs vl-convert: pip install 'paceline[charts]'")
 @pytest.mark.parametrize("names", [("short", "other"), ("short", "W" * 33), ("a" * 39, "b" * 40)])
 def test_a_name_that_needs_no_limit_is_drawn_as_with_one(names: tuple[str, ...]) -> None:
     chart = overview.overview(summarize_run(named_run(*names)).measured)

@@ -12,7 +12,7 @@ from paceline.analysis.roofline import KnownCeilings, Rooflines, rooflines
 from paceline.analysis.summary import summarize_run
 from paceline.core.record import RecordWarning
 from paceline.core.run import RunRecords
-from paceline.report import charts
+from paceline.report import charts, vega
 from paceline.report.charts import WIDTH
 from paceline.report.run.document import show, to_html, to_markdown, to_png
 from paceline.report.run.section import SectionAnswer
@@ -123,7 +123,7 @@ def test_every_report_has_it() -> None:
     page = to_html(run, ceilings=known)
     assert '<h2 id="roofline">What bounds each case</h2>' in page
     assert "Under the roofline of NVIDIA H200" in page
-    if charts.available():
+    if vega.is_installed():
         assert to_png(run, ceilings=known).startswith(b"\x89PNG")
 
 
@@ -146,7 +146,7 @@ def test_the_name_of_a_short_slope_does_not_cover_the_axis(furthest: float) -> N
     assert middle > 3 * len(place["text"]) * math.cos(math.radians(name["mark"]["angle"]))
 
 
-@pytest.mark.skipif(not charts.available(), reason="needs vl-convert: pip install 'paceline[charts]'")
+@pytest.mark.skipif(not vega.is_installed(), reason="needs vl-convert: pip install 'paceline[charts]'")
 def test_crowds_of_cases_can_be_drawn() -> None:
     many = run_of([inference(index, 1e9, 2e9 * (1 + index % 7), 1e-3) for index in range(MOST_POINTS + 50)])
     chart = only_part(many, gpu_ceilings()).chart

@@ -10,7 +10,7 @@ from rich.console import Console
 from paceline.analysis.scaling import scaling
 from paceline.analysis.summary import summarize_run
 from paceline.core.record import Record, RecordWarning
-from paceline.report import charts
+from paceline.report import charts, vega
 from paceline.report.run.document import show, to_html, to_markdown
 from paceline.report.run.section import SectionAnswer
 from paceline.report.run.sections.scaling import scaling_parts
@@ -72,7 +72,7 @@ def test_every_report_has_it() -> None:
     assert 'id="scaling"' not in to_html(literal_run())
 
 
-@pytest.mark.skipif(not charts.available(), reason="needs vl-convert: pip install 'paceline[charts]'")
+@pytest.mark.skipif(not vega.is_installed(), reason="needs vl-convert: pip install 'paceline[charts]'")
 def test_the_chart_has_the_ideal_and_the_lost_time() -> None:
     part, _ = parts(*scaling_run().records)
     assert part.chart is not None

@@ -12,7 +12,7 @@ from paceline.analysis.simulation import traced
 from paceline.analysis.summary import summarize_run
 from paceline.core.record import Record
 from paceline.core.trace_breakdown import TimeSpent, time_spent
-from paceline.report import charts
+from paceline.report import vega
 from paceline.report.run.document import show, to_html, to_markdown
 from paceline.report.run.section import SectionAnswer
 from paceline.report.run.sections.traces import sentence, short_name, trace_parts
@@ -101,7 +101,7 @@ def test_names_lose_their_templates_only_where_they_are_long() -> None:
     assert short_name("## Call CompiledFxGraph fvt6s3ps53e4unugjqxi ##", 90) == "compiled graph fvt6s3"
 
 
-@pytest.mark.skipif(not charts.available(), reason="needs vl-convert: pip install 'paceline[charts]'")
+@pytest.mark.skipif(not vega.is_installed(), reason="needs vl-convert: pip install 'paceline[charts]'")
 def test_the_page_shows_all_of_it_once() -> None:
     page = to_html(run_of(records(trace_facts(gpu_spent()), trace_facts(cpu_spent()))))
     assert page.count(">Where the time went</h2>") == 1
