@@ -13,9 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fastapi import APIRouter
+
 from paceline.core.run import RunRecords
 from paceline.service.api import tokens
-from paceline.service.api.app import Pages, create_app
+from paceline.service.api.app import create_app
 from paceline.service.api.guard import Door, Limits
 from paceline.service.api.server import bind, make_server
 from paceline.service.engines.base import Assignment, AttemptReport, FollowerState, Item
@@ -156,7 +158,7 @@ def served_in(
     *,
     limits: Limits | None = None,
     is_local: bool = True,
-    pages: Callable[[Leader, Store], Pages] | None = None,
+    pages: Callable[[Leader, Store], APIRouter] | None = None,
 ) -> Iterator[Served]:
     """A leader on a store of its own; it takes a step only when a test says so."""
     engine = Puppet()

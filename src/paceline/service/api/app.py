@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Annotated, Any
@@ -55,19 +55,10 @@ _ISOLATED = (
 )
 
 
-@dataclass(frozen=True)
-class Pages:
-    """What people look at: routes outside /api, which use the same tokens by a cookie."""
-
-    router: APIRouter
-    open_paths: frozenset[str] = frozenset()  # served without a token: the page to sign in, and its style
-    sign_in: str = ""  # where a browser without a token is sent
-
-
 def create_app(
-    leader: Leader, store: Store, door: Door, *, report: Callable[[RunRecords], str], pages: Pages | None = None
+    leader: Leader, store: Store, door: Door, *, report: Callable[[RunRecords], str], pages: APIRouter | None = None
 ) -> FastAPI:
-    """The application for one leader."""
+    """The application for one leader; `pages` are routes outside /api, which use the same tokens by a cookie."""
     app = FastAPI(
         title="Paceline leader",
         version=VERSION,
@@ -85,8 +76,7 @@ def create_app(
     for router in (_job_routes(context), _result_routes(context), _catalogue_routes(), _admin_routes(context)):
         app.include_router(router, prefix=PREFIX)
     if pages is not None:
-        app.include_router(pages.router, include_in_schema=False)
-        door = replace(door, open_paths=door.open_paths | pages.open_paths, sign_in=pages.sign_in)
+        app.include_router(pages, include_in_schema=False)
     app.add_middleware(Guard, store=store, tokens=context.tokens, door=door)
     return app
 

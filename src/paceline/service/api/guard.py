@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Send
@@ -30,6 +30,8 @@ from paceline.store.store import Store
 
 PREFIX = "/api/v1"
 HEALTH = f"{PREFIX}/health"
+SIGN_IN = "/login"  # the page that a browser without a token is sent to
+OPEN_PATHS = frozenset({HEALTH, SIGN_IN, "/logout"})  # served without a token
 COOKIE = "paceline_token"  # for the pages, as a browser sends no header by itself
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _ADMIN = re.compile(rf"{PREFIX}/(tokens|audit)(/.*)?")
@@ -38,6 +40,11 @@ _NOT_AUDITED = (f"{PREFIX}/validate", "/submit/check")  # they change nothing, a
 _JSON = "application/json"
 _FORM = "application/x-www-form-urlencoded"
 _MOST_KEYS = 10_000
+_HARDENED = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "SAMEORIGIN", "Referrer-Policy": "same-origin"}
+_HARDENED_API = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
 
 _log = logging.getLogger(__name__)
 
@@ -91,8 +98,6 @@ class Door:
 
     is_local: bool  # bound to this machine alone: without tokens, whoever uses it may do everything
     limits: Limits = field(default_factory=Limits)
-    open_paths: frozenset[str] = frozenset()  # in addition to the health of the leader
-    sign_in: str = ""  # the page that a browser without a token is sent to
 
 
 @dataclass
@@ -110,6 +115,10 @@ class _Request:
     @property
     def is_write(self) -> bool:
         return self.method not in _SAFE
+
+    @property
+    def is_page(self) -> bool:
+        return not self.path.startswith("/api/")
 
 
 class Guard:
@@ -138,7 +147,9 @@ class Guard:
             nonlocal is_begun
             if message["type"] == "http.response.start" and not is_begun:
                 is_begun = True
-                _harden(MutableHeaders(scope=message), request.path)
+                headers = MutableHeaders(scope=message)
+                for name, value in _HARDENED.items() if request.is_page else (_HARDENED | _HARDENED_API).items():
+                    headers.setdefault(name, value)
                 if request.is_write and request.path not in _NOT_AUDITED and not request.is_refused:
                     await self._note(request, str(message["status"]))  # before anybody hears that it was done
             await send(message)
@@ -161,7 +172,7 @@ class Guard:
 
     async def _let_in(self, request: _Request) -> None:
         """Find out who the caller is; Refused if they may not do this."""
-        is_open = request.path == HEALTH or request.path in self._door.open_paths
+        is_open = request.path in OPEN_PATHS
         try:
             caller = await self._caller(request)
         except StoreError as error:
@@ -172,7 +183,8 @@ class Guard:
         wait = self._requests.take(caller.name if caller and caller is not LOCAL else request.address)
         if wait:
             raise _too_many(wait, "requests")
-        _refuse_other_sites(request)
+        if request.is_write:
+            _refuse_other_sites(request.headers)
         if is_open:
             return
         if caller is None:
@@ -201,8 +213,8 @@ class Guard:
         if wait:
             return _too_many(wait, "requests without a valid token")
         wants_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
-        if wants_page and not request.path.startswith("/api/") and self._door.sign_in:
-            location = f"{self._door.sign_in}?next={quote(request.path, safe='')}"
+        if wants_page and request.is_page:
+            location = f"{SIGN_IN}?next={quote(request.path, safe='')}"
             return Refused(303, "unauthorized", "sign in first", headers={"Location": location})
         token = _token(request.headers)
         return Refused(
@@ -237,7 +249,7 @@ class Guard:
         except TimeoutError:
             raise Refused(408, "too-slow", "the body did not arrive in time", headers={"Connection": "close"}) from None
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        allowed = (_JSON,) if request.path.startswith("/api/") else (_JSON, _FORM)
+        allowed = (_JSON, _FORM) if request.is_page else (_JSON,)
         if size and request.is_write and kind not in allowed:
             raise Refused(415, "not-json", f"the body is '{kind[:60]}'", f"send it as {_JSON}")
         return b"".join(parts)
@@ -272,11 +284,7 @@ def _token(headers: Mapping[str, str]) -> str | None:
 def _refuse_other_names(request: _Request) -> None:
     """Without tokens, a page on another site must not get here by giving its own name this machine's address."""
     host, remedy = request.headers.get("host", ""), "paceline token create NAME --scope submit"
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        name = ""
-    if not is_loopback(name):
+    if not is_loopback(_split(f"//{host}").hostname or ""):
         message = f"without tokens the leader answers only at this machine's own names, not at '{host[:100]}'"
         raise Refused(403, "other-host", message, remedy)
     if any(header in request.headers for header in ("forwarded", "x-forwarded-for", "x-real-ip")):
@@ -284,15 +292,19 @@ def _refuse_other_names(request: _Request) -> None:
         raise Refused(403, "proxy", message, remedy)
 
 
-def _refuse_other_sites(request: _Request) -> None:
-    """A page of another site may not make a browser write here."""
-    if not request.is_write:
-        return
-    origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower():
-        raise Refused(403, "other-site", f"a page of '{origin[:100]}' may not write here")
-    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+def _refuse_other_sites(headers: Mapping[str, str]) -> None:
+    """A page of another site may not make a browser write here, by the API or by a form."""
+    origin, host = headers.get("origin"), headers.get("host", "").lower()
+    is_other_origin = origin is not None and (not host or _split(origin).netloc.lower() != host)
+    if is_other_origin or headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise Refused(403, "other-site", "a page of another site may not write here")
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return urlsplit("")
 
 
 def is_loopback(name: str) -> bool:
@@ -309,25 +321,12 @@ def _too_many(seconds: float, what: str) -> Refused:
     return Refused(429, "too-many", f"too many {what}", headers={"Retry-After": str(max(1, round(seconds + 0.5)))})
 
 
-def _harden(headers: MutableHeaders, path: str) -> None:
-    headers.setdefault("X-Content-Type-Options", "nosniff")
-    headers.setdefault("X-Frame-Options", "SAMEORIGIN")
-    headers.setdefault("Referrer-Policy", "same-origin")
-    if path.startswith("/api/"):
-        headers.setdefault("Cache-Control", "no-store")
-        headers.setdefault("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
-
-
 def _replayed(body: bytes, receive: Receive) -> Receive:
     """The body once more, for the route; after it, whatever comes."""
-    is_replayed = False
+    first = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def replay() -> Message:
-        nonlocal is_replayed
-        if not is_replayed:
-            is_replayed = True
-            return {"type": "http.request", "body": body, "more_body": False}
-        return await receive()
+        return next(first, None) or await receive()
 
     return replay
 
