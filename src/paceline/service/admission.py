@@ -70,18 +70,18 @@ def check_document(document: object, overrides: Mapping[str, Any] | None = None,
         raise InputError("too-many-combinations", message, where=where, value=most)
 
 
-def check_yaml(text: str) -> None:
+def check_yaml(text: str, *, takes_aliases: bool = False) -> None:
     """Refuse YAML whose few characters expand to a lot; other mistakes are for its reader to report."""
     depth = 0
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             line = event.start_mark.line + 1 if event.start_mark else 1
-            if isinstance(event, yaml.AliasEvent):
+            if isinstance(event, yaml.AliasEvent) and not takes_aliases:
                 message = f"write out what '*{event.anchor}' stands for"
                 raise InputError("yaml-alias", message, where=f"line {line}", value=event.anchor)
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
-                message = f"the suite is nested more than {DEEPEST} deep"
+                message = f"nested more than {DEEPEST} deep"
                 raise InputError("too-deep", message, where=f"line {line}")
     except (yaml.YAMLError, ValueError):
         return

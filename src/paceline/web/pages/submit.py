@@ -8,8 +8,7 @@ import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
-from types import SimpleNamespace
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
 from fastapi import APIRouter, Request, Response
@@ -22,9 +21,10 @@ from paceline.core.case import is_micro
 from paceline.core.errors import InputError, StoreError, unknown
 from paceline.core.parameters import MeasuringParameters, in_words, refusal
 from paceline.core.quantity import show_count
-from paceline.core.suite import CaseKeys, parts_of
+from paceline.core.suite import CaseKeys, parts_of, takes_list
 from paceline.report.text import humanize, one_line
 from paceline.runner.suite_file import load_suite, read_yaml, shipped
+from paceline.service.admission import MOST_VALUES, check_yaml
 from paceline.service.api import submissions
 from paceline.service.api.tokens import Scope
 from paceline.service.jobs import Job, JobRequest, MachineNeeds
@@ -36,8 +36,6 @@ from paceline.web.site import Filled, Form, Site
 
 PREFIX = "p."  # before the name of a parameter, so that it cannot be taken for a field of the form itself
 LONGEST_TEXT = 100_000
-DEEPEST = 30
-MOST_NODES = 20_000  # of a document in YAML, each as often as it is used
 # Between values: not within brackets, nor where a setting of the same value follows, as in fc:layers=2,width=64.
 _COMMA = re.compile(r",(?!\s*\w+=)(?![^()\[\]{}]*[)\]}])")
 _CASE_KEYS = ("target", "ranks", "repeat", "timeout")
@@ -98,8 +96,9 @@ def read_parameters(typed: Mapping[str, str], parameters: type[BaseModel]) -> tu
         except InputError as error:
             errors[name] = str(error)
             continue
-        errors |= _wrong(name, value, CaseKeys if name in _CASE_KEYS else parameters)
         whole, _, part = name.partition(".")
+        if problem := _problem(whole, part, value, CaseKeys if name in _CASE_KEYS else parameters):
+            errors[name] = problem
         if part:
             values.setdefault(whole, {})[part] = value
         else:
@@ -132,11 +131,12 @@ def read_text(text: str, where: str) -> Any:
     if len(text) > LONGEST_TEXT:
         message = f"{where} has {len(text):,} characters, and at most {LONGEST_TEXT:,} are taken"
         raise InputError("too-many-characters", message)
+    check_yaml(text, takes_aliases=True)
     with suppress(yaml.YAMLError):  # read_yaml reports what is wrong, and in which line
-        nodes = [node for node in [yaml.compose(text, Loader=_Shallow)] if node is not None]
+        nodes = [node for node in [yaml.compose(text, Loader=yaml.SafeLoader)] if node is not None]
         for node in nodes:  # each as often as it is referred to; the list grows while it is walked
-            if len(nodes) > MOST_NODES:
-                raise InputError("too-many-values", f"{where} has more than {MOST_NODES:,} values")
+            if len(nodes) > MOST_VALUES:
+                raise InputError("too-many-values", f"{where} has more than {MOST_VALUES:,} values")
             if isinstance(node, yaml.SequenceNode):
                 nodes += node.value
             elif isinstance(node, yaml.MappingNode):
@@ -144,53 +144,24 @@ def read_text(text: str, where: str) -> Any:
     return read_yaml(text, where)
 
 
-class _Shallow(yaml.SafeLoader):
-    """Refuses what is nested so deeply that reading it would never end."""
-
-    _depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        self._depth += 1
-        if self._depth > DEEPEST:
-            raise InputError("too-deep", f"the text is nested more than {DEEPEST} deep")
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
-
-
-def _wrong(name: str, value: Any, model: type[BaseModel]) -> dict[str, str]:
-    """What is wrong with a field by itself; each value of a list is looked at."""
-    whole, _, part = name.partition(".")
-    if whole not in model.model_fields:
-        return {}  # the suite as a whole is checked, too, and knows the nearest name
-    candidates = value if isinstance(value, list) and not _takes_list(model, whole, part) else [value]
-    for one in candidates:
+def _problem(whole: str, part: str, value: Any, model: type[BaseModel]) -> str:
+    """What is wrong with a field, or a part of it, by itself; of a list that makes several cases, with each value."""
+    field = model.model_fields.get(whole)
+    if field is None:
+        return ""  # the suite as a whole is checked, too, and knows the nearest name
+    if part:
+        field = (parts_of(field.annotation, {}) or {}).get(part)
+    # A part that only some alternatives have is left to the check of the whole suite.
+    is_several = isinstance(value, list) and field is not None and not takes_list(field.annotation)
+    for one in value if is_several else [value]:
         try:
             model.model_validate({whole: {part: one} if part else one})
         except ValidationError as error:
-            complaints = [
-                complaint
-                for complaint in error.errors()
-                if complaint["loc"][:1] == (whole,) and (not part or part in complaint["loc"])
-            ]
-            if complaints:  # `refusal` needs nothing else of a validation error
-                only_these = cast(ValidationError, SimpleNamespace(errors=complaints.copy))
-                return {name: refusal(only_these, model).message}
-    return {}
-
-
-def _takes_list(model: type[BaseModel], name: str, part: str) -> bool:
-    field = model.model_fields[name]
-    if part:
-        part_field = (parts_of(field.annotation, {}) or {}).get(part)
-        if part_field is None:
-            return True  # a part that only some alternatives have: the check of the whole suite decides
-        field = part_field
-    return _is_list(field.annotation)
-
-
-def _is_list(annotation: Any) -> bool:
-    return get_origin(annotation) in (list, tuple, set) or any(_is_list(part) for part in get_args(annotation))
+            complaints = [one for one in error.errors() if one["loc"][:1] == (whole,)]
+            complaints = [one for one in complaints if not part or part in one["loc"]]
+            if complaints:
+                return refusal(complaints, model).message
+    return ""
 
 
 def _entry(name: str, field: FieldInfo) -> Entry:
@@ -200,14 +171,14 @@ def _entry(name: str, field: FieldInfo) -> Entry:
         name=name,
         title=humanize(name.rpartition(".")[2]),
         help=one_line(field.description or ""),
-        default=_shown(default),
+        default=_default_text(default),
         choices=["yes", "no"] if is_switch else _choices(field.annotation),
         is_switch=is_switch,
         is_required=field.is_required(),
     )
 
 
-def _shown(default: Any) -> str:
+def _default_text(default: Any) -> str:
     if isinstance(default, bool):
         return "yes" if default else "no"
     if isinstance(default, float):
@@ -396,7 +367,7 @@ def check(form: Form, leader: Leader) -> tuple[Checked, FormContent]:
     if problems:
         return Checked(ok=False, errors=_by_field(problems, kind, form, content.overrides)), content
     titles = listed(list(dict.fromkeys(f"{case.benchmark} {case.title}".strip() for case in cases)), most=3)
-    message = f"{counted(len(cases), 'case')}: {titles}. {_who_can(leader, content.needs)}"
+    message = f"{counted(len(cases), 'case')}: {titles}. {_capable_machines(leader, content.needs)}"
     return Checked(ok=True, cases=len(cases), message=message), content
 
 
@@ -429,8 +400,8 @@ def _by_field(problems: list[InputError], kind: str, form: Form, overrides: Mapp
     return {field: "; ".join(messages) for field, messages in errors.items()}
 
 
-def _who_can(leader: Leader, needs: MachineNeeds) -> str:
-    """How many of the machines that are here could run it."""
+def _capable_machines(leader: Leader, needs: MachineNeeds) -> str:
+    """How many of the machines that are here can run a job."""
     followers = leader.followers()
     able = sum(could_run(state, needs) for state in followers)
     if not followers:
