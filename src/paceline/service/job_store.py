@@ -78,19 +78,11 @@ class JobStore:
         return is_new
 
     def change(self, job: Job, event: JobEvent) -> Job:
-        """The job after the event."""
+        """The job after the event; what a lost attempt has measured stays."""
         changed = change(job, event, lease=self._lease)
         with self._store.queue.writing(f"change job '{job.id}'") as writing:
-            _save(writing, changed, event)
-        self._remember(changed)
-        return changed
-
-    def lose(self, job: Job, reason: str, cause: FailureKind = FailureKind.LOST) -> Job:
-        """The job after its attempt came to nothing; what that measured stays."""
-        event = Lost(at=self._now(), reason=reason, cause=cause)
-        changed = change(job, event)
-        with self._store.queue.writing(f"change job '{job.id}'") as writing:
-            writing.close_run(job.run_ids[-1], is_whole=False)
+            if isinstance(event, Lost):
+                writing.close_run(job.run_ids[-1], is_whole=False)
             _save(writing, changed, event)
         self._remember(changed)
         return changed

@@ -19,7 +19,7 @@ from paceline.core.quantity import show_duration
 from paceline.service.engines.base import AttemptProgress, AttemptReport, Engine, FollowerState
 from paceline.service.follower_calls import Attempts, FollowerCalls, Order, Presence, next_step
 from paceline.service.job_store import JobStore
-from paceline.service.jobs import LEASE, Cancelled, FailureKind, Job, JobFailure, JobState, Placed, Refused
+from paceline.service.jobs import LEASE, Cancelled, FailureKind, Job, JobFailure, JobState, Lost, Placed, Refused
 from paceline.service.placement import DurationPredictor, is_unheard_of, scheduler_follower, why_it_waits
 from paceline.service.scheduler import events
 from paceline.service.scheduler.cluster import ClusterState
@@ -136,7 +136,7 @@ class Leader:
                 return ""
             if demand.needs not in self._unmet:
                 here = [state for name, state in self._presence.here.items() if name in self._cluster.followers]
-                self._unmet[demand.needs] = why_it_waits(job.needs, here, self._presence.seen.values())
+                self._unmet[demand.needs] = why_it_waits(job.needs, here, self._presence.recorded.values())
             return self._unmet[demand.needs]
 
     def drained(self) -> dict[str, str]:
@@ -160,7 +160,7 @@ class Leader:
                     _log.warning("%s", error)
                     # What is measured goes on while the store takes nothing: followers are polled, and keep items.
                     with self._lock:
-                        polled = {one: self._attempts.expected_without_store(one) for one in self._presence.here}
+                        polled = {one: self._attempts.expected(one, with_store=False) for one in self._presence.here}
                     self._calls.poll(polled)
                 except Exception as error:  # a defect must not end the one thread that brings results in
                     self._is_fresh = False
@@ -211,10 +211,9 @@ class Leader:
             for job in self._jobs.active():
                 step = next_step(job, self._attempts, self._presence, self._lease, self._now())
                 if step.lost:
-                    self._free(job)
                     self._lose(job, step.lost, self._attempts.trouble(job)[1])
                 orders += step.orders
-            orders += [Order(follower, attempt, None) for follower, attempt in self._attempts.strays]
+            orders += [Order(follower, attempt, None) for follower, attempt in sorted(self._attempts.strays)]
         refused = self._calls.send(orders)
         with self._lock:
             self._attempts.refused_orders = refused
@@ -284,7 +283,7 @@ class Leader:
             with self._store.queue.writing(f"note follower '{follower}'") as writing:
                 writing.see_follower(FollowerRow(follower, state.seen_at, state.model_dump(mode="json")))
             self._cluster.join(scheduler_follower(state))
-            self._presence.let_in(follower)
+            self._presence.recorded[follower] = state
             self._unmet.clear()
         for job in returning:
             if ready.intersection(job.followers):
@@ -306,7 +305,7 @@ class Leader:
             job, report.attempt, follower, items, self._attempts.events(job, items, self._now())
         )
         # Learn from the cases that have ended, and correct when the job is expected to end.
-        machine = self._presence.seen.get(follower)
+        machine = self._presence.recorded.get(follower)
         gpus = machine.gpus if machine is not None else ()
         is_news = self._durations.observe(job, gpus, items) or job.id not in self._progress
         if is_news and job.state is JobState.RUNNING and job.id in self._cluster.running:
@@ -329,7 +328,7 @@ class Leader:
             return
         for demand in self._cluster.stuck():
             job = self._jobs.unfinished[demand.id]
-            if job.state_at <= since and is_unheard_of(job.needs, self._presence.seen.values()):
+            if job.state_at <= since and is_unheard_of(job.needs, self._presence.recorded.values()):
                 waited = show_duration(self._patience.total_seconds())
                 message = f"{self.why_it_waits(job.id)}; none that could was seen for {waited}"
                 failure = JobFailure(kind=FailureKind.UNPLACEABLE, message=message)
@@ -338,9 +337,8 @@ class Leader:
 
     def _lose(self, job: Job, reason: str, cause: FailureKind = FailureKind.LOST) -> None:
         """An attempt came to nothing: what it measured stays, and the job waits again if it may."""
-        changed = self._jobs.lose(job, reason, cause)
-        self._progress.pop(job.id, None)
-        self._durations.forget(job.id)
+        self._free(job)
+        changed = self._jobs.change(job, Lost(at=self._now(), reason=reason, cause=cause))
         if changed.state is JobState.QUEUED:
             self._enqueue(changed)
 
@@ -362,7 +360,7 @@ class Leader:
             self._start(events.ended(self._cluster, job.id, self._seconds()))
 
     def _demand(self, job: Job) -> Demand:
-        return self._durations.demand(job, self._presence.seen.values())
+        return self._durations.demand(job, self._presence.recorded.values())
 
     def _seconds(self) -> float:
         return self._now().timestamp()

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache, lru_cache
+from functools import cache
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, quote
 
@@ -163,11 +163,9 @@ class Form:
 
 async def read_form(request: Request) -> Form:
     """The body of a POST; a dependency."""
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > LARGEST_FORM:
-            raise HTTPException(413, f"the form is larger than {LARGEST_FORM // 1024} KiB")
+    body = await request.body()
+    if len(body) > LARGEST_FORM:
+        raise HTTPException(413, f"the form is larger than {LARGEST_FORM // 1024} KiB")
     try:
         return Form(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=1000, errors="strict"))
     except ValueError:
@@ -199,13 +197,11 @@ def secured(response: Response, scripts: Iterable[Markup], hashes: Iterable[str]
         f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}; connect-src 'self'; img-src data:; "
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     )
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["Referrer-Policy"] = "same-origin"
     response.headers["Cache-Control"] = "no-store"
     return response
 
 
-@lru_cache(maxsize=1)
+@cache
 def templates() -> Environment:
     """The templates of the reports and of the pages."""
     loader = ChoiceLoader([PackageLoader("paceline.web"), PackageLoader("paceline.report")])

@@ -22,7 +22,7 @@ from paceline.service import admission, job_store
 from paceline.service.api import documents as d
 from paceline.service.api import errors, submissions, tokens
 from paceline.service.api.errors import Refused, declared, not_found, unavailable
-from paceline.service.api.guard import PREFIX, Door, Guard
+from paceline.service.api.guard import PREFIX, Guard, Limits
 from paceline.service.api.tokens import Tokens
 from paceline.service.engines.base import AttemptProgress, FollowerState
 from paceline.service.jobs import JOB_ID, Job, JobRequest, JobState
@@ -56,7 +56,13 @@ _ISOLATED = (
 
 
 def create_app(
-    leader: Leader, store: Store, door: Door, *, report: Callable[[RunRecords], str], pages: APIRouter | None = None
+    leader: Leader,
+    store: Store,
+    *,
+    is_local: bool,
+    report: Callable[[RunRecords], str],
+    pages: APIRouter | None = None,
+    limits: Limits | None = None,
 ) -> FastAPI:
     """The application for one leader; `pages` are routes outside /api, which use the same tokens by a cookie."""
     app = FastAPI(
@@ -77,7 +83,7 @@ def create_app(
         app.include_router(router, prefix=PREFIX)
     if pages is not None:
         app.include_router(pages, include_in_schema=False)
-    app.add_middleware(Guard, store=store, tokens=context.tokens, door=door)
+    app.add_middleware(Guard, store=store, tokens=context.tokens, is_local=is_local, limits=limits or Limits())
     return app
 
 
@@ -92,9 +98,10 @@ class ApiContext:
 
     def job(self, job_id: str) -> Job:
         """A job by its id; the answer says so if there is none."""
-        if self.store.queue.job(job_id) is None:
-            raise not_found("job", job_id)
-        return self.leader.job(job_id)
+        try:
+            return self.leader.job(job_id)
+        except InputError:
+            raise not_found("job", job_id) from None
 
     def fields(self, job: Job) -> dict[str, Any]:
         """All that a view of a job may show; each view takes the fields that it has."""
@@ -105,11 +112,6 @@ class ApiContext:
             "expected_end": self.leader.expected_end(job.id) if is_active else None,
             "waits_for": "" if is_active else self.leader.why_it_waits(job.id),
         }
-
-
-def _caller_name(request: Request) -> str:
-    caller = request.state.caller
-    return caller.name if caller is not None else ""
 
 
 def _job_routes(context: ApiContext) -> APIRouter:
@@ -123,7 +125,7 @@ def _job_routes(context: ApiContext) -> APIRouter:
         request.state.subject = sent.id  # for the audit log
         if leader.trouble:
             raise unavailable(leader.trouble)
-        job = submissions.new_job(sent, by=_caller_name(request))
+        job = submissions.new_job(sent, by=request.state.caller.name)
         try:
             job, is_new = leader.submit(job)
         except InputError as error:
@@ -152,7 +154,7 @@ def _job_routes(context: ApiContext) -> APIRouter:
         """Stop a job, whether it waits or runs; one that is over stays as it is."""
         request.state.subject = job_id
         context.job(job_id)
-        return view(leader.cancel(job_id, _caller_name(request)))
+        return view(leader.cancel(job_id, request.state.caller.name))
 
     @router.get("/jobs/{job_id}/logs", responses=declared(404))
     def logs(job_id: JobId, after: After = "0.0", limit: Limit = 500) -> d.LogPage:
@@ -188,7 +190,7 @@ def _result_routes(context: ApiContext) -> APIRouter:
     store, leader = context.store, context.leader
 
     @router.get("/runs")
-    def list_runs(limit: Annotated[int, Query(ge=1, le=500)] = 50) -> d.RunsPage:
+    def list_runs(limit: Limit = 50) -> d.RunsPage:
         """Runs, the newest first, whether a job made them or not."""
         return d.RunsPage(runs=[d.RunSummary(**row.model_dump()) for row in store.runs(limit)])
 

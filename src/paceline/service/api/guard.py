@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from paceline.core.errors import StoreError
-from paceline.service.api.errors import Refused, answer, defect, unavailable
+from paceline.service.api.errors import Refused, defect, unavailable
 from paceline.service.api.tokens import LOCAL, Caller, Scope, Tokens
 from paceline.store.queue import AuditRow
 from paceline.store.store import Store
@@ -92,14 +92,6 @@ def needed(method: str, path: str) -> Scope:
     return Scope.SUBMIT if is_page or _SUBMIT.fullmatch(path) else Scope.ADMIN
 
 
-@dataclass(frozen=True)
-class Door:
-    """What is open, and how."""
-
-    is_local: bool  # bound to this machine alone: without tokens, whoever uses it may do everything
-    limits: Limits = field(default_factory=Limits)
-
-
 @dataclass
 class _Request:
     """One request, as far as it matters here."""
@@ -122,15 +114,19 @@ class _Request:
 
 
 class Guard:
-    """The middleware."""
+    """The middleware.
 
-    def __init__(self, app: ASGIApp, store: Store, tokens: Tokens, door: Door) -> None:
+    A leader that `is_local` is bound to this machine alone: without tokens, whoever uses it may do everything.
+    """
+
+    def __init__(self, app: ASGIApp, store: Store, tokens: Tokens, is_local: bool, limits: Limits) -> None:
         self._app = app
         self._store = store
         self._tokens = tokens
-        self._door = door
-        self._requests = Buckets(door.limits.rate, door.limits.burst)
-        self._failures = Buckets(door.limits.failures, door.limits.failure_burst)
+        self._is_local = is_local
+        self._limits = limits
+        self._requests = Buckets(limits.rate, limits.burst)
+        self._failures = Buckets(limits.failures, limits.failure_burst)
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it."""
@@ -163,12 +159,12 @@ class Guard:
             # Who was not let in, and which writes were refused; those who ask too often would fill the store.
             if refused.status in (401, 403) or (request.is_write and refused.status not in (429, 503)):
                 await self._note(request, f"{refused.status} {refused.code}")
-            await answer(refused)(scope, receive, hardened)
+            await refused.answer()(scope, receive, hardened)
         except Exception as error:
             _log.exception("%s %s failed", request.method, request.path)
             if is_begun:
                 raise
-            await answer(defect(error))(scope, receive, hardened)
+            await defect(error).answer()(scope, receive, hardened)
 
     async def _let_in(self, request: _Request) -> None:
         """Find out who the caller is; Refused if they may not do this."""
@@ -202,10 +198,10 @@ class Guard:
         token = _token(request.headers)
         if token is not None:
             return await asyncio.to_thread(self._tokens.caller, token)
-        rows = await asyncio.to_thread(self._tokens.rows)
-        if rows or not self._door.is_local or not is_loopback(request.address):
+        has_tokens = bool(await asyncio.to_thread(self._tokens.rows))
+        if has_tokens or not self._is_local or not is_loopback(request.address):
             return None
-        _refuse_other_names(request)
+        _refuse_other_names(request.headers)
         return LOCAL
 
     def _unauthorized(self, request: _Request) -> Refused:
@@ -227,7 +223,7 @@ class Guard:
 
     async def _body(self, request: _Request, receive: Receive) -> bytes:
         """All of the body, if it is small enough and is JSON."""
-        limits, parts, size = self._door.limits, [], 0
+        limits, parts, size = self._limits, [], 0
         size_message = f"the body has more than {limits.body:,} bytes"
         too_large = Refused(413, "too-large", size_message, headers={"Connection": "close"})
         declared = request.headers.get("content-length", "")
@@ -281,13 +277,13 @@ def _token(headers: Mapping[str, str]) -> str | None:
     return cookie.value if cookie is not None and cookie.value else None
 
 
-def _refuse_other_names(request: _Request) -> None:
+def _refuse_other_names(headers: Mapping[str, str]) -> None:
     """Without tokens, a page on another site must not get here by giving its own name this machine's address."""
-    host, remedy = request.headers.get("host", ""), "paceline token create NAME --scope submit"
+    host, remedy = headers.get("host", ""), "paceline token create NAME --scope submit"
     if not is_loopback(_split(f"//{host}").hostname or ""):
         message = f"without tokens the leader answers only at this machine's own names, not at '{host[:100]}'"
         raise Refused(403, "other-host", message, remedy)
-    if any(header in request.headers for header in ("forwarded", "x-forwarded-for", "x-real-ip")):
+    if any(header in headers for header in ("forwarded", "x-forwarded-for", "x-real-ip")):
         message = "without tokens the leader answers no proxy, as it could not tell who sends a request"
         raise Refused(403, "proxy", message, remedy)
 

@@ -324,8 +324,7 @@ class SlurmEngine:
             if key in self._attempts:
                 return
             node = self._node(follower)
-            place = f".{assignment.place}" if assignment.place else ""
-            name = f"{re.sub(r'[^A-Za-z0-9-]', '_', assignment.job_id)}.{assignment.attempt}{place}"
+            name = assignment.folder_name + (f".{assignment.place}" if assignment.place else "")
             attempt = SlurmAttempt.make(self._folder / name, node, assignment)
             self._attempts[key] = attempt
             if assignment.peers:
@@ -399,13 +398,12 @@ class SlurmEngine:
                 todo = attempt.see(jobs.get(str(attempt.folder), []), is_offered=is_offered)
                 if attempt.is_forsaken and attempt.is_settled:  # the leader has given it up with the node
                     self._drop(attempt)
-            self._do(attempt, todo)
+            if todo.cancel:
+                slurm_commands.cancel(todo.cancel)
+            if todo.submit:
+                self._submit(attempt)
 
-    def _do(self, attempt: SlurmAttempt, todo: Todo) -> None:
-        if todo.cancel:
-            slurm_commands.cancel(todo.cancel)
-        if not todo.submit:
-            return
+    def _submit(self, attempt: SlurmAttempt) -> None:
         try:
             node = self._nodes.get(attempt.node)
             if node is None or max(attempt.assignment.devices, default=-1) >= len(node.gpus):

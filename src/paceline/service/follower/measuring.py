@@ -58,17 +58,17 @@ class _SpoolListener(Listener):
     def case_started(self, case: Case) -> None:
         title = f"{case.benchmark} {case.title}".strip()
         self._show(case_index=case.index, title=title, case_started_at=datetime.now(UTC))
-        self._say(f"{title} on {case.target}")
+        self._log(f"{title} on {case.target}")
 
     def case_ended(self, record: Record) -> None:
         self._show(cases_done=self._progress.cases_done + 1)
         why = f": {record.cause.message}" if record.cause else ""
-        self._say(f"  {record.outcome.value} after {record.seconds:.1f} s{why}")
+        self._log(f"  {record.outcome.value} after {record.seconds:.1f} s{why}")
 
     def trouble(self, message: str) -> None:
-        self._say(message)
+        self._log(message)
 
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         self._spool.append("log", text=f"{text}\n")
 
     def _show(self, **news: object) -> None:
@@ -85,8 +85,8 @@ def measure(spool: Spool, assignment: Assignment) -> None:
         if assignment.place > 0:
             gang.follow(spool, assignment)
         elif assignment.peers:
-            with gang.Gang.met(assignment) as together:
-                failure = _run(spool, assignment, together.execute)
+            with gang.lead(assignment) as execute:
+                failure = _run(spool, assignment, execute)
         else:
             failure = _run(spool, assignment, execute_here)
     except gang.GangBroken as error:
@@ -103,7 +103,15 @@ def _run(spool: Spool, assignment: Assignment, execute: Execute) -> JobFailure |
     run = _new_run(assignment)
     spool.append("began", run=run)
     SuiteRun(run=run, todo=run.cases, sink=listener, listener=listener, execute=execute).go()
-    return _failure(listener.records)
+    failed = [record for record in listener.records if not record.is_success]
+    if not failed:
+        return None
+    first = failed[0]
+    why = first.cause.message if first.cause else first.outcome.value
+    name = f"{first.case.benchmark} {first.case.title}".strip()
+    message = f"{len(failed)} of {len(listener.records)} cases did not succeed; the first, {name}: {why}"
+    kinds = {_KINDS.get(record.outcome, FailureKind.CASES) for record in failed}
+    return JobFailure(kind=kinds.pop() if len(kinds) == 1 else FailureKind.CASES, message=message)
 
 
 def _new_run(assignment: Assignment) -> Run:
@@ -128,18 +136,6 @@ def _new_run(assignment: Assignment) -> Run:
         environment=describe().model_dump(mode="json"),
         cases=cases,
     )
-
-
-def _failure(records: Sequence[Record]) -> JobFailure | None:
-    failed = [record for record in records if not record.is_success]
-    if not failed:
-        return None
-    first = failed[0]
-    why = first.cause.message if first.cause else first.outcome.value
-    name = f"{first.case.benchmark} {first.case.title}".strip()
-    message = f"{len(failed)} of {len(records)} cases did not succeed; the first, {name}: {why}"
-    kinds = {_KINDS.get(record.outcome, FailureKind.CASES) for record in failed}
-    return JobFailure(kind=kinds.pop() if len(kinds) == 1 else FailureKind.CASES, message=message)
 
 
 def _watch(spool: Spool, seconds: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -78,9 +77,7 @@ class Worker:
             if attempt in self._spools:
                 self._spools[attempt].renew()
                 return
-            name = f"{re.sub(r'[^A-Za-z0-9-]', '_', assignment.job_id)}.{assignment.attempt}"
-            spool = Spool.make(self._folder / name, assignment)
-            self._spools[attempt] = spool
+            spool = self._spools[attempt] = Spool.make(self._folder / assignment.folder_name, assignment)
             self._memory_kills[attempt] = kills_for_memory()
             self._children[attempt] = _start(spool, assignment)
 
@@ -100,9 +97,12 @@ class Worker:
                 spool.renew()
             self._look_after(attempt, spool)
         items = spool.items(acknowledged or 0)[:_MOST_ITEMS]
-        if items and items[-1].kind == "ended" and self._is_alive(attempt, spool):
-            items.pop()  # its devices are not free before it is gone
-            self._stopping.setdefault(attempt, time.monotonic())
+        if items and items[-1].kind == "ended":
+            child, runner = self._children.get(attempt), spool.process
+            is_alive = child is not None and child.poll() is None
+            if is_alive or (runner is not None and location.is_alive(runner)):
+                items.pop()  # its devices are not free before it is gone
+                self._stopping.setdefault(attempt, time.monotonic())
         elif not items and acknowledged is not None and spool.has_ended:
             self._drop(attempt)
             return None
@@ -146,12 +146,6 @@ class Worker:
         assignment = spool.assignment
         assert assignment is not None
         self._children[attempt] = _start(spool, assignment)
-
-    def _is_alive(self, attempt: AttemptKey, spool: Spool) -> bool:
-        child = self._children.get(attempt)
-        if child is not None and child.poll() is None:
-            return True
-        return spool.process is not None and location.is_alive(spool.process)
 
     def _signal(self, attempt: AttemptKey, spool: Spool, number: signal.Signals) -> bool:
         """Send a signal to all processes of an attempt; False if none of them can be found."""

@@ -100,15 +100,10 @@ def routes(router: APIRouter, site: Site) -> None:
         given = []
         for placement in placements(site.store, follower, DONE):
             job = site.leader.job(placement.job_id)
+            run_id = placement.run_id if site.store.has(placement.run_id) else ""
+            is_last = job.run_id == placement.run_id
             given.append(
-                Given(
-                    at=placement.at,
-                    job=job.id,
-                    name=job.name,
-                    state=job.state,
-                    run_id=placement.run_id if site.store.has(placement.run_id) else "",
-                    is_last=job.run_id == placement.run_id,
-                )
+                Given(at=placement.at, job=job.id, name=job.name, state=job.state, run_id=run_id, is_last=is_last)
             )
         view = OneMachine(
             answer=f"{follower} {does if known.is_here else 'is not here'}.",

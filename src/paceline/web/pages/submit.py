@@ -251,6 +251,7 @@ class Submission(BaseModel):
 class FormContent(BaseModel):
     """The fields of the form, parsed."""
 
+    id: str = ""
     suite: dict[str, Any] | str | None = None
     overrides: dict[str, Any] = {}
     needs: MachineNeeds = MachineNeeds()
@@ -346,6 +347,8 @@ def read(form: Form) -> FormContent:
         value: Any = _words(text) if name == "labels" else text == "yes" if name == "whole_node" else text
         with _noting(content.errors, name):
             content.needs = MachineNeeds.model_validate(content.needs.model_dump() | {name: value})
+    with _noting(content.errors, "id"):
+        content.id = _validated("id", form.get("id"))
     with _noting(content.errors, "priority"):
         content.priority = _validated("priority", int(form.get("priority", "0") or "0"))
     with _noting(content.errors, "tags"):
@@ -435,7 +438,7 @@ def routes(router: APIRouter, site: Site) -> None:
         result, content = check(form, site.leader)
         if result.ok:
             try:
-                job = _submitted(site, content, str(_validated("id", form.get("id"))), visitor.name)
+                job = _submitted(site, content, visitor.name)
             except StoreError as error:  # nothing was taken: what was typed must not be lost, too
                 result = Checked(ok=False, errors={"": str(error)})
             else:
@@ -452,12 +455,12 @@ def routes(router: APIRouter, site: Site) -> None:
         return show(request, submission, 503 if "" in result.errors else 422)
 
 
-def _submitted(site: Site, content: FormContent, job_id: str, by: str) -> Job:
+def _submitted(site: Site, content: FormContent, by: str) -> Job:
     """The job that the leader took; a form that was sent, changed and sent again is another one."""
     if site.leader.trouble:
         raise StoreError(site.leader.trouble)
     fields = {name: value for name, value in content if name != "errors"}
-    job = submissions.new_job(JobRequest(id=job_id, **fields), by)
+    job = submissions.new_job(JobRequest(**fields), by)
     try:
         return site.leader.submit(job)[0]
     except InputError:
