@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from paceline.core.errors import InputError
 from paceline.service.engines.base import (
@@ -180,21 +181,30 @@ class Attempts:
 
     def expected(self, follower: str, *, with_store: bool = True) -> dict[AttemptKey, int]:
         """What a follower may have to report on, and up to where it is acknowledged, as far as that can be known."""
-        acknowledged = self._jobs.acknowledged if with_store else self._jobs.acknowledged_here
         for job in self._jobs.active():
             if follower in job.followers:
                 holder = (follower, (job.id, job.attempt))
                 self._holders.add(holder)
                 if follower != job.followers[0]:
                     self._others.setdefault(holder, 0)
-        attempts = [attempt for name, attempt in self._holders if name == follower]
-        others = {attempt: self._others.get((follower, attempt)) for attempt in attempts}
-        return {attempt: acknowledged(attempt) if other is None else other for attempt, other in others.items()}
+        acknowledged = partial(self._jobs.acknowledged, with_store=with_store)
+        return {
+            holder[1]: self._others[holder] if holder in self._others else acknowledged(holder[1])
+            for holder in self._holders
+            if holder[0] == follower
+        }
 
     def take(self, follower: str, report: AttemptReport) -> tuple[Job, list[Item]] | None:
         """The job that a report decides about, with what is new; late reports are stored, and decide nothing."""
-        job = self._job_of(follower, report)
-        if job is None:
+        try:
+            job = self._jobs.find(report.job_id)
+            is_stranger = not 1 <= report.attempt <= len(job.run_ids)
+        except InputError:
+            is_stranger = True
+        if is_stranger:  # nothing is acknowledged: it may be another store's
+            if report.job_id not in self._strangers:
+                self._strangers.add(report.job_id)
+                _log.warning("follower %s reports on job %s, which is not in this store", follower, report.job_id)
             return None
         attempt = (report.job_id, report.attempt)
         holder = (follower, attempt)
@@ -300,18 +310,6 @@ class Attempts:
         self.strays.discard(holder)
         if self._others.pop(holder, None) is None:
             self._jobs.forget_attempt(holder[1])
-
-    def _job_of(self, follower: str, report: AttemptReport) -> Job | None:
-        try:
-            job = self._jobs.find(report.job_id)
-            if 1 <= report.attempt <= len(job.run_ids):
-                return job
-        except InputError:
-            pass
-        if report.job_id not in self._strangers:  # nothing is acknowledged: it may be another store's
-            self._strangers.add(report.job_id)
-            _log.warning("follower %s reports on job %s, which is not in this store", follower, report.job_id)
-        return None
 
 
 @dataclass(frozen=True)

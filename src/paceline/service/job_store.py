@@ -123,14 +123,10 @@ class JobStore:
                 for item in lines:
                     _store_item(writing, job, attempt, follower, item)
 
-    def acknowledged(self, attempt: AttemptKey) -> int:
-        """Up to which number an attempt's items are in the store."""
-        if attempt not in self._acknowledged:
+    def acknowledged(self, attempt: AttemptKey, *, with_store: bool = True) -> int:
+        """Up to which number an attempt's items are in the store; without it, as far as that was looked up before."""
+        if with_store and attempt not in self._acknowledged:
             self._acknowledged[attempt] = self._store.queue.acknowledged(*attempt)
-        return self._acknowledged[attempt]
-
-    def acknowledged_here(self, attempt: AttemptKey) -> int:
-        """The same, as far as it can be determined without the store."""
         return self._acknowledged.get(attempt, 0)
 
     def forget_attempt(self, attempt: AttemptKey) -> None:

@@ -53,22 +53,16 @@ class SimulatedWorkload:
     seconds: Numbers
     predicted: Numbers
     error: float  # of the predictions: the deviation of the logarithm of true over predicted
-    needs: tuple[Needs, ...]  # one for all, or one for each
-    priorities: tuple[int, ...] = (0,)
+    needs: tuple[Needs, ...]  # of each job
+    priorities: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.submitted)
 
-    def needs_of(self, index: int) -> Needs:
-        return self.needs[index] if len(self.needs) > 1 else self.needs[0]
-
-    def priority_of(self, index: int) -> int:
-        return self.priorities[index] if len(self.priorities) > 1 else self.priorities[0]
-
     def device_counts(self, devices: int) -> Numbers:
         """How many devices each job occupies on followers of so many."""
         counts = [need.nodes * (devices if need.whole_node else need.count) for need in self.needs]
-        return np.broadcast_to(np.array(counts, dtype=np.float64), (len(self),))
+        return np.array(counts, dtype=np.float64)
 
     def work(self, devices: int) -> float:
         """Device-seconds of all jobs together."""
@@ -109,7 +103,7 @@ def generate(name: str, *, load: float, fleet: Fleet, jobs: int, error: float, s
     # Gaps in proportion to exponential ones are those of a Poisson process with so many arrivals in so long a time.
     span = float(seconds.sum()) / (load * fleet.capacity)
     submitted = np.cumsum(gaps) * (span / float(gaps.sum()))
-    return SimulatedWorkload(name, submitted, seconds, predicted, error, (Needs(kind=KIND),))
+    return SimulatedWorkload(name, submitted, seconds, predicted, error, (Needs(kind=KIND),) * jobs, (0,) * jobs)
 
 
 def read_trace(path: Path, *, fleet: Fleet, error: float, seed: int) -> SimulatedWorkload:
@@ -198,8 +192,8 @@ def _scheduled(workload: SimulatedWorkload, fleet: Fleet, *, stretch: float, exa
         # At the same moment what ends goes first: its devices are free for what comes.
         if not running or (coming < len(workload) and workload.submitted[coming] < running[0][0]):
             now = float(workload.submitted[coming])
-            needs, seconds = workload.needs_of(coming), float(expected[coming])
-            demand = Demand(str(coming), needs, seconds, now, workload.priority_of(coming), error)
+            needs, priority = workload.needs[coming], workload.priorities[coming]
+            demand = Demand(str(coming), needs, float(expected[coming]), now, priority, error)
             starts = events.submitted(cluster, demand, now)
             coming += 1
         else:
@@ -289,11 +283,11 @@ def _served(
     running: list[tuple[float, int]] = []
 
     def width(job: int) -> int:
-        needs = workload.needs_of(job)
+        needs = workload.needs[job]
         return fleet.devices if needs.whole_node else needs.count
 
     def can_start(job: int) -> bool:
-        devices, is_heavy = width(job), workload.needs_of(job).cpu_heavy
+        devices, is_heavy = width(job), workload.needs[job].cpu_heavy
         return all(queues[f][0] == job and free[f] >= devices and not (is_heavy and heavy[f]) for f in bound[job])
 
     def serve(followers: list[int], now: float) -> None:
@@ -304,7 +298,7 @@ def _served(
                 for one in bound[job]:
                     queues[one].popleft()
                     free[one] -= width(job)
-                    heavy[one] += workload.needs_of(job).cpu_heavy
+                    heavy[one] += workload.needs[job].cpu_heavy
                     if one != follower:
                         to_serve.append(one)
                 started[job] = now
@@ -315,7 +309,7 @@ def _served(
         if not running or (coming < len(workload) and workload.submitted[coming] < running[0][0]):
             now, job = float(workload.submitted[coming]), coming
             work = float(workload.predicted[job]) * width(job)
-            bound[job] = choose(workload.needs_of(job).nodes, work, now)
+            bound[job] = choose(workload.needs[job].nodes, work, now)
             for follower in bound[job]:
                 queues[follower].append(job)
             coming += 1
@@ -326,7 +320,7 @@ def _served(
             followers = bound.pop(job)
             for follower in followers:
                 free[follower] += width(job)
-                heavy[follower] -= workload.needs_of(job).cpu_heavy
+                heavy[follower] -= workload.needs[job].cpu_heavy
                 ended_on(follower, float(workload.predicted[job]) * width(job), now)
             serve(followers, now)
     return Schedule(workload.submitted, started, ended, workload.work(fleet.devices), fleet.capacity)

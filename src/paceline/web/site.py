@@ -94,7 +94,7 @@ class Site:
 
     def error(self, request: Request, status: int, message: str) -> Response:
         """Why there is no page."""
-        view = Trouble(status=status, title=_TITLES.get(status, _TITLES[400]), message=message)
+        view = ErrorPage(status=status, title=_TITLES.get(status, _TITLES[400]), message=message)
         return self.answer(request, "error.html", view, status=status)
 
     def form_token(self, visitor: Caller) -> str:
@@ -139,7 +139,7 @@ class Site:
         return PageRoute
 
 
-class Trouble(BaseModel):
+class ErrorPage(BaseModel):
     """Why there is no page."""
 
     status: int
@@ -172,7 +172,7 @@ async def read_form(request: Request) -> Form:
         raise HTTPException(400, "this is not a form as browsers send them") from None
 
 
-Filled = Annotated[Form, Depends(read_form)]
+SentForm = Annotated[Form, Depends(read_form)]
 
 
 def wants_json(request: Request) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
@@ -20,7 +20,7 @@ from paceline.core.run import RunRecords
 from paceline.runner.suite_file import read_yaml, shipped
 from paceline.service import admission, job_store
 from paceline.service.api import documents as d
-from paceline.service.api import errors, submissions, tokens
+from paceline.service.api import errors, tokens
 from paceline.service.api.errors import Refused, declared, not_found, unavailable
 from paceline.service.api.guard import PREFIX, Guard, Limits
 from paceline.service.api.tokens import Tokens
@@ -125,7 +125,7 @@ def _job_routes(context: ApiContext) -> APIRouter:
         request.state.subject = sent.id  # for the audit log
         if leader.trouble:
             raise unavailable(leader.trouble)
-        job = submissions.new_job(sent, by=request.state.caller.name)
+        job = admission.new_job(sent, by=request.state.caller.name)
         try:
             job, is_new = leader.submit(job)
         except InputError as error:
@@ -136,7 +136,15 @@ def _job_routes(context: ApiContext) -> APIRouter:
     @router.get("/jobs")
     def list_jobs(state: States = None, cursor: Cursor = None, limit: Limit = 100) -> d.JobsPage:
         """Jobs, the newest first."""
-        page = job_store.list_jobs(context.store, state or (), limit=limit + 1, before=_read_cursor(cursor))
+        before = None
+        if cursor is not None:
+            at, _, job_id = cursor.partition("_")
+            try:
+                before = (_EPOCH + int(at) * _MICROSECOND, job_id)
+            except OverflowError:
+                message = f"cursor = {cursor} is not one that an earlier page has given"
+                raise InputError("invalid-cursor", message, key="cursor", value=cursor) from None
+        page = job_store.list_jobs(context.store, state or (), limit=limit + 1, before=before)
         summaries = [d.JobSummary.model_validate(context.fields(job)) for job in page[:limit]]
         following = None
         if len(page) > limit:
@@ -171,17 +179,6 @@ def _job_routes(context: ApiContext) -> APIRouter:
         return d.JobView.model_validate(context.fields(job) | {"history": history})
 
     return router
-
-
-def _read_cursor(cursor: str | None) -> tuple[datetime, str] | None:
-    if cursor is None:
-        return None
-    at, _, job_id = cursor.partition("_")
-    try:
-        return _EPOCH + int(at) * _MICROSECOND, job_id
-    except OverflowError:
-        message = f"cursor = {cursor} is not one that an earlier page has given"
-        raise InputError("invalid-cursor", message, key="cursor", value=cursor) from None
 
 
 def _result_routes(context: ApiContext) -> APIRouter:
@@ -250,24 +247,32 @@ def _catalogue_routes() -> APIRouter:
     @router.get("/benchmarks")
     def benchmarks() -> d.BenchmarksPage:
         """What a case can be, with the schema of its parameters."""
-        return d.BenchmarksPage(benchmarks=list(_benchmarks()))
+        return _benchmarks()
 
     @router.get("/suites")
     def suites() -> d.SuitesPage:
         """Suites that ship with Paceline, and those of other packages here."""
-        return d.SuitesPage(suites=list(_suites()))
+        return _suites()
 
     @router.post("/validate")
     def validate(sent: d.ValidateSent) -> d.SuiteValidation:
         """Whether a suite would be taken, and what is wrong with it, entry by entry."""
         try:
-            problems, cases = submissions.problems(_document(sent), sent.overrides, sent.needs)
+            if (sent.suite is None) == (sent.text is None):
+                message = "give the suite either as 'suite' or, as YAML, as 'text'"
+                raise InputError("not-one-suite", message, key="suite")
+            if sent.suite is not None:
+                document = admission.document_of(sent.suite)
+            else:
+                admission.check_yaml(sent.text or "")
+                document = admission.parsed_suite(read_yaml(sent.text or "", "the suite"))
+            problems, cases = admission.problems(document, sent.overrides, sent.needs)
         except InputError as error:
             problems, cases = [error], []
         views = [
             d.ProblemView(
                 code=error.code,
-                message=submissions.message_of(error),
+                message=admission.message_of(error),
                 case=error.case,
                 key=error.key,
                 suggestion=error.suggestion,
@@ -280,21 +285,9 @@ def _catalogue_routes() -> APIRouter:
     return router
 
 
-def _document(sent: d.ValidateSent) -> dict[str, Any]:
-    if (sent.suite is None) == (sent.text is None):
-        raise InputError("not-one-suite", "give the suite either as 'suite' or, as YAML, as 'text'", key="suite")
-    if sent.suite is not None:
-        return submissions.document_of(sent.suite)
-    admission.check_yaml(sent.text or "")
-    document = read_yaml(sent.text or "", "the suite")
-    if not isinstance(document, dict):
-        raise InputError("not-a-suite", "a suite is a mapping with 'name' and 'cases'")
-    return document
-
-
-@lru_cache(maxsize=1)
-def _benchmarks() -> tuple[d.BenchmarkView, ...]:
-    return tuple(
+@cache
+def _benchmarks() -> d.BenchmarksPage:
+    views = [
         d.BenchmarkView(
             name=name,
             summary=benchmark.summary,
@@ -305,16 +298,17 @@ def _benchmarks() -> tuple[d.BenchmarkView, ...]:
             refused=never_taken(benchmark.Parameters),
         )
         for name, benchmark in sorted(registry().entries.items())
-    )
+    ]
+    return d.BenchmarksPage(benchmarks=views)
 
 
-@lru_cache(maxsize=1)
-def _suites() -> tuple[d.SuiteView, ...]:
-    documents = {name: submissions.document_of(name) for name in sorted(shipped())}
-    return tuple(
-        d.SuiteView(name=name, description=str(document.get("description", "")), suite=document)
-        for name, document in documents.items()
-    )
+@cache
+def _suites() -> d.SuitesPage:
+    views = []
+    for name in sorted(shipped()):
+        document = admission.document_of(name)
+        views.append(d.SuiteView(name=name, description=str(document.get("description", "")), suite=document))
+    return d.SuitesPage(suites=views)
 
 
 class _Schema(GenerateJsonSchema):

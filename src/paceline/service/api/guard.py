@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.cookies import CookieError, SimpleCookie
+from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -100,9 +101,8 @@ class _Request:
     path: str
     headers: Headers
     address: str
-    caller: Caller | None = None
     is_refused: bool = False  # here, before any route saw it
-    state: dict[str, object] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)  # which the route shares
 
     @property
     def is_write(self) -> bool:
@@ -147,18 +147,18 @@ class Guard:
                 for name, value in _HARDENED.items() if request.is_page else (_HARDENED | _HARDENED_API).items():
                     headers.setdefault(name, value)
                 if request.is_write and request.path not in _NOT_AUDITED and not request.is_refused:
-                    await self._note(request, str(message["status"]))  # before anybody hears that it was done
+                    await self._audit(request, str(message["status"]))  # before anybody hears that it was done
             await send(message)
 
         try:
-            await self._let_in(request)
+            await self._admit(request)
             body = await self._body(request, receive)
             await self._app(scope, _replayed(body, receive), hardened)
         except Refused as refused:
             request.is_refused = True
             # Who was not let in, and which writes were refused; those who ask too often would fill the store.
             if refused.status in (401, 403) or (request.is_write and refused.status not in (429, 503)):
-                await self._note(request, f"{refused.status} {refused.code}")
+                await self._audit(request, f"{refused.status} {refused.code}")
             await refused.answer()(scope, receive, hardened)
         except Exception as error:
             _log.exception("%s %s failed", request.method, request.path)
@@ -166,7 +166,7 @@ class Guard:
                 raise
             await defect(error).answer()(scope, receive, hardened)
 
-    async def _let_in(self, request: _Request) -> None:
+    async def _admit(self, request: _Request) -> None:
         """Find out who the caller is; Refused if they may not do this."""
         is_open = request.path in OPEN_PATHS
         try:
@@ -175,7 +175,7 @@ class Guard:
             if not is_open:
                 raise unavailable(str(error)) from None
             caller = None
-        request.caller = request.state["caller"] = caller
+        request.state["caller"] = caller
         wait = self._requests.take(caller.name if caller and caller is not LOCAL else request.address)
         if wait:
             raise _too_many(wait, "requests")
@@ -223,7 +223,7 @@ class Guard:
 
     async def _body(self, request: _Request, receive: Receive) -> bytes:
         """All of the body, if it is small enough and is JSON."""
-        limits, parts, size = self._limits, [], 0
+        limits, body = self._limits, bytearray()
         size_message = f"the body has more than {limits.body:,} bytes"
         too_large = Refused(413, "too-large", size_message, headers={"Connection": "close"})
         declared = request.headers.get("content-length", "")
@@ -231,27 +231,26 @@ class Guard:
             raise too_large
         try:
             async with asyncio.timeout(limits.body_seconds):
-                while True:
+                is_whole = False
+                while not is_whole:
                     message = await receive()
                     if message["type"] != "http.request":
                         raise Refused(400, "unreadable", "the body ended too soon")
-                    part = message.get("body", b"")
-                    size += len(part)
-                    if size > limits.body:
+                    body += message.get("body", b"")
+                    if len(body) > limits.body:
                         raise too_large
-                    parts.append(part)
-                    if not message.get("more_body"):
-                        break
+                    is_whole = not message.get("more_body")
         except TimeoutError:
             raise Refused(408, "too-slow", "the body did not arrive in time", headers={"Connection": "close"}) from None
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         allowed = (_JSON, _FORM) if request.is_page else (_JSON,)
-        if size and request.is_write and kind not in allowed:
+        if body and request.is_write and kind not in allowed:
             raise Refused(415, "not-json", f"the body is '{kind[:60]}'", f"send it as {_JSON}")
-        return b"".join(parts)
+        return bytes(body)
 
-    async def _note(self, request: _Request, outcome: str) -> None:
-        who = request.caller.name if request.caller else request.address
+    async def _audit(self, request: _Request, outcome: str) -> None:
+        caller = request.state.get("caller")
+        who = caller.name if caller else request.address
         what = f"{request.method} {request.path}"[:200]
         subject = str(request.state.get("subject", ""))[:200]
         row = AuditRow(datetime.now(UTC), _printable(who), _printable(what), _printable(subject), outcome)

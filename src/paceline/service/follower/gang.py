@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from paceline.benchmarks import registry
 from paceline.core.case import Case
 from paceline.core.errors import InputError, PacelineError
 from paceline.core.record import CauseKind
@@ -85,7 +84,7 @@ class _Peer(Agent):
         if case.origin != "network" or case.trace:
             message = f"was given {case.benchmark} {case.title}, which did not come from the network"
             raise InputError("not-a-network-case", message)
-        admission.refuse([case], registry().get)
+        admission.refuse([case])
         ranks = ", ".join(sorted(order["ranks"], key=int))
         _log(self._spool, f"{case.benchmark} {case.title}".strip() + f" on {case.target}: rank {ranks} of {case.ranks}")
         begun = time.monotonic()

@@ -14,18 +14,22 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from paceline.benchmarks import registry
 from paceline.core.case import Case
 from paceline.core.errors import InputError
 from paceline.core.interrupt import catch_interrupts
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
 from paceline.core.suite import Suite, expand, only
+from paceline.devices import counts
+from paceline.machine import describe
 from paceline.runner.run import Execute, Listener, SuiteRun, execute_here
 from paceline.service import admission
 from paceline.service.engines.base import Assignment, AttemptProgress, CaseSamples
 from paceline.service.follower.spool import SPOOL_FAILED, Spool, SpoolFailed
 from paceline.service.jobs import STOPPED, FailureKind, JobFailure, MachineNeeds
 from paceline.store import location
+from paceline.version import VERSION
 
 _WATCH_SECONDS = 1.0
 _KINDS = {Outcome.TIMEOUT: FailureKind.TIMEOUT, Outcome.OUT_OF_MEMORY: FailureKind.MEMORY}
@@ -99,8 +103,22 @@ def measure(spool: Spool, assignment: Assignment) -> None:
 
 
 def _run(spool: Spool, assignment: Assignment, execute: Execute) -> JobFailure | None:
+    suite = Suite.read(assignment.suite, "the job", origin="network")
+    needs = MachineNeeds(gpus=len(assignment.devices), nodes=1 + len(assignment.peers))
+    here = needs.here(next(iter(counts()), None))
+    cases = only(expand(suite, registry().get, here, assignment.overrides), assignment.only, suite.name)
+    admission.refuse(cases)  # again: here the suite may expand to other cases than where it was taken
+    run = Run(
+        id=assignment.run_id,
+        name=suite.name,
+        started_at=datetime.now(UTC),
+        version=VERSION,
+        command=["paceline", "submit", suite.name],
+        tags=list(assignment.tags),
+        environment=describe().model_dump(mode="json"),
+        cases=cases,
+    )
     listener = _SpoolListener(spool)
-    run = _new_run(assignment)
     spool.append("began", run=run)
     SuiteRun(run=run, todo=run.cases, sink=listener, listener=listener, execute=execute).go()
     failed = [record for record in listener.records if not record.is_success]
@@ -112,30 +130,6 @@ def _run(spool: Spool, assignment: Assignment, execute: Execute) -> JobFailure |
     message = f"{len(failed)} of {len(listener.records)} cases did not succeed; the first, {name}: {why}"
     kinds = {_KINDS.get(record.outcome, FailureKind.CASES) for record in failed}
     return JobFailure(kind=kinds.pop() if len(kinds) == 1 else FailureKind.CASES, message=message)
-
-
-def _new_run(assignment: Assignment) -> Run:
-    from paceline.benchmarks import registry
-    from paceline.devices import counts
-    from paceline.machine import describe
-    from paceline.version import VERSION
-
-    suite = Suite.read(assignment.suite, "the job", origin="network")
-    gpus, nodes = len(assignment.devices), 1 + len(assignment.peers)
-    kind = next(iter(counts()), None)
-    here = MachineNeeds(gpus=gpus, nodes=nodes).here(kind)
-    cases = only(expand(suite, registry().get, here, assignment.overrides), assignment.only, suite.name)
-    admission.refuse(cases, registry().get)  # again: here the suite may expand to other cases than where it was taken
-    return Run(
-        id=assignment.run_id,
-        name=suite.name,
-        started_at=datetime.now(UTC),
-        version=VERSION,
-        command=["paceline", "submit", suite.name],
-        tags=list(assignment.tags),
-        environment=describe().model_dump(mode="json"),
-        cases=cases,
-    )
 
 
 def _watch(spool: Spool, seconds: float) -> None:

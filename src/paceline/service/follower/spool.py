@@ -20,7 +20,7 @@ from paceline.store import codec
 
 _ITEMS, _ASSIGNMENT, _PROGRESS, _LEASE, _PROCESS = "items.jsonl", "assignment.json", "progress.json", "lease", "process"
 SPOOL_FAILED = os.EX_IOERR  # the exit code of a process whose spool took nothing more
-_SPEAKER, _MEETING = "speaker", "meeting.json"
+_LOCK, _MEETING = "speaker", "meeting.json"
 OUTPUT = "output.txt"  # of the process that measures
 _LAST_LINES = 20
 
@@ -110,7 +110,7 @@ class Spool:
 
         Not flock: what is forked from the one who writes would go on holding that.
         """
-        with (self.folder / _SPEAKER).open("ab") as file:
+        with (self.folder / _LOCK).open("ab") as file:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

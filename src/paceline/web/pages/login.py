@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse
 from paceline.service.api.guard import COOKIE, SIGN_IN
 from paceline.service.api.tokens import find
 from paceline.web.pages import Page
-from paceline.web.site import Filled, Site
+from paceline.web.site import SentForm, Site
 
 _DAYS = 30
 
@@ -32,7 +32,7 @@ def routes(router: APIRouter, site: Site) -> None:
         return site.answer(request, "login.html", Login(after=after))
 
     @router.post("/login")
-    def login(request: Request, form: Filled) -> Response:
+    def login(request: Request, form: SentForm) -> Response:
         after = _within(form.get("next", "/"))
         token = form.get("secret")
         row = find(site.store.queue.tokens(), token, datetime.now(UTC))

@@ -74,7 +74,7 @@ class WaitingJob(BaseModel):
     waits_for: str  # what no machine here has; empty if it only waits for its turn
 
 
-class Over(BaseModel):
+class EndedJob(BaseModel):
     """A job that is over."""
 
     id: str
@@ -97,11 +97,11 @@ class QueuePage(BaseModel):
     waiting: list[WaitingJob]
     page: int
     pages: int
-    over: list[Over]
+    over: list[EndedJob]
     trouble: str
 
 
-def look(site: Site, order: QueueOrder, page: int = 1) -> QueuePage:
+def queue_page(site: Site, order: QueueOrder, page: int = 1) -> QueuePage:
     """The queue as it is now."""
     leader = site.leader
     counts = {state.value: 0 for state in JobState} | site.store.queue.counts()
@@ -127,7 +127,7 @@ def look(site: Site, order: QueueOrder, page: int = 1) -> QueuePage:
     ]
     over = [
         _view(
-            Over,
+            EndedJob,
             job,
             ended_at=job.state_at,
             run_id=job.run_id if job.run_id and site.store.has(job.run_id) else None,
@@ -231,7 +231,7 @@ def routes(router: APIRouter, site: Site) -> None:
 
     @router.get("/")
     def queue(request: Request, page: int = Query(1, ge=1, le=1_000_000)) -> Response:
-        return site.answer(request, "queue.html", look(site, order, page), scripts=["live.js"])
+        return site.answer(request, "queue.html", queue_page(site, order, page), scripts=["live.js"])
 
 
 PAGE = Page("/", routes, title="Queue", order=10)

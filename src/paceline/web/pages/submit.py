@@ -24,15 +24,15 @@ from paceline.core.quantity import show_count
 from paceline.core.suite import CaseKeys, parts_of, takes_list
 from paceline.report.text import humanize, one_line
 from paceline.runner.suite_file import load_suite, read_yaml, shipped
+from paceline.service import admission
 from paceline.service.admission import MOST_VALUES, check_yaml
-from paceline.service.api import submissions
 from paceline.service.api.tokens import Scope
 from paceline.service.jobs import Job, JobRequest, MachineNeeds
 from paceline.service.leader import Leader
 from paceline.service.placement import could_run
 from paceline.web.job_history import counted, listed
 from paceline.web.pages import Page
-from paceline.web.site import Filled, Form, Site
+from paceline.web.site import Form, SentForm, Site
 
 PREFIX = "p."  # before the name of a parameter, so that it cannot be taken for a field of the form itself
 LONGEST_TEXT = 100_000
@@ -267,7 +267,7 @@ def _first_benchmark() -> str:
     return next((name for name in names if is_micro(registry().get(name).category)), names[0])
 
 
-def empty(site: Site, kind: Kind, name: str, values: dict[str, str], job_id: str) -> Submission:
+def form_page(site: Site, kind: Kind, name: str, values: dict[str, str], job_id: str) -> Submission:
     """The form with what was typed so far."""
     entries = registry().entries
     suite = values.get("suite") or (name if kind == "suite" and name else DEFAULT_SUITE)
@@ -334,10 +334,7 @@ def read(form: Form) -> FormContent:
             content.suite = {"name": name, "cases": [{"benchmark": name} | values]}
     elif kind == "yaml":
         with _noting(content.errors, "yaml"):
-            document = read_text(form.values.get("yaml", ""), "the suite")
-            if not isinstance(document, dict):
-                raise InputError("not-a-suite", "a suite is a mapping with 'name' and 'cases'")
-            content.suite = document
+            content.suite = admission.parsed_suite(read_text(form.values.get("yaml", ""), "the suite"))
     else:
         content.suite = form.get("suite")
         with _noting(content.errors, "set"):
@@ -362,13 +359,14 @@ def check(form: Form, leader: Leader) -> tuple[Checked, FormContent]:
     if content.errors or content.suite is None:
         return Checked(ok=False, errors=content.errors), content
     kind = form.get("kind")
+    field = kind if kind in get_args(Kind) else ""  # of the whole suite
     try:
-        document = submissions.document_of(content.suite)
-        problems, cases = submissions.problems(document, content.overrides, content.needs)
+        document = admission.document_of(content.suite)
+        problems, cases = admission.problems(document, content.overrides, content.needs)
     except InputError as error:
-        return Checked(ok=False, errors={_field(kind): str(error)}), content
+        return Checked(ok=False, errors={field: str(error)}), content
     if problems:
-        return Checked(ok=False, errors=_by_field(problems, kind, form, content.overrides)), content
+        return Checked(ok=False, errors=_by_field(problems, field, form, content.overrides)), content
     titles = listed(list(dict.fromkeys(f"{case.benchmark} {case.title}".strip() for case in cases)), most=3)
     message = f"{counted(len(cases), 'case')}: {titles}. {_capable_machines(leader, content.needs)}"
     return Checked(ok=True, cases=len(cases), message=message), content
@@ -383,22 +381,18 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(filter(None, re.split(r"[,\s]+", text)))
 
 
-def _field(kind: str) -> str:
-    return kind if kind in get_args(Kind) else ""
-
-
-def _by_field(problems: list[InputError], kind: str, form: Form, overrides: Mapping[str, Any]) -> dict[str, str]:
+def _by_field(problems: list[InputError], whole: str, form: Form, overrides: Mapping[str, Any]) -> dict[str, str]:
     """Each problem at the field that it is about, or at the field of the whole suite."""
     errors: dict[str, list[str]] = {}
     for problem in problems:
         key = problem.key
-        if kind == "benchmark" and f"{PREFIX}{key}" in form.values:
+        if whole == "benchmark" and f"{PREFIX}{key}" in form.values:
             field, message = f"{PREFIX}{key}", problem.message
         elif key is not None and any(path == key or path.endswith(f".{key}") for path in overrides):
             field, message = "set", problem.message
         else:
-            where = f"entry {problem.case}: " if problem.case and kind != "benchmark" and len(problems) > 1 else ""
-            field, message = _field(kind), f"{where}{submissions.message_of(problem)}"
+            where = f"entry {problem.case}: " if problem.case and whole != "benchmark" and len(problems) > 1 else ""
+            field, message = whole, f"{where}{admission.message_of(problem)}"
         errors.setdefault(field, []).append(message)
     return {field: "; ".join(messages) for field, messages in errors.items()}
 
@@ -425,15 +419,15 @@ def routes(router: APIRouter, site: Site) -> None:
     @router.get("/submit")
     def form(request: Request, kind: Kind = "suite", name: str = "") -> Response:
         values = {key: value for key, value in request.query_params.items() if key in ("suite", "benchmark")}
-        return show(request, empty(site, kind, name, values, secrets.token_hex(6)))
+        return show(request, form_page(site, kind, name, values, secrets.token_hex(6)))
 
     @router.post("/submit/check")
-    def checked(request: Request, form: Filled) -> Response:
+    def checked(request: Request, form: SentForm) -> Response:
         site.check_form(request, form, Scope.SUBMIT)
         return JSONResponse(check(form, site.leader)[0].model_dump(mode="json"))
 
     @router.post("/submit")
-    def submit(request: Request, form: Filled) -> Response:
+    def submit(request: Request, form: SentForm) -> Response:
         visitor = site.check_form(request, form, Scope.SUBMIT)
         result, content = check(form, site.leader)
         if result.ok:
@@ -446,7 +440,7 @@ def routes(router: APIRouter, site: Site) -> None:
                 return RedirectResponse(f"/jobs/{job.id}", 303)
         kind: Any = form.get("kind")
         values = {key: value for key, value in form.values.items() if key not in ("token", "id", "kind")}
-        submission = empty(site, kind if kind in get_args(Kind) else "suite", "", values, form.get("id"))
+        submission = form_page(site, kind if kind in get_args(Kind) else "suite", "", values, form.get("id"))
         submission.checked = result
         for group in submission.groups:
             for entry in group.entries:
@@ -460,7 +454,7 @@ def _submitted(site: Site, content: FormContent, by: str) -> Job:
     if site.leader.trouble:
         raise StoreError(site.leader.trouble)
     fields = {name: value for name, value in content if name != "errors"}
-    job = submissions.new_job(JobRequest(**fields), by)
+    job = admission.new_job(JobRequest(**fields), by)
     try:
         return site.leader.submit(job)[0]
     except InputError:
