@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from pathlib import Path
 
 import numpy as np
@@ -233,39 +233,31 @@ def round_robin(workload: SimulatedWorkload, fleet: Fleet) -> Schedule:
 
 def least_loaded(workload: SimulatedWorkload, fleet: Fleet) -> Schedule:
     """The follower that is predicted to have done first what it has."""
-    loads = _Loads(fleet)
-    return _served(workload, fleet, loads.choose, loads.correct)
+    free_at = [0.0] * fleet.followers
+    waiting = [0.0] * fleet.followers  # predicted device-seconds that have not ended
+    heap = [(0.0, follower) for follower in range(fleet.followers)]  # entries of earlier predictions are left in it
 
+    def predict(follower: int, at: float) -> None:
+        free_at[follower] = at
+        heappush(heap, (at, follower))
 
-class _Loads:
-    """When each follower is predicted to have done all that it has."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self.devices = fleet.devices
-        self.free_at = [0.0] * fleet.followers
-        self.waiting = [0.0] * fleet.followers  # predicted device-seconds that have not ended
-        self.heap = [(0.0, follower) for follower in range(fleet.followers)]
-        heapify(self.heap)
-
-    def choose(self, nodes: int, work: float, now: float) -> list[int]:
+    def choose(nodes: int, work: float, now: float) -> list[int]:
         chosen: list[int] = []
         while len(chosen) < nodes:
-            free_at, follower = heappop(self.heap)
-            if free_at == self.free_at[follower] and follower not in chosen:
+            at, follower = heappop(heap)
+            if at == free_at[follower] and follower not in chosen:
                 chosen.append(follower)
         for follower in chosen:
-            self.waiting[follower] += work
-            self._expect(follower, max(self.free_at[follower], now) + work / self.devices)
+            waiting[follower] += work
+            predict(follower, max(free_at[follower], now) + work / fleet.devices)
         return chosen
 
-    def correct(self, follower: int, work: float, now: float) -> None:
+    def correct(follower: int, work: float, now: float) -> None:
         """A job has ended: what is left begins now, sooner or later than expected."""
-        self.waiting[follower] -= work
-        self._expect(follower, now + max(0.0, self.waiting[follower]) / self.devices)
+        waiting[follower] -= work
+        predict(follower, now + max(0.0, waiting[follower]) / fleet.devices)
 
-    def _expect(self, follower: int, free_at: float) -> None:
-        self.free_at[follower] = free_at
-        heappush(self.heap, (free_at, follower))
+    return _served(workload, fleet, choose, correct)
 
 
 def _served(
