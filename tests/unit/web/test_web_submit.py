@@ -64,6 +64,8 @@ def test_parts_of_a_parameter_become_one(shared: Any) -> None:
     found, errors = forms.read_parameters({"load.rate": "10", "load.duration": "1s"}, parameters_of("serve"))
     assert (found, errors) == ({"load": {"rate": "10", "duration": "1s"}}, {})
     assert "p.load.rate" not in checked(shared, **fields)["errors"]
+    _, errors = forms.read_parameters({"load": "10", "load.rate": "10"}, parameters_of("serve"))
+    assert "as a whole" in errors["load.rate"]
 
 
 def parameters_of(name: str) -> Any:

@@ -99,10 +99,12 @@ def read_parameters(typed: Mapping[str, str], parameters: type[BaseModel]) -> tu
         whole, _, part = name.partition(".")
         if problem := _problem(whole, part, value, CaseKeys if name in _CASE_KEYS else parameters):
             errors[name] = problem
-        if part:
-            values.setdefault(whole, {})[part] = value
-        else:
+        if not part:
             values[name] = value
+        elif isinstance(parts := values.setdefault(whole, {}), dict):
+            parts[part] = value
+        else:
+            errors[name] = f"'{whole}' is given as a whole as well: leave one of them out"
     return values, errors
 
 
