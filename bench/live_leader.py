@@ -228,9 +228,8 @@ def trace_of(jobs: Sequence[Done]) -> SimulatedWorkload:
     seconds = np.array([job.ended - job.started for job in jobs])
     predicted = np.array([job.predicted for job in jobs])
     error = float(np.std(np.log(seconds / predicted)))
-    return SimulatedWorkload(
-        "live", np.array([job.submitted for job in jobs]), seconds, predicted, error, (Needs(kind=KIND),)
-    )
+    submitted, needs = np.array([job.submitted for job in jobs]), (Needs(kind=KIND),) * len(jobs)
+    return SimulatedWorkload("live", submitted, seconds, predicted, error, needs, (0,) * len(jobs))
 
 
 def _mean(jobs: Sequence[Done]) -> float:

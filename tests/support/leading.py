@@ -13,10 +13,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fastapi import APIRouter
+
 from paceline.core.run import RunRecords
 from paceline.service.api import tokens
-from paceline.service.api.app import Pages, create_app
-from paceline.service.api.guard import Door, Limits
+from paceline.service.api.app import create_app
+from paceline.service.api.guard import Limits
 from paceline.service.api.server import bind, make_server
 from paceline.service.engines.base import Assignment, AttemptReport, FollowerState, Item
 from paceline.service.jobs import JobFailure
@@ -156,15 +158,14 @@ def served_in(
     *,
     limits: Limits | None = None,
     is_local: bool = True,
-    pages: Callable[[Leader, Store], Pages] | None = None,
+    pages: Callable[[Leader, Store], APIRouter] | None = None,
 ) -> Iterator[Served]:
     """A leader on a store of its own; it takes a step only when a test says so."""
     engine = Puppet()
     with open_store(folder / "store.db") as store:
         leader = Leader(store, engine)
-        door = Door(is_local, limits or Limits())
         shown = pages(leader, store) if pages is not None else None
-        app = create_app(leader, store, door, report=plain_page, pages=shown)
+        app = create_app(leader, store, is_local=is_local, report=plain_page, pages=shown, limits=limits)
         listening = bind("127.0.0.1", 0)
         server = make_server(app)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

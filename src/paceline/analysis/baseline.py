@@ -170,7 +170,7 @@ def read_baseline(path: Path) -> Baseline:
         try:
             return Baseline.model_validate(document)
         except ValidationError as error:
-            raise refusal(error, Baseline).within(f"the baseline '{path}'") from None
+            raise refusal(error.errors(), Baseline).within(f"the baseline '{path}'") from None
     metrics = {key: _superbench_reference(key, value, path) for key, value in document.items()}
     return Baseline(names="superbench", metrics=metrics)
 

@@ -77,7 +77,7 @@ def command(
     measured goes on meanwhile.
     """
     from paceline.service.api import server
-    from paceline.service.engines import EngineOptions, make
+    from paceline.service.engines import ENGINES, EngineOptions
     from paceline.store import open_store
 
     server.require_packages()
@@ -117,7 +117,7 @@ def command(
                 partition=slurm_partition or "",
                 shared=slurm_folder,
             )
-            made = make(engine, options)
+            made = ENGINES.get(engine).make(options)
             if made.invitation:
                 click.echo(f"Followers: {made.invitation}")
             _lead(opened, made, host, port, tls, waiting)
@@ -126,15 +126,14 @@ def command(
 def _lead(store: Store, engine: Engine, host: str, port: int, tls: Tls | None, patience: timedelta) -> None:
     from paceline.service.api import server
     from paceline.service.api.app import create_app
-    from paceline.service.api.guard import Door, is_loopback
+    from paceline.service.api.guard import is_loopback
     from paceline.service.leader import Leader
     from paceline.web.pages import pages_of
 
     listening = server.bind(host, port)
     leader = Leader(store, engine, patience=patience)
-    app = create_app(
-        leader, store, Door(is_local=is_loopback(host)), report=_page, pages=pages_of(leader, store, _page)
-    )
+    pages = pages_of(leader, store, _page)
+    app = create_app(leader, store, is_local=is_loopback(host), report=_page, pages=pages)
 
     def ready() -> None:
         click.echo(f"Leading at {server.address_of(listening, tls, host)}")

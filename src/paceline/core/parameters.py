@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Self, Union, get_args, get_origin
 
@@ -31,7 +31,7 @@ class Parameters(BaseModel):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            raise refusal(error, cls) from None
+            raise refusal(error.errors(), cls) from None
 
     def whole(self) -> BaseModel:
         """With everything that it stands for; itself, unless it says otherwise."""
@@ -72,9 +72,9 @@ _KINDS = {
 }
 
 
-def refusal(error: ValidationError, model: type[BaseModel]) -> InputError:
+def refusal(complaints: Sequence[ErrorDetails], model: type[BaseModel]) -> InputError:
     """The first complaint of pydantic, in words for the person who typed the value."""
-    first, *others = error.errors()
+    first, *others = complaints
     path, _ = _place(model, first["loc"])
     if first["type"] == "extra_forbidden":
         _, inner = _place(model, first["loc"][:-1])

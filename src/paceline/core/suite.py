@@ -96,7 +96,7 @@ class Suite(BaseModel):
         try:
             return cls.model_validate({**document, "cases": [dict(entry) for entry in cases], "origin": origin})
         except ValidationError as error:
-            raise refusal(error, cls).within(where) from None
+            raise refusal(error.errors(), cls).within(where) from None
 
 
 def _refuse_other_shape(entry: object, where: str, number: int) -> None:
@@ -308,7 +308,7 @@ def _split(choice: Mapping[str, Any], benchmark: type[AnyBenchmark]) -> tuple[Ca
     try:
         keys = CaseKeys.model_validate(of_case)
     except ValidationError as error:
-        raise refusal(error, CaseKeys) from None
+        raise refusal(error.errors(), CaseKeys) from None
     return keys, benchmark.Parameters.read(rest)
 
 
@@ -324,7 +324,7 @@ def _matrix(entry: Mapping[str, Any], fields: Mapping[str, Any], path: str = "")
 
 def _choices(value: object, annotation: Any, path: str) -> list[Any]:
     if isinstance(value, list):
-        if not _takes_list(annotation):
+        if not takes_list(annotation):
             if not value:
                 message = f"'{path}' is an empty list; give at least one value, or leave the key out"
                 raise InputError("empty-list", message, key=path)
@@ -337,10 +337,11 @@ def _choices(value: object, annotation: Any, path: str) -> list[Any]:
     return [value]
 
 
-def _takes_list(annotation: Any) -> bool:
+def takes_list(annotation: Any) -> bool:
+    """Whether a parameter of this type may be a list, which is then one value and not several cases."""
     if get_origin(annotation) in (list, tuple, set):
         return True
-    return any(_takes_list(part) for part in get_args(annotation) if part is not annotation)
+    return any(takes_list(part) for part in get_args(annotation) if part is not annotation)
 
 
 def parts_of(annotation: Any, values: Mapping[str, Any]) -> dict[str, FieldInfo] | None:

@@ -1,21 +1,29 @@
-"""What a job from the network may ask for: cases in, refusals out. What a parameter takes, its field says."""
+"""What somebody sent becomes a job, or is refused, entry by entry; and what a job from the network may ask for.
+
+What a parameter takes, its field says.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any
 
 import yaml
 from pydantic import BaseModel
 
+from paceline.benchmarks import registry
 from paceline.core.benchmark import Benchmark
 from paceline.core.case import Case
-from paceline.core.errors import InputError
+from paceline.core.errors import InputError, unknown
 from paceline.core.network import is_closed, rule_of, shorten
 from paceline.core.parameters import Parameters
+from paceline.core.suite import Suite, expand, only
+from paceline.runner.suite_file import read_yaml, shipped
+from paceline.service.jobs import Job, JobRequest, MachineNeeds
 
 MOST_CASES = 2_000
 MOST_ENTRIES = 500  # of a suite, before its lists are expanded
@@ -25,7 +33,88 @@ LONGEST_TEXT = 4_000
 MOST_VALUES = 20_000  # in a document, however they are nested
 MOST_COMBINATIONS = 20_000  # of the lists of one entry, whether they expand or not
 DEEPEST = 12
+_LONGEST_NAME = 200
 _INVALID = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")  # control characters, and lone surrogates
+
+
+def document_of(suite: Mapping[str, Any] | str) -> dict[str, Any]:
+    """The suite itself: as it was sent, one that ships, or one benchmark."""
+    if not isinstance(suite, str):
+        return dict(suite)
+    if suite in shipped():  # never a path: names come from the network
+        document: dict[str, Any] = read_yaml(shipped()[suite].read_text(encoding="utf-8"), f"suite {suite}")
+        return document
+    if suite in registry().entries:
+        return {"name": suite, "cases": [{"benchmark": suite}]}
+    raise unknown("suite or benchmark", suite[:100], [*shipped(), *registry().entries], key="suite")
+
+
+def parsed_suite(document: Any) -> dict[str, Any]:
+    """A document that was read from YAML, if it is a suite."""
+    if not isinstance(document, dict):
+        raise InputError("not-a-suite", "a suite is a mapping with 'name' and 'cases'")
+    return document
+
+
+def cases_of(
+    document: Mapping[str, Any], overrides: Mapping[str, Any], needs: MachineNeeds, names: Sequence[str] = ()
+) -> list[Case]:
+    """The cases of a suite where its needs are met; InputError if a job from the network may not ask for them."""
+    check_document(document, overrides)
+    check_document(needs.model_dump(), where="the needs")
+    suite = Suite.read(document, "the suite", origin="network")
+    if len(suite.name) > _LONGEST_NAME:
+        message = f"the suite's name has {len(suite.name)} characters; at most {_LONGEST_NAME} are taken"
+        raise InputError("name-too-long", message, key="name")
+
+    def lookup(name: str) -> type[Benchmark[Any]]:
+        try:
+            return registry().get(name)
+        except InputError as error:
+            raise error.within("", key="benchmark") from None
+
+    cases = only(expand(suite, lookup, needs.here(), overrides, MOST_CASES), names, suite.name)
+    if needs.nodes > 1 and all(case.ranks == 1 for case in cases):
+        message = f"'nodes' = {needs.nodes}: none of the cases is measured by several machines together: leave it out"
+        raise InputError("no-case-for-several-nodes", message, key="nodes", value=needs.nodes)
+    refuse(cases)
+    return cases
+
+
+def new_job(request: JobRequest, by: str = "") -> Job:
+    """The job, checked as far as anybody but its follower can."""
+    document = document_of(request.suite)
+    cases_of(document, request.overrides, request.needs, request.only)
+    now = datetime.now(UTC)
+    fields = dict(request) | {"name": str(document["name"]), "suite": document}
+    return Job(**fields, submitted_by=by, submitted_at=now, state_at=now)
+
+
+def problems(
+    document: Mapping[str, Any], overrides: Mapping[str, Any], needs: MachineNeeds
+) -> tuple[list[InputError], list[Case]]:
+    """Everything that is wrong, and the cases if nothing is."""
+    try:
+        return [], cases_of(document, overrides, needs)
+    except InputError as error:
+        first = error
+    errors: list[InputError] = []
+    entries = document.get("cases")
+    for number, entry in enumerate(entries if isinstance(entries, list) else [], start=1):
+        try:
+            cases_of({"name": str(document.get("name", "suite")), "cases": [entry]}, {}, needs)
+        except InputError as error:
+            if error.code != "no-case-left":
+                error.case = number  # of the whole suite; here it was the only one
+                errors.append(error)
+        if len(errors) >= 20:
+            break
+    return errors or [first], []
+
+
+def message_of(problem: InputError) -> str:
+    """What is wrong; which entry of the suite it is in is left to whoever shows `case`."""
+    return str(problem) if problem.case is None else problem.message
 
 
 def refusals(cases: Iterable[Case], lookup: Callable[[str], type[Benchmark[Any]]]) -> list[InputError]:
@@ -46,9 +135,9 @@ def refusals(cases: Iterable[Case], lookup: Callable[[str], type[Benchmark[Any]]
     return errors
 
 
-def refuse(cases: Iterable[Case], lookup: Callable[[str], type[Benchmark[Any]]]) -> None:
+def refuse(cases: Iterable[Case]) -> None:
     """Raise the first refusal, if there is one."""
-    refused = refusals(cases, lookup)
+    refused = refusals(cases, registry().get)
     if refused:
         refused[0].message += f"; and {len(refused) - 1} more" if len(refused) > 1 else ""
         raise refused[0]
@@ -70,18 +159,18 @@ def check_document(document: object, overrides: Mapping[str, Any] | None = None,
         raise InputError("too-many-combinations", message, where=where, value=most)
 
 
-def check_yaml(text: str) -> None:
+def check_yaml(text: str, *, takes_aliases: bool = False) -> None:
     """Refuse YAML whose few characters expand to a lot; other mistakes are for its reader to report."""
     depth = 0
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             line = event.start_mark.line + 1 if event.start_mark else 1
-            if isinstance(event, yaml.AliasEvent):
+            if isinstance(event, yaml.AliasEvent) and not takes_aliases:
                 message = f"write out what '*{event.anchor}' stands for"
                 raise InputError("yaml-alias", message, where=f"line {line}", value=event.anchor)
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
-                message = f"the suite is nested more than {DEEPEST} deep"
+                message = f"nested more than {DEEPEST} deep"
                 raise InputError("too-deep", message, where=f"line {line}")
     except (yaml.YAMLError, ValueError):
         return

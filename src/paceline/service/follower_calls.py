@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from paceline.core.errors import InputError
 from paceline.service.engines.base import (
@@ -69,23 +70,24 @@ class FollowerCalls:
 
     def send(self, orders: Sequence[Order]) -> dict[Holder, str]:
         """Give orders; those that were not taken, each with the reason, have to be given again."""
-        reasons = self._threads.map(self._send, orders)
+
+        def send(order: Order) -> str:
+            try:
+                if order.assignment is None:
+                    self._engine.cancel(order.follower, *order.attempt)
+                else:
+                    self._engine.begin(order.follower, order.assignment)
+            except (FollowerGone, OSError) as error:
+                _log.warning("follower %s: %s", order.follower, error)
+                return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+            return ""
+
+        reasons = self._threads.map(send, orders)
         return {(order.follower, order.attempt): why for order, why in zip(orders, reasons, strict=True) if why}
 
     def close(self) -> None:
         """Call nobody any more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def _send(self, order: Order) -> str:
-        try:
-            if order.assignment is None:
-                self._engine.cancel(order.follower, *order.attempt)
-            else:
-                self._engine.begin(order.follower, order.assignment)
-        except (FollowerGone, OSError) as error:
-            _log.warning("follower %s: %s", order.follower, error)
-            return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-        return ""
 
 
 class Presence:
@@ -96,10 +98,10 @@ class Presence:
         self._lease = lease
         self.start_over(())
 
-    def start_over(self, seen: Iterable[FollowerState]) -> None:
+    def start_over(self, recorded: Iterable[FollowerState]) -> None:
         """Remember only those that were let in once; whoever is present has to answer first."""
         self.here: dict[str, FollowerState] = {}  # those that the engine lists
-        self.seen = {state.id: state for state in seen}  # also those that have gone
+        self.recorded = {state.id: state for state in recorded}  # also those that have gone
         self._answered_at: dict[str, datetime] = {}
         self._since = self._now()
 
@@ -151,17 +153,13 @@ class Presence:
             ready -= alone
         return ready
 
-    def let_in(self, follower: str) -> None:
-        """Remember a follower for good."""
-        self.seen[follower] = self.here[follower]
-
 
 @dataclass(frozen=True)
 class GangMember:
-    """What one follower of a gang reported last."""
+    """What one follower of a gang reported last, if anything."""
 
-    meeting: Meeting | None
-    has_ended: bool
+    meeting: Meeting | None = None
+    has_ended: bool = False
 
 
 class Attempts:
@@ -171,7 +169,7 @@ class Attempts:
         self._jobs = jobs
         self._lease = lease
         self._holders: set[Holder] = set()  # who may have to report on which attempt
-        self._strays: set[Holder] = set()  # who measures an attempt that was given up
+        self.strays: set[Holder] = set()  # who measures an attempt that was given up
         self._others: dict[Holder, int] = {}  # those of a gang other than the first, and what they are acknowledged
         self._members: dict[Holder, GangMember] = {}  # of gangs whose attempt is the current one
         self._trouble: dict[AttemptKey, tuple[str, FailureKind]] = {}  # what went wrong first, and its kind
@@ -181,45 +179,52 @@ class Attempts:
 
     # Reports of followers
 
-    def expected(self, follower: str) -> dict[AttemptKey, int]:
-        """What a follower may have to report on, and up to where it is acknowledged."""
+    def expected(self, follower: str, *, with_store: bool = True) -> dict[AttemptKey, int]:
+        """What a follower may have to report on, and up to where it is acknowledged, as far as that can be known."""
         for job in self._jobs.active():
             if follower in job.followers:
                 holder = (follower, (job.id, job.attempt))
                 self._holders.add(holder)
                 if follower != job.followers[0]:
                     self._others.setdefault(holder, 0)
+        acknowledged = partial(self._jobs.acknowledged, with_store=with_store)
         return {
-            holder[1]: self._others[holder] if holder in self._others else self._jobs.acknowledged(holder[1])
+            holder[1]: self._others[holder] if holder in self._others else acknowledged(holder[1])
             for holder in self._holders
             if holder[0] == follower
         }
 
-    def expected_without_store(self, follower: str) -> dict[AttemptKey, int]:
-        """The same, as far as it can be determined without the store."""
-        here = self._jobs.acknowledged_here
-        return {one[1]: self._others.get(one, here(one[1])) for one in self._holders if one[0] == follower}
-
     def take(self, follower: str, report: AttemptReport) -> tuple[Job, list[Item]] | None:
         """The job that a report decides about, with what is new; late reports are stored, and decide nothing."""
-        job = self._job_of(follower, report)
-        if job is None:
+        try:
+            job = self._jobs.find(report.job_id)
+            is_stranger = not 1 <= report.attempt <= len(job.run_ids)
+        except InputError:
+            is_stranger = True
+        if is_stranger:  # nothing is acknowledged: it may be another store's
+            if report.job_id not in self._strangers:
+                self._strangers.add(report.job_id)
+                _log.warning("follower %s reports on job %s, which is not in this store", follower, report.job_id)
             return None
         attempt = (report.job_id, report.attempt)
         holder = (follower, attempt)
         self._holders.add(holder)
         last = next((item for item in report.items if item.kind == "ended"), None)
-        if report.place > 0:
-            self._take_from_other(job, holder, report)
+        if report.place > 0:  # its log is stored; its end is reported again while the attempt is under way
+            acknowledged, member = self._others.get(holder, 0), self._members.get(holder)
+            new = [item for item in report.items if item.number > acknowledged]
+            if member is None or not member.has_ended:
+                self._jobs.take_lines(job, report.attempt, follower, new)
+            self._others[holder] = max([acknowledged, *(item.number for item in new if item.kind != "ended")])
         if not self._jobs.is_current(attempt):
             if report.place == 0:
                 self._jobs.take_report(job, report.attempt, follower, self._new_items(report), [])
             elif last is not None:
                 self._others[holder] = last.number
             if last is not None:
-                self._strays.discard(holder)
+                self.strays.discard(holder)
             else:
-                self._strays.add(holder)
+                self.strays.add(holder)
             return None
         if len(job.followers) > 1:
             self._members[holder] = GangMember(report.meeting, has_ended=last is not None)
@@ -263,25 +268,20 @@ class Attempts:
         self._trouble = {attempt: trouble for attempt, trouble in self._trouble.items() if is_current(attempt)}
 
     @property
-    def strays(self) -> list[Holder]:
-        """Who is to stop an attempt that was given up."""
-        return sorted(self._strays)
-
-    @property
     def busy(self) -> set[str]:
         """Followers that still measure what was given up, or is about to be."""
         going = (one for one, member in self._members.items() if one[1] in self._trouble and not member.has_ended)
-        return {follower for follower, _ in (*self._strays, *going)}
+        return {follower for follower, _ in (*self.strays, *going)}
 
     # Gangs
 
-    def member(self, follower: str, job: Job) -> GangMember | None:
+    def member(self, follower: str, job: Job) -> GangMember:
         """What a follower of a gang reported last of the current attempt."""
-        return self._members.get((follower, (job.id, job.attempt)))
+        return self._members.get((follower, (job.id, job.attempt)), GangMember())
 
     def going(self, job: Job, is_there: Callable[[str], bool]) -> list[str]:
         """Followers of a job that have begun it and not ended, as far as they answer at all."""
-        members = {one: self.member(one, job) for one in job.followers}
+        members = {one: self._members.get((one, (job.id, job.attempt))) for one in job.followers}
         return [one for one, member in members.items() if member and not member.has_ended and is_there(one)]
 
     def trouble(self, job: Job) -> tuple[str, FailureKind]:
@@ -301,35 +301,15 @@ class Attempts:
         self._stops[holder] = self._stops.get(holder, 0) + 1
         return Order(*holder, None)
 
-    def _take_from_other(self, job: Job, holder: Holder, report: AttemptReport) -> None:
-        """Store the log of one other than the first; its end is reported again while the attempt is under way."""
-        acknowledged, member = self._others.get(holder, 0), self._members.get(holder)
-        new = [item for item in report.items if item.number > acknowledged]
-        if member is None or not member.has_ended:
-            self._jobs.take_lines(job, report.attempt, holder[0], new)
-        self._others[holder] = max([acknowledged, *(item.number for item in new if item.kind != "ended")])
-
     def _new_items(self, report: AttemptReport) -> list[Item]:
         acknowledged = self._jobs.acknowledged((report.job_id, report.attempt))
         return [item for item in report.items if item.number > acknowledged]
 
     def _let_go(self, holder: Holder) -> None:
         self._holders.discard(holder)
-        self._strays.discard(holder)
+        self.strays.discard(holder)
         if self._others.pop(holder, None) is None:
             self._jobs.forget_attempt(holder[1])
-
-    def _job_of(self, follower: str, report: AttemptReport) -> Job | None:
-        try:
-            job = self._jobs.find(report.job_id)
-            if 1 <= report.attempt <= len(job.run_ids):
-                return job
-        except InputError:
-            pass
-        if report.job_id not in self._strangers:  # nothing is acknowledged: it may be another store's
-            self._strangers.add(report.job_id)
-            _log.warning("follower %s reports on job %s, which is not in this store", follower, report.job_id)
-        return None
 
 
 @dataclass(frozen=True)
@@ -392,18 +372,17 @@ def _why_not_met(job: Job, attempts: Attempts, now: datetime) -> str:
     if job.state is not JobState.PLACED:
         return ""
     refusals = filter(None, (_why_refused(job, attempts, follower) for follower in job.followers))
-    late = [one for one in job.followers[1:] if _meeting(one, job, attempts) is None] or [job.followers[0]]
+    late = [one for one in job.followers[1:] if attempts.member(one, job).meeting is None] or [job.followers[0]]
     too_late = f"follower {late[0]} did not begin within {_MEET.total_seconds():g} s"
     return next(refusals, too_late if now - job.state_at > _MEET else "")
 
 
 def _next_step_of_gang(job: Job, attempts: Attempts, presence: Presence, lease: timedelta) -> NextStep:
     """What goes wrong with one ends the attempt on all; it is over when none of them goes on."""
-    first = attempts.member(job.followers[0], job)
     going = attempts.going(job, presence.is_there)
     reason = attempts.trouble(job)[0] or (STOPPED if job.stop_asked else "")
     # Then its next report decides.
-    has_first_ended = first is not None and first.has_ended and presence.is_there(job.followers[0])
+    has_first_ended = attempts.member(job.followers[0], job).has_ended and presence.is_there(job.followers[0])
     if reason and not going and not has_first_ended:
         return NextStep(lost=reason)
     if reason or has_first_ended:
@@ -411,7 +390,7 @@ def _next_step_of_gang(job: Job, attempts: Attempts, presence: Presence, lease: 
     if job.state is not JobState.PLACED:
         return NextStep()
     # The others begin first; when all of them report where they wait, the first does.
-    meetings = {one: _meeting(one, job, attempts) for one in job.followers[1:]}
+    meetings = {one: attempts.member(one, job).meeting for one in job.followers[1:]}
     next_ones = [one for one, meeting in meetings.items() if meeting is None] or [job.followers[0]]
     orders = []
     for follower in next_ones:
@@ -422,9 +401,3 @@ def _next_step_of_gang(job: Job, attempts: Attempts, presence: Presence, lease: 
             assignment = assignment_of(job, lease, place=place, address=state.address, meetings=given)
             orders.append(Order(follower, (job.id, job.attempt), assignment))
     return NextStep(tuple(orders))
-
-
-def _meeting(follower: str, job: Job, attempts: Attempts) -> Meeting | None:
-    """Where a follower of a gang waits for the first."""
-    member = attempts.member(follower, job)
-    return member.meeting if member is not None else None

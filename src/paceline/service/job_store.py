@@ -78,19 +78,11 @@ class JobStore:
         return is_new
 
     def change(self, job: Job, event: JobEvent) -> Job:
-        """The job after the event."""
+        """The job after the event; what a lost attempt has measured stays."""
         changed = change(job, event, lease=self._lease)
         with self._store.queue.writing(f"change job '{job.id}'") as writing:
-            _save(writing, changed, event)
-        self._remember(changed)
-        return changed
-
-    def lose(self, job: Job, reason: str, cause: FailureKind = FailureKind.LOST) -> Job:
-        """The job after its attempt came to nothing; what that measured stays."""
-        event = Lost(at=self._now(), reason=reason, cause=cause)
-        changed = change(job, event)
-        with self._store.queue.writing(f"change job '{job.id}'") as writing:
-            writing.close_run(job.run_ids[-1], is_whole=False)
+            if isinstance(event, Lost):
+                writing.close_run(job.run_ids[-1], is_whole=False)
             _save(writing, changed, event)
         self._remember(changed)
         return changed
@@ -131,14 +123,10 @@ class JobStore:
                 for item in lines:
                     _store_item(writing, job, attempt, follower, item)
 
-    def acknowledged(self, attempt: AttemptKey) -> int:
-        """Up to which number an attempt's items are in the store."""
-        if attempt not in self._acknowledged:
+    def acknowledged(self, attempt: AttemptKey, *, with_store: bool = True) -> int:
+        """Up to which number an attempt's items are in the store; without it, as far as that was looked up before."""
+        if with_store and attempt not in self._acknowledged:
             self._acknowledged[attempt] = self._store.queue.acknowledged(*attempt)
-        return self._acknowledged[attempt]
-
-    def acknowledged_here(self, attempt: AttemptKey) -> int:
-        """The same, as far as it can be determined without the store."""
         return self._acknowledged.get(attempt, 0)
 
     def forget_attempt(self, attempt: AttemptKey) -> None:

@@ -29,8 +29,8 @@ MOST_ATTEMPTS = 3
 STOPPED = "it was asked to stop"  # what a follower reports of an attempt that it did not end by itself
 JOB_ID = r"^[A-Za-z0-9][A-Za-z0-9-]{0,39}$"
 
-_Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-_Tag = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,63}$")]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Tag = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,63}$")]
 
 
 class StrictModel(BaseModel):
@@ -123,12 +123,12 @@ class JobRequest(StrictModel):
     id: Annotated[str, StringConstraints(pattern=JOB_ID)] = Field(
         description="Made by the one who sends it: the same id again submits nothing new"
     )
-    suite: dict[str, JsonValue] | _Name = Field(description="The suite itself, or the name of one, or of a benchmark")
+    suite: dict[str, JsonValue] | Name = Field(description="The suite itself, or the name of one, or of a benchmark")
     overrides: dict[str, JsonValue] = Field(default={}, description="Parameters to change in every case that has them")
     needs: MachineNeeds = MachineNeeds()
     priority: int = Field(default=0, ge=-100, le=100, strict=True)
-    tags: tuple[_Tag, ...] = Field(default=(), max_length=16)
-    only: tuple[_Name, ...] = Field(
+    tags: tuple[Tag, ...] = Field(default=(), max_length=16)
+    only: tuple[Name, ...] = Field(
         default=(), max_length=64, description="Of the suite, the cases whose name has all words of one of these"
     )
 

@@ -19,7 +19,7 @@ from paceline.core.quantity import show_duration
 from paceline.service.engines.base import AttemptProgress, AttemptReport, Engine, FollowerState
 from paceline.service.follower_calls import Attempts, FollowerCalls, Order, Presence, next_step
 from paceline.service.job_store import JobStore
-from paceline.service.jobs import LEASE, Cancelled, FailureKind, Job, JobFailure, JobState, Placed, Refused
+from paceline.service.jobs import LEASE, Cancelled, FailureKind, Job, JobFailure, JobState, Lost, Placed, Refused
 from paceline.service.placement import DurationPredictor, is_unheard_of, scheduler_follower, why_it_waits
 from paceline.service.scheduler import events
 from paceline.service.scheduler.cluster import ClusterState
@@ -88,7 +88,7 @@ class Leader:
             job = self._jobs.change(job, Cancelled(at=self._now(), by=by))
             if job.state.is_final and self._is_fresh and job_id in self._cluster.demands:
                 with self._or_start_over():
-                    self._start(events.cancelled(self._cluster, job_id, self._seconds()))
+                    self._store_placements(events.cancelled(self._cluster, job_id, self._seconds()))
         self._woken.set()
         return job
 
@@ -136,7 +136,7 @@ class Leader:
                 return ""
             if demand.needs not in self._unmet:
                 here = [state for name, state in self._presence.here.items() if name in self._cluster.followers]
-                self._unmet[demand.needs] = why_it_waits(job.needs, here, self._presence.seen.values())
+                self._unmet[demand.needs] = why_it_waits(job.needs, here, self._presence.recorded.values())
             return self._unmet[demand.needs]
 
     def drained(self) -> dict[str, str]:
@@ -160,7 +160,7 @@ class Leader:
                     _log.warning("%s", error)
                     # What is measured goes on while the store takes nothing: followers are polled, and keep items.
                     with self._lock:
-                        polled = {one: self._attempts.expected_without_store(one) for one in self._presence.here}
+                        polled = {one: self._attempts.expected(one, with_store=False) for one in self._presence.here}
                     self._calls.poll(polled)
                 except Exception as error:  # a defect must not end the one thread that brings results in
                     self._is_fresh = False
@@ -189,7 +189,7 @@ class Leader:
             # Give up those that are gone; one that is new has to answer before it gets anything.
             self._presence.see(present)
             inside = self._cluster.followers
-            self._part_with(self._presence.leaving(inside, [one for one in inside if not inside[one].running]))
+            self._remove_followers(self._presence.leaving(inside, [one for one in inside if not inside[one].running]))
             self._attempts.tidy(self._presence.here)
             expected = {follower: self._attempts.expected(follower) for follower in self._presence.here}
         answers = self._calls.poll(expected)
@@ -200,21 +200,20 @@ class Leader:
                 self._presence.hear(follower)
             # After they were polled: a leader that was held up itself must not blame those who wait for it. And before
             # their reports are taken: a gang that lost one of them must not be placed there once more.
-            self._part_with(self._presence.silent(self._cluster.followers))
+            self._remove_followers(self._presence.silent(self._cluster.followers))
             for follower, reports in answers.items():
                 self._attempts.forget(follower, expected[follower], reports)
                 for report in reports:
-                    self._take(follower, report)
-            self._welcome()
+                    self._take_report(follower, report)
+            self._add_followers()
             self._give_up_stuck()
             orders: list[Order] = []
             for job in self._jobs.active():
                 step = next_step(job, self._attempts, self._presence, self._lease, self._now())
                 if step.lost:
-                    self._free(job)
                     self._lose(job, step.lost, self._attempts.trouble(job)[1])
                 orders += step.orders
-            orders += [Order(follower, attempt, None) for follower, attempt in self._attempts.strays]
+            orders += [Order(follower, attempt, None) for follower, attempt in sorted(self._attempts.strays)]
         refused = self._calls.send(orders)
         with self._lock:
             self._attempts.refused_orders = refused
@@ -243,7 +242,7 @@ class Leader:
 
     # Followers that come and go
 
-    def _part_with(self, reasons: Mapping[str, str]) -> None:
+    def _remove_followers(self, reasons: Mapping[str, str]) -> None:
         """All at once, so that nothing is given to one that is next to go."""
         lost: dict[str, str] = {}
         starts: dict[str, JobPlacement] = {}
@@ -264,13 +263,13 @@ class Leader:
                 else:
                     lost[demand.id] = self._attempts.trouble(self._jobs.unfinished[demand.id])[0] or reason
             starts |= {placement.demand.id: placement for placement in begun}
-        self._start(starts.values())
+        self._store_placements(starts.values())
         for job_id in again:
             self._enqueue(self._jobs.unfinished[job_id])
         for job_id, reason in lost.items():
             self._lose(self._jobs.unfinished[job_id], reason)
 
-    def _welcome(self) -> None:
+    def _add_followers(self) -> None:
         """Let in whoever answers, with what it was given by an earlier leader.
 
         Not before it has stopped what was given up, nor before the others of its gang are there: until then its
@@ -284,17 +283,18 @@ class Leader:
             with self._store.queue.writing(f"note follower '{follower}'") as writing:
                 writing.see_follower(FollowerRow(follower, state.seen_at, state.model_dump(mode="json")))
             self._cluster.join(scheduler_follower(state))
-            self._presence.let_in(follower)
+            self._presence.recorded[follower] = state
             self._unmet.clear()
         for job in returning:
             if ready.intersection(job.followers):
                 followers = tuple(inside[one] for one in job.followers)
-                self._cluster.start(JobPlacement(self._demand(job), followers, job.devices), self._seconds())
-        self._start(events.settle(self._cluster, [inside[one] for one in sorted(ready)], self._seconds()))
+                demand = self._durations.demand(job, self._presence.recorded.values())
+                self._cluster.start(JobPlacement(demand, followers, job.devices), self._seconds())
+        self._store_placements(events.settle(self._cluster, [inside[one] for one in sorted(ready)], self._seconds()))
 
     # Reports of followers
 
-    def _take(self, follower: str, report: AttemptReport) -> None:
+    def _take_report(self, follower: str, report: AttemptReport) -> None:
         """Store a report, and do what follows from it."""
         news = self._attempts.take(follower, report)
         if news is None:
@@ -306,7 +306,7 @@ class Leader:
             job, report.attempt, follower, items, self._attempts.events(job, items, self._now())
         )
         # Learn from the cases that have ended, and correct when the job is expected to end.
-        machine = self._presence.seen.get(follower)
+        machine = self._presence.recorded.get(follower)
         gpus = machine.gpus if machine is not None else ()
         is_news = self._durations.observe(job, gpus, items) or job.id not in self._progress
         if is_news and job.state is JobState.RUNNING and job.id in self._cluster.running:
@@ -329,25 +329,25 @@ class Leader:
             return
         for demand in self._cluster.stuck():
             job = self._jobs.unfinished[demand.id]
-            if job.state_at <= since and is_unheard_of(job.needs, self._presence.seen.values()):
+            if job.state_at <= since and is_unheard_of(job.needs, self._presence.recorded.values()):
                 waited = show_duration(self._patience.total_seconds())
                 message = f"{self.why_it_waits(job.id)}; none that could was seen for {waited}"
                 failure = JobFailure(kind=FailureKind.UNPLACEABLE, message=message)
                 self._jobs.change(job, Refused(at=self._now(), failure=failure))
-                self._start(events.cancelled(self._cluster, job.id, self._seconds()))
+                self._store_placements(events.cancelled(self._cluster, job.id, self._seconds()))
 
     def _lose(self, job: Job, reason: str, cause: FailureKind = FailureKind.LOST) -> None:
         """An attempt came to nothing: what it measured stays, and the job waits again if it may."""
-        changed = self._jobs.lose(job, reason, cause)
-        self._progress.pop(job.id, None)
-        self._durations.forget(job.id)
+        self._free(job)
+        changed = self._jobs.change(job, Lost(at=self._now(), reason=reason, cause=cause))
         if changed.state is JobState.QUEUED:
             self._enqueue(changed)
 
     def _enqueue(self, job: Job) -> None:
-        self._start(events.submitted(self._cluster, self._demand(job), self._seconds()))
+        demand = self._durations.demand(job, self._presence.recorded.values())
+        self._store_placements(events.submitted(self._cluster, demand, self._seconds()))
 
-    def _start(self, placements: Iterable[JobPlacement]) -> None:
+    def _store_placements(self, placements: Iterable[JobPlacement]) -> None:
         """Store where jobs go; the followers get their orders at the next look, again until they take them."""
         for placement in placements:
             job, now = self._jobs.unfinished[placement.demand.id], self._now()
@@ -359,10 +359,7 @@ class Leader:
         self._progress.pop(job.id, None)
         self._durations.forget(job.id)
         if job.id in self._cluster.running:
-            self._start(events.ended(self._cluster, job.id, self._seconds()))
-
-    def _demand(self, job: Job) -> Demand:
-        return self._durations.demand(job, self._presence.seen.values())
+            self._store_placements(events.ended(self._cluster, job.id, self._seconds()))
 
     def _seconds(self) -> float:
         return self._now().timestamp()

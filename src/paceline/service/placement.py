@@ -144,10 +144,10 @@ def lacks(state: FollowerState, needs: MachineNeeds) -> list[str]:
     return reasons or ([] if could_run(state, needs) else ["has no GPUs that are all of that together"])
 
 
-def why_it_waits(needs: MachineNeeds, here: Sequence[FollowerState], seen: Iterable[FollowerState]) -> str:
+def why_it_waits(needs: MachineNeeds, here: Sequence[FollowerState], recorded: Iterable[FollowerState]) -> str:
     """Why a job cannot run on the machines that are here, and what would help; empty if it only waits for its turn.
 
-    `seen` has every machine that was ever here.
+    `recorded` has every machine that was ever here.
     """
     able = _most_alike(needs, here)
     if able >= needs.nodes:
@@ -155,7 +155,7 @@ def why_it_waits(needs: MachineNeeds, here: Sequence[FollowerState], seen: Itera
     if able:
         return f"it needs {needs.nodes} machines with the same GPUs and labels at once, and {able} can be had now"
     present = {state.id for state in here}
-    away = [state.id for state in seen if state.id not in present and could_run(state, needs)]
+    away = [state.id for state in recorded if state.id not in present and could_run(state, needs)]
     if away:
         more = f" and {len(away) - 3} more" if len(away) > 3 else ""
         return f"none of the machines here can run it; it waits for {', '.join(away[:3])}{more} to return"
@@ -166,9 +166,9 @@ def why_it_waits(needs: MachineNeeds, here: Sequence[FollowerState], seen: Itera
     return f"{among}{nearest.id}, {' and '.join(lacks(nearest, needs))}"
 
 
-def is_unheard_of(needs: MachineNeeds, seen: Iterable[FollowerState]) -> bool:
+def is_unheard_of(needs: MachineNeeds, recorded: Iterable[FollowerState]) -> bool:
     """Whether a job could run on no machines that were ever seen."""
-    return _most_alike(needs, seen) < needs.nodes
+    return _most_alike(needs, recorded) < needs.nodes
 
 
 def _most_alike(needs: MachineNeeds, states: Iterable[FollowerState]) -> int:

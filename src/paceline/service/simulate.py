@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from pathlib import Path
 
 import numpy as np
@@ -53,22 +53,16 @@ class SimulatedWorkload:
     seconds: Numbers
     predicted: Numbers
     error: float  # of the predictions: the deviation of the logarithm of true over predicted
-    needs: tuple[Needs, ...]  # one for all, or one for each
-    priorities: tuple[int, ...] = (0,)
+    needs: tuple[Needs, ...]  # of each job
+    priorities: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.submitted)
 
-    def needs_of(self, index: int) -> Needs:
-        return self.needs[index] if len(self.needs) > 1 else self.needs[0]
-
-    def priority_of(self, index: int) -> int:
-        return self.priorities[index] if len(self.priorities) > 1 else self.priorities[0]
-
     def device_counts(self, devices: int) -> Numbers:
         """How many devices each job occupies on followers of so many."""
         counts = [need.nodes * (devices if need.whole_node else need.count) for need in self.needs]
-        return np.broadcast_to(np.array(counts, dtype=np.float64), (len(self),))
+        return np.array(counts, dtype=np.float64)
 
     def work(self, devices: int) -> float:
         """Device-seconds of all jobs together."""
@@ -109,7 +103,7 @@ def generate(name: str, *, load: float, fleet: Fleet, jobs: int, error: float, s
     # Gaps in proportion to exponential ones are those of a Poisson process with so many arrivals in so long a time.
     span = float(seconds.sum()) / (load * fleet.capacity)
     submitted = np.cumsum(gaps) * (span / float(gaps.sum()))
-    return SimulatedWorkload(name, submitted, seconds, predicted, error, (Needs(kind=KIND),))
+    return SimulatedWorkload(name, submitted, seconds, predicted, error, (Needs(kind=KIND),) * jobs, (0,) * jobs)
 
 
 def read_trace(path: Path, *, fleet: Fleet, error: float, seed: int) -> SimulatedWorkload:
@@ -198,8 +192,8 @@ def _scheduled(workload: SimulatedWorkload, fleet: Fleet, *, stretch: float, exa
         # At the same moment what ends goes first: its devices are free for what comes.
         if not running or (coming < len(workload) and workload.submitted[coming] < running[0][0]):
             now = float(workload.submitted[coming])
-            needs, seconds = workload.needs_of(coming), float(expected[coming])
-            demand = Demand(str(coming), needs, seconds, now, workload.priority_of(coming), error)
+            needs, priority = workload.needs[coming], workload.priorities[coming]
+            demand = Demand(str(coming), needs, float(expected[coming]), now, priority, error)
             starts = events.submitted(cluster, demand, now)
             coming += 1
         else:
@@ -239,39 +233,31 @@ def round_robin(workload: SimulatedWorkload, fleet: Fleet) -> Schedule:
 
 def least_loaded(workload: SimulatedWorkload, fleet: Fleet) -> Schedule:
     """The follower that is predicted to have done first what it has."""
-    loads = _Loads(fleet)
-    return _served(workload, fleet, loads.choose, loads.correct)
+    free_at = [0.0] * fleet.followers
+    waiting = [0.0] * fleet.followers  # predicted device-seconds that have not ended
+    heap = [(0.0, follower) for follower in range(fleet.followers)]  # entries of earlier predictions are left in it
 
+    def predict(follower: int, at: float) -> None:
+        free_at[follower] = at
+        heappush(heap, (at, follower))
 
-class _Loads:
-    """When each follower is predicted to have done all that it has."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self.devices = fleet.devices
-        self.free_at = [0.0] * fleet.followers
-        self.waiting = [0.0] * fleet.followers  # predicted device-seconds that have not ended
-        self.heap = [(0.0, follower) for follower in range(fleet.followers)]
-        heapify(self.heap)
-
-    def choose(self, nodes: int, work: float, now: float) -> list[int]:
+    def choose(nodes: int, work: float, now: float) -> list[int]:
         chosen: list[int] = []
         while len(chosen) < nodes:
-            free_at, follower = heappop(self.heap)
-            if free_at == self.free_at[follower] and follower not in chosen:
+            at, follower = heappop(heap)
+            if at == free_at[follower] and follower not in chosen:
                 chosen.append(follower)
         for follower in chosen:
-            self.waiting[follower] += work
-            self._expect(follower, max(self.free_at[follower], now) + work / self.devices)
+            waiting[follower] += work
+            predict(follower, max(free_at[follower], now) + work / fleet.devices)
         return chosen
 
-    def correct(self, follower: int, work: float, now: float) -> None:
+    def correct(follower: int, work: float, now: float) -> None:
         """A job has ended: what is left begins now, sooner or later than expected."""
-        self.waiting[follower] -= work
-        self._expect(follower, now + max(0.0, self.waiting[follower]) / self.devices)
+        waiting[follower] -= work
+        predict(follower, now + max(0.0, waiting[follower]) / fleet.devices)
 
-    def _expect(self, follower: int, free_at: float) -> None:
-        self.free_at[follower] = free_at
-        heappush(self.heap, (free_at, follower))
+    return _served(workload, fleet, choose, correct)
 
 
 def _served(
@@ -289,11 +275,11 @@ def _served(
     running: list[tuple[float, int]] = []
 
     def width(job: int) -> int:
-        needs = workload.needs_of(job)
+        needs = workload.needs[job]
         return fleet.devices if needs.whole_node else needs.count
 
     def can_start(job: int) -> bool:
-        devices, is_heavy = width(job), workload.needs_of(job).cpu_heavy
+        devices, is_heavy = width(job), workload.needs[job].cpu_heavy
         return all(queues[f][0] == job and free[f] >= devices and not (is_heavy and heavy[f]) for f in bound[job])
 
     def serve(followers: list[int], now: float) -> None:
@@ -304,7 +290,7 @@ def _served(
                 for one in bound[job]:
                     queues[one].popleft()
                     free[one] -= width(job)
-                    heavy[one] += workload.needs_of(job).cpu_heavy
+                    heavy[one] += workload.needs[job].cpu_heavy
                     if one != follower:
                         to_serve.append(one)
                 started[job] = now
@@ -315,7 +301,7 @@ def _served(
         if not running or (coming < len(workload) and workload.submitted[coming] < running[0][0]):
             now, job = float(workload.submitted[coming]), coming
             work = float(workload.predicted[job]) * width(job)
-            bound[job] = choose(workload.needs_of(job).nodes, work, now)
+            bound[job] = choose(workload.needs[job].nodes, work, now)
             for follower in bound[job]:
                 queues[follower].append(job)
             coming += 1
@@ -326,7 +312,7 @@ def _served(
             followers = bound.pop(job)
             for follower in followers:
                 free[follower] += width(job)
-                heavy[follower] -= workload.needs_of(job).cpu_heavy
+                heavy[follower] -= workload.needs[job].cpu_heavy
                 ended_on(follower, float(workload.predicted[job]) * width(job), now)
             serve(followers, now)
     return Schedule(workload.submitted, started, ended, workload.work(fleet.devices), fleet.capacity)

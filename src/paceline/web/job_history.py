@@ -35,7 +35,7 @@ CAUSES = {
 }
 
 
-class Happening(BaseModel):
+class HistoryLine(BaseModel):
     """One line of a job's history."""
 
     at: datetime
@@ -90,9 +90,9 @@ def needs_words(needs: MachineNeeds) -> str:
     return one_line(", ".join([*parts, *needs.labels]))
 
 
-def history(events: Iterable[EventRow], job: Job) -> list[Happening]:
+def history(events: Iterable[EventRow], job: Job) -> list[HistoryLine]:
     """What happened to a job, the first thing first."""
-    lines: list[Happening] = []
+    lines: list[HistoryLine] = []
     attempt, followers, is_stopping = 0, "", False
     for event in events:
         document, is_bad = event.document, False
@@ -131,7 +131,7 @@ def history(events: Iterable[EventRow], job: Job) -> list[Happening]:
                 text = event.kind
         if event.kind in ("lost", "ended"):
             followers = ""
-        lines.append(Happening(at=event.at, kind=event.kind, text=one_line(text), is_bad=is_bad))
+        lines.append(HistoryLine(at=event.at, kind=event.kind, text=one_line(text), is_bad=is_bad))
     return lines
 
 

@@ -10,9 +10,9 @@ import secrets
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache, lru_cache
+from functools import cache
 from typing import Annotated, Any
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, quote
 
 from fastapi import Depends, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -20,13 +20,14 @@ from fastapi.routing import APIRoute
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 from markupsafe import Markup
 from pydantic import BaseModel
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
+from starlette.responses import HTMLResponse, JSONResponse
 
 from paceline.core.errors import InputError, StoreError
 from paceline.core.parameters import in_words
 from paceline.core.run import RunRecords
 from paceline.report.render.html import page_templates
 from paceline.service.api.errors import Refused
+from paceline.service.api.guard import OPEN_PATHS
 from paceline.service.api.tokens import Caller, Scope
 from paceline.service.leader import Leader
 from paceline.store import Store
@@ -44,7 +45,7 @@ class Site:
     leader: Leader
     store: Store
     report: Callable[[RunRecords], str]
-    navigation: list[tuple[str, str]] = field(default_factory=list)  # path and title of each entry
+    navigation: list[tuple[str, str]]  # path and title of each entry
     _secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))
 
     def answer(
@@ -60,19 +61,20 @@ class Site:
         """The view as a page, as a part of one (`?part=live`), or as JSON."""
         if wants_json(request):
             return JSONResponse(view.model_dump(mode="json"), status)
-        if request.query_params.get("part") == "live":
-            return secured(HTMLResponse(self._render(request, template, view, is_part=True, **more), status), ())
-        loaded = [rendered(name) for name in scripts]
-        text = self._render(request, template, view, scripts=loaded, **more)
+        is_part = request.query_params.get("part") == "live"
+        loaded = [] if is_part else [rendered(name) for name in scripts]
+        values = {"view": view, "is_part": is_part, "scripts": loaded, "now": datetime.now(UTC)}
+        text = templates().get_template(template).render(**values | self.shared_values(request) | more)
         return secured(HTMLResponse(text, status), loaded)
 
-    def _render(self, request: Request, template: str, view: BaseModel, **more: Any) -> str:
-        values = {"view": view, "is_part": False, "scripts": (), "now": datetime.now(UTC)} | self.around(request)
-        return templates().get_template(template).render(**values | more)
-
-    def around(self, request: Request) -> dict[str, Any]:
+    def shared_values(self, request: Request) -> dict[str, Any]:
         """What every page needs in addition to its own values."""
-        visitor = visitor_of(request)
+        # A page that is open to all shows everybody the same.
+        visitor: Caller | None = None if request.url.path in OPEN_PATHS else request.state.caller
+        try:
+            has_login = bool(self.store.queue.tokens())
+        except StoreError:
+            has_login = False
         here = request.url.path
         home = "/" if here.startswith("/jobs") else here
         menu = [
@@ -81,21 +83,18 @@ class Site:
         ]
         return {
             "version": VERSION,
-            "style": style(),
+            "style": Markup("\n").join([rendered("report.css"), rendered("pages.css")]),
             "menu": menu,
             "visitor": visitor.name if visitor else "",
             "may_submit": visitor is not None and visitor.scope >= Scope.SUBMIT,
-            "has_login": has_login(self.store),
+            "has_login": has_login,
             "token": self.form_token(visitor) if visitor else "",
             "trouble": self.leader.trouble,
         }
 
     def error(self, request: Request, status: int, message: str) -> Response:
-        """Why there is no page; those without a valid token are asked to log in."""
-        if status == 401 and not wants_json(request):
-            path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-            return RedirectResponse(f"/login?next={quote(path, safe='')}", 303)
-        view = Trouble(status=status, title=_TITLES.get(status, _TITLES[400]), message=message)
+        """Why there is no page."""
+        view = ErrorPage(status=status, title=_TITLES.get(status, _TITLES[400]), message=message)
         return self.answer(request, "error.html", view, status=status)
 
     def form_token(self, visitor: Caller) -> str:
@@ -103,10 +102,9 @@ class Site:
         return hmac.new(self._secret, visitor.name.encode(), hashlib.sha256).hexdigest()
 
     def check_form(self, request: Request, form: Form, scope: Scope) -> Caller:
-        """Who sent a form; refused unless it came from a page of this site and its sender may do such things."""
-        refuse_other_sites(request)
-        visitor = visitor_of(request)
-        if visitor is None or visitor.scope < scope:
+        """Who sent a form; refused unless it came from a page of this leader and its sender has the scope."""
+        visitor: Caller = request.state.caller
+        if visitor.scope < scope:
             raise HTTPException(403, f"this needs a token with the scope '{scope.word}'")
         if not hmac.compare_digest(form.get("token").encode(), self.form_token(visitor).encode()):
             raise HTTPException(403, "the form is older than this leader: load the page again and send it once more")
@@ -141,7 +139,7 @@ class Site:
         return PageRoute
 
 
-class Trouble(BaseModel):
+class ErrorPage(BaseModel):
     """Why there is no page."""
 
     status: int
@@ -165,32 +163,16 @@ class Form:
 
 async def read_form(request: Request) -> Form:
     """The body of a POST; a dependency."""
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > LARGEST_FORM:
-            raise HTTPException(413, f"the form is larger than {LARGEST_FORM // 1024} KiB")
+    body = await request.body()
+    if len(body) > LARGEST_FORM:
+        raise HTTPException(413, f"the form is larger than {LARGEST_FORM // 1024} KiB")
     try:
         return Form(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=1000, errors="strict"))
     except ValueError:
         raise HTTPException(400, "this is not a form as browsers send them") from None
 
 
-Filled = Annotated[Form, Depends(read_form)]
-
-
-def caller(request: Request) -> Caller:
-    """Who sends a request, according to the guard of the API; a dependency."""
-    sender: Caller | None = request.state.caller
-    if sender is None:
-        raise HTTPException(401, "this leader needs a token")
-    return sender
-
-
-def visitor_of(request: Request) -> Caller | None:
-    """Who looks; None before they have logged in."""
-    visitor: Caller | None = getattr(request.state, "visitor", None)
-    return visitor
+SentForm = Annotated[Form, Depends(read_form)]
 
 
 def wants_json(request: Request) -> bool:
@@ -201,31 +183,10 @@ def wants_json(request: Request) -> bool:
     return "application/json" in accepted and "text/html" not in accepted
 
 
-def has_login(store: Store) -> bool:
-    """Whether there are tokens, so that one can log in."""
-    try:
-        return bool(store.queue.tokens())
-    except StoreError:
-        return False
-
-
-def refuse_other_sites(request: Request) -> None:
-    """Refuse a form that a page of another site sent."""
-    origin = request.headers.get("origin")
-    where = request.headers.get("sec-fetch-site", "same-origin")
-    if where not in ("same-origin", "none") or (origin and urlsplit(origin).netloc != request.headers.get("host")):
-        raise HTTPException(403, "this form was sent by another site")
-
-
 @cache
 def rendered(name: str) -> Markup:
     """A script or a style that ships."""
     return Markup(templates().get_template(name).render())
-
-
-def style() -> Markup:
-    """The style of the reports, and that of the pages."""
-    return Markup("\n").join([rendered("report.css"), rendered("pages.css")])
 
 
 def secured(response: Response, scripts: Iterable[Markup], hashes: Iterable[str] = ()) -> Response:
@@ -236,13 +197,11 @@ def secured(response: Response, scripts: Iterable[Markup], hashes: Iterable[str]
         f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}; connect-src 'self'; img-src data:; "
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     )
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["Referrer-Policy"] = "same-origin"
     response.headers["Cache-Control"] = "no-store"
     return response
 
 
-@lru_cache(maxsize=1)
+@cache
 def templates() -> Environment:
     """The templates of the reports and of the pages."""
     loader = ChoiceLoader([PackageLoader("paceline.web"), PackageLoader("paceline.report")])
@@ -274,7 +233,7 @@ def embedded(site: Site, request: Request, report: str, *, above: Markup, script
     loaded = [rendered(name) for name in scripts]
     policy = _POLICY.search(report)
     hashes = _HASH.findall(policy.group(1)) if policy else []
-    top = templates().get_template("above.html").render(above=above, **site.around(request))
+    top = templates().get_template("above.html").render(above=above, **site.shared_values(request))
     more = "".join(f"<script>{script}</script>\n" for script in loaded)
     head, body, rest = _POLICY.sub("", report, count=1).partition("<body>\n")
     head = head.replace("</head>", f"<style>{rendered('pages.css')}</style>\n</head>", 1)

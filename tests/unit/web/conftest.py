@@ -15,7 +15,6 @@ from starlette.testclient import TestClient
 
 from paceline.report.run.document import to_html
 from paceline.service.api.app import create_app
-from paceline.service.api.guard import Door
 from paceline.service.leader import Leader
 from paceline.store import Store, open_store
 from paceline.web.pages import pages_of
@@ -81,7 +80,7 @@ def visited_in(folder: Path) -> Iterator[Visited]:
     engine = ScriptedEngine(["one", "two"])
     with open_store(folder / "store.db") as store:
         leader = Leader(store, engine)
-        app = create_app(leader, store, Door(is_local=True), report=to_html, pages=pages_of(leader, store, to_html))
+        app = create_app(leader, store, is_local=True, report=to_html, pages=pages_of(leader, store, to_html))
         with TestClient(app, base_url="http://127.0.0.1", client=("127.0.0.1", 50_000)) as client:
             leader.step()
             yield Visited(client, leader, engine, store)

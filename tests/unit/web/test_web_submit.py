@@ -64,6 +64,8 @@ def test_parts_of_a_parameter_become_one(shared: Any) -> None:
     found, errors = forms.read_parameters({"load.rate": "10", "load.duration": "1s"}, parameters_of("serve"))
     assert (found, errors) == ({"load": {"rate": "10", "duration": "1s"}}, {})
     assert "p.load.rate" not in checked(shared, **fields)["errors"]
+    _, errors = forms.read_parameters({"load": "10", "load.rate": "10"}, parameters_of("serve"))
+    assert "as a whole" in errors["load.rate"]
 
 
 def parameters_of(name: str) -> Any:
@@ -94,6 +96,7 @@ def test_every_benchmark_has_a_form() -> None:
         ({"priority": "101"}, "priority", "100"),
         ({"gpus": "-1"}, "gpus", "greater than or equal to 0"),
         ({"tags": "<b>"}, "tags", "match"),
+        ({"id": "not/an id"}, "id", "match"),
         ({"kind": "suite", "suite": "quik"}, "suite", "did you mean 'quick'"),
         ({"kind": "suite", "suite": "quick", "set": "budget"}, "set", "key=value"),
         ({"kind": "suite", "suite": "quick", "set": "budgte=1s"}, "set", "did you mean 'budget'"),

@@ -363,7 +363,7 @@ def _rule(name: str, entry: Any) -> Rule:
     try:
         written = RuleEntry.model_validate(dict(entry))
     except ValidationError as error:
-        raise refusal(error, RuleEntry) from None
+        raise refusal(error.errors(), RuleEntry) from None
     is_multi = written.check == "multi"
     criterion = None
     if written.when:

@@ -280,7 +280,7 @@ def _function(entry: object, kind: type[F]) -> tuple[F, int]:
     try:
         function = kind.model_validate(fields)
     except ValidationError as error:
-        first = refusal(error, kind)
+        first = refusal(error.errors(), kind)
         message = f"{first.message}; write it like {kind.EXAMPLE}"
         raise InputError(first.code, message, key="file", value=first.value, suggestion=first.suggestion) from None
     if function.complaint():

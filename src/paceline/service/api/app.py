@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
@@ -20,9 +20,9 @@ from paceline.core.run import RunRecords
 from paceline.runner.suite_file import read_yaml, shipped
 from paceline.service import admission, job_store
 from paceline.service.api import documents as d
-from paceline.service.api import errors, submissions, tokens
+from paceline.service.api import errors, tokens
 from paceline.service.api.errors import Refused, declared, not_found, unavailable
-from paceline.service.api.guard import PREFIX, Door, Guard
+from paceline.service.api.guard import PREFIX, Guard, Limits
 from paceline.service.api.tokens import Tokens
 from paceline.service.engines.base import AttemptProgress, FollowerState
 from paceline.service.jobs import JOB_ID, Job, JobRequest, JobState
@@ -55,19 +55,16 @@ _ISOLATED = (
 )
 
 
-@dataclass(frozen=True)
-class Pages:
-    """What people look at: routes outside /api, which use the same tokens by a cookie."""
-
-    router: APIRouter
-    open_paths: frozenset[str] = frozenset()  # served without a token: the page to sign in, and its style
-    sign_in: str = ""  # where a browser without a token is sent
-
-
 def create_app(
-    leader: Leader, store: Store, door: Door, *, report: Callable[[RunRecords], str], pages: Pages | None = None
+    leader: Leader,
+    store: Store,
+    *,
+    is_local: bool,
+    report: Callable[[RunRecords], str],
+    pages: APIRouter | None = None,
+    limits: Limits | None = None,
 ) -> FastAPI:
-    """The application for one leader."""
+    """The application for one leader; `pages` are routes outside /api, which use the same tokens by a cookie."""
     app = FastAPI(
         title="Paceline leader",
         version=VERSION,
@@ -85,9 +82,8 @@ def create_app(
     for router in (_job_routes(context), _result_routes(context), _catalogue_routes(), _admin_routes(context)):
         app.include_router(router, prefix=PREFIX)
     if pages is not None:
-        app.include_router(pages.router, include_in_schema=False)
-        door = replace(door, open_paths=door.open_paths | pages.open_paths, sign_in=pages.sign_in)
-    app.add_middleware(Guard, store=store, tokens=context.tokens, door=door)
+        app.include_router(pages, include_in_schema=False)
+    app.add_middleware(Guard, store=store, tokens=context.tokens, is_local=is_local, limits=limits or Limits())
     return app
 
 
@@ -102,9 +98,10 @@ class ApiContext:
 
     def job(self, job_id: str) -> Job:
         """A job by its id; the answer says so if there is none."""
-        if self.store.queue.job(job_id) is None:
-            raise not_found("job", job_id)
-        return self.leader.job(job_id)
+        try:
+            return self.leader.job(job_id)
+        except InputError:
+            raise not_found("job", job_id) from None
 
     def fields(self, job: Job) -> dict[str, Any]:
         """All that a view of a job may show; each view takes the fields that it has."""
@@ -115,11 +112,6 @@ class ApiContext:
             "expected_end": self.leader.expected_end(job.id) if is_active else None,
             "waits_for": "" if is_active else self.leader.why_it_waits(job.id),
         }
-
-
-def _caller_name(request: Request) -> str:
-    caller = request.state.caller
-    return caller.name if caller is not None else ""
 
 
 def _job_routes(context: ApiContext) -> APIRouter:
@@ -133,7 +125,7 @@ def _job_routes(context: ApiContext) -> APIRouter:
         request.state.subject = sent.id  # for the audit log
         if leader.trouble:
             raise unavailable(leader.trouble)
-        job = submissions.new_job(sent, by=_caller_name(request))
+        job = admission.new_job(sent, by=request.state.caller.name)
         try:
             job, is_new = leader.submit(job)
         except InputError as error:
@@ -144,7 +136,15 @@ def _job_routes(context: ApiContext) -> APIRouter:
     @router.get("/jobs")
     def list_jobs(state: States = None, cursor: Cursor = None, limit: Limit = 100) -> d.JobsPage:
         """Jobs, the newest first."""
-        page = job_store.list_jobs(context.store, state or (), limit=limit + 1, before=_read_cursor(cursor))
+        before = None
+        if cursor is not None:
+            at, _, job_id = cursor.partition("_")
+            try:
+                before = (_EPOCH + int(at) * _MICROSECOND, job_id)
+            except OverflowError:
+                message = f"cursor = {cursor} is not one that an earlier page has given"
+                raise InputError("invalid-cursor", message, key="cursor", value=cursor) from None
+        page = job_store.list_jobs(context.store, state or (), limit=limit + 1, before=before)
         summaries = [d.JobSummary.model_validate(context.fields(job)) for job in page[:limit]]
         following = None
         if len(page) > limit:
@@ -162,7 +162,7 @@ def _job_routes(context: ApiContext) -> APIRouter:
         """Stop a job, whether it waits or runs; one that is over stays as it is."""
         request.state.subject = job_id
         context.job(job_id)
-        return view(leader.cancel(job_id, _caller_name(request)))
+        return view(leader.cancel(job_id, request.state.caller.name))
 
     @router.get("/jobs/{job_id}/logs", responses=declared(404))
     def logs(job_id: JobId, after: After = "0.0", limit: Limit = 500) -> d.LogPage:
@@ -181,24 +181,13 @@ def _job_routes(context: ApiContext) -> APIRouter:
     return router
 
 
-def _read_cursor(cursor: str | None) -> tuple[datetime, str] | None:
-    if cursor is None:
-        return None
-    at, _, job_id = cursor.partition("_")
-    try:
-        return _EPOCH + int(at) * _MICROSECOND, job_id
-    except OverflowError:
-        message = f"cursor = {cursor} is not one that an earlier page has given"
-        raise InputError("invalid-cursor", message, key="cursor", value=cursor) from None
-
-
 def _result_routes(context: ApiContext) -> APIRouter:
     """Runs, their records, their reports; and the machines that they come from."""
     router = APIRouter(tags=["results"])
     store, leader = context.store, context.leader
 
     @router.get("/runs")
-    def list_runs(limit: Annotated[int, Query(ge=1, le=500)] = 50) -> d.RunsPage:
+    def list_runs(limit: Limit = 50) -> d.RunsPage:
         """Runs, the newest first, whether a job made them or not."""
         return d.RunsPage(runs=[d.RunSummary(**row.model_dump()) for row in store.runs(limit)])
 
@@ -258,24 +247,32 @@ def _catalogue_routes() -> APIRouter:
     @router.get("/benchmarks")
     def benchmarks() -> d.BenchmarksPage:
         """What a case can be, with the schema of its parameters."""
-        return d.BenchmarksPage(benchmarks=list(_benchmarks()))
+        return _benchmarks()
 
     @router.get("/suites")
     def suites() -> d.SuitesPage:
         """Suites that ship with Paceline, and those of other packages here."""
-        return d.SuitesPage(suites=list(_suites()))
+        return _suites()
 
     @router.post("/validate")
     def validate(sent: d.ValidateSent) -> d.SuiteValidation:
         """Whether a suite would be taken, and what is wrong with it, entry by entry."""
         try:
-            problems, cases = submissions.problems(_document(sent), sent.overrides, sent.needs)
+            if (sent.suite is None) == (sent.text is None):
+                message = "give the suite either as 'suite' or, as YAML, as 'text'"
+                raise InputError("not-one-suite", message, key="suite")
+            if sent.suite is not None:
+                document = admission.document_of(sent.suite)
+            else:
+                admission.check_yaml(sent.text or "")
+                document = admission.parsed_suite(read_yaml(sent.text or "", "the suite"))
+            problems, cases = admission.problems(document, sent.overrides, sent.needs)
         except InputError as error:
             problems, cases = [error], []
         views = [
             d.ProblemView(
                 code=error.code,
-                message=submissions.message_of(error),
+                message=admission.message_of(error),
                 case=error.case,
                 key=error.key,
                 suggestion=error.suggestion,
@@ -288,21 +285,9 @@ def _catalogue_routes() -> APIRouter:
     return router
 
 
-def _document(sent: d.ValidateSent) -> dict[str, Any]:
-    if (sent.suite is None) == (sent.text is None):
-        raise InputError("not-one-suite", "give the suite either as 'suite' or, as YAML, as 'text'", key="suite")
-    if sent.suite is not None:
-        return submissions.document_of(sent.suite)
-    admission.check_yaml(sent.text or "")
-    document = read_yaml(sent.text or "", "the suite")
-    if not isinstance(document, dict):
-        raise InputError("not-a-suite", "a suite is a mapping with 'name' and 'cases'")
-    return document
-
-
-@lru_cache(maxsize=1)
-def _benchmarks() -> tuple[d.BenchmarkView, ...]:
-    return tuple(
+@cache
+def _benchmarks() -> d.BenchmarksPage:
+    views = [
         d.BenchmarkView(
             name=name,
             summary=benchmark.summary,
@@ -313,16 +298,17 @@ def _benchmarks() -> tuple[d.BenchmarkView, ...]:
             refused=never_taken(benchmark.Parameters),
         )
         for name, benchmark in sorted(registry().entries.items())
-    )
+    ]
+    return d.BenchmarksPage(benchmarks=views)
 
 
-@lru_cache(maxsize=1)
-def _suites() -> tuple[d.SuiteView, ...]:
-    documents = {name: submissions.document_of(name) for name in sorted(shipped())}
-    return tuple(
-        d.SuiteView(name=name, description=str(document.get("description", "")), suite=document)
-        for name, document in documents.items()
-    )
+@cache
+def _suites() -> d.SuitesPage:
+    views = []
+    for name in sorted(shipped()):
+        document = admission.document_of(name)
+        views.append(d.SuiteView(name=name, description=str(document.get("description", "")), suite=document))
+    return d.SuitesPage(suites=views)
 
 
 class _Schema(GenerateJsonSchema):

@@ -8,13 +8,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, JsonValue, StringConstraints
 
 from paceline.core.run import RunStatus
+from paceline.service.api.tokens import NAME
 from paceline.service.engines.base import AttemptProgress
-from paceline.service.jobs import JobFailure, JobState, MachineNeeds, StrictModel
+from paceline.service.jobs import JobFailure, JobState, MachineNeeds, Name, StrictModel
 
 RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
-TOKEN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
-
-Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+TOKEN_NAME = f"^{NAME.pattern}$"
 
 
 class ValidateSent(StrictModel):

@@ -66,14 +66,14 @@ class Refused(PacelineError):
         fields = {"case": error.case, "key": error.key, "value": value, "suggestion": error.suggestion}
         return cls(status, error.code, str(error), fields=fields)
 
-    @property
-    def document(self) -> dict[str, Any]:
-        """The body of the answer."""
+    def answer(self) -> JSONResponse:
+        """The answer itself."""
         detail = ErrorDetail(code=self.code, message=str(self), remedy=self.remedy, **self._fields)
-        return ErrorBody(error=detail).model_dump(exclude_none=True)
+        return JSONResponse(ErrorBody(error=detail).model_dump(exclude_none=True), self.status, headers=self.headers)
 
 
 NOT_FOUND = "not-found"
+_INVALID = {"extra_forbidden": ("unknown-key", "is not a known key"), "missing": ("missing-key", "is missing")}
 MEANINGS = {
     400: "The request cannot be read",
     401: "No token, or one that is not known here or has expired",
@@ -100,45 +100,36 @@ def not_found(kind: str, name: str) -> Refused:
     return Refused(404, NOT_FOUND, f"there is no {kind} '{name}'")
 
 
-def answer(refused: Refused) -> JSONResponse:
-    """The answer itself."""
-    return JSONResponse(refused.document, refused.status, headers=refused.headers)
-
-
 def install(app: FastAPI) -> None:
     """Answer every error in the one shape."""
 
-    @app.exception_handler(Refused)
-    async def refused(_: Request, error: Refused) -> JSONResponse:
-        return answer(error)
+    async def answer(_: Request, error: Exception) -> JSONResponse:
+        return _refused(error).answer()
 
-    @app.exception_handler(InputError)
-    async def input_refused(_: Request, error: InputError) -> JSONResponse:
-        return answer(Refused.of(error))
+    for kind in (Refused, InputError, StoreError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, answer)
 
-    @app.exception_handler(StoreError)
-    async def no_store(_: Request, error: StoreError) -> JSONResponse:
-        return answer(unavailable(str(error)))
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"][1:])
-        message = in_words(first)
-        if first["type"] == "json_invalid":
-            reason = first.get("ctx", {}).get("error", message)
-            return answer(Refused(400, "unreadable", f"the body is not JSON: {reason}"))
-        code = "invalid-value"
-        if first["type"] == "extra_forbidden":
-            code, message = "unknown-key", "is not a known key"
-        elif first["type"] == "missing":
-            code, message = "missing-key", "is missing"
-        return answer(Refused(422, code, f"'{key}': {message}" if key else message, fields={"key": key or None}))
-
-    @app.exception_handler(HTTPException)
-    async def http(_: Request, error: HTTPException) -> JSONResponse:
-        code = {404: NOT_FOUND, 405: "not-allowed"}.get(error.status_code, "refused")
-        return answer(Refused(error.status_code, code, str(error.detail), headers=dict(error.headers or {})))
+def _refused(error: Exception) -> Refused:
+    match error:
+        case Refused():
+            return error
+        case InputError():
+            return Refused.of(error)
+        case StoreError():
+            return unavailable(str(error))
+        case HTTPException():
+            code = {404: NOT_FOUND, 405: "not-allowed"}.get(error.status_code, "refused")
+            return Refused(error.status_code, code, str(error.detail), headers=dict(error.headers or {}))
+        case RequestValidationError():
+            first = error.errors()[0]
+            key = ".".join(str(part) for part in first["loc"][1:])
+            if first["type"] == "json_invalid":
+                reason = first.get("ctx", {}).get("error", in_words(first))
+                return Refused(400, "unreadable", f"the body is not JSON: {reason}")
+            code, message = _INVALID.get(first["type"], ("invalid-value", in_words(first)))
+            return Refused(422, code, f"'{key}': {message}" if key else message, fields={"key": key or None})
+    return defect(error)
 
 
 def defect(error: Exception) -> Refused:

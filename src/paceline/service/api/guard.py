@@ -16,20 +16,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import quote, urlsplit
+from typing import Any
+from urllib.parse import SplitResult, quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from paceline.core.errors import StoreError
-from paceline.service.api.errors import Refused, answer, defect, unavailable
+from paceline.service.api.errors import Refused, defect, unavailable
 from paceline.service.api.tokens import LOCAL, Caller, Scope, Tokens
 from paceline.store.queue import AuditRow
 from paceline.store.store import Store
 
 PREFIX = "/api/v1"
 HEALTH = f"{PREFIX}/health"
+SIGN_IN = "/login"  # the page that a browser without a token is sent to
+OPEN_PATHS = frozenset({HEALTH, SIGN_IN, "/logout"})  # served without a token
 COOKIE = "paceline_token"  # for the pages, as a browser sends no header by itself
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _ADMIN = re.compile(rf"{PREFIX}/(tokens|audit)(/.*)?")
@@ -38,6 +41,11 @@ _NOT_AUDITED = (f"{PREFIX}/validate", "/submit/check")  # they change nothing, a
 _JSON = "application/json"
 _FORM = "application/x-www-form-urlencoded"
 _MOST_KEYS = 10_000
+_HARDENED = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "SAMEORIGIN", "Referrer-Policy": "same-origin"}
+_HARDENED_API = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
 
 _log = logging.getLogger(__name__)
 
@@ -85,16 +93,6 @@ def needed(method: str, path: str) -> Scope:
     return Scope.SUBMIT if is_page or _SUBMIT.fullmatch(path) else Scope.ADMIN
 
 
-@dataclass(frozen=True)
-class Door:
-    """What is open, and how."""
-
-    is_local: bool  # bound to this machine alone: without tokens, whoever uses it may do everything
-    limits: Limits = field(default_factory=Limits)
-    open_paths: frozenset[str] = frozenset()  # in addition to the health of the leader
-    sign_in: str = ""  # the page that a browser without a token is sent to
-
-
 @dataclass
 class _Request:
     """One request, as far as it matters here."""
@@ -103,25 +101,32 @@ class _Request:
     path: str
     headers: Headers
     address: str
-    caller: Caller | None = None
     is_refused: bool = False  # here, before any route saw it
-    state: dict[str, object] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)  # which the route shares
 
     @property
     def is_write(self) -> bool:
         return self.method not in _SAFE
 
+    @property
+    def is_page(self) -> bool:
+        return not self.path.startswith("/api/")
+
 
 class Guard:
-    """The middleware."""
+    """The middleware.
 
-    def __init__(self, app: ASGIApp, store: Store, tokens: Tokens, door: Door) -> None:
+    A leader that `is_local` is bound to this machine alone: without tokens, whoever uses it may do everything.
+    """
+
+    def __init__(self, app: ASGIApp, store: Store, tokens: Tokens, is_local: bool, limits: Limits) -> None:
         self._app = app
         self._store = store
         self._tokens = tokens
-        self._door = door
-        self._requests = Buckets(door.limits.rate, door.limits.burst)
-        self._failures = Buckets(door.limits.failures, door.limits.failure_burst)
+        self._is_local = is_local
+        self._limits = limits
+        self._requests = Buckets(limits.rate, limits.burst)
+        self._failures = Buckets(limits.failures, limits.failure_burst)
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it."""
@@ -138,41 +143,44 @@ class Guard:
             nonlocal is_begun
             if message["type"] == "http.response.start" and not is_begun:
                 is_begun = True
-                _harden(MutableHeaders(scope=message), request.path)
+                headers = MutableHeaders(scope=message)
+                for name, value in _HARDENED.items() if request.is_page else (_HARDENED | _HARDENED_API).items():
+                    headers.setdefault(name, value)
                 if request.is_write and request.path not in _NOT_AUDITED and not request.is_refused:
-                    await self._note(request, str(message["status"]))  # before anybody hears that it was done
+                    await self._audit(request, str(message["status"]))  # before anybody hears that it was done
             await send(message)
 
         try:
-            await self._let_in(request)
+            await self._admit(request)
             body = await self._body(request, receive)
             await self._app(scope, _replayed(body, receive), hardened)
         except Refused as refused:
             request.is_refused = True
             # Who was not let in, and which writes were refused; those who ask too often would fill the store.
             if refused.status in (401, 403) or (request.is_write and refused.status not in (429, 503)):
-                await self._note(request, f"{refused.status} {refused.code}")
-            await answer(refused)(scope, receive, hardened)
+                await self._audit(request, f"{refused.status} {refused.code}")
+            await refused.answer()(scope, receive, hardened)
         except Exception as error:
             _log.exception("%s %s failed", request.method, request.path)
             if is_begun:
                 raise
-            await answer(defect(error))(scope, receive, hardened)
+            await defect(error).answer()(scope, receive, hardened)
 
-    async def _let_in(self, request: _Request) -> None:
+    async def _admit(self, request: _Request) -> None:
         """Find out who the caller is; Refused if they may not do this."""
-        is_open = request.path == HEALTH or request.path in self._door.open_paths
+        is_open = request.path in OPEN_PATHS
         try:
             caller = await self._caller(request)
         except StoreError as error:
             if not is_open:
                 raise unavailable(str(error)) from None
             caller = None
-        request.caller = request.state["caller"] = caller
+        request.state["caller"] = caller
         wait = self._requests.take(caller.name if caller and caller is not LOCAL else request.address)
         if wait:
             raise _too_many(wait, "requests")
-        _refuse_other_sites(request)
+        if request.is_write:
+            _refuse_other_sites(request.headers)
         if is_open:
             return
         if caller is None:
@@ -190,10 +198,10 @@ class Guard:
         token = _token(request.headers)
         if token is not None:
             return await asyncio.to_thread(self._tokens.caller, token)
-        rows = await asyncio.to_thread(self._tokens.rows)
-        if rows or not self._door.is_local or not is_loopback(request.address):
+        has_tokens = bool(await asyncio.to_thread(self._tokens.rows))
+        if has_tokens or not self._is_local or not is_loopback(request.address):
             return None
-        _refuse_other_names(request)
+        _refuse_other_names(request.headers)
         return LOCAL
 
     def _unauthorized(self, request: _Request) -> Refused:
@@ -201,8 +209,8 @@ class Guard:
         if wait:
             return _too_many(wait, "requests without a valid token")
         wants_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
-        if wants_page and not request.path.startswith("/api/") and self._door.sign_in:
-            location = f"{self._door.sign_in}?next={quote(request.path, safe='')}"
+        if wants_page and request.is_page:
+            location = f"{SIGN_IN}?next={quote(request.path, safe='')}"
             return Refused(303, "unauthorized", "sign in first", headers={"Location": location})
         token = _token(request.headers)
         return Refused(
@@ -215,7 +223,7 @@ class Guard:
 
     async def _body(self, request: _Request, receive: Receive) -> bytes:
         """All of the body, if it is small enough and is JSON."""
-        limits, parts, size = self._door.limits, [], 0
+        limits, body = self._limits, bytearray()
         size_message = f"the body has more than {limits.body:,} bytes"
         too_large = Refused(413, "too-large", size_message, headers={"Connection": "close"})
         declared = request.headers.get("content-length", "")
@@ -223,27 +231,26 @@ class Guard:
             raise too_large
         try:
             async with asyncio.timeout(limits.body_seconds):
-                while True:
+                is_whole = False
+                while not is_whole:
                     message = await receive()
                     if message["type"] != "http.request":
                         raise Refused(400, "unreadable", "the body ended too soon")
-                    part = message.get("body", b"")
-                    size += len(part)
-                    if size > limits.body:
+                    body += message.get("body", b"")
+                    if len(body) > limits.body:
                         raise too_large
-                    parts.append(part)
-                    if not message.get("more_body"):
-                        break
+                    is_whole = not message.get("more_body")
         except TimeoutError:
             raise Refused(408, "too-slow", "the body did not arrive in time", headers={"Connection": "close"}) from None
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        allowed = (_JSON,) if request.path.startswith("/api/") else (_JSON, _FORM)
-        if size and request.is_write and kind not in allowed:
+        allowed = (_JSON, _FORM) if request.is_page else (_JSON,)
+        if body and request.is_write and kind not in allowed:
             raise Refused(415, "not-json", f"the body is '{kind[:60]}'", f"send it as {_JSON}")
-        return b"".join(parts)
+        return bytes(body)
 
-    async def _note(self, request: _Request, outcome: str) -> None:
-        who = request.caller.name if request.caller else request.address
+    async def _audit(self, request: _Request, outcome: str) -> None:
+        caller = request.state.get("caller")
+        who = caller.name if caller else request.address
         what = f"{request.method} {request.path}"[:200]
         subject = str(request.state.get("subject", ""))[:200]
         row = AuditRow(datetime.now(UTC), _printable(who), _printable(what), _printable(subject), outcome)
@@ -269,30 +276,30 @@ def _token(headers: Mapping[str, str]) -> str | None:
     return cookie.value if cookie is not None and cookie.value else None
 
 
-def _refuse_other_names(request: _Request) -> None:
+def _refuse_other_names(headers: Mapping[str, str]) -> None:
     """Without tokens, a page on another site must not get here by giving its own name this machine's address."""
-    host, remedy = request.headers.get("host", ""), "paceline token create NAME --scope submit"
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        name = ""
-    if not is_loopback(name):
+    host, remedy = headers.get("host", ""), "paceline token create NAME --scope submit"
+    if not is_loopback(_split(f"//{host}").hostname or ""):
         message = f"without tokens the leader answers only at this machine's own names, not at '{host[:100]}'"
         raise Refused(403, "other-host", message, remedy)
-    if any(header in request.headers for header in ("forwarded", "x-forwarded-for", "x-real-ip")):
+    if any(header in headers for header in ("forwarded", "x-forwarded-for", "x-real-ip")):
         message = "without tokens the leader answers no proxy, as it could not tell who sends a request"
         raise Refused(403, "proxy", message, remedy)
 
 
-def _refuse_other_sites(request: _Request) -> None:
-    """A page of another site may not make a browser write here."""
-    if not request.is_write:
-        return
-    origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower():
-        raise Refused(403, "other-site", f"a page of '{origin[:100]}' may not write here")
-    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+def _refuse_other_sites(headers: Mapping[str, str]) -> None:
+    """A page of another site may not make a browser write here, by the API or by a form."""
+    origin, host = headers.get("origin"), headers.get("host", "").lower()
+    is_other_origin = origin is not None and (not host or _split(origin).netloc.lower() != host)
+    if is_other_origin or headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise Refused(403, "other-site", "a page of another site may not write here")
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return urlsplit("")
 
 
 def is_loopback(name: str) -> bool:
@@ -309,25 +316,12 @@ def _too_many(seconds: float, what: str) -> Refused:
     return Refused(429, "too-many", f"too many {what}", headers={"Retry-After": str(max(1, round(seconds + 0.5)))})
 
 
-def _harden(headers: MutableHeaders, path: str) -> None:
-    headers.setdefault("X-Content-Type-Options", "nosniff")
-    headers.setdefault("X-Frame-Options", "SAMEORIGIN")
-    headers.setdefault("Referrer-Policy", "same-origin")
-    if path.startswith("/api/"):
-        headers.setdefault("Cache-Control", "no-store")
-        headers.setdefault("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
-
-
 def _replayed(body: bytes, receive: Receive) -> Receive:
     """The body once more, for the route; after it, whatever comes."""
-    is_replayed = False
+    first = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def replay() -> Message:
-        nonlocal is_replayed
-        if not is_replayed:
-            is_replayed = True
-            return {"type": "http.request", "body": body, "more_body": False}
-        return await receive()
+        return next(first, None) or await receive()
 
     return replay
 

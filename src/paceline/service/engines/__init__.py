@@ -32,8 +32,3 @@ class EngineKind:
 
 
 ENGINES: Kind[EngineKind] = Kind("engine", "service.engines", EngineKind, others_folder="engines")
-
-
-def make(name: str, options: EngineOptions) -> Engine:
-    """The engine of this name."""
-    return ENGINES.get(name).make(options)

@@ -6,6 +6,7 @@ leader says that the store has it, so that neither a lost answer nor a leader th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal, Protocol
@@ -65,6 +66,11 @@ class Assignment(StrictModel):
     address: str = ""  # this follower's own, where its peers reach it
     meetings: tuple[Meeting, ...] = ()  # for the first of a gang: where its peers wait, in their order
     lease_seconds: float = 30.0  # unheard for so long, the follower gives up
+
+    @property
+    def folder_name(self) -> str:
+        """Of the folder that the attempt has on its follower."""
+        return f"{re.sub(r'[^A-Za-z0-9-]', '_', self.job_id)}.{self.attempt}"
 
 
 class CaseSamples(StrictModel):

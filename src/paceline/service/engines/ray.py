@@ -55,7 +55,14 @@ class RayFollower(Worker):
     """The actor of a node: a worker whose spool is a folder of that node."""
 
     def __init__(self, name: str) -> None:
-        _restore_environment()
+        # What is measured here must not inherit what Ray sets for its own sake, but what the node was started with.
+        with suppress(psutil.Error):
+            node = psutil.Process().parent()
+            original = node.environ() if node is not None else {}
+            for variable in (_NOT_OURS, *visible_variables()):
+                os.environ.pop(variable, None)
+                if variable in original:
+                    os.environ[variable] = original[variable]
         folder = Path(os.environ.get(FOLDER) or data_directory() / "followers" / name)
         labels = tuple(filter(None, os.environ.get(LABELS, "").split(",")))
         super().__init__(folder, name, labels, address=_ray().util.get_node_ip_address())
@@ -96,10 +103,11 @@ class RayEngine:
             self._head = _head(replace(options, host=host), self.address)
         self._ray = ray = _ray()
         # Ray takes the machine's public address for its own unless it is given another one.
-        own = {"_node_ip_address": self.address.rpartition(":")[0]} if self.address.startswith("127.") else {}
-        quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+        more = {"_node_ip_address": self.address.rpartition(":")[0]} if self.address.startswith("127.") else {}
         try:
-            ray.init(address=self.address, namespace=NAMESPACE, **quiet, **own)
+            ray.init(
+                address=self.address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **more
+            )
         except Exception as error:  # Ray has one for each of its parts
             message = (
                 f"the Ray cluster at {self.address} cannot be joined: {_first_line(error)}; start one on this machine "
@@ -334,17 +342,6 @@ def _end(process: psutil.Process | subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(psutil.NoSuchProcess):
         process.wait()
-
-
-def _restore_environment() -> None:
-    """What is measured here must not inherit what Ray sets for its own sake, but what the node was started with."""
-    with suppress(psutil.Error):
-        node = psutil.Process().parent()
-        original = node.environ() if node is not None else {}
-        for name in (_NOT_OURS, *visible_variables()):
-            os.environ.pop(name, None)
-            if name in original:
-                os.environ[name] = original[name]
 
 
 def _first_line(error: BaseException) -> str:

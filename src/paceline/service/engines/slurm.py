@@ -49,7 +49,6 @@ _MOST_ITEMS = 500  # in one report
 _LOOK_SECONDS = 2.0  # between two looks at the jobs, while there are any
 _NODES_SECONDS = 15.0  # between two looks at the nodes
 _MIB_PER_GIB = 1024
-_FOLDER_FLAG = "--slurm-folder"
 
 _log = logging.getLogger(__name__)
 
@@ -164,10 +163,8 @@ class SlurmAttempt:
             return self._see_live(live, is_offered=is_offered)
         if jobs:
             self._see_over(max(jobs, key=lambda job: int(job.id)))
-        elif self.number:
+        elif self.number or self.spool.process is not None or self.spool.has_ended:
             self._see_over(SlurmJob(self.number, "", "", str(self.folder)))
-        elif self.spool.process is not None or self.spool.has_ended:
-            self._see_over(SlurmJob("", "", "", str(self.folder)))
         elif not is_offered:
             self._forsake()
             self.refused(self.stopping)
@@ -324,8 +321,7 @@ class SlurmEngine:
             if key in self._attempts:
                 return
             node = self._node(follower)
-            place = f".{assignment.place}" if assignment.place else ""
-            name = f"{re.sub(r'[^A-Za-z0-9-]', '_', assignment.job_id)}.{assignment.attempt}{place}"
+            name = assignment.folder_name + (f".{assignment.place}" if assignment.place else "")
             attempt = SlurmAttempt.make(self._folder / name, node, assignment)
             self._attempts[key] = attempt
             if assignment.peers:
@@ -399,13 +395,12 @@ class SlurmEngine:
                 todo = attempt.see(jobs.get(str(attempt.folder), []), is_offered=is_offered)
                 if attempt.is_forsaken and attempt.is_settled:  # the leader has given it up with the node
                     self._drop(attempt)
-            self._do(attempt, todo)
+            if todo.cancel:
+                slurm_commands.cancel(todo.cancel)
+            if todo.submit:
+                self._submit(attempt)
 
-    def _do(self, attempt: SlurmAttempt, todo: Todo) -> None:
-        if todo.cancel:
-            slurm_commands.cancel(todo.cancel)
-        if not todo.submit:
-            return
+    def _submit(self, attempt: SlurmAttempt) -> None:
         try:
             node = self._nodes.get(attempt.node)
             if node is None or max(attempt.assignment.devices, default=-1) >= len(node.gpus):
@@ -463,18 +458,17 @@ def _claim(folder: Path) -> TextIO:
         folder.mkdir(parents=True, exist_ok=True)
         claimed = (folder / "leader").open("a", encoding="utf-8")
     except OSError as error:
-        message = f"{_FOLDER_FLAG} {folder} cannot be written to: {error.strerror}"
-        raise InputError("cannot-write", message, key=_FOLDER_FLAG, value=str(folder)) from None
-    try:
-        fcntl.lockf(claimed, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        claimed.close()
-        if error.errno in (errno.EACCES, errno.EAGAIN):
-            message = f"{_FOLDER_FLAG} {folder} is another leader's: give each one of its own"
-            raise InputError("folder-in-use", message, key=_FOLDER_FLAG, value=str(folder)) from None
-        message = f"{_FOLDER_FLAG} {folder}: files cannot be locked there: {error.strerror}"
-        raise InputError("cannot-lock", message, key=_FOLDER_FLAG, value=str(folder)) from None
-    return claimed
+        code, reason = "cannot-write", f"cannot be written to: {error.strerror}"
+    else:
+        try:
+            fcntl.lockf(claimed, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return claimed
+        except OSError as error:
+            claimed.close()
+            code, reason = "cannot-lock", f"is on a disk where files cannot be locked: {error.strerror}"
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                code, reason = "folder-in-use", "is used by another leader: give each its own folder"
+    raise InputError(code, f"--slurm-folder {folder} {reason}", key="--slurm-folder", value=str(folder))
 
 
 ENGINE = EngineKind("slurm", SlurmEngine)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from paceline.benchmarks import registry
 from paceline.core.case import Case
 from paceline.core.errors import InputError, PacelineError
 from paceline.core.record import CauseKind
@@ -25,6 +24,7 @@ from paceline.runner.agent import Agent
 from paceline.runner.execute import CaseEnd
 from paceline.runner.fork_client import WarmServer
 from paceline.runner.hosts import Host, HostRanks
+from paceline.runner.run import Execute
 from paceline.service import admission
 from paceline.service.engines.base import Assignment, Meeting
 from paceline.service.follower.relay import watch_closely
@@ -46,32 +46,25 @@ class GangBroken(PacelineError):
         self.kind = kind
 
 
-class Gang:
-    """All followers of an attempt, seen from the first."""
+@contextmanager
+def lead(assignment: Assignment) -> Iterator[Execute]:
+    """What executes a case on all followers of an attempt, or on the first alone; what runs on them ends with this."""
+    relay = [sys.executable, "-P", "-m", "paceline.service.follower.relay"]
+    shell = RemoteShell(f"{shlex.join(relay)} {{host}}", sys.executable)
+    slots = max(1, len(assignment.devices))  # ranks on each follower: one for each GPU, or one
+    hosts = [Host(name, slots) for name in (assignment.name, *assignment.peers)]
 
-    def __init__(self, ranks: HostRanks) -> None:
-        self._ranks = ranks
-
-    @classmethod
-    @contextmanager
-    def met(cls, assignment: Assignment) -> Iterator[Gang]:
-        """All of them, ready to measure; what runs on them ends with this."""
-        way = [sys.executable, "-P", "-m", "paceline.service.follower.relay"]
-        shell = RemoteShell(f"{shlex.join(way)} {{host}}", sys.executable)
-        slots = max(1, len(assignment.devices))  # ranks on each follower: one for each GPU, or one
-        hosts = [Host(name, slots) for name in (assignment.name, *assignment.peers)]
-        try:
-            with HostRanks.reached(hosts, shell, assignment.address) as ranks:
-                yield cls(ranks)
-        except HostTrouble as trouble:
-            raise GangBroken(str(trouble)) from None
-
-    def execute(self, server: WarmServer, case: Case, on_progress: Callable[[Words], None]) -> CaseEnd:
-        """A case on all of them, or on the first alone; GangBroken if one of them is lost."""
-        end = self._ranks.execute(server, case, on_progress)
+    def execute(server: WarmServer, case: Case, on_progress: Callable[[Words], None]) -> CaseEnd:
+        end = ranks.execute(server, case, on_progress)
         if end.failure is not None and end.failure.cause.kind is CauseKind.INTERRUPTED:
             raise GangBroken(end.failure.cause.message)
         return end
+
+    try:
+        with HostRanks.reached(hosts, shell, assignment.address) as ranks:
+            yield execute
+    except HostTrouble as trouble:
+        raise GangBroken(str(trouble)) from None
 
 
 class _Peer(Agent):
@@ -91,18 +84,18 @@ class _Peer(Agent):
         if case.origin != "network" or case.trace:
             message = f"was given {case.benchmark} {case.title}, which did not come from the network"
             raise InputError("not-a-network-case", message)
-        admission.refuse([case], registry().get)
+        admission.refuse([case])
         ranks = ", ".join(sorted(order["ranks"], key=int))
-        _say(self._spool, f"{case.benchmark} {case.title}".strip() + f" on {case.target}: rank {ranks} of {case.ranks}")
+        _log(self._spool, f"{case.benchmark} {case.title}".strip() + f" on {case.target}: rank {ranks} of {case.ranks}")
         begun = time.monotonic()
         answer = super()._run(order)
         end = CaseEnd.of_words(answer["ended"])
         # How the ranks of this follower ended, whatever became of the others.
         outcome = end.failure.outcome.value if end.failure is not None else "ok" if end.results else "stopped"
-        _say(self._spool, f"  {outcome} after {time.monotonic() - begun:.1f} s")
+        _log(self._spool, f"  {outcome} after {time.monotonic() - begun:.1f} s")
         if end.failure is not None:
             for line in (end.failure.cause.message, *end.failure.cause.detail.splitlines()):
-                _say(self._spool, f"  {line}")
+                _log(self._spool, f"  {line}")
         return answer
 
 
@@ -115,7 +108,7 @@ class _OrdersOfFirst(Orders):
 
     def leave(self) -> None:
         with suppress(OSError):
-            self._spool.append("ended", failure=JobFailure(kind=FailureKind.BROKEN, message=_gone(self._first)))
+            self._spool.append("ended", failure=JobFailure(kind=FailureKind.BROKEN, message=_lost(self._first)))
         super().leave()
 
 
@@ -123,11 +116,12 @@ def follow(spool: Spool, assignment: Assignment) -> None:
     """Wait for the first of the gang, and measure with it until it is through."""
     first = assignment.peers[0]
     try:
-        listening = _listen(assignment.address)
+        family, _, _, _, where = socket.getaddrinfo(assignment.address, 0, type=socket.SOCK_STREAM)[0]
+        listening = socket.create_server(where, family=family)
     except OSError as error:
         raise GangBroken(f"it cannot listen at {assignment.address}: {error}", FailureKind.LOST) from None
     with listening:
-        _say(spool, f"waits for {first} at {assignment.address}")
+        _log(spool, f"waits for {first} at {assignment.address}")
         meeting = Meeting(address=assignment.address, port=listening.getsockname()[1], secret=secrets.token_urlsafe(32))
         spool.meeting = meeting
         connection = _accept(listening, meeting.secret)
@@ -135,28 +129,16 @@ def follow(spool: Spool, assignment: Assignment) -> None:
         try:
             _Peer(_OrdersOfFirst(connection.fileno(), spool, first), server, spool).serve()
         except OSError:
-            raise GangBroken(_gone(first)) from None
+            raise GangBroken(_lost(first)) from None
 
 
-def _gone(first: str) -> str:
+def _lost(first: str) -> str:
     return f"the connection to {first}, the first of the gang, is lost"
 
 
-def _say(spool: Spool, text: str) -> None:
+def _log(spool: Spool, text: str) -> None:
     with suppress(OSError):  # a line of the log is not worth an attempt
         spool.append("log", text=f"{text}\n")
-
-
-def _listen(address: str) -> socket.socket:
-    family, kind, _, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
-    listening = socket.socket(family, kind)
-    try:
-        listening.bind(where)
-        listening.listen()
-    except OSError:
-        listening.close()
-        raise
-    return listening
 
 
 def _accept(listening: socket.socket, secret: str) -> socket.socket:

@@ -14,18 +14,22 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from paceline.benchmarks import registry
 from paceline.core.case import Case
 from paceline.core.errors import InputError
 from paceline.core.interrupt import catch_interrupts
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
 from paceline.core.suite import Suite, expand, only
+from paceline.devices import counts
+from paceline.machine import describe
 from paceline.runner.run import Execute, Listener, SuiteRun, execute_here
 from paceline.service import admission
 from paceline.service.engines.base import Assignment, AttemptProgress, CaseSamples
 from paceline.service.follower.spool import SPOOL_FAILED, Spool, SpoolFailed
 from paceline.service.jobs import STOPPED, FailureKind, JobFailure, MachineNeeds
 from paceline.store import location
+from paceline.version import VERSION
 
 _WATCH_SECONDS = 1.0
 _KINDS = {Outcome.TIMEOUT: FailureKind.TIMEOUT, Outcome.OUT_OF_MEMORY: FailureKind.MEMORY}
@@ -58,17 +62,17 @@ class _SpoolListener(Listener):
     def case_started(self, case: Case) -> None:
         title = f"{case.benchmark} {case.title}".strip()
         self._show(case_index=case.index, title=title, case_started_at=datetime.now(UTC))
-        self._say(f"{title} on {case.target}")
+        self._log(f"{title} on {case.target}")
 
     def case_ended(self, record: Record) -> None:
         self._show(cases_done=self._progress.cases_done + 1)
         why = f": {record.cause.message}" if record.cause else ""
-        self._say(f"  {record.outcome.value} after {record.seconds:.1f} s{why}")
+        self._log(f"  {record.outcome.value} after {record.seconds:.1f} s{why}")
 
     def trouble(self, message: str) -> None:
-        self._say(message)
+        self._log(message)
 
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         self._spool.append("log", text=f"{text}\n")
 
     def _show(self, **news: object) -> None:
@@ -85,8 +89,8 @@ def measure(spool: Spool, assignment: Assignment) -> None:
         if assignment.place > 0:
             gang.follow(spool, assignment)
         elif assignment.peers:
-            with gang.Gang.met(assignment) as together:
-                failure = _run(spool, assignment, together.execute)
+            with gang.lead(assignment) as execute:
+                failure = _run(spool, assignment, execute)
         else:
             failure = _run(spool, assignment, execute_here)
     except gang.GangBroken as error:
@@ -99,26 +103,12 @@ def measure(spool: Spool, assignment: Assignment) -> None:
 
 
 def _run(spool: Spool, assignment: Assignment, execute: Execute) -> JobFailure | None:
-    listener = _SpoolListener(spool)
-    run = _new_run(assignment)
-    spool.append("began", run=run)
-    SuiteRun(run=run, todo=run.cases, sink=listener, listener=listener, execute=execute).go()
-    return _failure(listener.records)
-
-
-def _new_run(assignment: Assignment) -> Run:
-    from paceline.benchmarks import registry
-    from paceline.devices import counts
-    from paceline.machine import describe
-    from paceline.version import VERSION
-
     suite = Suite.read(assignment.suite, "the job", origin="network")
-    gpus, nodes = len(assignment.devices), 1 + len(assignment.peers)
-    kind = next(iter(counts()), None)
-    here = MachineNeeds(gpus=gpus, nodes=nodes).here(kind)
+    needs = MachineNeeds(gpus=len(assignment.devices), nodes=1 + len(assignment.peers))
+    here = needs.here(next(iter(counts()), None))
     cases = only(expand(suite, registry().get, here, assignment.overrides), assignment.only, suite.name)
-    admission.refuse(cases, registry().get)  # again: here the suite may expand to other cases than where it was taken
-    return Run(
+    admission.refuse(cases)  # again: here the suite may expand to other cases than where it was taken
+    run = Run(
         id=assignment.run_id,
         name=suite.name,
         started_at=datetime.now(UTC),
@@ -128,16 +118,16 @@ def _new_run(assignment: Assignment) -> Run:
         environment=describe().model_dump(mode="json"),
         cases=cases,
     )
-
-
-def _failure(records: Sequence[Record]) -> JobFailure | None:
-    failed = [record for record in records if not record.is_success]
+    listener = _SpoolListener(spool)
+    spool.append("began", run=run)
+    SuiteRun(run=run, todo=run.cases, sink=listener, listener=listener, execute=execute).go()
+    failed = [record for record in listener.records if not record.is_success]
     if not failed:
         return None
     first = failed[0]
     why = first.cause.message if first.cause else first.outcome.value
     name = f"{first.case.benchmark} {first.case.title}".strip()
-    message = f"{len(failed)} of {len(records)} cases did not succeed; the first, {name}: {why}"
+    message = f"{len(failed)} of {len(listener.records)} cases did not succeed; the first, {name}: {why}"
     kinds = {_KINDS.get(record.outcome, FailureKind.CASES) for record in failed}
     return JobFailure(kind=kinds.pop() if len(kinds) == 1 else FailureKind.CASES, message=message)
 

@@ -37,14 +37,6 @@ def connect(meeting: Meeting) -> socket.socket:
     return connection
 
 
-def _pass_on(source: int, connection: socket.socket) -> None:
-    with suppress(OSError):
-        while data := os.read(source, 1 << 16):
-            connection.sendall(data)
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_WR)  # no more orders: the peer ends
-
-
 def main() -> None:
     """Connect standard input and output with a peer, or become the command."""
     follower, *command = sys.argv[1:]
@@ -58,7 +50,15 @@ def main() -> None:
         connection = connect(meeting)
     except OSError as error:
         sys.exit(f"{follower} cannot be reached at {meeting.address}, port {meeting.port}: {error}")
-    threading.Thread(target=_pass_on, args=(sys.stdin.fileno(), connection), daemon=True).start()
+
+    def send_orders() -> None:
+        with suppress(OSError):
+            while data := os.read(sys.stdin.fileno(), 1 << 16):
+                connection.sendall(data)
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_WR)  # no more orders: the peer ends
+
+    threading.Thread(target=send_orders, daemon=True).start()
     with suppress(OSError):
         while data := connection.recv(1 << 16):
             view = memoryview(data)

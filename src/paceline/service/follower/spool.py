@@ -8,10 +8,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from paceline.core.files import write_atomic
 from paceline.service.engines.base import Assignment, AttemptProgress, Item, Meeting
@@ -19,9 +20,11 @@ from paceline.store import codec
 
 _ITEMS, _ASSIGNMENT, _PROGRESS, _LEASE, _PROCESS = "items.jsonl", "assignment.json", "progress.json", "lease", "process"
 SPOOL_FAILED = os.EX_IOERR  # the exit code of a process whose spool took nothing more
-_SPEAKER, _MEETING = "speaker", "meeting.json"
+_LOCK, _MEETING = "speaker", "meeting.json"
 OUTPUT = "output.txt"  # of the process that measures
 _LAST_LINES = 20
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class SpoolFailed(OSError):
@@ -37,7 +40,6 @@ class Spool:
         self._items: list[Item] = []
         self._read_to = 0
         self._has_ended = False
-        self._place: int | None = None
 
     @classmethod
     def make(cls, folder: Path, assignment: Assignment) -> Spool:
@@ -51,18 +53,13 @@ class Spool:
     @property
     def assignment(self) -> Assignment | None:
         """What is to be done; None for a folder that was never finished."""
-        try:
-            return Assignment.model_validate_json((self.folder / _ASSIGNMENT).read_text(encoding="utf-8"))
-        except (OSError, ValidationError):
-            return None
+        return self._load(_ASSIGNMENT, Assignment)
 
-    @property
+    @cached_property
     def place(self) -> int:
         """Of this follower in its gang."""
-        if self._place is None:
-            assignment = self.assignment
-            self._place = assignment.place if assignment is not None else 0
-        return self._place
+        assignment = self.assignment
+        return assignment.place if assignment is not None else 0
 
     def append(self, kind: str, **content: Any) -> None:
         """Write one item more; it is on the disk when this returns. One process at a time may do so."""
@@ -113,7 +110,7 @@ class Spool:
 
         Not flock: what is forked from the one who writes would go on holding that.
         """
-        with (self.folder / _SPEAKER).open("ab") as file:
+        with (self.folder / _LOCK).open("ab") as file:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -124,10 +121,7 @@ class Spool:
     @property
     def progress(self) -> AttemptProgress:
         """What is going on."""
-        try:
-            return AttemptProgress.model_validate_json((self.folder / _PROGRESS).read_text(encoding="utf-8"))
-        except (OSError, ValidationError):
-            return AttemptProgress()
+        return self._load(_PROGRESS, AttemptProgress) or AttemptProgress()
 
     @progress.setter
     def progress(self, progress: AttemptProgress) -> None:
@@ -136,14 +130,17 @@ class Spool:
     @property
     def meeting(self) -> Meeting | None:
         """Where the first of a gang is waited for."""
-        try:
-            return Meeting.model_validate_json((self.folder / _MEETING).read_text(encoding="utf-8"))
-        except (OSError, ValidationError):
-            return None
+        return self._load(_MEETING, Meeting)
 
     @meeting.setter
     def meeting(self, meeting: Meeting) -> None:
         write_atomic(self.folder / _MEETING, meeting.model_dump_json())
+
+    def _load(self, name: str, model: type[_Model]) -> _Model | None:
+        try:
+            return model.model_validate_json((self.folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValidationError):
+            return None
 
     def last_words(self) -> str | None:
         """The last lines that the process wrote, for a message; None if it wrote nothing that can be read."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -78,20 +77,15 @@ class Worker:
             if attempt in self._spools:
                 self._spools[attempt].renew()
                 return
-            name = f"{re.sub(r'[^A-Za-z0-9-]', '_', assignment.job_id)}.{assignment.attempt}"
-            spool = Spool.make(self._folder / name, assignment)
-            self._spools[attempt] = spool
+            spool = self._spools[attempt] = Spool.make(self._folder / assignment.folder_name, assignment)
             self._memory_kills[attempt] = kills_for_memory()
             self._children[attempt] = _start(spool, assignment)
 
     def poll(self, acknowledged: Mapping[AttemptKey, int]) -> list[AttemptReport]:
         """What is not acknowledged of every attempt; those named here may go on, and are dropped once all of it is."""
         with self._lock:
-            return [
-                report
-                for attempt in list(self._spools)
-                if (report := self._report(attempt, acknowledged.get(attempt))) is not None
-            ]
+            reports = [self._report(attempt, acknowledged.get(attempt)) for attempt in list(self._spools)]
+            return [report for report in reports if report is not None]
 
     def _report(self, attempt: AttemptKey, acknowledged: int | None) -> AttemptReport | None:
         spool = self._spools[attempt]
@@ -100,11 +94,20 @@ class Worker:
                 spool.renew()
             self._look_after(attempt, spool)
         items = spool.items(acknowledged or 0)[:_MOST_ITEMS]
-        if items and items[-1].kind == "ended" and self._is_alive(attempt, spool):
-            items.pop()  # its devices are not free before it is gone
-            self._stopping.setdefault(attempt, time.monotonic())
+        if items and items[-1].kind == "ended":
+            child, runner = self._children.get(attempt), spool.process
+            is_alive = child is not None and child.poll() is None
+            if is_alive or (runner is not None and location.is_alive(runner)):
+                items.pop()  # its devices are not free before it is gone
+                self._stopping.setdefault(attempt, time.monotonic())
         elif not items and acknowledged is not None and spool.has_ended:
-            self._drop(attempt)
+            self._signal(attempt, spool, signal.SIGKILL)  # what a benchmark left behind
+            ended_child = self._children.pop(attempt, None)
+            if ended_child is not None:
+                ended_child.wait()
+            for of_attempts in (self._spools, self._stopping, self._memory_kills):
+                of_attempts.pop(attempt, None)
+            shutil.rmtree(spool.folder, ignore_errors=True)
             return None
         more = {"progress": spool.progress} if spool.place == 0 else {"place": spool.place, "meeting": spool.meeting}
         return AttemptReport(job_id=attempt[0], attempt=attempt[1], items=tuple(items), **more)
@@ -147,35 +150,19 @@ class Worker:
         assert assignment is not None
         self._children[attempt] = _start(spool, assignment)
 
-    def _is_alive(self, attempt: AttemptKey, spool: Spool) -> bool:
-        child = self._children.get(attempt)
-        if child is not None and child.poll() is None:
-            return True
-        return spool.process is not None and location.is_alive(spool.process)
-
     def _signal(self, attempt: AttemptKey, spool: Spool, number: signal.Signals) -> bool:
         """Send a signal to all processes of an attempt; False if none of them can be found."""
         child, runner = self._children.get(attempt), spool.process
         if child is not None and child.poll() is None:
             group = child.pid
         # Not where the number of a process that has gone was given to a new one; a group keeps it while it has members.
-        elif runner is not None and (location.is_alive(runner) or not _is_running(int(runner["pid"]))):
-            group = int(runner["pid"])
+        elif runner is not None and (location.is_alive(runner) or not _is_running(runner["pid"])):
+            group = runner["pid"]
         else:
             return False
         with suppress(ProcessLookupError):
             os.killpg(group, number)
         return True
-
-    def _drop(self, attempt: AttemptKey) -> None:
-        spool = self._spools.pop(attempt)
-        self._signal(attempt, spool, signal.SIGKILL)  # what a benchmark left behind
-        child = self._children.pop(attempt, None)
-        if child is not None:
-            child.wait()
-        self._stopping.pop(attempt, None)
-        self._memory_kills.pop(attempt, None)
-        shutil.rmtree(spool.folder, ignore_errors=True)
 
 
 def _start(spool: Spool, assignment: Assignment) -> subprocess.Popen[bytes]:

@@ -89,25 +89,22 @@ class DemandQueue:
         heappush(self._shortest, ((-demand.priority, demand.seconds, number), demand.id))
         heappush(self._due, ((self.due_at(demand), number), demand.id))
 
-    def remove(self, job_id: str) -> Demand:
-        """Take a job out that is not reserved for."""
+    def remove(self, job_id: str) -> Reservation | None:
+        """Take a job out; with the followers that are drained for it, if there are any."""
         self._candidates = None
-        _, demand = self._demands.pop(job_id)
+        if job_id in self.reserved:
+            return self.reserved.pop(job_id)
+        del self._demands[job_id]
         for heap in (self._shortest, self._due):
             if len(heap) > 2 * len(self._demands) + _SLACK:
                 heap[:] = filter(self._is_live, heap)
                 heapify(heap)
-        return demand
+        return None
 
     def reserve(self, reservation: Reservation) -> None:
         """Followers are drained for a job from now on; it still waits."""
         self.remove(reservation.demand.id)
         self.reserved[reservation.demand.id] = reservation
-
-    def unreserve(self, job_id: str) -> Reservation | None:
-        """Take a job out that followers are drained for, if it is one."""
-        self._candidates = None
-        return self.reserved.pop(job_id, None)
 
     def candidates(self, now: float) -> list[Candidate]:
         """Whose turn it may be: the one that is due longest, the shortest, and those that followers are drained for."""
@@ -228,15 +225,14 @@ class ClusterState:
         """A job waits no longer; the followers that were drained for it are returned."""
         queue = self.queue_of(demand.needs)
         del self.demands[demand.id]
-        reservation = queue.unreserve(demand.id)
-        if reservation is None:
-            queue.remove(demand.id)
-        for follower in reservation.followers if reservation else ():
+        reservation = queue.remove(demand.id)
+        drained = reservation.followers if reservation else ()
+        for follower in drained:
             follower.reservation = None
             del follower.shape.drained[follower]
             self._open(follower)
         self._note(queue)
-        return reservation.followers if reservation else ()
+        return drained
 
     def reserve(self, reservation: Reservation) -> None:
         """Followers are drained for a job from now on."""

@@ -156,9 +156,23 @@ def _take(cluster: ClusterState, follower: Follower, now: float) -> Iterator[Job
 
     Room only shrinks meanwhile, so that a job for which there is none is not looked at twice.
     """
-    candidates = _Candidates(cluster.queues_of(follower.shape).values(), now)
+    heap: list[tuple[Rank, int, Candidate]] = []
+    numbers = count()  # so that candidates are never compared themselves
+    done: set[str] = set()
+
+    def add(queue: DemandQueue) -> None:
+        for candidate in queue.candidates(now):
+            if candidate.demand.id not in done:
+                heappush(heap, (candidate.rank, next(numbers), candidate))
+
+    for queue in cluster.queues_of(follower.shape).values():
+        add(queue)
     may_drain = True
-    for candidate in candidates:
+    while heap:
+        candidate = heappop(heap)[2]
+        if candidate.demand.id in done:
+            continue
+        done.add(candidate.demand.id)
         decision: JobPlacement | Reservation | None = _start(cluster, candidate, follower, now)
         needs, is_reserved = candidate.demand.needs, candidate.demand.id in candidate.queue.reserved
         could_have_room = len(follower.shape.members) >= needs.nodes
@@ -167,31 +181,7 @@ def _take(cluster: ClusterState, follower: Follower, now: float) -> Iterator[Job
             may_drain = False  # one at a time is enough; and nobody may take what an earlier one still lacks
         if decision is not None:
             yield decision
-            candidates.add(candidate.queue)
-
-
-class _Candidates:
-    """Candidates in their order; of a queue whose first has gone, the next one comes in."""
-
-    def __init__(self, queues: Iterable[DemandQueue], now: float) -> None:
-        self._now = now
-        self._seen: set[str] = set()
-        self._numbers = count()  # so that candidates are never compared themselves
-        self._heap: list[tuple[Rank, int, Candidate]] = []
-        for queue in queues:
-            self.add(queue)
-
-    def add(self, queue: DemandQueue) -> None:
-        for candidate in queue.candidates(self._now):
-            if candidate.demand.id not in self._seen:
-                heappush(self._heap, (candidate.rank, next(self._numbers), candidate))
-
-    def __iter__(self) -> Iterator[Candidate]:
-        while self._heap:
-            candidate = heappop(self._heap)[2]
-            if candidate.demand.id not in self._seen:
-                self._seen.add(candidate.demand.id)
-                yield candidate
+            add(candidate.queue)  # its first has gone, and the next one comes in
 
 
 def _start(cluster: ClusterState, candidate: Candidate, follower: Follower, now: float) -> JobPlacement | None:
@@ -218,5 +208,5 @@ def _drain(candidate: Candidate, asking: Follower, now: float) -> Reservation | 
     if drained and drained + nodes > most:
         return None
     free = list(islice((one for one in members if one.reservation is None), max(nodes, LOOKED_AT)))
-    soonest = nsmallest(nodes, ((match.room_at(one, now), place) for place, one in enumerate(free)))
-    return Reservation(candidate.demand, tuple(free[place] for _, place in soonest), soonest[-1][0])
+    soonest = nsmallest(nodes, ((match.room_at(one, now), index) for index, one in enumerate(free)))
+    return Reservation(candidate.demand, tuple(free[index] for _, index in soonest), soonest[-1][0])

@@ -102,12 +102,12 @@ class Shape:
     def match(self, needs: Needs) -> Match | None:
         """How a follower of this shape can meet the needs, or None if never."""
         groups = tuple(
-            place
-            for place, device in enumerate(self.groups)
+            group
+            for group, device in enumerate(self.groups)
             if needs.kind in ("", device.kind)
             and needs.memory_gib <= device.memory_gib
             and needs.labels <= device.labels
-            and needs.count <= self.idle[place]
+            and needs.count <= self.idle[group]
         )
         if not groups or (needs.cpu_heavy and self.cpu_slots < 1):
             return None
@@ -165,9 +165,8 @@ class Follower:
         self.reservation: Reservation | None = None
         self._ends: dict[int, list[float]] = {}
         self.shape = Shape(devices, cpu_slots, pace)
-        places = {device: place for place, device in enumerate(self.shape.groups)}
-        self.groups = tuple(places[device] for device in devices)
-        self.free: list[list[int]] = [[] for _ in places]
+        self.groups = tuple(map(self.shape.groups.index, devices))
+        self.free: list[list[int]] = [[] for _ in self.shape.groups]
         for device, group in enumerate(self.groups):
             self.free[group].append(device)
 

@@ -17,9 +17,9 @@ from paceline.service.api.tokens import Scope
 from paceline.service.engines.base import AttemptProgress
 from paceline.service.jobs import Job, JobState
 from paceline.store.dashboard_queries import glance, last_lines
-from paceline.web.job_history import CAUSES, Happening, history, listed, needs_words
+from paceline.web.job_history import CAUSES, HistoryLine, history, listed, needs_words
 from paceline.web.pages import Page
-from paceline.web.site import Filled, Site
+from paceline.web.site import SentForm, Site
 
 CASES = 200  # of a job that has more, those around the one that is being measured
 LINES = 200
@@ -51,13 +51,13 @@ class JobPage(BaseModel):
     more_cases: int
     done: int
     total: int
-    history: list[Happening]
+    history: list[HistoryLine]
     log: str
     suite: str
     has_run: bool
 
 
-def look(site: Site, job_id: str) -> JobPage:
+def job_page(site: Site, job_id: str) -> JobPage:
     """The job as it is now."""
     job = site.leader.job(job_id)
     records = glance(site.store, job.run_id) if job.run_id else None
@@ -98,23 +98,17 @@ def _cases(records: RunRecords | None, progress: AttemptProgress, *, is_active: 
     rows = {row.case.index: row for row in summarize_run(records).rows}
     lines = []
     for case in records.run.cases:
-        row = rows.get(case.index)
+        is_now = is_active and progress.case_index == case.index
         title = one_line(f"{case.benchmark} {case.title}".strip())
-        if row is None:
-            is_now = is_active and progress.case_index == case.index
-            lines.append(CaseLine(index=case.index, title=title, state="running" if is_now else "waiting"))
-            continue
-        lines.append(
-            CaseLine(
-                index=case.index,
-                title=title,
-                state=row.outcome.value if row.record.is_final else INTERRUPTED,
-                result=show_figure(row.headline) if row.headline else "",
-                seconds=row.record.seconds,
-                warnings=list(dict.fromkeys(warning.kind for warning in row.warnings)),
-                message=one_line(row.cause.message) if row.cause else "",
-            )
-        )
+        line = CaseLine(index=case.index, title=title, state="running" if is_now else "waiting")
+        row = rows.get(case.index)
+        if row is not None:
+            line.state = row.outcome.value if row.record.is_final else INTERRUPTED
+            line.result = show_figure(row.headline) if row.headline else ""
+            line.seconds = row.record.seconds
+            line.warnings = list(dict.fromkeys(warning.kind for warning in row.warnings))
+            line.message = one_line(row.cause.message) if row.cause else ""
+        lines.append(line)
     return lines
 
 
@@ -145,11 +139,11 @@ def routes(router: APIRouter, site: Site) -> None:
 
     @router.get("/jobs/{job_id}")
     def job(request: Request, job_id: str) -> Response:
-        view = look(site, job_id)
+        view = job_page(site, job_id)
         return site.answer(request, "job.html", view, scripts=[] if view.job.state.is_final else ["live.js"])
 
     @router.post("/jobs/{job_id}/cancel")
-    def cancel(request: Request, job_id: str, form: Filled) -> Response:
+    def cancel(request: Request, job_id: str, form: SentForm) -> Response:
         visitor = site.check_form(request, form, Scope.SUBMIT)
         request.state.subject = job_id
         site.leader.cancel(job_id, visitor.name)

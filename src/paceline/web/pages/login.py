@@ -8,10 +8,10 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 from starlette.responses import RedirectResponse
 
-from paceline.service.api.guard import COOKIE
+from paceline.service.api.guard import COOKIE, SIGN_IN
 from paceline.service.api.tokens import find
 from paceline.web.pages import Page
-from paceline.web.site import Filled, Site, refuse_other_sites
+from paceline.web.site import SentForm, Site
 
 _DAYS = 30
 
@@ -32,8 +32,7 @@ def routes(router: APIRouter, site: Site) -> None:
         return site.answer(request, "login.html", Login(after=after))
 
     @router.post("/login")
-    def login(request: Request, form: Filled) -> Response:
-        refuse_other_sites(request)
+    def login(request: Request, form: SentForm) -> Response:
         after = _within(form.get("next", "/"))
         token = form.get("secret")
         row = find(site.store.queue.tokens(), token, datetime.now(UTC))
@@ -47,8 +46,7 @@ def routes(router: APIRouter, site: Site) -> None:
         return answer
 
     @router.post("/logout")
-    def logout(request: Request) -> Response:
-        refuse_other_sites(request)
+    def logout() -> Response:
         answer = RedirectResponse("/login", 303)
         answer.delete_cookie(COOKIE)
         return answer
@@ -60,4 +58,4 @@ def _within(path: str) -> str:
     return path if is_ours else "/"
 
 
-PAGE = Page("/login", routes, is_public=True)
+PAGE = Page(SIGN_IN, routes)

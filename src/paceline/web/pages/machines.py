@@ -22,7 +22,7 @@ ON_A_PAGE = 100
 DONE = 50
 
 
-class KnownMachine(BaseModel):
+class ListedMachine(BaseModel):
     """A machine that is here, or was."""
 
     machine: Machine
@@ -33,12 +33,12 @@ class Machines(BaseModel):
     """All of them."""
 
     answer: str
-    machines: list[KnownMachine]
+    machines: list[ListedMachine]
     page: int
     pages: int
 
 
-class Given(BaseModel):
+class PastJob(BaseModel):
     """A job that a machine was given."""
 
     at: datetime
@@ -49,12 +49,12 @@ class Given(BaseModel):
     is_last: bool  # the attempt that counts
 
 
-class OneMachine(BaseModel):
+class MachinePage(BaseModel):
     """A machine in full."""
 
     answer: str
-    known: KnownMachine
-    given: list[Given]
+    known: ListedMachine
+    given: list[PastJob]
     environment: dict[str, Any]
 
 
@@ -64,11 +64,11 @@ def _followers(site: Site) -> dict[str, tuple[FollowerState, bool]]:
     return stored | {state.id: (state, True) for state in site.leader.followers()}
 
 
-def _machines(site: Site, followers: list[tuple[FollowerState, bool]]) -> list[KnownMachine]:
+def _machines(site: Site, followers: list[tuple[FollowerState, bool]]) -> list[ListedMachine]:
     """Followers with what they do."""
     active = list_jobs(site.store, ACTIVE, limit=1000)
     machines = machines_of(site.leader, [state for state, _ in followers], active)
-    return [KnownMachine(machine=one, is_here=is_here) for one, (_, is_here) in zip(machines, followers, strict=True)]
+    return [ListedMachine(machine=one, is_here=is_here) for one, (_, is_here) in zip(machines, followers, strict=True)]
 
 
 def routes(router: APIRouter, site: Site) -> None:
@@ -100,17 +100,12 @@ def routes(router: APIRouter, site: Site) -> None:
         given = []
         for placement in placements(site.store, follower, DONE):
             job = site.leader.job(placement.job_id)
+            run_id = placement.run_id if site.store.has(placement.run_id) else ""
+            is_last = job.run_id == placement.run_id
             given.append(
-                Given(
-                    at=placement.at,
-                    job=job.id,
-                    name=job.name,
-                    state=job.state,
-                    run_id=placement.run_id if site.store.has(placement.run_id) else "",
-                    is_last=job.run_id == placement.run_id,
-                )
+                PastJob(at=placement.at, job=job.id, name=job.name, state=job.state, run_id=run_id, is_last=is_last)
             )
-        view = OneMachine(
+        view = MachinePage(
             answer=f"{follower} {does if known.is_here else 'is not here'}.",
             known=known,
             given=given,

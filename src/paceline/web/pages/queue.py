@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from threading import Lock
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
@@ -23,6 +25,8 @@ MACHINES = 40
 OVER = 10
 LONG = 1000  # jobs that wait
 FRESH = 1.0  # seconds
+
+View = TypeVar("View", bound=BaseModel)
 
 
 class RunningJob(BaseModel):
@@ -70,7 +74,7 @@ class WaitingJob(BaseModel):
     waits_for: str  # what no machine here has; empty if it only waits for its turn
 
 
-class Over(BaseModel):
+class EndedJob(BaseModel):
     """A job that is over."""
 
     id: str
@@ -93,11 +97,11 @@ class QueuePage(BaseModel):
     waiting: list[WaitingJob]
     page: int
     pages: int
-    over: list[Over]
+    over: list[EndedJob]
     trouble: str
 
 
-def look(site: Site, order: QueueOrder, page: int = 1) -> QueuePage:
+def queue_page(site: Site, order: QueueOrder, page: int = 1) -> QueuePage:
     """The queue as it is now."""
     leader = site.leader
     counts = {state.value: 0 for state in JobState} | site.store.queue.counts()
@@ -108,29 +112,23 @@ def look(site: Site, order: QueueOrder, page: int = 1) -> QueuePage:
     pages = max(1, -(-counts[JobState.QUEUED] // WAITING))
     page = min(page, pages)
     first = (page - 1) * WAITING
+    next_jobs = order.first(page * WAITING, counts[JobState.QUEUED])[first:]
     waiting = [
-        WaitingJob(
+        _view(
+            WaitingJob,
+            job,
             place=place,
-            id=job.id,
-            name=job.name,
-            by=job.submitted_by,
-            submitted_at=job.submitted_at,
-            priority=job.priority,
             needs=needs_words(job.needs),
             expected_seconds=seconds,
             attempt=job.attempt + 1,
             waits_for=leader.why_it_waits(job.id),
         )
-        for place, (job, seconds) in enumerate(
-            order.first(page * WAITING, counts[JobState.QUEUED])[first:], start=first + 1
-        )
+        for place, (job, seconds) in enumerate(next_jobs, start=first + 1)
     ]
     over = [
-        Over(
-            id=job.id,
-            name=job.name,
-            by=job.submitted_by,
-            state=job.state,
+        _view(
+            EndedJob,
+            job,
             ended_at=job.state_at,
             run_id=job.run_id if job.run_id and site.store.has(job.run_id) else None,
             message=f"{CAUSES[job.failure.kind]}: {job.failure.message}" if job.failure else "",
@@ -157,19 +155,14 @@ def machines_of(leader: Leader, followers: Iterable[FollowerState], active: Iter
     of_follower: dict[str, list[RunningJob]] = {}
     for job in active:
         progress = leader.progress(job.id)
-        running = RunningJob(
-            id=job.id,
-            name=job.name,
-            state=job.state,
-            by=job.submitted_by,
+        running = _view(
+            RunningJob,
+            job,
             since=job.state_at,
             expected_end=leader.expected_end(job.id),
-            attempt=job.attempt,
-            followers=job.followers,
             done=progress.cases_done,
             cases=progress.cases,
             doing=progress.title,
-            stop_asked=job.stop_asked,
         )
         for follower in job.followers:
             of_follower.setdefault(follower, []).append(running)
@@ -188,9 +181,13 @@ def machines_of(leader: Leader, followers: Iterable[FollowerState], active: Iter
     ]
 
 
+def _view(model: type[View], job: Job, **more: Any) -> View:
+    """A job as a list shows it: the fields of the job that the list has, and these."""
+    return model.model_validate(dict(job) | {"by": job.submitted_by} | more)
+
+
 def _hardware(state: FollowerState) -> str:
-    kinds = {name: state.gpus.count(name) for name in dict.fromkeys(state.gpus)}
-    gpus = [f"{count} × {name}" if count > 1 else name for name, count in kinds.items()]
+    gpus = [f"{count} × {name}" if count > 1 else name for name, count in Counter(state.gpus).items()]
     return ", ".join([*gpus, f"{state.cpus:g} cores", f"{state.memory_gib:.0f} GiB"])
 
 
@@ -218,16 +215,14 @@ class QueueOrder:
 def _answer(counts: dict[str, int], busy: int, machines: int) -> str:
     running = counts[JobState.RUNNING] + counts[JobState.PLACED]
     waiting = counts[JobState.QUEUED]
-    here = (
-        f"{counted(machines, 'machine')} {'is' if machines == 1 else 'are'} here" if machines else "No machine is here"
-    )
-    if not running and not waiting:
-        return f"{here}; nothing waits." if not machines else f"{here} and idle; nothing waits."
     wait = f"{counted(waiting, 'job')} {'waits' if waiting == 1 else 'wait'}" if waiting else "nothing waits"
-    if not running:
-        return f"{here}; {wait}."
-    run = f"{counted(running, 'job')} {'runs' if running == 1 else 'run'}"
-    return f"{run} on {busy:,} of {counted(machines, 'machine')}; {wait}."
+    if running:
+        run = f"{counted(running, 'job')} {'runs' if running == 1 else 'run'}"
+        return f"{run} on {busy:,} of {counted(machines, 'machine')}; {wait}."
+    if not machines:
+        return f"No machine is here; {wait}."
+    idle = "" if waiting else " and idle"
+    return f"{counted(machines, 'machine')} {'is' if machines == 1 else 'are'} here{idle}; {wait}."
 
 
 def routes(router: APIRouter, site: Site) -> None:
@@ -236,7 +231,7 @@ def routes(router: APIRouter, site: Site) -> None:
 
     @router.get("/")
     def queue(request: Request, page: int = Query(1, ge=1, le=1_000_000)) -> Response:
-        return site.answer(request, "queue.html", look(site, order, page), scripts=["live.js"])
+        return site.answer(request, "queue.html", queue_page(site, order, page), scripts=["live.js"])
 
 
 PAGE = Page("/", routes, title="Queue", order=10)

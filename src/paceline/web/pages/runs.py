@@ -21,7 +21,7 @@ from paceline.web.pages import Page
 from paceline.web.site import Site, embedded, templates, wants_json
 
 LISTED = 100
-_KEPT = 16  # reports that were made and may be asked for again
+_MOST_REPORTS = 16  # that were made last and may be requested again
 
 
 class Runs(BaseModel):
@@ -64,7 +64,7 @@ class Reports:
         with self._lock:
             self._made[key] = made
             self._made.move_to_end(key)
-            while len(self._made) > _KEPT:
+            while len(self._made) > _MOST_REPORTS:
                 self._made.popitem(last=False)
         return made
 

@@ -8,8 +8,7 @@ import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
-from types import SimpleNamespace
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
 from fastapi import APIRouter, Request, Response
@@ -22,22 +21,21 @@ from paceline.core.case import is_micro
 from paceline.core.errors import InputError, StoreError, unknown
 from paceline.core.parameters import MeasuringParameters, in_words, refusal
 from paceline.core.quantity import show_count
-from paceline.core.suite import CaseKeys, parts_of
+from paceline.core.suite import CaseKeys, parts_of, takes_list
 from paceline.report.text import humanize, one_line
 from paceline.runner.suite_file import load_suite, read_yaml, shipped
-from paceline.service.api import submissions
+from paceline.service import admission
+from paceline.service.admission import MOST_VALUES, check_yaml
 from paceline.service.api.tokens import Scope
 from paceline.service.jobs import Job, JobRequest, MachineNeeds
 from paceline.service.leader import Leader
 from paceline.service.placement import could_run
 from paceline.web.job_history import counted, listed
 from paceline.web.pages import Page
-from paceline.web.site import Filled, Form, Site
+from paceline.web.site import Form, SentForm, Site
 
 PREFIX = "p."  # before the name of a parameter, so that it cannot be taken for a field of the form itself
 LONGEST_TEXT = 100_000
-DEEPEST = 30
-MOST_NODES = 20_000  # of a document in YAML, each as often as it is used
 # Between values: not within brackets, nor where a setting of the same value follows, as in fc:layers=2,width=64.
 _COMMA = re.compile(r",(?!\s*\w+=)(?![^()\[\]{}]*[)\]}])")
 _CASE_KEYS = ("target", "ranks", "repeat", "timeout")
@@ -98,12 +96,15 @@ def read_parameters(typed: Mapping[str, str], parameters: type[BaseModel]) -> tu
         except InputError as error:
             errors[name] = str(error)
             continue
-        errors |= _wrong(name, value, CaseKeys if name in _CASE_KEYS else parameters)
         whole, _, part = name.partition(".")
-        if part:
-            values.setdefault(whole, {})[part] = value
-        else:
+        if problem := _problem(whole, part, value, CaseKeys if name in _CASE_KEYS else parameters):
+            errors[name] = problem
+        if not part:
             values[name] = value
+        elif isinstance(parts := values.setdefault(whole, {}), dict):
+            parts[part] = value
+        else:
+            errors[name] = f"'{whole}' is given as a whole as well: leave one of them out"
     return values, errors
 
 
@@ -132,11 +133,12 @@ def read_text(text: str, where: str) -> Any:
     if len(text) > LONGEST_TEXT:
         message = f"{where} has {len(text):,} characters, and at most {LONGEST_TEXT:,} are taken"
         raise InputError("too-many-characters", message)
+    check_yaml(text, takes_aliases=True)
     with suppress(yaml.YAMLError):  # read_yaml reports what is wrong, and in which line
-        nodes = [node for node in [yaml.compose(text, Loader=_Shallow)] if node is not None]
+        nodes = [node for node in [yaml.compose(text, Loader=yaml.SafeLoader)] if node is not None]
         for node in nodes:  # each as often as it is referred to; the list grows while it is walked
-            if len(nodes) > MOST_NODES:
-                raise InputError("too-many-values", f"{where} has more than {MOST_NODES:,} values")
+            if len(nodes) > MOST_VALUES:
+                raise InputError("too-many-values", f"{where} has more than {MOST_VALUES:,} values")
             if isinstance(node, yaml.SequenceNode):
                 nodes += node.value
             elif isinstance(node, yaml.MappingNode):
@@ -144,53 +146,24 @@ def read_text(text: str, where: str) -> Any:
     return read_yaml(text, where)
 
 
-class _Shallow(yaml.SafeLoader):
-    """Refuses what is nested so deeply that reading it would never end."""
-
-    _depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        self._depth += 1
-        if self._depth > DEEPEST:
-            raise InputError("too-deep", f"the text is nested more than {DEEPEST} deep")
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
-
-
-def _wrong(name: str, value: Any, model: type[BaseModel]) -> dict[str, str]:
-    """What is wrong with a field by itself; each value of a list is looked at."""
-    whole, _, part = name.partition(".")
-    if whole not in model.model_fields:
-        return {}  # the suite as a whole is checked, too, and knows the nearest name
-    candidates = value if isinstance(value, list) and not _takes_list(model, whole, part) else [value]
-    for one in candidates:
+def _problem(whole: str, part: str, value: Any, model: type[BaseModel]) -> str:
+    """What is wrong with a field, or a part of it, by itself; of a list that makes several cases, with each value."""
+    field = model.model_fields.get(whole)
+    if field is None:
+        return ""  # the suite as a whole is checked, too, and knows the nearest name
+    if part:
+        field = (parts_of(field.annotation, {}) or {}).get(part)
+    # A part that only some alternatives have is left to the check of the whole suite.
+    is_several = isinstance(value, list) and field is not None and not takes_list(field.annotation)
+    for one in value if is_several else [value]:
         try:
             model.model_validate({whole: {part: one} if part else one})
         except ValidationError as error:
-            complaints = [
-                complaint
-                for complaint in error.errors()
-                if complaint["loc"][:1] == (whole,) and (not part or part in complaint["loc"])
-            ]
-            if complaints:  # `refusal` needs nothing else of a validation error
-                only_these = cast(ValidationError, SimpleNamespace(errors=complaints.copy))
-                return {name: refusal(only_these, model).message}
-    return {}
-
-
-def _takes_list(model: type[BaseModel], name: str, part: str) -> bool:
-    field = model.model_fields[name]
-    if part:
-        part_field = (parts_of(field.annotation, {}) or {}).get(part)
-        if part_field is None:
-            return True  # a part that only some alternatives have: the check of the whole suite decides
-        field = part_field
-    return _is_list(field.annotation)
-
-
-def _is_list(annotation: Any) -> bool:
-    return get_origin(annotation) in (list, tuple, set) or any(_is_list(part) for part in get_args(annotation))
+            complaints = [one for one in error.errors() if one["loc"][:1] == (whole,)]
+            complaints = [one for one in complaints if not part or part in one["loc"]]
+            if complaints:
+                return refusal(complaints, model).message
+    return ""
 
 
 def _entry(name: str, field: FieldInfo) -> Entry:
@@ -200,14 +173,14 @@ def _entry(name: str, field: FieldInfo) -> Entry:
         name=name,
         title=humanize(name.rpartition(".")[2]),
         help=one_line(field.description or ""),
-        default=_shown(default),
+        default=_default_text(default),
         choices=["yes", "no"] if is_switch else _choices(field.annotation),
         is_switch=is_switch,
         is_required=field.is_required(),
     )
 
 
-def _shown(default: Any) -> str:
+def _default_text(default: Any) -> str:
     if isinstance(default, bool):
         return "yes" if default else "no"
     if isinstance(default, float):
@@ -280,6 +253,7 @@ class Submission(BaseModel):
 class FormContent(BaseModel):
     """The fields of the form, parsed."""
 
+    id: str = ""
     suite: dict[str, Any] | str | None = None
     overrides: dict[str, Any] = {}
     needs: MachineNeeds = MachineNeeds()
@@ -295,7 +269,7 @@ def _first_benchmark() -> str:
     return next((name for name in names if is_micro(registry().get(name).category)), names[0])
 
 
-def empty(site: Site, kind: Kind, name: str, values: dict[str, str], job_id: str) -> Submission:
+def form_page(site: Site, kind: Kind, name: str, values: dict[str, str], job_id: str) -> Submission:
     """The form with what was typed so far."""
     entries = registry().entries
     suite = values.get("suite") or (name if kind == "suite" and name else DEFAULT_SUITE)
@@ -362,10 +336,7 @@ def read(form: Form) -> FormContent:
             content.suite = {"name": name, "cases": [{"benchmark": name} | values]}
     elif kind == "yaml":
         with _noting(content.errors, "yaml"):
-            document = read_text(form.values.get("yaml", ""), "the suite")
-            if not isinstance(document, dict):
-                raise InputError("not-a-suite", "a suite is a mapping with 'name' and 'cases'")
-            content.suite = document
+            content.suite = admission.parsed_suite(read_text(form.values.get("yaml", ""), "the suite"))
     else:
         content.suite = form.get("suite")
         with _noting(content.errors, "set"):
@@ -375,6 +346,8 @@ def read(form: Form) -> FormContent:
         value: Any = _words(text) if name == "labels" else text == "yes" if name == "whole_node" else text
         with _noting(content.errors, name):
             content.needs = MachineNeeds.model_validate(content.needs.model_dump() | {name: value})
+    with _noting(content.errors, "id"):
+        content.id = _validated("id", form.get("id"))
     with _noting(content.errors, "priority"):
         content.priority = _validated("priority", int(form.get("priority", "0") or "0"))
     with _noting(content.errors, "tags"):
@@ -388,15 +361,16 @@ def check(form: Form, leader: Leader) -> tuple[Checked, FormContent]:
     if content.errors or content.suite is None:
         return Checked(ok=False, errors=content.errors), content
     kind = form.get("kind")
+    field = kind if kind in get_args(Kind) else ""  # of the whole suite
     try:
-        document = submissions.document_of(content.suite)
-        problems, cases = submissions.problems(document, content.overrides, content.needs)
+        document = admission.document_of(content.suite)
+        problems, cases = admission.problems(document, content.overrides, content.needs)
     except InputError as error:
-        return Checked(ok=False, errors={_field(kind): str(error)}), content
+        return Checked(ok=False, errors={field: str(error)}), content
     if problems:
-        return Checked(ok=False, errors=_by_field(problems, kind, form, content.overrides)), content
+        return Checked(ok=False, errors=_by_field(problems, field, form, content.overrides)), content
     titles = listed(list(dict.fromkeys(f"{case.benchmark} {case.title}".strip() for case in cases)), most=3)
-    message = f"{counted(len(cases), 'case')}: {titles}. {_who_can(leader, content.needs)}"
+    message = f"{counted(len(cases), 'case')}: {titles}. {_capable_machines(leader, content.needs)}"
     return Checked(ok=True, cases=len(cases), message=message), content
 
 
@@ -409,28 +383,24 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(filter(None, re.split(r"[,\s]+", text)))
 
 
-def _field(kind: str) -> str:
-    return kind if kind in get_args(Kind) else ""
-
-
-def _by_field(problems: list[InputError], kind: str, form: Form, overrides: Mapping[str, Any]) -> dict[str, str]:
+def _by_field(problems: list[InputError], whole: str, form: Form, overrides: Mapping[str, Any]) -> dict[str, str]:
     """Each problem at the field that it is about, or at the field of the whole suite."""
     errors: dict[str, list[str]] = {}
     for problem in problems:
         key = problem.key
-        if kind == "benchmark" and f"{PREFIX}{key}" in form.values:
+        if whole == "benchmark" and f"{PREFIX}{key}" in form.values:
             field, message = f"{PREFIX}{key}", problem.message
         elif key is not None and any(path == key or path.endswith(f".{key}") for path in overrides):
             field, message = "set", problem.message
         else:
-            where = f"entry {problem.case}: " if problem.case and kind != "benchmark" and len(problems) > 1 else ""
-            field, message = _field(kind), f"{where}{submissions.message_of(problem)}"
+            where = f"entry {problem.case}: " if problem.case and whole != "benchmark" and len(problems) > 1 else ""
+            field, message = whole, f"{where}{admission.message_of(problem)}"
         errors.setdefault(field, []).append(message)
     return {field: "; ".join(messages) for field, messages in errors.items()}
 
 
-def _who_can(leader: Leader, needs: MachineNeeds) -> str:
-    """How many of the machines that are here could run it."""
+def _capable_machines(leader: Leader, needs: MachineNeeds) -> str:
+    """How many of the machines that are here can run a job."""
     followers = leader.followers()
     able = sum(could_run(state, needs) for state in followers)
     if not followers:
@@ -451,20 +421,20 @@ def routes(router: APIRouter, site: Site) -> None:
     @router.get("/submit")
     def form(request: Request, kind: Kind = "suite", name: str = "") -> Response:
         values = {key: value for key, value in request.query_params.items() if key in ("suite", "benchmark")}
-        return show(request, empty(site, kind, name, values, secrets.token_hex(6)))
+        return show(request, form_page(site, kind, name, values, secrets.token_hex(6)))
 
     @router.post("/submit/check")
-    def checked(request: Request, form: Filled) -> Response:
+    def checked(request: Request, form: SentForm) -> Response:
         site.check_form(request, form, Scope.SUBMIT)
         return JSONResponse(check(form, site.leader)[0].model_dump(mode="json"))
 
     @router.post("/submit")
-    def submit(request: Request, form: Filled) -> Response:
+    def submit(request: Request, form: SentForm) -> Response:
         visitor = site.check_form(request, form, Scope.SUBMIT)
         result, content = check(form, site.leader)
         if result.ok:
             try:
-                job = _submitted(site, content, str(_validated("id", form.get("id"))), visitor.name)
+                job = _submitted(site, content, visitor.name)
             except StoreError as error:  # nothing was taken: what was typed must not be lost, too
                 result = Checked(ok=False, errors={"": str(error)})
             else:
@@ -472,7 +442,7 @@ def routes(router: APIRouter, site: Site) -> None:
                 return RedirectResponse(f"/jobs/{job.id}", 303)
         kind: Any = form.get("kind")
         values = {key: value for key, value in form.values.items() if key not in ("token", "id", "kind")}
-        submission = empty(site, kind if kind in get_args(Kind) else "suite", "", values, form.get("id"))
+        submission = form_page(site, kind if kind in get_args(Kind) else "suite", "", values, form.get("id"))
         submission.checked = result
         for group in submission.groups:
             for entry in group.entries:
@@ -481,12 +451,12 @@ def routes(router: APIRouter, site: Site) -> None:
         return show(request, submission, 503 if "" in result.errors else 422)
 
 
-def _submitted(site: Site, content: FormContent, job_id: str, by: str) -> Job:
+def _submitted(site: Site, content: FormContent, by: str) -> Job:
     """The job that the leader took; a form that was sent, changed and sent again is another one."""
     if site.leader.trouble:
         raise StoreError(site.leader.trouble)
     fields = {name: value for name, value in content if name != "errors"}
-    job = submissions.new_job(JobRequest(id=job_id, **fields), by)
+    job = admission.new_job(JobRequest(**fields), by)
     try:
         return site.leader.submit(job)[0]
     except InputError:

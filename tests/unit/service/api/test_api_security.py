@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import APIRouter
 
-from paceline.service.api.app import Pages
-from paceline.service.api.guard import HEALTH, Buckets, Limits, needed
+from paceline.service.api.guard import HEALTH, OPEN_PATHS, Buckets, Limits, needed
 from paceline.service.api.tokens import Scope, digest, find, make, token_statuses
 from paceline.service.leader import Leader
 from paceline.store.store import Store
-from paceline.web.pages import OPEN_PATHS, pages_of
+from paceline.web.pages import pages_of
 from support.leading import Served, plain_page, served_in
 
 DAY = timedelta(days=1)
@@ -26,7 +26,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A leader with tokens, and with all its pages."""
     limits = Limits(failures=1e6, failure_burst=10**6)
 
-    def pages(leader: Leader, store: Store) -> Pages:
+    def pages(leader: Leader, store: Store) -> APIRouter:
         return pages_of(leader, store, plain_page)
 
     with served_in(tmp_path_factory.mktemp("locked"), limits=limits, pages=pages) as made:
@@ -56,7 +56,7 @@ def test_every_route_is_closed_without_a_token(locked: Served) -> None:
     routes = {*_routes(locked), *_described(locked, token), ("GET", "/"), ("GET", "/docs"), ("PUT", "/api/v1/nothing")}
     assert {("GET", "/api/v1/openapi.json"), ("POST", "/submit"), ("GET", "/jobs/x")} < routes
     for method, path in sorted(routes):
-        if path in (HEALTH, *OPEN_PATHS):
+        if path in OPEN_PATHS:
             continue
         answer = locked.ask(method, path)
         assert answer.status == 401, (method, path, answer)
@@ -241,6 +241,8 @@ class TestWithoutTokens:
         [
             {"Origin": "http://evil.example"},
             {"Origin": "null"},
+            {"Origin": "http://[evil"},
+            {"Origin": ""},
             {"Origin": "http://127.0.0.1:1"},
             {"Sec_Fetch_Site": "cross-site"},
             {"Sec_Fetch_Site": "same-site"},
