@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ import psutil
 
 from paceline.core.errors import InputError
 from paceline.core.network import PROGRAM
+from paceline.core.ports import free_port
 from paceline.devices import kind_named
 from paceline.servers import _supervisor
 from paceline.servers._environment import Requirements, versions
@@ -138,13 +138,6 @@ class ServedProcess:
         except FileNotFoundError:
             return ""
         return "\n".join(text.splitlines()[-lines:])
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port that is free now, for servers that cannot choose one themselves."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
 
 
 def answers(host: str, port: int, path: str, timeout: float = 1.0) -> bool:

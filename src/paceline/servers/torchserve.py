@@ -8,9 +8,10 @@ import shutil
 from collections.abc import Sequence
 from typing import ClassVar
 
+from paceline.core.ports import free_port
 from paceline.servers._environment import Requirements
 from paceline.servers._exporting import AppSettings, ExportedModelServer
-from paceline.servers._program import HOST, MODEL, free_port
+from paceline.servers._program import HOST, MODEL
 from paceline.servers.base import ServerSettings
 
 _APP = "torchserve_app.py"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -108,13 +107,6 @@ def _checked(program: str, code: int, written: ToolOutput) -> ToolOutput:
     if code > 0:
         raise ToolError(f"{name} ended with exit code {code}", written)
     return written
-
-
-def free_port() -> int:
-    """A port of the loopback device that nothing used a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def last_words(text: str) -> str:
