@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from paceline.core.errors import Unsupported
-from paceline.devices.base import Device, DeviceKind, Step
+from paceline.core.probe import attempt
+from paceline.devices.base import Described, Device, DeviceConditions, DeviceKind, DeviceUse, EnergyMeter, Step
 from paceline.devices.timeline import TimelineEvent
 
 if TYPE_CHECKING:
@@ -17,14 +20,93 @@ if TYPE_CHECKING:
 WARM_UP_STEPS = 3  # libraries allocate their workspaces in the first steps, which a graph must not record
 
 
-class TorchGpuKind(DeviceKind):
-    """A kind whose devices torch calls `cuda`."""
+class ManagementLibrary(ABC):
+    """A vendor's management library, opened; what the driver, the card or the binding cannot answer is None."""
 
+    energy_counter: ClassVar[str]  # for the record
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def ask(self, function: str, *arguments: Any) -> Any:
+        """The answer, or None for whatever reason there is none."""
+        try:
+            return getattr(self.module, function)(*arguments)
+        except Exception:  # the library's own errors, and those of a binding older or newer than it
+            return None
+
+    @abstractmethod
+    def handles(self, target: str) -> list[Any]:
+        """What `KIND:N` or `KIND:*` names in this process; empty where that cannot be determined."""
+
+    @abstractmethod
+    def describe(self) -> Described:
+        """The driver and all GPUs."""
+
+    @abstractmethod
+    def conditions(self, handle: Any) -> DeviceConditions:
+        """One GPU now."""
+
+    @abstractmethod
+    def use(self, handle: Any) -> DeviceUse:
+        """How busy one GPU is now."""
+
+    @abstractmethod
+    def joules(self, handle: Any) -> float | None:
+        """The energy counter of one GPU."""
+
+    @abstractmethod
+    def link(self, handle: Any) -> tuple[int | None, int | None]:
+        """Generation and width of one GPU's PCIe link at its best; an idle link slows down."""
+
+
+class TorchGpuKind(DeviceKind):
+    """A kind whose devices torch calls `cuda`, and a management library describes."""
+
+    _opened: tuple[int, ManagementLibrary | None] | None = None
     supports_graphs = True
     collective_backend = "nccl"
     needs_triton = True
     prefers_channels_last = True
     collective_name: ClassVar[str] = "NCCL"
+
+    @staticmethod
+    @abstractmethod
+    def open_library() -> ManagementLibrary:
+        """Import and initialise the library; raises where it is not installed, or has no driver or permission."""
+
+    def library(self) -> ManagementLibrary | None:
+        """The library, opened once per process: opening it again costs more than all questions."""
+        if self._opened is None or self._opened[0] != os.getpid():  # a forked child must open its own
+            self._opened = (os.getpid(), attempt(self.open_library))
+        return self._opened[1]
+
+    def meter(self, target: str) -> EnergyMeter | None:
+        library = self.library()
+        handles = library.handles(target) if library else []
+        # A card may not count, and a part of one (MIG) has no counter of its own.
+        if library is None or not handles or any(library.joules(handle) is None for handle in handles):
+            return None
+        return GpuEnergy(
+            f"{library.energy_counter} of {target}",
+            lambda: sum(library.joules(handle) or 0.0 for handle in handles),
+        )
+
+    def conditions(self, target: str) -> list[DeviceConditions]:
+        library = self.library()
+        return [library.conditions(handle) for handle in library.handles(target)] if library else []
+
+    def use(self, target: str) -> list[DeviceUse]:
+        library = self.library()
+        return [library.use(handle) for handle in library.handles(target)] if library else []
+
+    def link(self, target: str) -> tuple[int, int] | None:
+        library = self.library()
+        handles = library.handles(target) if library else []
+        if library is None or len(handles) != 1:
+            return None
+        generation, width = library.link(handles[0])
+        return (generation, width) if generation and width else None
 
     @staticmethod
     def torch_module() -> Any:

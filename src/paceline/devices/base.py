@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -21,6 +21,7 @@ from paceline.devices.timeline import EventTimeline, HostTimeline, Timeline, Tim
 if TYPE_CHECKING:
     import torch
 
+T = TypeVar("T")
 Step = Callable[[], object]
 Entry = int | str  # the driver's index of a device, or the name of a part of one (MIG)
 
@@ -271,10 +272,10 @@ class Device(ABC):
 DEVICE_KINDS: Kind[type[DeviceKind]] = Kind("device kind", "devices", DeviceKind)
 
 
-def numbers(target: str, count: int) -> list[int]:
-    """Which of so many devices `KIND:N` or `KIND:*` names."""
+def named(target: str, devices: list[T]) -> list[T]:
+    """Which of these devices `KIND:N` or `KIND:*` names."""
     _, index = split_target(target)
-    return list(range(count)) if index == ALL else [int(index or 0)]
+    return devices if index == ALL else devices[int(index or 0) :][:1]
 
 
 def visible(uuids: Sequence[str], setting: str | None) -> list[Entry]:
