@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.case import Case
-from paceline.core.interrupt import check_interrupts
+from paceline.core.interrupt import check_interrupts, signal_name
 from paceline.core.metric import Metric
 from paceline.core.ports import free_port
 from paceline.core.probe import ROOT, read_table
@@ -281,8 +281,7 @@ class CaseExecution:
         outcome, kind = Outcome.FAILED, CauseKind.CRASHED
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
-            name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-            message = f"the process was ended by {name}"
+            message = f"the process was ended by {signal_name(number)}"
             killer = kills_for_memory().killer_since(self._memory_kills) if number == signal.SIGKILL else ""
             if killer:
                 outcome, kind = Outcome.OUT_OF_MEMORY, CauseKind.HOST_MEMORY
