@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
 import importlib.util
 import json
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -19,7 +17,7 @@ from paceline.core.quantity import Duration
 from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
 from paceline.load.request import Endpoint, Wire
 from paceline.servers._embedded.app import EngineName, GraphChoice, ServerConfiguration
-from paceline.servers._program import MODEL, ProcessServer, ServedProcess, answers
+from paceline.servers._program import HTTP_ERRORS, MODEL, ProcessServer, ServedProcess, answers, http_get
 from paceline.servers.base import Artifact, Format, Need, ServerFailed, ServerSettings, Started
 from paceline.servers.processing import Processing
 from paceline.version import VERSION
@@ -147,10 +145,9 @@ class Embedded(ProcessServer):
     def statistics(self) -> dict[str, Any]:
         """Its counters since it is ready; ServerFailed if it does not answer."""
         try:
-            with closing(http.client.HTTPConnection(self.settings.host, self._port, timeout=10)) as connection:
-                connection.request("GET", f"/v2/models/{MODEL}/stats")
-                counters: dict[str, Any] = json.loads(connection.getresponse().read())
-        except (OSError, ValueError, http.client.HTTPException) as error:
+            _, body = http_get(self.settings.host, self._port or 0, f"/v2/models/{MODEL}/stats")
+            counters: dict[str, Any] = json.loads(body)
+        except (*HTTP_ERRORS, ValueError) as error:
             raise ServerFailed(f"the server reports no statistics: {error}", self.logs()) from None
         return counters
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import shutil
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any, ClassVar
 
 from paceline.core.ports import free_port
 from paceline.servers._environment import Requirements
 from paceline.servers._exporting import AppSettings, ExportedModelServer
-from paceline.servers._program import HOST, MODEL
+from paceline.servers._program import HOST, HTTP_ERRORS, MODEL, http_get
 from paceline.servers.base import ServerSettings
 
 _APP = "torchserve_app.py"
@@ -50,22 +48,19 @@ class TorchServe(ExportedModelServer):
     settings: AppSettings
     management_port = 0
 
-    def _choose_ports(self) -> None:
-        self.port, self.management_port = free_port(), free_port()
-
     def _is_ready(self) -> bool:
         """It reports that it is healthy while its workers still load the model, so that they are checked too."""
         if not super()._is_ready():
             return False
         try:
-            with closing(http.client.HTTPConnection(HOST, self.management_port, timeout=5)) as connection:
-                connection.request("GET", f"/models/{MODEL}")
-                workers = json.loads(connection.getresponse().read())[0]["workers"]
-        except (OSError, http.client.HTTPException, ValueError, KeyError):
+            _, body = http_get(HOST, self.management_port, f"/models/{MODEL}", timeout=5)
+            workers = json.loads(body)[0]["workers"]
+        except (*HTTP_ERRORS, ValueError, KeyError):
             return False
         return len(workers) == self.settings.workers and all(worker["status"] == "READY" for worker in workers)
 
     def _command(self) -> Sequence[str]:
+        self.management_port = free_port()
         self._write_app_config()
         # A folder as it would be inside of an archive.
         folder = self.folder / "store" / MODEL

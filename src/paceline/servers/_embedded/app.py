@@ -293,7 +293,15 @@ class App:
             if self.service is None:
                 connection.answer_error(503, f"the model '{self.name}' is being loaded", b"Retry-After: 1\r\n")
                 return
-            result = self.service.describe() if path.endswith("/stats") else self._metadata(self.service)
+            result = self.service.describe()
+            if path == self._model:
+                result = {
+                    "name": self.name,
+                    "versions": ["1"],
+                    "platform": self.platform,
+                    "inputs": [spec.metadata for spec in self.service.takes],
+                    "outputs": [spec.metadata for spec in self.service.outputs],
+                }
         elif path.startswith("/v2/models/") and not path.startswith(f"{self._model}/"):
             connection.answer_error(404, f"there is no model for {path[:200]}; this server has '{self.name}'")
             return
@@ -302,12 +310,3 @@ class App:
             connection.answer_error(status, f"{path[:200]} takes POST" if status == 405 else f"no {path[:200]} here")
             return
         connection.answer(200, (json.dumps(result).encode(),), _TYPE_JSON)
-
-    def _metadata(self, service: Service) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "versions": ["1"],
-            "platform": self.platform,
-            "inputs": [spec.metadata for spec in service.takes],
-            "outputs": [spec.metadata for spec in service.outputs],
-        }
