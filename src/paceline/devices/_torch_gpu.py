@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from paceline.core.errors import Unsupported
@@ -177,7 +178,7 @@ class TorchGpu(Device):
         return self._device
 
     def properties(self) -> Any:
-        """What torch tells of the device."""
+        """What torch reports of the device."""
         return self._cuda.get_device_properties(self._device)
 
     def synchronize(self) -> None:
@@ -208,8 +209,30 @@ class TorchGpu(Device):
             step()
         return _Replay(graph, step)
 
-    def recorder(self) -> GraphRecorder:
-        return GraphRecorder(self._device)
+    @contextmanager
+    def recording(self) -> Iterator[Callable[[Step], Step]]:
+        stream = self.stream()
+        with self._cuda.stream(stream):
+            pool = self._cuda.graph_pool_handle()
+
+            def record(work: Step) -> Step:
+                for _ in range(WARM_UP_STEPS):
+                    work()
+                graph = self._cuda.CUDAGraph()
+                # Only the thread that records must leave the device alone meanwhile: another one may be at work.
+                with self._cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                    work()
+                return partial(self._replay, graph, stream)
+
+            yield record
+
+    def _replay(self, graph: Any, stream: Any) -> None:
+        import torch
+
+        # Memory of the random numbers was made in inference mode, and a replay may write to it.
+        with torch.inference_mode(), self._cuda.stream(stream):
+            graph.replay()
+            stream.synchronize()  # lets other threads run
 
     def spin(self, cycles: int) -> Step:
         return lambda: self._cuda._sleep(cycles)
@@ -242,42 +265,3 @@ class TorchGpu(Device):
         from torch.profiler import ProfilerActivity
 
         return [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-
-
-class GraphRecorder:
-    """Records several pieces of work as graphs that share a stream and memory, and replays each to its end.
-
-    Only the thread that records must leave the device alone meanwhile: another one may be at work.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        import torch
-
-        self._torch: Any = torch
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._pool: Any = None
-
-    def __enter__(self) -> GraphRecorder:
-        self._context = ExitStack()
-        self._context.enter_context(self._torch.cuda.stream(self._stream))
-        self._pool = self._torch.cuda.graph_pool_handle()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._context.close()
-
-    def record(self, work: Step) -> Callable[[], None]:
-        """The work as a graph; call it to have it done."""
-        for _ in range(WARM_UP_STEPS):
-            work()
-        graph = self._torch.cuda.CUDAGraph()
-        with self._torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-            work()
-
-        def replay() -> None:
-            # Memory of the random numbers was made in inference mode, and a replay may write to it.
-            with self._torch.inference_mode(), self._torch.cuda.stream(self._stream):
-                graph.replay()
-                self._stream.synchronize()  # lets other threads run
-
-        return replay

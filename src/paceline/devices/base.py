@@ -99,13 +99,6 @@ class EnergyMeter(Protocol):
         ...
 
 
-class Recorder(AbstractContextManager["Recorder"], Protocol):
-    """Enter it, record several pieces of work, leave it; then each can be replayed to its end."""
-
-    def record(self, work: Step) -> Callable[[], None]:
-        """The work as a graph; call it to have it done."""
-
-
 class DeviceKind(TargetKind):
     """Everything Paceline knows of one kind of device; what is not overridden, the kind does not have."""
 
@@ -119,7 +112,7 @@ class DeviceKind(TargetKind):
     prefers_channels_last: ClassVar[bool] = False  # whether convolutions are faster so
     slowdowns: ClassVar[Sequence[str]] = ()  # throttle reasons that speak against a number
     power_cap: ClassVar[str] = ""  # the throttle reason of running at the power limit
-    variables: ClassVar[Sequence[str]] = ()  # of the environment, besides the visible one, that a record keeps
+    variables: ClassVar[Sequence[str]] = ()  # of the environment, in addition to the visible one, that a record keeps
     out_of_memory_words: ClassVar[Sequence[str]] = ()  # in an error that says so of its memory
     # Asking a runtime whether there is a device may spoil it for every fork: what keeps torch from doing so.
     fork_environment: ClassVar[Mapping[str, str]] = {}
@@ -223,8 +216,8 @@ class Device(ABC):
         """The step as one graph; its inputs and outputs stay where they are in memory."""
         raise self._lacks("graphs")
 
-    def recorder(self) -> Recorder:
-        """Records several pieces of work as graphs that share memory."""
+    def recording(self) -> AbstractContextManager[Callable[[Step], Step]]:
+        """Gives a function that records work as a graph; the graphs share memory, and a call replays one to its end."""
         raise self._lacks("graphs")
 
     def spin(self, cycles: int) -> Step:

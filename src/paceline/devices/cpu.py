@@ -87,7 +87,7 @@ class PackageEnergy:
         self._domains = tuple(domains)
         self._clock = clock
         self._ranges = [_number(domain / "max_energy_range_uj") for domain in domains]
-        self._seen = [_number(domain / "energy_uj") for domain in domains]
+        self._last = [_number(domain / "energy_uj") for domain in domains]
         self._microjoules = 0
         self._at = clock()
         # Between readings further apart than this a counter could have gone round more than once.
@@ -105,9 +105,9 @@ class PackageEnergy:
         self._at = now
         for index, domain in enumerate(self._domains):
             value = _number(domain / "energy_uj")
-            growth = value - self._seen[index]
+            growth = value - self._last[index]
             self._microjoules += growth if growth >= 0 else growth + self._ranges[index]
-            self._seen[index] = value
+            self._last[index] = value
         return self._microjoules / 1e6
 
 

@@ -126,7 +126,7 @@ class CudaKind(TorchGpuKind):
                 nvml.ask("nvmlShutdown")
 
     def datasheet(self, device_name: str) -> Datasheet | None:
-        return None if _NOT_WHOLE.search(device_name) else sheet_of(device_name, _KNOWN)
+        return None if _NOT_WHOLE.search(device_name) else sheet_of(device_name, _SHEETS)
 
 
 class CudaDevice(TorchGpu):
@@ -334,7 +334,7 @@ def reasons(mask: int) -> list[str]:
 
 # pattern
 #   fp64, fp64_tc, fp32, tf32, fp16_plain, fp16, bf16, fp8, int8, memory, nvlink
-_KNOWN = tuple(
+_SHEETS = tuple(
     Datasheet(pattern, *figures)
     for pattern, figures in (
         (r"\bGB200\b", (40.0, 40.0, 80.0, 1250.0, None, 2500.0, 2500.0, 5000.0, 5000.0, 8000.0, 900.0)),

@@ -86,7 +86,7 @@ class RocmKind(TorchGpuKind):
         return library.describe() if library else Described()
 
     def datasheet(self, device_name: str) -> Datasheet | None:
-        return sheet_of(device_name, _KNOWN)
+        return sheet_of(device_name, _SHEETS)
 
 
 class RocmDevice(TorchGpu):
@@ -297,7 +297,7 @@ def _number(values: dict[str, Any], key: str) -> int | None:
 
 # pattern
 #   fp64, fp64 with matrix cores, fp32, tf32, fp16_plain, fp16, bf16, fp8, int8, memory, links
-_KNOWN = tuple(
+_SHEETS = tuple(
     Datasheet(pattern, *figures)
     for pattern, figures in (
         (r"\bMI300X$", (81.7, 163.4, 163.4, None, None, 1307.4, 1307.4, 2614.9, 2614.9, 5300.0, 448.0)),

@@ -248,7 +248,7 @@ def judge_disks(free: Mapping[str, int | None]) -> list[FitnessFinding]:
 
 
 def judge_timer(resolution: float | None, source: str | None) -> FitnessFinding | None:
-    """Whether short times can be told apart."""
+    """Whether short times can be distinguished."""
     if resolution is None:
         return None
     level: Level = "problem" if resolution > 1e-4 else "warning"
