@@ -78,7 +78,7 @@ def observe(target: str, siblings: Sequence[int] = ()) -> Conditions:
     """Look at the machine now; `siblings` are the processes of the other ranks, which are not strangers."""
     affinity = attempt(lambda: os.sched_getaffinity(0)) or set()
     started = attempt(descendants) or []
-    own = [seconds for pid in (os.getpid(), *started) if (seconds := cpu_seconds(pid)) is not None]
+    times_used = [seconds for pid in (os.getpid(), *started) if (seconds := cpu_seconds(pid)) is not None]
     times = attempt(lambda: _cpu_times(affinity))
     meminfo, vmstat = read_table(ROOT / "proc/meminfo"), read_table(ROOT / "proc/vmstat")
     return Conditions(
@@ -89,7 +89,7 @@ def observe(target: str, siblings: Sequence[int] = ()) -> Conditions:
         cpu_seconds=times[0] if times else None,
         busy_seconds=times[1] if times else None,
         steal_seconds=times[2] if times else None,
-        own_seconds=sum(own) if own else None,
+        own_seconds=sum(times_used) if times_used else None,
         sibling_seconds={pid: seconds for pid in siblings if (seconds := cpu_seconds(pid)) is not None},
         own_pids=[os.getpid(), *started, *siblings],
         quota_stopped_seconds=attempt(container.cpu_stopped),

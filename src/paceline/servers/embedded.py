@@ -19,10 +19,7 @@ from paceline.servers.processing import Processing
 from paceline.version import VERSION
 
 _DRAIN = 3.0  # seconds to answer what is in work when it has to end
-_FORMATS: dict[EngineName, Format] = {
-    "null": "eager",
-    "torch": "eager",
-    "torch-compile": "eager",
+_FORMATS: dict[EngineName, Format] = {  # of engines that do not run the eager model
     "torchscript": "torchscript",
     "torch-export": "torch-export",
     "onnxruntime": "onnx",
@@ -80,7 +77,7 @@ class Embedded(ProcessServer):
             if importlib.util.find_spec(module) is None:
                 raise MissingDependency(name, "pip install 'paceline[serving]'")
         self.say(f"exporting {self.need.model}")
-        self.artifact = self.need.export(_FORMATS[engine])
+        self.artifact = self.need.export(_FORMATS.get(engine, "eager"))
         if self.need.form is not None:
             self._processing = Processing.of(self.need.form, self.artifact, allow_import=self.need.allow_import)
 
