@@ -223,12 +223,12 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], de
 def test_engines_of_torch_answer_what_the_eager_model_says(make: Start, tmp_path: Path, engine: str) -> None:
     import torch
 
-    from paceline.servers.export import export, load_eager, sample_inputs
+    from paceline.servers.export import export, load_module, sample_inputs
 
     model = "generated/transformer"
     kind = engine if engine in ("torchscript", "torch-export") else "eager"
     artifact = export(model, scale="tiny", format=kind, folder=tmp_path)  # type: ignore[arg-type]
-    module, _, _ = load_eager(model, scale="tiny", precision="fp32", seed=artifact.seed)
+    module = load_module(artifact)
     server = make(artifact, engine=engine, max_batch=2, threads=1, ready_timeout="10min")
     server.start()
     where = server.endpoint("kserve-binary")

@@ -269,7 +269,7 @@ def test_a_host_with_another_version_is_named(sandbox: Sandbox) -> None:
         (parallel("1n2g", *NO_HOSTS), "its layout is for 1 nodes, but it would run on 2"),
         (parallel("2n1g", "--hosts", "one:2,two", *NO_HOSTS[2:]), "call for 2 ranks, but there are 3"),
         (["run", "nap", "--hosts", "one,one"], "duplicate host 'one'"),
-        (["run", "nap", "--hosts", "one", "--remote-shell", "ssh there"], "does not say where the host goes"),
+        (["run", "nap", "--hosts", "one", "--remote-shell", "ssh there"], "for the name of the host"),
         (["run", "nap", "--remote-shell", "ssh {host}"], "go with --hosts"),
         (["run", "nap", "--hosts", "hosts/none"], "there is no such file"),
     ],

@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from paceline.servers._program import ServedProcess, answers, free_port
+from paceline.core.ports import free_port
+from paceline.servers._program import ServedProcess, answers
 from paceline.servers.base import ServerFailed
 
 # Starts a daemon in a session of its own, ends the process in between, and says both ids.

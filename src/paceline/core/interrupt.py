@@ -1,4 +1,4 @@
-"""Interrupts that are not lost: Python drops an exception that is raised in a destructor or a weakref's callback."""
+"""Signals: interrupts that are not lost, though Python drops an exception that is raised in a destructor."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ def check_interrupts() -> None:
     if _is_pending:
         _is_pending = False
         raise KeyboardInterrupt
+
+
+def signal_name(number: int) -> str:
+    """Such as SIGKILL; a number where the signal has no name."""
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def _interrupt(*_: object) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from paceline.core.errors import Unsupported
-from paceline.devices.base import Device, DeviceKind, Step
+from paceline.core.probe import attempt
+from paceline.devices.base import Described, Device, DeviceConditions, DeviceKind, DeviceUse, EnergyMeter, Step
 from paceline.devices.timeline import TimelineEvent
 
 if TYPE_CHECKING:
@@ -17,14 +21,93 @@ if TYPE_CHECKING:
 WARM_UP_STEPS = 3  # libraries allocate their workspaces in the first steps, which a graph must not record
 
 
-class TorchGpuKind(DeviceKind):
-    """A kind whose devices torch calls `cuda`."""
+class ManagementLibrary(ABC):
+    """A vendor's management library, opened; what the driver, the card or the binding cannot answer is None."""
 
+    energy_counter: ClassVar[str]  # for the record
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def ask(self, function: str, *arguments: Any) -> Any:
+        """The answer, or None for whatever reason there is none."""
+        try:
+            return getattr(self.module, function)(*arguments)
+        except Exception:  # the library's own errors, and those of a binding older or newer than it
+            return None
+
+    @abstractmethod
+    def handles(self, target: str) -> list[Any]:
+        """What `KIND:N` or `KIND:*` names in this process; empty where that cannot be determined."""
+
+    @abstractmethod
+    def describe(self) -> Described:
+        """The driver and all GPUs."""
+
+    @abstractmethod
+    def conditions(self, handle: Any) -> DeviceConditions:
+        """One GPU now."""
+
+    @abstractmethod
+    def use(self, handle: Any) -> DeviceUse:
+        """How busy one GPU is now."""
+
+    @abstractmethod
+    def joules(self, handle: Any) -> float | None:
+        """The energy counter of one GPU."""
+
+    @abstractmethod
+    def link(self, handle: Any) -> tuple[int | None, int | None]:
+        """Generation and width of one GPU's PCIe link at its best; an idle link slows down."""
+
+
+class TorchGpuKind(DeviceKind):
+    """A kind whose devices torch calls `cuda`, and a management library describes."""
+
+    _opened: tuple[int, ManagementLibrary | None] | None = None
     supports_graphs = True
     collective_backend = "nccl"
     needs_triton = True
     prefers_channels_last = True
     collective_name: ClassVar[str] = "NCCL"
+
+    @staticmethod
+    @abstractmethod
+    def open_library() -> ManagementLibrary:
+        """Import and initialise the library; raises where it is not installed, or has no driver or permission."""
+
+    def library(self) -> ManagementLibrary | None:
+        """The library, opened once per process: opening it again costs more than all questions."""
+        if self._opened is None or self._opened[0] != os.getpid():  # a forked child must open its own
+            self._opened = (os.getpid(), attempt(self.open_library))
+        return self._opened[1]
+
+    def meter(self, target: str) -> EnergyMeter | None:
+        library = self.library()
+        handles = library.handles(target) if library else []
+        # A card may not count, and a part of one (MIG) has no counter of its own.
+        if library is None or not handles or any(library.joules(handle) is None for handle in handles):
+            return None
+        return GpuEnergy(
+            f"{library.energy_counter} of {target}",
+            lambda: sum(library.joules(handle) or 0.0 for handle in handles),
+        )
+
+    def conditions(self, target: str) -> list[DeviceConditions]:
+        library = self.library()
+        return [library.conditions(handle) for handle in library.handles(target)] if library else []
+
+    def use(self, target: str) -> list[DeviceUse]:
+        library = self.library()
+        return [library.use(handle) for handle in library.handles(target)] if library else []
+
+    def link(self, target: str) -> tuple[int, int] | None:
+        library = self.library()
+        handles = library.handles(target) if library else []
+        if library is None or len(handles) != 1:
+            return None
+        generation, width = library.link(handles[0])
+        return (generation, width) if generation and width else None
 
     @staticmethod
     def torch_module() -> Any:
@@ -95,7 +178,7 @@ class TorchGpu(Device):
         return self._device
 
     def properties(self) -> Any:
-        """What torch tells of the device."""
+        """What torch reports of the device."""
         return self._cuda.get_device_properties(self._device)
 
     def synchronize(self) -> None:
@@ -126,8 +209,30 @@ class TorchGpu(Device):
             step()
         return _Replay(graph, step)
 
-    def recorder(self) -> GraphRecorder:
-        return GraphRecorder(self._device)
+    @contextmanager
+    def recording(self) -> Iterator[Callable[[Step], Step]]:
+        stream = self.stream()
+        with self._cuda.stream(stream):
+            pool = self._cuda.graph_pool_handle()
+
+            def record(work: Step) -> Step:
+                for _ in range(WARM_UP_STEPS):
+                    work()
+                graph = self._cuda.CUDAGraph()
+                # Only the thread that records must leave the device alone meanwhile: another one may be at work.
+                with self._cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                    work()
+                return partial(self._replay, graph, stream)
+
+            yield record
+
+    def _replay(self, graph: Any, stream: Any) -> None:
+        import torch
+
+        # Memory of the random numbers was made in inference mode, and a replay may write to it.
+        with torch.inference_mode(), self._cuda.stream(stream):
+            graph.replay()
+            stream.synchronize()  # lets other threads run
 
     def spin(self, cycles: int) -> Step:
         return lambda: self._cuda._sleep(cycles)
@@ -160,42 +265,3 @@ class TorchGpu(Device):
         from torch.profiler import ProfilerActivity
 
         return [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-
-
-class GraphRecorder:
-    """Records several pieces of work as graphs that share a stream and memory, and replays each to its end.
-
-    Only the thread that records must leave the device alone meanwhile: another one may be at work.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        import torch
-
-        self._torch: Any = torch
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._pool: Any = None
-
-    def __enter__(self) -> GraphRecorder:
-        self._context = ExitStack()
-        self._context.enter_context(self._torch.cuda.stream(self._stream))
-        self._pool = self._torch.cuda.graph_pool_handle()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._context.close()
-
-    def record(self, work: Step) -> Callable[[], None]:
-        """The work as a graph; call it to have it done."""
-        for _ in range(WARM_UP_STEPS):
-            work()
-        graph = self._torch.cuda.CUDAGraph()
-        with self._torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-            work()
-
-        def replay() -> None:
-            # Memory of the random numbers was made in inference mode, and a replay may write to it.
-            with self._torch.inference_mode(), self._torch.cuda.stream(self._stream):
-                graph.replay()
-                self._stream.synchronize()  # lets other threads run
-
-        return replay

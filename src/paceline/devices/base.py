@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -21,6 +21,7 @@ from paceline.devices.timeline import EventTimeline, HostTimeline, Timeline, Tim
 if TYPE_CHECKING:
     import torch
 
+T = TypeVar("T")
 Step = Callable[[], object]
 Entry = int | str  # the driver's index of a device, or the name of a part of one (MIG)
 
@@ -98,13 +99,6 @@ class EnergyMeter(Protocol):
         ...
 
 
-class Recorder(AbstractContextManager["Recorder"], Protocol):
-    """Enter it, record several pieces of work, leave it; then each can be replayed to its end."""
-
-    def record(self, work: Step) -> Callable[[], None]:
-        """The work as a graph; call it to have it done."""
-
-
 class DeviceKind(TargetKind):
     """Everything Paceline knows of one kind of device; what is not overridden, the kind does not have."""
 
@@ -118,7 +112,7 @@ class DeviceKind(TargetKind):
     prefers_channels_last: ClassVar[bool] = False  # whether convolutions are faster so
     slowdowns: ClassVar[Sequence[str]] = ()  # throttle reasons that speak against a number
     power_cap: ClassVar[str] = ""  # the throttle reason of running at the power limit
-    variables: ClassVar[Sequence[str]] = ()  # of the environment, besides the visible one, that a record keeps
+    variables: ClassVar[Sequence[str]] = ()  # of the environment, in addition to the visible one, that a record keeps
     out_of_memory_words: ClassVar[Sequence[str]] = ()  # in an error that says so of its memory
     # Asking a runtime whether there is a device may spoil it for every fork: what keeps torch from doing so.
     fork_environment: ClassVar[Mapping[str, str]] = {}
@@ -222,8 +216,8 @@ class Device(ABC):
         """The step as one graph; its inputs and outputs stay where they are in memory."""
         raise self._lacks("graphs")
 
-    def recorder(self) -> Recorder:
-        """Records several pieces of work as graphs that share memory."""
+    def recording(self) -> AbstractContextManager[Callable[[Step], Step]]:
+        """Gives a function that records work as a graph; the graphs share memory, and a call replays one to its end."""
         raise self._lacks("graphs")
 
     def spin(self, cycles: int) -> Step:
@@ -271,10 +265,10 @@ class Device(ABC):
 DEVICE_KINDS: Kind[type[DeviceKind]] = Kind("device kind", "devices", DeviceKind)
 
 
-def numbers(target: str, count: int) -> list[int]:
-    """Which of so many devices `KIND:N` or `KIND:*` names."""
+def named(target: str, devices: list[T]) -> list[T]:
+    """Which of these devices `KIND:N` or `KIND:*` names."""
     _, index = split_target(target)
-    return list(range(count)) if index == ALL else [int(index or 0)]
+    return devices if index == ALL else devices[int(index or 0) :][:1]
 
 
 def visible(uuids: Sequence[str], setting: str | None) -> list[Entry]:

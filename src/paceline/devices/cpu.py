@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.core.device import HOST
-from paceline.core.probe import ROOT, cpu_info
+from paceline.core.probe import ROOT, cpu_info, read_int
 from paceline.core.subject import number_format
 from paceline.devices.base import EMULATED, NATIVE, Device, DeviceKind, EnergyMeter, FormatSupport
 from paceline.devices.timeline import HostTimeline, Timeline
@@ -87,7 +87,7 @@ class PackageEnergy:
         self._domains = tuple(domains)
         self._clock = clock
         self._ranges = [_number(domain / "max_energy_range_uj") for domain in domains]
-        self._seen = [_number(domain / "energy_uj") for domain in domains]
+        self._last = [_number(domain / "energy_uj") for domain in domains]
         self._microjoules = 0
         self._at = clock()
         # Between readings further apart than this a counter could have gone round more than once.
@@ -105,9 +105,9 @@ class PackageEnergy:
         self._at = now
         for index, domain in enumerate(self._domains):
             value = _number(domain / "energy_uj")
-            growth = value - self._seen[index]
+            growth = value - self._last[index]
             self._microjoules += growth if growth >= 0 else growth + self._ranges[index]
-            self._seen[index] = value
+            self._last[index] = value
         return self._microjoules / 1e6
 
 
@@ -129,10 +129,5 @@ def _number(path: Path) -> int:
 
 def _largest_power(domain: Path) -> int:
     """Microwatts that the package draws at most for any length of time."""
-    limits = []
-    for path in domain.glob("constraint_*_power_limit_uw"):
-        try:
-            limits.append(_number(path))
-        except (OSError, ValueError):
-            continue
-    return min(max(limits, default=0) or _MOST_MICROWATTS, _MOST_MICROWATTS)
+    limits = [limit for path in domain.glob("constraint_*_power_limit_uw") if (limit := read_int(path))]
+    return min(max(limits, default=_MOST_MICROWATTS), _MOST_MICROWATTS)

@@ -58,9 +58,9 @@ _LANE = {1: 2.5e9 * 8 / 10, 2: 5e9 * 8 / 10, 3: 8e9 * 128 / 130, 4: 16e9 * 128 /
 _LANE[6] = 64e9 * 242 / 256
 
 
-def sheet_of(device_name: str, known: Iterable[Datasheet]) -> Datasheet | None:
-    """The first of the known ones whose pattern is in the name."""
-    return next((sheet for sheet in known if re.search(sheet.pattern, device_name)), None)
+def sheet_of(device_name: str, sheets: Iterable[Datasheet]) -> Datasheet | None:
+    """The first whose pattern is in the name."""
+    return next((sheet for sheet in sheets if re.search(sheet.pattern, device_name)), None)
 
 
 def pcie_bandwidth(generation: int | None, width: int | None) -> float | None:

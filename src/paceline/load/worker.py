@@ -7,7 +7,6 @@ caches to the requests.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import importlib.util
 import os
@@ -25,6 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.core.die_with_parent import die_with_parent
 from paceline.load.grpc_client import GrpcClient
 from paceline.load.http_client import HttpClient
 from paceline.load.server_timing import is_error, piece_times, read_stages
@@ -35,7 +35,6 @@ TASK, RESULT, READY = "task.pickle", "result.npz", "ready"
 _SPIN = 1_500_000  # ns; event loops round their timers to a millisecond
 _SHORTEST = 0.001  # s; for less some event loops do not wait at all
 _AFTER_FAILURE = 0.01  # s; a user without a connection would otherwise try again at once, thousands of times
-_PR_SET_PDEATHSIG = 1
 
 
 async def pace(due: Sequence[int], act: Callable[[int], None]) -> None:
@@ -145,7 +144,7 @@ def main(folder: Path) -> None:
     """Read the task, report that all is ready, wait for the time to start, and write the result into the folder."""
     with (folder / TASK).open("rb") as file:
         task: WorkerTask = pickle.load(file)
-    _end_with(task.parent)
+    die_with_parent(task.parent)
     if task.cpu is not None:
         os.sched_setaffinity(0, {task.cpu})
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -340,16 +339,6 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
         package = asyncio
     loop: asyncio.AbstractEventLoop = package.new_event_loop()
     return loop
-
-
-def _end_with(parent: int) -> None:
-    """When the parent is killed, so is this process."""
-    try:
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    except (OSError, AttributeError):
-        return  # not Linux: only the end of the input before the start shows it
-    if os.getppid() != parent:
-        raise SystemExit("the parent is gone")
 
 
 if __name__ == "__main__":

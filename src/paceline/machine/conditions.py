@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
+import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
 from paceline.core.probe import ROOT, attempt, parse_size, read_table, read_text
@@ -21,45 +22,24 @@ from paceline.machine.cpu import frequency_mhz
 _TICKS = os.sysconf("SC_CLK_TCK")  # in a second
 
 
-def cpu_seconds(pid: int, root: Path = ROOT) -> float | None:
+def cpu_seconds(pid: int) -> float | None:
     """Time a process has used, together with its children that have ended; None for one that is gone."""
-    fields = _stat(pid, root)
-    return sum(int(field) for field in fields[11:15]) / _TICKS if fields else None
-
-
-def descendants(pid: int | None = None, root: Path = ROOT) -> list[int]:
-    """Every living process that this one started, directly or not."""
-    if pid is None:
-        if not _has_children():
-            return []
-        pid = os.getpid()
-    children: dict[int, list[int]] = {}
-    for path in (root / "proc").iterdir():
-        if path.name.isdecimal() and (fields := _stat(int(path.name), root)):
-            children.setdefault(int(fields[1]), []).append(int(path.name))
-    family, waiting = [], [pid]
-    while waiting:
-        born = children.get(waiting.pop(), [])
-        family += born
-        waiting += born
-    return family
-
-
-def _has_children() -> bool:
-    """Asks the kernel without reaping anything, since a look at every process of a large machine takes long."""
     try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return None
+    return float(times.user + times.system + times.children_user + times.children_system)
+
+
+def descendants() -> list[int]:
+    """Every living process that this one started, directly or not."""
+    try:  # without reaping anything; a look at every process of a large machine would take long
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return False
+        return []
     except OSError:
         pass
-    return True
-
-
-def _stat(pid: int, root: Path) -> list[str]:
-    """The fields after the process's name, which may itself hold spaces and brackets."""
-    text = read_text(root / f"proc/{pid}/stat")
-    return text.rpartition(")")[2].split() if text else []
+    return [child.pid for child in psutil.Process().children(recursive=True)]
 
 
 OTHERS_SHARE = 0.10  # of the CPU time that this process could have had
@@ -94,13 +74,13 @@ class Conditions(BaseModel):
     gpus: list[DeviceConditions] = Field(default_factory=list)
 
 
-def observe(target: str, siblings: Sequence[int] = (), root: Path = ROOT) -> Conditions:
-    """Look at the machine now; `siblings` are the processes of the other ranks, which are no strangers."""
+def observe(target: str, siblings: Sequence[int] = ()) -> Conditions:
+    """Look at the machine now; `siblings` are the processes of the other ranks, which are not strangers."""
     affinity = attempt(lambda: os.sched_getaffinity(0)) or set()
-    started = attempt(lambda: descendants() if root == ROOT else []) or []
-    own = [seconds for pid in (os.getpid(), *started) if (seconds := cpu_seconds(pid, root)) is not None]
-    times = attempt(lambda: _cpu_times(root, affinity))
-    meminfo, vmstat = read_table(root / "proc/meminfo"), read_table(root / "proc/vmstat")
+    started = attempt(descendants) or []
+    times_used = [seconds for pid in (os.getpid(), *started) if (seconds := cpu_seconds(pid)) is not None]
+    times = attempt(lambda: _cpu_times(affinity))
+    meminfo, vmstat = read_table(ROOT / "proc/meminfo"), read_table(ROOT / "proc/vmstat")
     return Conditions(
         target=target,
         clock=time.monotonic(),
@@ -109,15 +89,15 @@ def observe(target: str, siblings: Sequence[int] = (), root: Path = ROOT) -> Con
         cpu_seconds=times[0] if times else None,
         busy_seconds=times[1] if times else None,
         steal_seconds=times[2] if times else None,
-        own_seconds=sum(own) if own else None,
-        sibling_seconds={pid: seconds for pid in siblings if (seconds := cpu_seconds(pid, root)) is not None},
+        own_seconds=sum(times_used) if times_used else None,
+        sibling_seconds={pid: seconds for pid in siblings if (seconds := cpu_seconds(pid)) is not None},
         own_pids=[os.getpid(), *started, *siblings],
-        quota_stopped_seconds=attempt(lambda: container.cpu_stopped(root)),
+        quota_stopped_seconds=attempt(container.cpu_stopped),
         involuntary_switches=attempt(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw),
-        pressure_seconds=attempt(lambda: _pressure(root)) or {},
+        pressure_seconds=attempt(_pressure) or {},
         memory_available=attempt(lambda: parse_size(meminfo["MemAvailable"])),
         swapped_bytes=attempt(lambda: (int(vmstat["pswpin"]) + int(vmstat["pswpout"])) * os.sysconf("SC_PAGE_SIZE")),
-        frequency_mhz=attempt(lambda: frequency_mhz(root, affinity)),
+        frequency_mhz=attempt(lambda: frequency_mhz(ROOT, affinity)),
         gpus=attempt(lambda: kind_of(target).conditions(target)) or [],
     )
 
@@ -156,7 +136,8 @@ def warnings(before: Conditions, after: Conditions, own_cpu_seconds: float | Non
     for index, (first, last) in enumerate(zip(before.gpus, after.gpus, strict=False)):
         kind = kind_of(after.target)
         name = after.target if len(after.gpus) == 1 else f"{kind.name}:{index}"
-        reasons += _gpu_warnings(kind, name, first, last, elapsed)
+        if warning := _clock_warning(kind, name, first, last, elapsed):
+            reasons.append(warning)
         strangers = max(strangers_on(first, before.own_pids), strangers_on(last, after.own_pids))
         if strangers:
             others = "another process was" if strangers == 1 else f"{strangers} other processes were"
@@ -180,22 +161,22 @@ def others_share(before: Conditions, after: Conditions, own_cpu_seconds: float |
     return max(0.0, busy - own - slack) / total
 
 
-def strangers_on(seen: DeviceConditions, own_pids: Sequence[int]) -> int:
+def strangers_on(gpu: DeviceConditions, own_pids: Sequence[int]) -> int:
     """How many processes on the GPU are not ours.
 
     Inside a container the driver counts processes as the host does, so ours appear under numbers that mean nothing
     here. As long as none of ours is recognised, as many nameless ones as we have may be ours.
     """
-    listed = seen.processes or []
+    listed = gpu.processes or []
     recognised = [one for one in listed if one.pid in own_pids]
     named = [one for one in listed if one.name is not None and one.pid not in own_pids]
     nameless = len(listed) - len(recognised) - len(named)
     return len(named) + (nameless if recognised else max(0, nameless - max(1, len(own_pids))))
 
 
-def _gpu_warnings(
+def _clock_warning(
     kind: DeviceKind, name: str, before: DeviceConditions, after: DeviceConditions, elapsed: float
-) -> list[RecordWarning]:
+) -> RecordWarning | None:
     shares = {
         reason: min(1.0, (seconds - before.held_down_seconds[reason]) / elapsed)
         for reason, seconds in after.held_down_seconds.items()
@@ -213,34 +194,29 @@ def _gpu_warnings(
     if slow := [with_share(reason) for reason in kind.slowdowns if applies(reason)]:
         at = "" if after.temperature_celsius is None else f" at {after.temperature_celsius} °C"
         lock = f"lock its clocks ({kind.tool.lock_clocks})"
-        return [
-            RecordWarning(
-                kind="throttled",
-                message=f"{name} held its clocks down{at}: {', '.join(slow)}",
-                remedy=f"improve cooling and power supply, let the GPU cool down, or {lock}",
-            )
-        ]
+        return RecordWarning(
+            kind="throttled",
+            message=f"{name} held its clocks down{at}: {', '.join(slow)}",
+            remedy=f"improve cooling and power supply, let the GPU cool down, or {lock}",
+        )
     if applies(kind.power_cap):
         limit = "" if after.power_limit_watts is None else f" of {after.power_limit_watts:.0f} W"
-        cause = with_share(kind.power_cap)
-        return [
-            RecordWarning(
-                kind="power-capped",
-                message=f"{name} ran at its power limit{limit}, as is common at full load: {cause}",
-                remedy=f"compare only with numbers under the same power limit; {kind.tool.set_power} changes it",
-            )
-        ]
-    return []
+        return RecordWarning(
+            kind="power-capped",
+            message=f"{name} ran at its power limit{limit}, as is common at full load: {with_share(kind.power_cap)}",
+            remedy=f"compare only with numbers under the same power limit; {kind.tool.set_power} changes it",
+        )
+    return None
 
 
 def _growth(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else max(0.0, after - before)
 
 
-def _cpu_times(root: Path, affinity: set[int]) -> tuple[float, float, float] | None:
+def _cpu_times(affinity: set[int]) -> tuple[float, float, float] | None:
     """All, busy and stolen seconds of the cores that this process may use."""
     total = busy = stolen = 0
-    for line in (read_text(root / "proc/stat") or "").splitlines():
+    for line in (read_text(ROOT / "proc/stat") or "").splitlines():
         name, *words = line.split()
         if not name.startswith("cpu"):
             break
@@ -254,10 +230,7 @@ def _cpu_times(root: Path, affinity: set[int]) -> tuple[float, float, float] | N
     return (total / _TICKS, busy / _TICKS, stolen / _TICKS) if total else None
 
 
-def _pressure(root: Path) -> dict[str, float]:
-    pressure = {}
-    for name in ("cpu", "memory", "io"):
-        first = (read_text(root / f"proc/pressure/{name}") or "").partition("\n")[0]
-        if "total=" in first:
-            pressure[name] = int(first.rpartition("total=")[2]) / 1e6
-    return pressure
+def _pressure() -> dict[str, float]:
+    lines = {name: read_text(ROOT / f"proc/pressure/{name}") or "" for name in ("cpu", "memory", "io")}
+    totals = {name: re.match(r".*total=(\d+)", text) for name, text in lines.items()}  # of its first line
+    return {name: int(total[1]) / 1e6 for name, total in totals.items() if total}

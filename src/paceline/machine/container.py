@@ -137,16 +137,12 @@ def virtualization(root: Path = ROOT, release: str | None = None, version: str |
     if hypervisor := next((kind for mark, kind in _VENDORS.items() if mark in words), None):
         return hypervisor
     command = read_text(root / "proc/cmdline") or ""
-    guest = _is_guest(root)
+    cpuinfo = read_text(root / "proc/cpuinfo", limit=8192) or ""
+    tree = read_text(root / "proc/device-tree/compatible") or ""
+    guest = bool(re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.MULTILINE)) or "dummy-virt" in tree
     if "firecracker" in command or (guest and not words.strip() and "reboot=k panic=1" in command):
         return "firecracker"
     return "vm" if guest else "none"
-
-
-def _is_guest(root: Path) -> bool:
-    cpuinfo = read_text(root / "proc/cpuinfo", limit=8192) or ""
-    tree = read_text(root / "proc/device-tree/compatible") or ""
-    return bool(re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.MULTILINE)) or "dummy-virt" in tree
 
 
 def _root_is_a_disk(root: Path) -> bool:

@@ -10,6 +10,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal, Self, get_args
@@ -17,6 +18,7 @@ from typing import Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict
 
 from paceline.core.environment import Cpu, Gpu, Memory
+from paceline.core.files import data_directory
 from paceline.core.gc_pause import no_garbage
 from paceline.core.probe import attempt, read_text
 from paceline.core.quantity import show_duration, show_size
@@ -24,14 +26,13 @@ from paceline.devices import describe_devices, kind_named
 from paceline.machine import conditions, cpu
 from paceline.machine.conditions import Conditions
 
-_UNSYNCHRONISED = 0x0040  # STA_UNSYNC
-_NANOSECONDS = 0x2000  # STA_NANO
+_STA_UNSYNC = 0x0040
+_STA_NANO = 0x2000
 
 
-class ClockState(BaseModel):
-    """What the kernel knows of the system clock's error, in seconds."""
-
-    model_config = ConfigDict(frozen=True)
+@dataclass(frozen=True)
+class ClockState:
+    """What the kernel says of the system clock's error, in seconds."""
 
     synchronised: bool
     offset: float
@@ -40,15 +41,15 @@ class ClockState(BaseModel):
 
 def timer_resolution(readings: int = 2000) -> float:
     """The smallest step that the timer was seen to make, in seconds."""
-    smallest = None
+    steps = []
     last = time.perf_counter_ns()
     for _ in range(readings):
         now = time.perf_counter_ns()
         if now > last:
-            smallest = now - last if smallest is None else min(smallest, now - last)
+            steps.append(now - last)
         last = now
     # No step at all in so many readings: the timer is coarser than their whole span.
-    return (smallest if smallest is not None else 1_000_000) / 1e9
+    return min(steps, default=1_000_000) / 1e9
 
 
 def jitter(seconds: float = 0.3) -> float:
@@ -93,9 +94,9 @@ def clock_state() -> ClockState | None:
     state = _Timex(modes=0)
     if adjtimex(ctypes.byref(state)) < 0:
         return None
-    scale = 1e9 if state.status & _NANOSECONDS else 1e6
+    scale = 1e9 if state.status & _STA_NANO else 1e6
     return ClockState(
-        synchronised=not state.status & _UNSYNCHRONISED, offset=state.offset / scale, largest_error=state.maxerror / 1e6
+        synchronised=not state.status & _STA_UNSYNC, offset=state.offset / scale, largest_error=state.maxerror / 1e6
     )
 
 
@@ -136,8 +137,10 @@ def check(store: Path | None = None, jitter_seconds: float = 0.3) -> list[Fitnes
     after = conditions.observe("cpu")
     processor = attempt(cpu.describe_cpu) or Cpu()
     memory = attempt(cpu.describe_memory) or Memory()
-    usual = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "paceline"
-    folders = {"results": store or usual, "temporary files": Path(tempfile.gettempdir())}
+    folders = {"results": store or data_directory(), "temporary files": Path(tempfile.gettempdir())}
+    installed = {name for name in OPTIONAL_PROGRAMS if shutil.which(name)}
+    if any(map(shutil.which, [*shlex.split(os.environ.get("CC", ""))[:1], "gcc", "clang"])):
+        installed.add("cc")
     findings = [
         judge_load(before, after),
         judge_governor(processor),
@@ -153,15 +156,14 @@ def check(store: Path | None = None, jitter_seconds: float = 0.3) -> list[Fitnes
         judge_jitter(variation),
         judge_clock(attempt(clock_state)),
         *judge_gpus(describe_devices().gpus, os.getpid()),
-        judge_programs({name for name in OPTIONAL_PROGRAMS if _is_installed(name)}),
+        judge_programs(installed),
     ]
     return [finding for finding in findings if finding is not None]
 
 
 def worst(findings: Sequence[FitnessFinding]) -> Level:
     """The most serious level among them."""
-    levels: tuple[Level, ...] = get_args(Level)
-    return max((finding.level for finding in findings), key=levels.index, default="ok")
+    return max((finding.level for finding in findings), key=get_args(Level).index, default="ok")
 
 
 def judge_load(before: Conditions, after: Conditions) -> FitnessFinding | None:
@@ -246,7 +248,7 @@ def judge_disks(free: Mapping[str, int | None]) -> list[FitnessFinding]:
 
 
 def judge_timer(resolution: float | None, source: str | None) -> FitnessFinding | None:
-    """Whether short times can be told apart."""
+    """Whether short times can be distinguished."""
     if resolution is None:
         return None
     level: Level = "problem" if resolution > 1e-4 else "warning"
@@ -320,7 +322,7 @@ def _judge_gpu(gpu: Gpu, own_pid: int) -> list[FitnessFinding]:
         add("problem", message, f"reset the GPU ({kind.tool.reset}) and have it replaced if they come back")
     elif gpu.ecc.uncorrected_aggregate:
         message = f"{gpu.ecc.uncorrected_aggregate} memory errors could not be corrected in its life"
-        add("warning", message, f"watch it; {kind.tool.show_errors} tells more")
+        add("warning", message, f"watch it; {kind.tool.show_errors} says more")
     if gpu.ecc.remap_failed or gpu.ecc.remap_pending:
         message = "remapping of broken memory rows " + ("failed" if gpu.ecc.remap_failed else "waits for a reset")
         level: Level = "problem" if gpu.ecc.remap_failed else "warning"
@@ -345,13 +347,6 @@ def judge_programs(installed: Collection[str]) -> FitnessFinding:
     packages = " ".join(package for _, package in missing.values())
     message = f"not installed: {uses}; add what you need: sudo apt install {packages}"
     return FitnessFinding.of("programs", "ok", message)
-
-
-def _is_installed(program: str) -> bool:
-    names = [program]
-    if program == "cc":
-        names = [*shlex.split(os.environ.get("CC", ""))[:1], "cc", "gcc", "clang"]
-    return any(shutil.which(name) for name in names)
 
 
 def _free(path: Path) -> int:

@@ -8,7 +8,6 @@ import re
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -53,16 +52,13 @@ def price_of(instance: str) -> Price:
 
 def price_table() -> dict[str, Price]:
     """All known prices, by instance: the user's file if there is one, otherwise ours."""
-    path = data_directory() / NAME
-    if path.is_file():
-        try:
-            return _read(path.read_text(encoding="utf-8"), path)
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError("unreadable-file", f"{path} cannot be read: {error}", value=str(path)) from None
-    return _read((files("paceline.machine") / NAME).read_text(encoding="utf-8"), Path(NAME))
-
-
-def _read(text: str, where: Path) -> dict[str, Price]:
+    where = data_directory() / NAME
+    if not where.is_file():
+        where = Path(__file__).with_name(NAME)
+    try:
+        text = where.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError("unreadable-file", f"{where} cannot be read: {error}", value=str(where)) from None
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     rows = csv.DictReader(lines)
     if tuple(rows.fieldnames or ()) != _COLUMNS:
@@ -119,7 +115,7 @@ def profile_path(identity: Identity) -> Path:
 
 
 def save_profile(profile: Profile) -> Path:
-    """Keep a profile, in the place of an earlier one of the same machine."""
+    """Store a profile, instead of an earlier one of the same machine."""
     path = profile_path(profile.identity)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +133,11 @@ def load_profile(identity: Identity | None = None) -> Profile | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise UnreadableProfile(f"the profile {path} cannot be read ({_why(error)}); {MEASURE_AGAIN}") from None
+        reason = getattr(error, "strerror", None) or str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            reason = f"{'.'.join(map(str, first['loc'])) or 'the text'}: {first['msg']}"
+        raise UnreadableProfile(f"the profile {path} cannot be read ({reason}); {MEASURE_AGAIN}") from None
     return profile if profile.identity == identity else None
 
 
@@ -164,34 +164,25 @@ def changes_since(profile: Profile, environment: Environment) -> list[str]:
 
 def with_datasheets(ceilings: Iterable[Ceiling], environment: Environment) -> tuple[Ceiling, ...]:
     """The same ceilings with the vendors' figures alongside, where a device or its link is known."""
-    return tuple(one.model_copy(update={"datasheet": _promised(one, environment)}) for one in ceilings)
+    return tuple(one.model_copy(update={"datasheet": _datasheet_value(one, environment)}) for one in ceilings)
 
 
-def _promised(ceiling: Ceiling, environment: Environment) -> float | None:
+def _datasheet_value(ceiling: Ceiling, environment: Environment) -> float | None:
     if not is_accelerator(ceiling.device):
         return None
     sheet = datasheet(ceiling.device_name)
-    if ceiling.kind == "compute":
-        return sheet.rate(ceiling.name) if sheet else None
-    if ceiling.kind == "memory":
-        return sheet.memory_bandwidth if sheet and ceiling.name == "device memory" else None
-    if ceiling.kind == "link" and "host" in ceiling.name:
-        return _pcie(ceiling, environment)
-    if ceiling.kind == "link" and "GPU" in ceiling.name:
-        return sheet.link_bandwidth if sheet else None
+    match ceiling.kind:
+        case "compute" if sheet:
+            return sheet.rate(ceiling.name)
+        case "memory" if sheet and ceiling.name == "device memory":
+            return sheet.memory_bandwidth
+        case "link" if "host" in ceiling.name:
+            # What the driver says the link can carry; G*200 are linked to their hosts by NVLink.
+            gpu = next((gpu for gpu in environment.gpus if gpu.name == ceiling.device_name), None)
+            if gpu is None or re.search(r"\bG[BH]200\b", ceiling.device_name):
+                return None
+            # Idle, it may be in a lower generation.
+            return pcie_bandwidth(gpu.pcie_generation_max or gpu.pcie_generation, gpu.pcie_width)
+        case "link" if sheet and "GPU" in ceiling.name:
+            return sheet.link_bandwidth
     return None
-
-
-def _pcie(ceiling: Ceiling, environment: Environment) -> float | None:
-    """What the link to a GPU can carry, as the driver describes it; idle, it may be in a lower generation."""
-    if re.search(r"\bG[BH]200\b", ceiling.device_name):  # linked to its host by NVLink
-        return None
-    one = next((one for one in environment.gpus if one.name == ceiling.device_name), None)
-    return pcie_bandwidth(one.pcie_generation_max or one.pcie_generation, one.pcie_width) if one else None
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        return f"{'.'.join(map(str, first['loc'])) or 'the text'}: {first['msg']}"
-    return getattr(error, "strerror", None) or str(error)

@@ -116,8 +116,11 @@ def describe_software() -> Software:
 
 def packages(names: Iterable[str] = PACKAGES) -> dict[str, str]:
     """Installed versions by name; NVIDIA's libraries are found by their prefix, as their names change with CUDA."""
-    wanted = dict.fromkeys([*names, *_nvidia_names()])
-    versions = {name: attempt(partial(importlib.metadata.version, name)) for name in wanted}
+    folders = [path for entry in sys.path for path in Path(entry or ".").glob("nvidia_*.dist-info")]
+    of_nvidia = sorted({path.name.partition("-")[0].replace("_", "-") for path in folders})
+    versions = {
+        name: attempt(partial(importlib.metadata.version, name)) for name in dict.fromkeys([*names, *of_nvidia])
+    }
     return {name: version for name, version in versions.items() if version}
 
 
@@ -154,12 +157,3 @@ def _git(folder: Path | None, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _nvidia_names() -> list[str]:
-    names = set()
-    for entry in sys.path:
-        folder = Path(entry or ".")
-        if folder.is_dir():
-            names |= {path.name.partition("-")[0] for path in folder.glob("nvidia_*.dist-info")}
-    return sorted(name.replace("_", "-") for name in names)

@@ -1,6 +1,7 @@
 """The other end of a remote shell: orders from standard input as they come, and answers to them.
 
-The process ends, with everything it started, when its orders end: who gave them is done, or is not heard of any more.
+The process ends, with everything it started, when its orders end: their sender is done, or has not been heard of for
+too long.
 """
 
 from __future__ import annotations
@@ -12,15 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Self
 
 from paceline.core.errors import PacelineError
 from paceline.remote import messages
+from paceline.remote.messages import Message
 
-SILENCE_SECONDS = 120.0  # who gives orders says something every few seconds
+SILENCE_SECONDS = 120.0  # the sender of orders sends something every few seconds
 LEAVE_SECONDS = 5.0
-
-Words = dict[str, Any]
 
 
 class Orders:
@@ -30,7 +30,7 @@ class Orders:
         self.stop = threading.Event()
         self._source = source
         self._answers = answers
-        self._waiting: queue.SimpleQueue[Words | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
 
     @classmethod
@@ -40,21 +40,21 @@ class Orders:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         return cls(sys.stdin.fileno(), answers)
 
-    def next(self) -> Words | None:
+    def next(self) -> Message | None:
         """The next order; None when there will be no more."""
         return self._waiting.get()
 
-    def say(self, message: Words) -> None:
+    def say(self, message: Message) -> None:
         """Answer, or report something in between."""
         data = memoryview(messages.encode(message))
         while data:
             data = data[os.write(self._answers, data) :]
 
-    def obey(self, does: Mapping[str, Callable[[Words], Words]]) -> None:
-        """One order after the other, until they end; `does` has what to do for each."""
+    def obey(self, handlers: Mapping[str, Callable[[Message], Message]]) -> None:
+        """One order after the other, until they end; `handlers` has what to do for each."""
         while (order := self.next()) is not None:
             try:
-                answer = does[order["do"]](order)
+                answer = handlers[order["do"]](order)
             except PacelineError as error:
                 answer = {"refused": str(error)}
             self.say(answer)
@@ -76,17 +76,15 @@ class Orders:
             if b"\n" in data:
                 *lines, rest = rest.split(b"\n")
                 for line in lines:
-                    self._take(messages.decode(bytes(line)))
+                    match messages.decode(bytes(line)):
+                        case None | {"do": "live"}:
+                            pass
+                        case {"do": "stop"}:
+                            self.stop.set()
+                        case order:
+                            self.stop.clear()
+                            self._waiting.put(order)
         self.stop.set()
         self._waiting.put(None)
         time.sleep(LEAVE_SECONDS)
         self.leave()
-
-    def _take(self, order: Words | None) -> None:
-        if order is None or order["do"] == "live":
-            return
-        if order["do"] == "stop":
-            self.stop.set()
-            return
-        self.stop.clear()
-        self._waiting.put(order)

@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from paceline.core.errors import InputError
-from paceline.core.interrupt import check_interrupts
+from paceline.core.interrupt import check_interrupts, signal_name
 from paceline.remote import messages
+from paceline.remote.messages import Message
 from paceline.version import VERSION
 
 # Never asks for a password, for several hosts would ask at once; notices a host that has gone.
@@ -29,8 +29,6 @@ KEPT_LINES = 12
 START_SECONDS = 60.0
 BEAT_SECONDS = 10.0
 CLOSE_SECONDS = 10.0
-
-Words = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class RemoteShell:
             message = f"the remote shell {self.template!r} cannot be read: {error}"
             raise InputError("not-a-command", message, value=self.template) from None
         if not any("{host}" in word for word in words):
-            message = f"the remote shell {self.template!r} does not say where the host goes: write {{host}}"
+            message = f"the remote shell {self.template!r} has no {{host}} for the name of the host"
             raise InputError("missing-host", message, value=self.template)
 
     def command(self, host: str, module: str) -> list[str]:
@@ -60,8 +58,8 @@ class RemoteShell:
         return [*way, shlex.join(agent)] if Path(way[0]).name == "ssh" else [*way, *agent]
 
 
-# A host and what it said; None when it has ended.
-Inbox = queue.SimpleQueue[tuple["RemoteAgent", dict[str, Any] | None]]
+# A host and its message; None when it has ended.
+Inbox = queue.SimpleQueue[tuple["RemoteAgent", Message | None]]
 
 
 class RemoteAgent:
@@ -70,7 +68,7 @@ class RemoteAgent:
     def __init__(self, name: str, command: Sequence[str], inbox: Inbox) -> None:
         self.name = name
         self.ended = False
-        self._said: deque[str] = deque(maxlen=KEPT_LINES)  # besides its answers: errors, greetings
+        self._output: deque[str] = deque(maxlen=KEPT_LINES)  # apart from its answers: errors, greetings
         self._inbox = inbox
         try:
             self._process = subprocess.Popen(
@@ -83,15 +81,13 @@ class RemoteAgent:
         except OSError as error:
             message = f"{command[0]} cannot be started: {error.strerror}"
             raise InputError("cannot-start", message, where=name, value=command[0]) from None
-        self._readers = [
-            threading.Thread(target=self._hear, daemon=True),
-            threading.Thread(target=self._overhear, daemon=True),
-        ]
+        targets = (self._read_answers, self._read_errors)
+        self._readers = [threading.Thread(target=target, daemon=True) for target in targets]
         for reader in self._readers:
             reader.start()
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Say something; that nobody is there any more will be heard from the other direction."""
+    def send(self, message: Message) -> None:
+        """Send a message; that nobody receives it any more shows in the other direction."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(messages.encode(message))
@@ -103,18 +99,27 @@ class RemoteAgent:
             self._process.wait(timeout=1)
         code = self._process.poll()
         if code is None:
-            return "its process is still there"
-        return f"its process ended with code {code}" if code >= 0 else f"its process was ended by {_signal(-code)}"
+            return "its process still runs"
+        return f"its process ended with code {code}" if code >= 0 else f"its process was ended by {signal_name(-code)}"
 
     def last_words(self) -> str:
         """What it printed last, line by line under its name."""
         if self._process.poll() is not None:
             self._readers[1].join(timeout=1)
-        return "\n".join(f"  {self.name}: {line}" for line in self._said)
+        return "\n".join(f"  {self.name}: {line}" for line in self._output)
 
-    def has_said(self, words: str) -> bool:
-        """Whether this was printed lately."""
-        return any(words in line for line in self._said)
+    def why_ended(self, python: str) -> str:
+        """Why it cannot be used, now that it has ended; `python` is the interpreter that it was started with."""
+        how, output = self.how_it_ended(), self.quote()
+        if "No module named" in output and "paceline" in output:
+            install = "install it there, or name the interpreter that has it as remote-python"
+            return f"{self.name} has no paceline {VERSION} for {python}: {install}{output}"
+        return f"{self.name} cannot be used: {how}{output}"
+
+    def quote(self) -> str:
+        """What it printed last, as the end of a message."""
+        words = self.last_words()
+        return f"; it printed:\n{words}" if words else "; it printed nothing"
 
     def ask_to_leave(self) -> None:
         """No more orders: the agent ends, and everything that it started."""
@@ -136,7 +141,7 @@ class RemoteAgent:
             if stream is not None and not any(reader.is_alive() for reader in self._readers):
                 stream.close()
 
-    def _hear(self) -> None:
+    def _read_answers(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             message = messages.decode(line)
@@ -146,18 +151,14 @@ class RemoteAgent:
                 self._inbox.put((self, message))
         self._inbox.put((self, None))
 
-    def _overhear(self) -> None:
+    def _read_errors(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
             self._note(line)
 
     def _note(self, line: bytes) -> None:
         if text := line.decode(errors="replace").strip():
-            self._said.append(text)
-
-
-def _signal(number: int) -> str:
-    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+            self._output.append(text)
 
 
 class HostTrouble(InputError):
@@ -169,7 +170,7 @@ class HostTrouble(InputError):
 
 
 class Agents:
-    """The agents of one command; what they say comes in one after the other."""
+    """The agents of one command; their messages come in one after the other."""
 
     def __init__(self, shell: RemoteShell, module: str) -> None:
         self._shell = shell
@@ -189,8 +190,8 @@ class Agents:
         agent.close(time.monotonic())
         self._all.remove(agent)
 
-    def greet(self, agents: Sequence[RemoteAgent], more: Words) -> dict[RemoteAgent, Words]:
-        """Tell each who this is, and hear that it is there and of the same version; what it says of itself."""
+    def greet(self, agents: Sequence[RemoteAgent], more: Message) -> dict[RemoteAgent, Message]:
+        """What each says of itself; refused where one is missing, or has another version."""
         order = {
             "do": "hello",
             "folder": str(Path.cwd()),
@@ -204,32 +205,32 @@ class Agents:
                 raise HostTrouble("other-version", f"{versions}: install the same version on all hosts", agent)
         return greetings
 
-    def ask(self, agents: Sequence[RemoteAgent], order: Words, seconds: float) -> dict[RemoteAgent, Words]:
-        """What each of them answers to the same order; one message names all that do not."""
+    def ask(self, agents: Sequence[RemoteAgent], order: Message, seconds: float) -> dict[RemoteAgent, Message]:
+        """What each of them answers to the same order."""
         return self.ask_each(dict.fromkeys(agents, order), seconds)
 
-    def ask_each(self, orders: Mapping[RemoteAgent, Words], seconds: float) -> dict[RemoteAgent, Words]:
-        """What each of them answers to an order of its own."""
+    def ask_each(self, orders: Mapping[RemoteAgent, Message], seconds: float) -> dict[RemoteAgent, Message]:
+        """What each of them answers to its order; one error names all that do not."""
         self.recall(list(orders))
         for agent, order in orders.items():
             agent.send(order)
         deadline = time.monotonic() + seconds
-        answers: dict[RemoteAgent, Words] = {}
+        answers: dict[RemoteAgent, Message] = {}
         trouble: dict[RemoteAgent, str] = {}
         waiting = set(orders)
         while waiting:
-            heard = self.listen(deadline)
-            if heard is None:
+            received = self.listen(deadline)
+            if received is None:
                 for agent in waiting:
                     agent.ended = True
-                    trouble[agent] = f"{agent.name} did not answer within {seconds:g} s{_said(agent)}"
+                    trouble[agent] = f"{agent.name} did not answer within {seconds:g} s{agent.quote()}"
                 break
-            agent, message = heard
+            agent, message = received
             if agent not in waiting:
                 continue
             waiting.remove(agent)
             if message is None:
-                trouble[agent] = self._why_ended(agent)
+                trouble[agent] = agent.why_ended(self._shell.python)
             elif "refused" in message:
                 trouble[agent] = f"{agent.name} {message['refused']}"
             else:
@@ -240,13 +241,13 @@ class Agents:
         return answers
 
     def recall(self, agents: Sequence[RemoteAgent]) -> None:
-        """Say again which have ended, for it may have been heard while others were listened to."""
+        """Report once more which have ended: the first report may have come while others were waited for."""
         for agent in agents:
             if agent.ended:
                 self._inbox.put((agent, None))
 
-    def listen(self, deadline: float) -> tuple[RemoteAgent, Words | None] | None:
-        """What one says next; None when it is time to act. The others hear that this command is still there."""
+    def listen(self, deadline: float) -> tuple[RemoteAgent, Message | None] | None:
+        """The next message; None at the deadline. Agents are kept informed that this command still runs."""
         while (now := time.monotonic()) < deadline:
             check_interrupts()
             if now >= self._beat_at + BEAT_SECONDS:
@@ -268,16 +269,3 @@ class Agents:
         deadline = time.monotonic() + CLOSE_SECONDS
         for agent in self._all:
             agent.close(deadline)
-
-    def _why_ended(self, agent: RemoteAgent) -> str:
-        if agent.has_said("No module named") and agent.has_said("paceline"):
-            return (
-                f"{agent.name} has no paceline {VERSION} for {self._shell.python}: install it there, or name the "
-                f"interpreter that has it as remote-python{_said(agent)}"
-            )
-        return f"{agent.name} cannot be used: {agent.how_it_ended()}{_said(agent)}"
-
-
-def _said(agent: RemoteAgent) -> str:
-    words = agent.last_words()
-    return f"; it said:\n{words}" if words else "; it said nothing"

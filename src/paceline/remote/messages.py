@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
+Message = dict[str, Any]
+
 _MARK = b"\x1epaceline "
 
 
-def encode(message: dict[str, Any]) -> bytes:
+def encode(message: Message) -> bytes:
     """One message as one line."""
     return _MARK + json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
-def decode(line: bytes) -> dict[str, Any] | None:
+def decode(line: bytes) -> Message | None:
     """The message in a line; None if it is something else, such as a greeting of the shell."""
     # A greeting without an end of line stands before the first message.
     _, mark, data = line.partition(_MARK)

@@ -14,8 +14,9 @@ from typing import Any
 
 from paceline.core.case import Case
 from paceline.core.errors import InputError
+from paceline.core.ports import free_port
 from paceline.remote.agent import Orders
-from paceline.runner.execute import CaseExecution, free_port
+from paceline.runner.execute import CaseExecution
 from paceline.runner.fork_client import WarmServer
 from paceline.runner.network import bound_to, is_loopback, own_address
 from paceline.runner.run import imports_of
@@ -42,7 +43,7 @@ class Agent:
             "listen": self._listen,
             "reach": self._reach,
             "face": self._face,
-            "port": lambda _order: {"port": free_port()},
+            "port": lambda _order: {"port": free_port("")},
             "run": self._run,
         }
         self._orders.obey(obey)

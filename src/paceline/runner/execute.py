@@ -6,7 +6,6 @@ import os
 import select
 import selectors
 import signal
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -16,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.case import Case
-from paceline.core.interrupt import check_interrupts
+from paceline.core.interrupt import check_interrupts, signal_name
 from paceline.core.metric import Metric
+from paceline.core.ports import free_port
 from paceline.core.probe import ROOT, read_table
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Result, merge_ranks
 from paceline.machine import container
@@ -281,8 +281,7 @@ class CaseExecution:
         outcome, kind = Outcome.FAILED, CauseKind.CRASHED
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
-            name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-            message = f"the process was ended by {name}"
+            message = f"the process was ended by {signal_name(number)}"
             killer = kills_for_memory().killer_since(self._memory_kills) if number == signal.SIGKILL else ""
             if killer:
                 outcome, kind = Outcome.OUT_OF_MEMORY, CauseKind.HOST_MEMORY
@@ -349,7 +348,7 @@ def local_ranks(count: int) -> dict[int, dict[str, str]]:
     """The environment of each rank of a case that runs on this machine alone, as torchrun would set it."""
     if count == 1:
         return {0: {}}
-    port = str(free_port())
+    port = str(free_port(""))
     return {rank: rank_environment(rank, rank, count, count, "127.0.0.1", port) for rank in range(count)}
 
 
@@ -363,13 +362,6 @@ def rank_environment(rank: int, local_rank: int, size: int, local_size: int, add
         "MASTER_ADDR": address,
         "MASTER_PORT": port,
     }
-
-
-def free_port() -> int:
-    """A port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 def _tail(log: Path) -> str:

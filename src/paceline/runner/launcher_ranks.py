@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.core.case import Case
 from paceline.core.errors import InputError
+from paceline.core.ports import free_port
 from paceline.core.record import Cause, CauseKind, Outcome
-from paceline.runner.execute import CaseEnd, CaseExecution, Failure, free_port, rank_environment
+from paceline.runner.execute import CaseEnd, CaseExecution, Failure, rank_environment
 from paceline.runner.fork_client import WarmServer
 from paceline.runner.network import bound_to, is_loopback, own_address
 from paceline.runner.run import execute_here, imports_of
@@ -220,7 +221,7 @@ class JoinedRanks:
         if case.ranks == 1:
             return execute_here(server, case, on_progress) if world.rank == 0 else None
         prefix = f"paceline/case/{case.index}"
-        port = self.share(f"case/{case.index}/port", lambda: "" if self._lost else str(free_port()))
+        port = self.share(f"case/{case.index}/port", lambda: "" if self._lost else str(free_port("")))
         if not port:
             return CaseEnd(failure=next(iter(self._lost.values()))) if world.rank == 0 else None
         variables = rank_environment(world.rank, world.local_rank, world.size, world.local_size, world.address, port)

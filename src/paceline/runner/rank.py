@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
-import signal
 import tempfile
 import time
 import traceback
@@ -15,6 +13,7 @@ from typing import Any
 
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
+from paceline.core.die_with_parent import die_with_parent
 from paceline.core.errors import CaseError, InputError, MissingDependency, OutOfMemory, SilentCorruption, Unsupported
 from paceline.core.record import Cause, CauseKind, Outcome
 from paceline.measure.memory import exhausted, host_limit
@@ -22,14 +21,13 @@ from paceline.runner import stacks
 from paceline.runner.channel import Channel
 
 HOST_PART = 0.95  # of the free memory that the ranks of a case may take together
-_PR_SET_PDEATHSIG = 1
 # How torch and oneDNN say that an operator does not exist in a format on a device.
 _NO_KERNEL = ("could not create a primitive", "not implemented for '", "no kernel image is available")
 
 
 def run_rank(order: dict[str, Any], channel: Channel) -> None:
     """Measure, and send what came of it; everything that goes wrong is an outcome."""
-    _die_with_parent()
+    die_with_parent()  # when the warm server is killed, so are its cases
     _take_output(order["log"])
     stacks.answer(Path(order["log"]))
     os.environ.update(order["environment"])
@@ -104,16 +102,6 @@ def explain(error: BaseException) -> tuple[Outcome, Cause]:
 
 def _first_line(text: str) -> str:
     return text.strip().splitlines()[0][:500]
-
-
-def _die_with_parent() -> None:
-    """When the warm server is killed, so are its cases."""
-    try:
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    except (OSError, AttributeError):
-        return  # not Linux: the runner's end is noticed by the server alone
-    if os.getppid() == 1:
-        os._exit(70)
 
 
 def _take_output(path: str) -> None:

@@ -94,20 +94,20 @@ class Requirements:
         for program, remedy in self.programs:
             if shutil.which(program) is None:
                 return f"{self.server} needs {program}, which is not installed; {remedy}"
-        if own := os.environ.get(self.variable):
-            return None if _is_program(own) else f"${self.variable} = '{own}' is not an interpreter"
+        if named := os.environ.get(self.variable):
+            return None if _is_program(named) else f"${self.variable} = '{named}' is not an interpreter"
         if self.is_complete():
             return None
         state = "is not installed" if not self.marker.exists() else "was installed for another version of Paceline"
         return f"{self.server} {state}; run: paceline servers install {self.server}"
 
-    def python(self, own: Path | None = None) -> Path:
+    def python(self, setting: Path | None = None) -> Path:
         """The interpreter to start the server with: the user's own, otherwise that of the environment made here."""
-        if own is not None:
-            if not _is_program(own):
-                message = f"python = '{own}' is not an interpreter; name the file, as in /path/to/venv/bin/python"
-                raise InputError("not-an-interpreter", message, key="server.python", value=str(own))
-            return own.absolute()
+        if setting is not None:
+            if not _is_program(setting):
+                message = f"python = '{setting}' is not an interpreter; name the file, as in /path/to/venv/bin/python"
+                raise InputError("not-an-interpreter", message, key="server.python", value=str(setting))
+            return setting.absolute()
         if reason := self.missing():
             raise Unsupported(reason)
         named = os.environ.get(self.variable)

@@ -35,21 +35,12 @@ class WorkerSettings(ServerSettings):
     def threads_of_worker(self) -> int:
         return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers)
 
-    @property
-    def batch_delay(self) -> float | None:
-        """In seconds; None where the server decides itself."""
-        return None
-
 
 class BatchingSettings(WorkerSettings):
     """Of a server that takes the longest wait for a batch as a setting."""
 
     max_delay: Duration = Field(default=0.005, gt=0, le=3600)
     """How long the first request of a batch waits for others, at most"""
-
-    @property
-    def batch_delay(self) -> float | None:
-        return self.max_delay
 
 
 class WorkerAppSettings(WorkerSettings, PythonSettings):
@@ -100,21 +91,20 @@ class ExportedModelServer(Program):
         self._write_app_config()
         return [str(self.python), str(self.folder / self.apps[0])]
 
-    def _facts(self) -> dict[str, Any]:
+    def _batching(self) -> dict[str, Any]:
         settings = self.settings
-        facts: dict[str, Any] = {
-            "engine": "onnxruntime" if self.format == "onnx" else "torch",
-            "workers": settings.workers,
-            "threads": settings.threads_of_worker,
-            "max_batch": settings.max_batch,
-        }
-        if settings.max_batch > 1 and settings.batch_delay is not None:
-            facts["max_delay"] = settings.batch_delay
+        delay = settings.max_delay if isinstance(settings, BatchingSettings) else None  # None: the server decides
+        sizes = {"workers": settings.workers, "threads": settings.threads_of_worker, "max_batch": settings.max_batch}
+        return sizes | {"max_delay": delay}
+
+    def _facts(self) -> dict[str, Any]:
+        facts = {"engine": "onnxruntime" if self.format == "onnx" else "torch"} | self._batching()
+        if facts["max_batch"] == 1 or facts["max_delay"] is None:
+            del facts["max_delay"]
         return facts
 
     def _write_app_config(self) -> None:
         """What an app of ours reads when it is started."""
-        settings = self.settings
         config = {
             "model": MODEL,
             "path": str(self.artifact.path),
@@ -123,13 +113,9 @@ class ExportedModelServer(Program):
             "device": self.need.device,
             "host": HOST,
             "port": self.port,
-            "workers": settings.workers,
-            "threads": settings.threads_of_worker,
-            "max_batch": settings.max_batch,
-            "max_delay": settings.batch_delay,
+            **({"grpc_port": self.grpc_port} if self.grpc_port else {}),
+            **self._batching(),
         }
-        if self.grpc_port:
-            config["grpc_port"] = self.grpc_port
         (self.folder / "serve.json").write_text(json.dumps(config, indent=2))
 
 

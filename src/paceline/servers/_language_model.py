@@ -25,14 +25,13 @@ from paceline.servers._program import HOST, MODEL, Program, PythonSettings
 from paceline.servers.base import Need, ServerSettings
 
 PATHS: dict[Wire, str] = {"openai-chat": "/v1/chat/completions", "openai-completions": "/v1/completions"}
-WIRES = tuple(PATHS)
 TORCH_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # as torch calls a precision
 
 
 class LanguageModelServer(Program):
     """Serves a folder of the Hugging Face format; a generated model is written as one."""
 
-    wires = WIRES
+    wires = tuple(PATHS)
     is_checkable = False  # there is no single right text
     model_noun: ClassVar[str] = "folder"
 
@@ -124,7 +123,7 @@ SPECIAL = ("<unk>", "<s>", "</s>", "<pad>")
 CHAT = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
 _LIMITS = {"layers": 256, "width": 16_384, "heads": 256, "vocabulary": 262_144, "context": 1_048_576}
 _SYLLABLES = [consonant + vowel for consonant in "bcdfghjklmnprstvwz" for vowel in "aeiou"]
-DTYPES = {"fp32": ("F32", "float32"), "bf16": ("BF16", "bfloat16"), "fp16": ("F16", "float16")}
+DTYPES = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}  # as safetensors and GGUF call a precision
 
 _VERSION = 3
 _ALIGNMENT = 32  # of every tensor
@@ -132,7 +131,10 @@ _UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9  # types of
 _TENSORS = {"F32": 0, "F16": 1, "BF16": 30}  # types of tensors
 _NORMAL, _CONTROL = 1, 3  # kinds of tokens
 _WORD = "\u2581"  # what a word begins with
-_PARTS = {
+_GGUF_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
@@ -143,7 +145,6 @@ _PARTS = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-_WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +208,7 @@ def write(folder: Path, shape: LlamaShape, *, precision: str, seed: int) -> None
         message = f"precision = '{precision}': a generated language model has one of {', '.join(DTYPES)}"
         raise InputError("precision-not-served", message, key="precision", value=precision)
     folder.mkdir(parents=True, exist_ok=True)
-    dtype, torch_dtype = DTYPES[precision]
+    dtype = DTYPES[precision]
     # Without an end of text, answers have exactly the requested number of tokens.
     ids = {"bos_token_id": SPECIAL.index("<s>"), "eos_token_id": None, "pad_token_id": SPECIAL.index("<pad>")}
     config = {
@@ -227,7 +228,7 @@ def write(folder: Path, shape: LlamaShape, *, precision: str, seed: int) -> None
         "attention_bias": False,
         "mlp_bias": False,
         "tie_word_embeddings": False,
-        "torch_dtype": torch_dtype,
+        "torch_dtype": TORCH_NAMES[precision],
     }
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     vocabulary = {word: index for index, word in enumerate(shape.words)}
@@ -259,7 +260,19 @@ def write(folder: Path, shape: LlamaShape, *, precision: str, seed: int) -> None
         "tokenizer_config.json": tokenizer_config,
     }.items():
         (folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
-    _write_safetensors(folder / "model.safetensors", shape, dtype, seed)
+    # Eight bytes of length, a JSON header with name, type, shape and offsets of each tensor, then the tensors.
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name, size in _sizes(shape):
+        count = int(np.prod(size)) * (4 if dtype == "F32" else 2)
+        header[name] = {"dtype": dtype, "shape": list(size), "data_offsets": [offset, offset + count]}
+        offset += count
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _, weight in weights(shape, seed):
+            file.write(raw(weight, dtype))
 
 
 def weights(shape: LlamaShape, seed: int) -> Iterator[tuple[str, Array]]:
@@ -291,22 +304,6 @@ def _sizes(shape: LlamaShape) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "lm_head.weight", (shape.vocabulary, width)
 
 
-def _write_safetensors(path: Path, shape: LlamaShape, dtype: str, seed: int) -> None:
-    """Eight bytes of length, a JSON header with name, type, shape and offsets of each tensor, then the tensors."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    offset = 0
-    for name, size in _sizes(shape):
-        count = int(np.prod(size)) * (4 if dtype == "F32" else 2)
-        header[name] = {"dtype": dtype, "shape": list(size), "data_offsets": [offset, offset + count]}
-        offset += count
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for _, weight in weights(shape, seed):
-            file.write(raw(weight, dtype))
-
-
 def raw(weight: Array, dtype: str) -> bytes:
     """A weight as it is stored."""
     if dtype == "BF16":  # the upper half of an fp32, rounded to nearest
@@ -327,7 +324,7 @@ def _word(index: int) -> str:
 def write_gguf(path: Path, shape: LlamaShape, *, dtype: str, seed: int) -> None:
     """Write the file; `dtype` is F32, F16 or BF16, of all weights but those of norms."""
     settings = _settings(shape)
-    tensors = [(_name(name), weight) for name, weight in weights(shape, seed)]
+    tensors = [(_gguf_name(name), weight) for name, weight in weights(shape, seed)]
     infos, offset = b"", 0
     for name, weight in tensors:
         kind = "F32" if weight.ndim == 1 else dtype
@@ -371,13 +368,13 @@ def _settings(shape: LlamaShape) -> list[bytes]:
     ]
 
 
-def _name(name: str) -> str:
+def _gguf_name(name: str) -> str:
     """llama.cpp's name of a weight."""
     name = name.removesuffix(".weight")
-    if name in _WHOLE:
-        return f"{_WHOLE[name]}.weight"
+    if name in _GGUF_NAMES:
+        return f"{_GGUF_NAMES[name]}.weight"
     layer, _, part = name.removeprefix("model.layers.").partition(".")
-    return f"blk.{layer}.{_PARTS[part]}.weight"
+    return f"blk.{layer}.{_GGUF_NAMES[part]}.weight"
 
 
 def _pair(key: str, kind: int, value: bytes) -> bytes:

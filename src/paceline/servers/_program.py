@@ -6,13 +6,13 @@ import contextlib
 import http.client
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -20,17 +20,21 @@ import psutil
 
 from paceline.core.errors import InputError
 from paceline.core.network import PROGRAM
+from paceline.core.ports import free_port
 from paceline.devices import kind_named
 from paceline.servers import _supervisor
-from paceline.servers._environment import Requirements, versions
+from paceline.servers._environment import Requirements
+from paceline.servers._environment import versions as read_versions
 from paceline.servers.base import Need, Server, ServerFailed, ServerSettings, Started
 
 _LOG_END = 64 * 1024  # bytes of a log that are read for its last lines
+_MOST_BODY = 1 << 20  # bytes that are read of an answer
 _POLL = 0.02  # seconds between checks whether it is ready
 _SHORT = 34  # characters of a path that leave enough for the name of a socket
 
 HOST = "127.0.0.1"
 MODEL = "model"  # what most servers call their model
+HTTP_ERRORS = (OSError, http.client.HTTPException)
 
 
 class ServedProcess:
@@ -140,21 +144,29 @@ class ServedProcess:
         return "\n".join(text.splitlines()[-lines:])
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port that is free now, for servers that cannot choose one themselves."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+def http_get(
+    host: str,
+    port: int,
+    path: str,
+    *,
+    timeout: float = 10.0,
+    tls: bool = False,
+    headers: dict[str, str] | None = None,
+) -> tuple[int, bytes]:
+    """Status and body; one of HTTP_ERRORS if there is no answer. No proxy is used, no redirection is followed."""
+    protocol = http.client.HTTPSConnection if tls else http.client.HTTPConnection
+    with contextlib.closing(protocol(host, port, timeout=timeout)) as connection:
+        connection.request("GET", path, headers=headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.read(_MOST_BODY)
 
 
-def answers(host: str, port: int, path: str, timeout: float = 1.0) -> bool:
-    """Whether an HTTP GET is answered with 200."""
-    with contextlib.closing(http.client.HTTPConnection(host, port, timeout=timeout)) as connection:
-        try:
-            connection.request("GET", path)
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
+def answers(host: str, port: int, path: str) -> bool:
+    """Whether an HTTP GET is answered with 200 within a second."""
+    try:
+        return http_get(host, port, path, timeout=1.0)[0] == 200
+    except HTTP_ERRORS:
+        return False
 
 
 class PythonSettings(ServerSettings):
@@ -211,8 +223,6 @@ class Program(ProcessServer):
         super().__init__(settings, need, folder, say)
         self.port = self.grpc_port = 0
         self._short: Path | None = None
-        self._python: Path | None = None
-        self._installed: dict[str, str] = {}  # versions by distribution
 
     @classmethod
     def missing(cls) -> str | None:
@@ -229,19 +239,20 @@ class Program(ProcessServer):
             message = f"python = '{settings.python}': only a case that was started on this machine may name one"
             raise InputError("not-from-network", message, key="server.python", value=str(settings.python))
 
-    @property
+    @cached_property
     def python(self) -> Path:
         """The interpreter that it runs in."""
-        if self._python is None:
-            assert self.requirements is not None
-            assert isinstance(self.settings, PythonSettings)
-            self._python = self.requirements.python(self.settings.python)
-            self._installed = versions(self._python, self.requirements.shown)
-        return self._python
+        assert self.requirements is not None
+        assert isinstance(self.settings, PythonSettings)
+        return self.requirements.python(self.settings.python)
+
+    @cached_property
+    def versions(self) -> dict[str, str]:
+        """Of the software, by name."""
+        return {} if self.requirements is None else read_versions(self.python, self.requirements.shown)
 
     def prepare(self) -> None:
-        if self.requirements is not None:
-            _ = self.python  # before anything that takes long
+        _ = self.versions  # refuses an interpreter that does not work, before anything that takes long
 
     @abstractmethod
     def _command(self) -> Sequence[str]:
@@ -259,26 +270,18 @@ class Program(ProcessServer):
         path = f"{self.python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         return {"PYTHONPATH": "", "PATH": path}
 
-    def _versions(self) -> dict[str, str]:
-        """Of the software, by name."""
-        return dict(self._installed) if self.requirements is not None and self.python else {}
-
-    def _choose_ports(self) -> None:
-        self.port = free_port()
-        if "kserve-grpc" in self.wires:
-            self.grpc_port = free_port()
-
     def _is_ready(self) -> bool:
         return answers(HOST, self.port, self.ready_path)
 
     def start(self) -> Started:
-        self._choose_ports()
+        self.port = free_port()
+        self.grpc_port = free_port() if "kserve-grpc" in self.wires else 0
         command, environment = self._command(), self._environment()
         self.say(f"starting {self.name}")
         return self._run(ServedProcess(command, folder=self.folder, environment=environment, grace=self.grace))
 
     def describe(self) -> dict[str, Any]:
-        return {"server": self.name, "versions": self._versions()} | self._facts()
+        return {"server": self.name, "versions": self.versions} | self._facts()
 
     def stop(self) -> None:
         super().stop()

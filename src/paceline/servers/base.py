@@ -26,7 +26,7 @@ class Artifact:
     """An exported model, checked against the eager module when it was made."""
 
     model: str  # as the user named it
-    scale: str  # full or tiny
+    scale: Literal["full", "tiny"]
     format: Format
     precision: str
     seed: int  # of the weights

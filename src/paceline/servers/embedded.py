@@ -2,67 +2,29 @@
 
 from __future__ import annotations
 
-import http.client
 import importlib.util
 import json
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
-
-from pydantic import Field
+from typing import Any, ClassVar
 
 from paceline.core.errors import InputError, MissingDependency
-from paceline.core.network import FromNetwork
-from paceline.core.quantity import Duration
 from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
 from paceline.load.request import Endpoint, Wire
-from paceline.servers._embedded.app import EngineName, GraphChoice, ServerConfiguration
-from paceline.servers._program import MODEL, ProcessServer, ServedProcess, answers
+from paceline.servers._embedded.app import EmbeddedSettings, EngineName, ServerConfiguration
+from paceline.servers._program import HTTP_ERRORS, MODEL, ProcessServer, ServedProcess, answers, http_get
 from paceline.servers.base import Artifact, Format, Need, ServerFailed, ServerSettings, Started
 from paceline.servers.processing import Processing
 from paceline.version import VERSION
 
 _DRAIN = 3.0  # seconds to answer what is in work when it has to end
-_FORMATS: dict[EngineName, Format] = {
-    "null": "eager",
-    "torch": "eager",
-    "torch-compile": "eager",
+_FORMATS: dict[EngineName, Format] = {  # of engines that do not run the eager model
     "torchscript": "torchscript",
     "torch-export": "torch-export",
     "onnxruntime": "onnx",
     "openvino": "openvino",
 }
-
-
-class EmbeddedSettings(ServerSettings):
-    """How Paceline's own server computes and batches."""
-
-    engine: EngineName = "torch"
-    """What computes; null answers at once, to measure the server itself"""
-    graph: GraphChoice = "auto"
-    """Whether torch-compile replays each batch as one CUDA graph: auto where it can, off launches every kernel"""
-    max_batch: int = Field(default=8, ge=1, le=65_536)
-    """Samples that are computed together, at most; 1 computes each request by itself"""
-    max_delay: Duration = Field(default=0.002, le=3600)
-    """How long a request waits for others while an instance is free, at most"""
-    preferred: tuple[int, ...] = ()
-    """Batch sizes that are computed without waiting for more; also what torch-compile pads to"""
-    max_queue: int = Field(default=1000, ge=1)
-    """Requests that wait, at most; more are declined with 503"""
-    instances: int = Field(default=1, ge=1, le=1024)
-    """How many batches are computed side by side"""
-    threads: int | None = Field(default=None, ge=1)
-    """Threads of each instance; as many as it has CPUs unless set"""
-    cpus: tuple[int, ...] | None = None
-    """CPUs to compute on, divided among the instances; all that there are unless set"""
-    host: Annotated[str, FromNetwork(never="is an address to listen at")] = "127.0.0.1"
-    """Address to listen at"""
-    port: int = Field(default=0, ge=0, le=65_535)
-    """Port to listen at; 0 for any that is free"""
-    grpc_port: int = Field(default=0, ge=0, le=65_535)
-    """Port to listen at for gRPC, where requests come by it (wire: kserve-grpc); 0 for any that is free"""
 
 
 class Embedded(ProcessServer):
@@ -115,7 +77,7 @@ class Embedded(ProcessServer):
             if importlib.util.find_spec(module) is None:
                 raise MissingDependency(name, "pip install 'paceline[serving]'")
         self.say(f"exporting {self.need.model}")
-        self.artifact = self.need.export(_FORMATS[engine])
+        self.artifact = self.need.export(_FORMATS.get(engine, "eager"))
         if self.need.form is not None:
             self._processing = Processing.of(self.need.form, self.artifact, allow_import=self.need.allow_import)
 
@@ -147,10 +109,9 @@ class Embedded(ProcessServer):
     def statistics(self) -> dict[str, Any]:
         """Its counters since it is ready; ServerFailed if it does not answer."""
         try:
-            with closing(http.client.HTTPConnection(self.settings.host, self._port, timeout=10)) as connection:
-                connection.request("GET", f"/v2/models/{MODEL}/stats")
-                counters: dict[str, Any] = json.loads(connection.getresponse().read())
-        except (OSError, ValueError, http.client.HTTPException) as error:
+            _, body = http_get(self.settings.host, self._port or 0, f"/v2/models/{MODEL}/stats")
+            counters: dict[str, Any] = json.loads(body)
+        except (*HTTP_ERRORS, ValueError) as error:
             raise ServerFailed(f"the server reports no statistics: {error}", self.logs()) from None
         return counters
 
@@ -177,16 +138,13 @@ class Embedded(ProcessServer):
         return answers(self.settings.host, self._port, "/v2/health/ready")
 
     def _configuration(self, artifact: Artifact) -> ServerConfiguration:
-        names = EmbeddedSettings.model_fields.keys() & ServerConfiguration.model_fields.keys()
-        settings: dict[str, Any] = {name: getattr(self.settings, name) for name in names}
-        settings["grpc_port"] = self.settings.grpc_port if self._speaks_grpc else None
-        settings["preferred"] = tuple(sorted(self.settings.preferred))
         return ServerConfiguration(
-            **settings,
+            **self.settings.model_dump(include=set(EmbeddedSettings.model_fields)),
             name=MODEL,
             artifact=artifact,
             device=self.need.device,
             allow_import=self.need.allow_import,
+            speaks_grpc=self._speaks_grpc,
             shared_memory=self.need.wire == "kserve-shm",
             processing=self._processing,
             grace=_DRAIN,

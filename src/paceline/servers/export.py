@@ -71,12 +71,14 @@ def export(
 ) -> Artifact:
     """The model in a format, exported now or found in the cache `folder` (unset: the user's).
 
-    Torch's formats hold the device they were traced on. For eager nothing is written: `load_eager` builds the model.
+    Torch's formats hold the device they were traced on. For eager nothing is written: `load_module` builds the model.
     """
     from paceline.servers._exported_module import EXPORTERS, describe
 
     spec = find_model(model, allow_import=allow_import)
-    _check_precision(precision)
+    if precision not in PRECISIONS:
+        message = f"precision = {precision} is not served; choose one of {', '.join(PRECISIONS)}"
+        raise InputError("precision-not-served", message, key="precision", value=precision)
     if format == "eager":
         return Artifact(model, scale, format, precision, seed, None, *describe(spec, scale), device=device)
     exporter = EXPORTERS[format]
@@ -92,20 +94,8 @@ def export(
     return replace(cached, model=model)
 
 
-def load_eager(
-    model: str, *, scale: Scale, precision: str, seed: int, device: str = "cpu", allow_import: bool = False
-) -> tuple[nn.Module, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """The module on its device, ready to answer, and what goes in and comes out."""
-    from paceline.servers._exported_module import describe
-
-    module = load_module(model, scale=scale, precision=precision, seed=seed, device=device, allow_import=allow_import)
-    return module, *describe(find_model(model, allow_import=allow_import), scale)
-
-
-def load_module(
-    model: str, *, scale: Scale, precision: str, seed: int, device: str = "cpu", allow_import: bool = False
-) -> nn.Module:
-    """The module on its device, ready to answer; an artifact knows what goes in and comes out.
+def load_module(artifact: Artifact, device: str = "cpu", *, allow_import: bool = False) -> nn.Module:
+    """The eager module of an artifact on a device, ready to answer.
 
     It takes tensors on that device, in the order of the inputs, and gives one tensor or a tuple of several.
     """
@@ -113,9 +103,8 @@ def load_module(
 
     from paceline.servers._exported_module import build
 
-    spec = find_model(model, allow_import=allow_import)
-    _check_precision(precision)
-    served, _ = build(spec, scale, precision, seed, torch.device(device))
+    spec = find_model(artifact.model, allow_import=allow_import)
+    served, _ = build(spec, artifact.scale, artifact.precision, artifact.seed, torch.device(device))
     return served
 
 
@@ -124,7 +113,7 @@ def sample_inputs(artifact: Artifact, count: int, *, seed: int, allow_import: bo
     from paceline.servers._exported_module import outline, samples
 
     spec = find_model(artifact.model, allow_import=allow_import)
-    return samples(outline(spec, _scale(artifact)), count, seed)
+    return samples(outline(spec, artifact.scale), count, seed)
 
 
 def _make(spec: ModelSpec, artifact: Artifact, exporter: Exporter, folder: Path) -> Artifact:
@@ -133,9 +122,9 @@ def _make(spec: ModelSpec, artifact: Artifact, exporter: Exporter, folder: Path)
     from paceline.servers._exported_module import ExportJob, build, describe, first_line, quiet
 
     what = f"{artifact.model} as {artifact.format} in {artifact.precision}"
-    inputs, outputs = describe(spec, _scale(artifact))
+    inputs, outputs = describe(spec, artifact.scale)
     device = torch.device(artifact.device)
-    served, rows = build(spec, _scale(artifact), artifact.precision, artifact.seed, device)
+    served, rows = build(spec, artifact.scale, artifact.precision, artifact.seed, device)
     path = folder / exporter.file
     with quiet():
         try:
@@ -199,14 +188,14 @@ def _key(spec: ModelSpec, artifact: Artifact, exporter: Exporter) -> str:
         "exporter": _source_of(_exported_module.__name__),
     }
     if is_reference(artifact.model):
-        served, _ = _exported_module.build(spec, _scale(artifact), "fp32", artifact.seed, torch.device("cpu"))
+        served, _ = _exported_module.build(spec, artifact.scale, "fp32", artifact.seed, torch.device("cpu"))
         weights = hashlib.sha256()
         for name, one in served.state_dict().items():
             weights.update(name.encode())
             weights.update(one.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes())
         parts |= {"layers": _layers(served), "weights": weights.hexdigest()}
     else:
-        workload = _exported_module.outline(spec, _scale(artifact))
+        workload = _exported_module.outline(spec, artifact.scale)
         functions = [getattr(function, "func", function) for function in (spec.build, workload.make_batch)]
         builder = [_source_of(getattr(function, "__module__", "")) for function in functions]
         parts |= {"layers": _layers(workload.module), "builder": builder}
@@ -235,16 +224,6 @@ def _source_of(module: str) -> str:
         return hashlib.sha256(Path(file or "").read_bytes()).hexdigest()
     except (KeyError, TypeError, OSError):
         return ""
-
-
-def _check_precision(precision: str) -> None:
-    if precision not in PRECISIONS:
-        message = f"precision = {precision} is not served; choose one of {', '.join(PRECISIONS)}"
-        raise InputError("precision-not-served", message, key="precision", value=precision)
-
-
-def _scale(artifact: Artifact) -> Scale:
-    return "tiny" if artifact.scale == "tiny" else "full"
 
 
 def _load_cached(folder: Path) -> Artifact | None:

@@ -52,8 +52,7 @@ class LlamaCpp(LanguageModelServer):
 
     def write(self, shape: LlamaShape) -> Path:
         path = self.folder / "model.gguf"
-        dtype, _ = DTYPES[self.need.precision]
-        write_gguf(path, shape, dtype=dtype, seed=self.need.seed)
+        write_gguf(path, shape, dtype=DTYPES[self.need.precision], seed=self.need.seed)
         return path
 
     def _command(self) -> Sequence[str]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import shutil
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from paceline.core.ports import free_port
 from paceline.servers._environment import Requirements
 from paceline.servers._exporting import AppSettings, ExportedModelServer
-from paceline.servers._program import HOST, MODEL, free_port
+from paceline.servers._program import HOST, HTTP_ERRORS, MODEL, http_get
 from paceline.servers.base import ServerSettings
 
 _APP = "torchserve_app.py"
@@ -48,27 +48,30 @@ class TorchServe(ExportedModelServer):
     settings: AppSettings
     management_port = 0
 
-    def _choose_ports(self) -> None:
-        self.port, self.management_port = free_port(), free_port()
-
     def _is_ready(self) -> bool:
         """It reports that it is healthy while its workers still load the model, so that they are checked too."""
         if not super()._is_ready():
             return False
-        connection = http.client.HTTPConnection(HOST, self.management_port, timeout=5)
         try:
-            connection.request("GET", f"/models/{MODEL}")
-            workers = json.loads(connection.getresponse().read())[0]["workers"]
-        except (OSError, http.client.HTTPException, ValueError, KeyError):
+            _, body = http_get(HOST, self.management_port, f"/models/{MODEL}", timeout=5)
+            workers = json.loads(body)[0]["workers"]
+        except (*HTTP_ERRORS, ValueError, KeyError):
             return False
-        finally:
-            connection.close()
         return len(workers) == self.settings.workers and all(worker["status"] == "READY" for worker in workers)
 
     def _command(self) -> Sequence[str]:
+        self.management_port = free_port()
         self._write_app_config()
-        self._write_model()
-        self._write_properties()
+        # A folder as it would be inside of an archive.
+        folder = self.folder / "store" / MODEL
+        (folder / "MAR-INF").mkdir(parents=True, exist_ok=True)
+        for name in (_APP, "serve.json"):
+            shutil.copyfile(self.folder / name, folder / name)
+        about = {"modelName": MODEL, "modelVersion": "1.0", "handler": _APP}
+        manifest = {"runtime": "python", "model": about, "archiverVersion": "0.12.0"}
+        (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
+        properties = "".join(f"{key}={value}\n" for key, value in self._properties().items())
+        (self.folder / "config.properties").write_text(properties)
         (self.folder / "log4j2.xml").write_text(_LOGGING)
         program = "from ts.model_server import start; start()"
         start = [str(self.python), "-c", program, "--start", "--foreground", "--ncs"]
@@ -82,17 +85,7 @@ class TorchServe(ExportedModelServer):
         logs = dict.fromkeys(("LOG_LOCATION", "METRICS_LOCATION"), str(self.folder))
         return super()._environment() | temporary | logs
 
-    def _write_model(self) -> None:
-        """A folder as it would be inside of an archive."""
-        folder = self.folder / "store" / MODEL
-        (folder / "MAR-INF").mkdir(parents=True, exist_ok=True)
-        for name in (_APP, "serve.json"):
-            shutil.copyfile(self.folder / name, folder / name)
-        about = {"modelName": MODEL, "modelVersion": "1.0", "handler": _APP}
-        manifest = {"runtime": "python", "model": about, "archiverVersion": "0.12.0"}
-        (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
-
-    def _write_properties(self) -> None:
+    def _properties(self) -> dict[str, Any]:
         settings = self.settings
         served = {
             "defaultVersion": True,
@@ -103,7 +96,7 @@ class TorchServe(ExportedModelServer):
             "maxBatchDelay": max(1, round(settings.max_delay * 1000)),
             "responseTimeout": 3600,  # who asks decides how long an answer may take
         }
-        properties = {
+        return {
             "inference_address": f"http://{HOST}:{self.port}",
             "management_address": f"http://{HOST}:{self.management_port}",
             "metrics_address": f"http://{HOST}:{free_port()}",
@@ -119,5 +112,3 @@ class TorchServe(ExportedModelServer):
             "max_response_size": 2**30,
             "models": json.dumps({MODEL: {"1.0": served}}),
         }
-        lines = [f"{key}={value}" for key, value in properties.items()]
-        (self.folder / "config.properties").write_text("\n".join(lines) + "\n")

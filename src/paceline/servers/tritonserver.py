@@ -69,7 +69,8 @@ class TritonServer(ExportedModelServer):
         addresses += [f"--grpc-address={HOST}", f"--grpc-port={self.grpc_port}", "--allow-metrics=false"]
         return ["tritonserver", f"--model-repository={self.folder / 'repository'}", *addresses]
 
-    def _versions(self) -> dict[str, str]:
+    @property
+    def versions(self) -> dict[str, str]:
         log = self.folder / "server.log"
         match = re.search(r"server_version\s*\|\s*([\d.]+)", log.read_text(errors="replace") if log.exists() else "")
         return {"tritonserver": match.group(1)} if match else {}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 from urllib.parse import SplitResult, quote, urlsplit
@@ -20,11 +18,11 @@ from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
 from paceline.load.request import Endpoint, Wire
 from paceline.load.tensors import DATATYPES, TensorSpec
 from paceline.servers._language_model import PATHS
+from paceline.servers._program import HTTP_ERRORS, http_get
 from paceline.servers.base import Artifact, Need, Server, ServerFailed, ServerSettings, Started
 
 ALLOWED = "PACELINE_ALLOWED_URLS"  # servers that cases from the network may use: addresses, separated by commas
 _PORTS = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}
-_LONGEST = 1 << 20  # bytes of a description
 _POLL = 0.2  # seconds between checks whether it is ready
 
 
@@ -130,11 +128,14 @@ class Url(Server):
             needed = "grpc:// or grpcs://" if wire == "kserve-grpc" else "http:// or https://"
             message = f"url = '{self.settings.url}': {wire} needs an address that starts with {needed}"
             raise InputError("wrong-scheme", message, key="server.url", value=self.settings.url)
+        path = GRPC_METHOD if wire == "kserve-grpc" else f"{self._model_path}/infer"
+        if wire in PATHS:
+            path = self._base.removesuffix("/v1") + PATHS[wire]
         return Endpoint(
             wire=wire,
             host=self._host,
             port=self._port,
-            path=self._path(wire),
+            path=path,
             model=self.settings.model,
             tls=self._tls,
             headers=self._headers,
@@ -159,13 +160,6 @@ class Url(Server):
     def _is_openai(self) -> bool:
         """An address that ends with /v1, as those of language models do."""
         return self._base.endswith("/v1")
-
-    def _path(self, wire: Wire) -> str:
-        if wire == "kserve-grpc":
-            return GRPC_METHOD
-        if wire in PATHS:
-            return self._base.removesuffix("/v1") + PATHS[wire]
-        return f"{self._model_path}/infer"
 
     @property
     def _model_path(self) -> str:
@@ -227,15 +221,11 @@ class Url(Server):
             self._platform = {"platform": metadata["platform"][:200]}
 
     def _get(self, path: str) -> tuple[int | str, bytes]:
-        """Status and body, or why there is none. Proxies of the environment are not used, nothing is followed."""
-        protocol = http.client.HTTPSConnection if self._tls else http.client.HTTPConnection
-        with closing(protocol(self._host, self._port, timeout=10)) as connection:
-            try:
-                connection.request("GET", path, headers=self._headers)
-                answer = connection.getresponse()
-                return answer.status, answer.read(_LONGEST)
-            except (OSError, http.client.HTTPException) as error:
-                return f"{type(error).__name__}: {error}", b""
+        """Status and body, or why there is none."""
+        try:
+            return http_get(self._host, self._port, path, tls=self._tls, headers=self._headers)
+        except HTTP_ERRORS as error:
+            return f"{type(error).__name__}: {error}", b""
 
 
 def is_allowed(url: str, environment: Mapping[str, str] = os.environ) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from paceline.core.subject import number_format
 from paceline.devices import datasheet
-from paceline.devices.cuda import _KNOWN
+from paceline.devices.cuda import _SHEETS
 from paceline.devices.datasheet import pcie_bandwidth
 
 NAMES = {  # as the driver says them
@@ -46,7 +46,7 @@ def test_the_driver_s_name_finds_its_own_row(name: str, bandwidth: float) -> Non
 
 
 def test_every_row_is_found_by_some_name() -> None:
-    assert {datasheet(name) for name in NAMES} == set(_KNOWN)
+    assert {datasheet(name) for name in NAMES} == set(_SHEETS)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,7 +10,7 @@ import pytest
 
 from paceline.core.environment import Gpu
 from paceline.core.errors import Unsupported
-from paceline.devices import counts, datasheet, describe_devices, kind_named, rocm
+from paceline.devices import counts, datasheet, describe_devices, kind_named
 from paceline.devices.base import DeviceUse
 from paceline.devices.rocm import RocmDevice
 from paceline.machine.conditions import observe, warnings
@@ -102,7 +102,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeAmdSmi:
 def install(monkeypatch: pytest.MonkeyPatch, unsupported: tuple[str, ...] = ()) -> FakeAmdSmi:
     fake = FakeAmdSmi(unsupported)
     monkeypatch.setitem(sys.modules, "amdsmi", fake)  # type: ignore[arg-type]
-    monkeypatch.setattr(rocm, "_opened", None)
+    monkeypatch.setattr(KIND, "_opened", None)
     for name in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     return fake
@@ -190,7 +190,7 @@ def test_link_and_use(driver: FakeAmdSmi) -> None:
 
 def test_no_driver_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "amdsmi", None)
-    monkeypatch.setattr(rocm, "_opened", None)
+    monkeypatch.setattr(KIND, "_opened", None)
     assert (KIND.count(), KIND.describe().gpus, KIND.conditions("rocm:0")) == (0, [], [])
 
 

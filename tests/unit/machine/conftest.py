@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from paceline.devices import kind_named
+
 
 class NotSupported(Exception):
     """What the driver answers in a virtual machine."""
@@ -142,7 +144,7 @@ def fake_nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeNvml]:
     def install(*names: str, unsupported: tuple[str, ...] = ()) -> FakeNvml:
         fake = FakeNvml(names or ("NVIDIA H200",), unsupported)
         monkeypatch.setitem(__import__("sys").modules, "pynvml", fake)
-        monkeypatch.setattr("paceline.devices.cuda.nvml._kept", None)
+        monkeypatch.setattr(kind_named("cuda"), "_opened", None)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
         return fake

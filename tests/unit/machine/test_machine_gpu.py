@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from paceline.devices import device_count, kind_of
-from paceline.devices.cuda.nvml import Nvml, describe_driver, describe_gpus, reasons, visible
+from paceline.devices.base import visible
+from paceline.devices.cuda import Nvml, reasons
 from paceline.machine import describe
 from paceline.machine.conditions import observe
 
@@ -20,7 +21,7 @@ UUIDS = ["GPU-0aaa", "GPU-1aaa", "GPU-2aaa"]
 def test_one_gpu_in_full(fake_nvml: Install) -> None:
     fake = fake_nvml()
     fake.processes = [SimpleNamespace(pid=999_999_999, usedGpuMemory=1024)]
-    (gpu,) = describe_gpus(Nvml(fake))
+    (gpu,) = Nvml(fake).describe().gpus
     assert (gpu.index, gpu.cuda_index, gpu.name, gpu.uuid) == (0, 0, "NVIDIA H200", "GPU-0aaa")
     assert (gpu.compute_capability, gpu.memory_total) == ("9.0", 143 * 1024**3)
     assert (gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, gpu.memory_clock_mhz) == (345, 1980, 3201)
@@ -30,7 +31,8 @@ def test_one_gpu_in_full(fake_nvml: Install) -> None:
     assert gpu.throttle_reasons == ["sw-power-cap", "hw-thermal-slowdown"]
     assert gpu.processes is not None and gpu.processes[0].name is None
     assert gpu.pcie_width_max is None, "the driver was not able to tell"
-    driver = describe_driver(Nvml(fake))
+    driver = Nvml(fake).describe().driver
+    assert driver is not None
     assert (driver.version, driver.cuda) == ("570.86.15", "12.8")
 
 
@@ -38,7 +40,7 @@ def test_one_gpu_in_full(fake_nvml: Install) -> None:
     "question", ["nvmlDeviceGetPowerUsage", "nvmlDeviceGetEccMode", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMigMode"]
 )
 def test_a_refused_question_leaves_the_others(fake_nvml: Install, question: str) -> None:
-    (gpu,) = describe_gpus(Nvml(fake_nvml(unsupported=(question,))))
+    (gpu,) = Nvml(fake_nvml(unsupported=(question,))).describe().gpus
     known = {"nvmlDeviceGetPowerUsage": gpu.power_watts, "nvmlDeviceGetEccMode": gpu.ecc.enabled}
     known |= {"nvmlDeviceGetMemoryInfo": gpu.memory_total, "nvmlDeviceGetMigMode": gpu.mig}
     assert known.pop(question) is None
@@ -48,7 +50,7 @@ def test_a_refused_question_leaves_the_others(fake_nvml: Install, question: str)
 def test_a_driver_that_refuses_everything_after_counting(fake_nvml: Install) -> None:
     fake = fake_nvml()
     every = tuple(name for name in dir(type(fake)) if name.startswith("nvmlDeviceGet") and not name.endswith("Count"))
-    (gpu,) = describe_gpus(Nvml(fake_nvml(unsupported=every)))
+    (gpu,) = Nvml(fake_nvml(unsupported=every)).describe().gpus
     assert gpu.model_dump(exclude_none=True, exclude={"ecc"}) == {"kind": "cuda", "index": 0, "cuda_index": 0}
 
 
@@ -98,7 +100,7 @@ def test_a_part_of_a_gpu_is_visible() -> None:
 def test_unlike_gpus_are_not_guessed(fake_nvml: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = fake_nvml("NVIDIA T400", "NVIDIA H200")
     assert Nvml(fake).handles("cuda:0") == []
-    assert [gpu.cuda_index for gpu in describe_gpus(Nvml(fake))] == [None, None]
+    assert [gpu.cuda_index for gpu in Nvml(fake).describe().gpus] == [None, None]
     assert kind_of("cuda:0").meter("cuda:0") is None
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     assert Nvml(fake).handles("cuda:1") == [1]

@@ -15,7 +15,7 @@ import torch
 from paceline.core.errors import CaseError, MissingDependency, Unsupported
 from paceline.servers import _exported_module
 from paceline.servers.base import Artifact, Format
-from paceline.servers.export import export, load_eager, sample_inputs
+from paceline.servers.export import export, load_module, sample_inputs
 from support.refused import refused
 
 FC = "generated/fc:layers=1,width=8"
@@ -84,8 +84,9 @@ def check(format: Format, model: str, precision: str, folder: Path) -> None:
     assert artifact.path is not None
     assert artifact.path.parent.parent == folder
     assert artifact.deviation is not None
-    module, inputs, outputs = load_eager(model, scale="tiny", precision=precision, seed=3)
-    assert (artifact.inputs, artifact.outputs) == (inputs, outputs)
+    module, inputs, outputs = load_module(artifact), artifact.inputs, artifact.outputs
+    eager = export_tiny(model, "eager", folder, precision)
+    assert (inputs, outputs) == (eager.inputs, eager.outputs)
     samples = sample_inputs(artifact, 5, seed=9)
     batch = [torch.from_numpy(np.stack([sample[spec.name] for sample in samples])) for spec in inputs]
     with torch.no_grad():
@@ -121,8 +122,9 @@ def test_eager_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_what_travels_does_not_depend_on_the_precision() -> None:
-    module, inputs, outputs = load_eager(FC, scale="full", precision="bf16", seed=0)
-    assert [one.datatype for one in inputs + outputs] == ["FP32", "FP32"]
+    artifact = export(FC, scale="full", format="eager", precision="bf16", seed=0)
+    module = load_module(artifact)
+    assert [one.datatype for one in artifact.inputs + artifact.outputs] == ["FP32", "FP32"]
     assert module(torch.zeros(2, 8)).dtype == torch.float32
     assert {parameter.dtype for parameter in module.parameters()} == {torch.bfloat16}
 

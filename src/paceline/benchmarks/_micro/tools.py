@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from paceline.core.errors import CaseError, MissingDependency
+from paceline.core.interrupt import signal_name
 
 LAST_LINES = 15
 
@@ -102,19 +101,11 @@ def _checked(program: str, code: int, written: ToolOutput) -> ToolOutput:
     """What a program wrote, if it ended well."""
     name = Path(program).name
     if code < 0:
-        number = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        again = "--resume RUN --retry-failed measures it again"
-        raise ToolError(f"{name} was ended by {number}, by somebody or for want of memory ({again})", written)
+        why = "by somebody or for want of memory (--resume RUN --retry-failed measures it again)"
+        raise ToolError(f"{name} was ended by {signal_name(-code)}, {why}", written)
     if code > 0:
         raise ToolError(f"{name} ended with exit code {code}", written)
     return written
-
-
-def free_port() -> int:
-    """A port of the loopback device that nothing used a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def last_words(text: str) -> str:

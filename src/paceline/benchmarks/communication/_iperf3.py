@@ -11,7 +11,8 @@ from contextlib import contextmanager
 
 from pydantic import AliasPath, BaseModel, ConfigDict, Field
 
-from paceline.benchmarks._micro.tools import ToolError, find_tool, free_port, garbled, run_tool
+from paceline.benchmarks._micro.tools import ToolError, find_tool, garbled, run_tool
+from paceline.core.ports import free_port
 from paceline.devices.timeline import monotonic
 
 DEFAULT_PORT = 5201

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -23,12 +21,12 @@ from paceline.benchmarks.communication.collective import CollectiveParameters, s
 from paceline.benchmarks.ranks import Ranks, own_process, siblings_among
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
+from paceline.core.die_with_parent import die_with_parent
 from paceline.core.errors import SilentCorruption, Unsupported
 from paceline.devices import open_device
 from paceline.measure.memory import exhausted
 
 SHARED_MEMORY = "/dev/shm/"
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,8 @@ def main(case_text: str, exchange_type: type[MpiExchange] = MpiExchange) -> None
         )
         _say_failure(int(os.environ.get("OMPI_COMM_WORLD_RANK", "0")), Unsupported(why))
         sys.exit(1)
-    _die_with_parent()
+    # mpirun gives its ranks process groups of their own, which what kills the case's group does not reach.
+    die_with_parent()
     everybody = MPI.COMM_WORLD
     try:
         with _segments_without_names(everybody):
@@ -192,16 +191,6 @@ def _say(ranks: Ranks, line: Line) -> None:
     if ranks.rank == 0:
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
-
-
-def _die_with_parent() -> None:
-    """mpirun gives its ranks process groups of their own, which what kills the case's group does not reach."""
-    try:
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    except (OSError, AttributeError):
-        return
-    if os.getppid() == 1:
-        os._exit(70)
 
 
 if __name__ == "__main__":

@@ -27,13 +27,14 @@ from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.metrics import TIME, rate_metric, time_metric
 from paceline.benchmarks._micro.parameters import MicroParameters, OneOrMore, join_words
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
-from paceline.benchmarks._micro.tools import ToolError, find_tool, free_port, garbled, last_words, run_tool
+from paceline.benchmarks._micro.tools import ToolError, find_tool, garbled, last_words, run_tool
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported
 from paceline.core.metric import Merge
 from paceline.core.network import OTHER_HOSTS, WORD, FromNetwork
+from paceline.core.ports import free_port
 from paceline.core.quantity import Duration, Size, show_size
 from paceline.core.record import At, Measurement, Record, Result
 from paceline.core.subject import Description

@@ -23,6 +23,7 @@ from paceline.benchmarks._micro.tools import ToolError, follow_tool
 from paceline.benchmarks._model.metrics import DEVICE_MEMORY, STEP_TIME, THROUGHPUT, TOKEN_THROUGHPUT
 from paceline.benchmarks.megatron import _log
 from paceline.benchmarks.megatron._log import SCRIPT, Iteration, Log, explained
+from paceline.core import die_with_parent
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.device import ALL, HOST, split_target
@@ -62,7 +63,7 @@ _REMEDIES = {
     "short": "measure more --iterations",
     "imprecise": "quieten the machine (paceline doctor) or measure more --iterations",
 }
-DIE_WITH_PARENT = Path(__file__).with_name("_die_with_parent.py")
+DIE_WITH_PARENT = Path(die_with_parent.__file__)
 LOSS_SCALE_POWER = 16  # Megatron's own 2^32 would skip the first twenty steps or so
 CLIP = 1.0
 # What SuperBench trains with.

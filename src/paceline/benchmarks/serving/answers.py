@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,6 @@ from paceline.core.errors import SilentCorruption
 from paceline.load import kserve, kserve_grpc
 from paceline.load.request import Wire
 from paceline.load.tensors import Array, Tensors
-from paceline.models.base import Scale
 from paceline.servers.base import Artifact
 from paceline.servers.processing import INDICES, VALUES, Processing, likeliest
 
@@ -102,10 +102,7 @@ class Answers:
         from paceline.servers.export import load_module
 
         artifact = self._artifact
-        scale: Scale = "tiny" if artifact.scale == "tiny" else "full"
-        module = load_module(
-            artifact.model, scale=scale, precision="fp32", seed=artifact.seed, allow_import=self._allow_import
-        )
+        module = load_module(replace(artifact, precision="fp32"), allow_import=self._allow_import)
 
         def answer(request: Tensors) -> list[NDArray[np.float64]]:
             with torch.inference_mode():

@@ -44,7 +44,7 @@ async def serve(configuration: ServerConfiguration, folder: Path) -> None:
     grpc_server = None
     with _explained(host, configuration.port):
         server, connections = await listen(app, host, configuration.port)
-    if configuration.grpc_port is not None:
+    if configuration.speaks_grpc:
         grpc_server = GrpcServer(app)
         with _explained(host, configuration.grpc_port):
             _write(folder / "grpc_port", str(await grpc_server.listen(host, configuration.grpc_port)))

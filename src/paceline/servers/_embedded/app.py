@@ -1,4 +1,4 @@
-"""The endpoints of the open inference protocol, and the life of the server process."""
+"""The configuration of the server process, and the endpoints of the open inference protocol."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
+from paceline.core.network import FromNetwork
 from paceline.core.parameters import OnOff
+from paceline.core.quantity import Duration
 from paceline.load import shared_memory
 from paceline.load.kserve import (
     BINARY_TYPE,
@@ -32,7 +34,7 @@ from paceline.load.shared_memory import FOLDER, PREFIX
 from paceline.servers._embedded.batcher import WaitingRequest
 from paceline.servers._embedded.http import Connection, Head
 from paceline.servers._embedded.service import Overloaded, Service, now
-from paceline.servers.base import Artifact
+from paceline.servers.base import Artifact, ServerSettings
 from paceline.servers.processing import Processing
 from paceline.version import VERSION
 
@@ -41,29 +43,45 @@ EngineName = Literal["null", "torch", "torch-compile", "torchscript", "torch-exp
 GraphChoice = Annotated[Literal["auto", "off"], OnOff]
 
 
-class ServerConfiguration(BaseModel):
-    """Everything is decided; nothing here has a default."""
+class EmbeddedSettings(ServerSettings):
+    """How Paceline's own server computes and batches."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    engine: EngineName = "torch"
+    """What computes; null answers at once, to measure the server itself"""
+    graph: GraphChoice = "auto"
+    """Whether torch-compile replays each batch as one CUDA graph: auto where it can, off launches every kernel"""
+    max_batch: int = Field(default=8, ge=1, le=65_536)
+    """Samples that are computed together, at most; 1 computes each request by itself"""
+    max_delay: Duration = Field(default=0.002, le=3600)
+    """How long a request waits for others while an instance is free, at most"""
+    preferred: tuple[int, ...] = ()
+    """Batch sizes that are computed without waiting for more; also what torch-compile pads to"""
+    max_queue: int = Field(default=1000, ge=1)
+    """Requests that wait, at most; more are declined with 503"""
+    instances: int = Field(default=1, ge=1, le=1024)
+    """How many batches are computed side by side"""
+    threads: int | None = Field(default=None, ge=1)
+    """Threads of each instance; as many as it has CPUs unless set"""
+    cpus: tuple[int, ...] | None = None
+    """CPUs to compute on, divided among the instances; all that there are unless set"""
+    host: Annotated[str, FromNetwork(never="is an address to listen at")] = "127.0.0.1"
+    """Address to listen at"""
+    port: int = Field(default=0, ge=0, le=65_535)
+    """Port to listen at; 0 for any that is free"""
+    grpc_port: int = Field(default=0, ge=0, le=65_535)
+    """Port to listen at for gRPC, where requests come by it (wire: kserve-grpc); 0 for any that is free"""
+
+
+class ServerConfiguration(EmbeddedSettings):
+    """All that the server's process reads when it starts."""
 
     name: str  # of the model, as clients say it
     artifact: Artifact
-    engine: EngineName
-    graph: GraphChoice
     device: str
     allow_import: bool
-    host: str
-    port: int  # 0 for a free one
-    grpc_port: int | None  # None for no gRPC
+    speaks_grpc: bool
     shared_memory: bool  # whether tensors may lie in memory of other processes of this machine
     processing: Processing | None  # of images or texts; None takes tensors
-    max_batch: int
-    max_delay: float  # seconds
-    preferred: tuple[int, ...]
-    max_queue: int
-    instances: int
-    threads: int | None
-    cpus: tuple[int, ...] | None
     grace: float  # seconds to answer what is in work before it ends
 
 
@@ -293,7 +311,15 @@ class App:
             if self.service is None:
                 connection.answer_error(503, f"the model '{self.name}' is being loaded", b"Retry-After: 1\r\n")
                 return
-            result = self.service.describe() if path.endswith("/stats") else self._metadata(self.service)
+            result = self.service.describe()
+            if path == self._model:
+                result = {
+                    "name": self.name,
+                    "versions": ["1"],
+                    "platform": self.platform,
+                    "inputs": [spec.metadata for spec in self.service.takes],
+                    "outputs": [spec.metadata for spec in self.service.outputs],
+                }
         elif path.startswith("/v2/models/") and not path.startswith(f"{self._model}/"):
             connection.answer_error(404, f"there is no model for {path[:200]}; this server has '{self.name}'")
             return
@@ -302,12 +328,3 @@ class App:
             connection.answer_error(status, f"{path[:200]} takes POST" if status == 405 else f"no {path[:200]} here")
             return
         connection.answer(200, (json.dumps(result).encode(),), _TYPE_JSON)
-
-    def _metadata(self, service: Service) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "versions": ["1"],
-            "platform": self.platform,
-            "inputs": [spec.metadata for spec in service.takes],
-            "outputs": [spec.metadata for spec in service.outputs],
-        }

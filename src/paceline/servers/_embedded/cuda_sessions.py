@@ -112,10 +112,10 @@ def record(module: Any, artifact: Artifact, sizes: Sequence[int], device: str) -
     recorded = {}
     try:
         gpu = open_device(device)
-        with torch.inference_mode(), gpu.recorder() as recorder:
+        with torch.inference_mode(), gpu.recording() as record_work:
             for rows in sorted(sizes, reverse=True):  # the largest first: the others find room in its memory
                 work = RecordedWork(module, artifact, rows, gpu.torch())
-                recorded[rows] = Recorded(work, recorder.record(work.run))
+                recorded[rows] = Recorded(work, record_work(work.run))
     except Exception as error:
         traceback.print_exception(error)
         # When the capture breaks, its end fails too and hides what has broken it.

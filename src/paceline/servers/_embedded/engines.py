@@ -82,17 +82,13 @@ class TorchEngine(InferenceEngine):
         import torch
 
         torch.set_num_threads(threads)  # OpenMP keeps this for each thread that starts parallel work
-        return self._on_host() if self.device == "cpu" else self._on_gpu()
-
-    def _on_host(self) -> InferenceSession:
-        import torch
-
-        module, names = self._module, [spec.name for spec in self.artifact.outputs]
-        order = [spec.name for spec in self.artifact.inputs]
+        if self.device != "cpu":
+            return self._on_gpu()
+        names, order = ([spec.name for spec in specs] for specs in (self.artifact.outputs, self.artifact.inputs))
 
         def run(inputs: Arrays) -> Arrays:
             with torch.inference_mode():
-                outputs = module(*[torch.from_numpy(inputs[name]) for name in order])
+                outputs = self._module(*[torch.from_numpy(inputs[name]) for name in order])
             return {name: tensor.numpy() for name, tensor in named(outputs, names).items()}
 
         return run
@@ -206,9 +202,23 @@ def open_engine(
     """The engine of this name with the artifact's model loaded."""
     if name == "null":
         return NullEngine(artifact, device)
-    if name in ("onnxruntime", "openvino"):
-        return (OnnxRuntimeEngine if name == "onnxruntime" else OpenVinoEngine)(artifact, device)
-    module = _torch_module(name, artifact, device, allow_import)
+    if name == "onnxruntime":
+        return OnnxRuntimeEngine(artifact, device)
+    if name == "openvino":
+        return OpenVinoEngine(artifact, device)
+    import torch
+
+    from paceline.models.base import set_fp32_mode
+    from paceline.servers.export import load_module
+
+    set_fp32_mode(artifact.precision)
+    module: Any
+    if name == "torchscript":
+        module = torch.jit.load(str(artifact.path), map_location=device).eval()  # type: ignore[no-untyped-call]
+    elif name == "torch-export":
+        module = torch.export.load(str(artifact.path)).module()
+    else:
+        module = load_module(artifact, device, allow_import=allow_import)
     if name == "torch-compile":
         return CompiledEngine(artifact, device, module, sizes, with_graphs=graph)
     return TorchEngine(artifact, device, module)
@@ -223,27 +233,6 @@ def warm_up(session: InferenceSession, inputs: Sequence[TensorSpec], sizes: Sequ
                 axes = (16 if axis < 0 else axis for axis in spec.shape)  # any length, where it varies
                 arrays[spec.name] = np.zeros((size, *axes), spec.dtype)
             session(arrays)
-
-
-def _torch_module(name: str, artifact: Artifact, device: str, allow_import: bool) -> Any:
-    import torch
-
-    from paceline.models.base import set_fp32_mode
-    from paceline.servers.export import load_module
-
-    set_fp32_mode(artifact.precision)
-    if name == "torchscript":
-        return torch.jit.load(str(artifact.path), map_location=device).eval()  # type: ignore[no-untyped-call]
-    if name == "torch-export":
-        return torch.export.load(str(artifact.path)).module()
-    return load_module(
-        artifact.model,
-        scale="tiny" if artifact.scale == "tiny" else "full",
-        precision=artifact.precision,
-        seed=artifact.seed,
-        device=device,
-        allow_import=allow_import,
-    )
 
 
 def named(outputs: Any, names: Sequence[str]) -> dict[str, Any]:

@@ -34,9 +34,9 @@ class GrpcServer:
         self._server = aio.server(options=_OPTIONS)
         methods: dict[str, Callable[[bytes, Any], Awaitable[bytes]]] = {
             "ModelInfer": self._infer,
-            "ServerLive": self._server_live,
-            "ServerReady": self._server_ready,
-            "ServerMetadata": self._server_metadata,
+            "ServerLive": _answering(lambda: kserve_grpc.encode_flag(True)),
+            "ServerReady": _answering(lambda: kserve_grpc.encode_flag(app.is_ready)),
+            "ServerMetadata": _answering(lambda: kserve_grpc.encode_server_metadata("paceline", VERSION)),
             "ModelReady": self._model_ready,
             "ModelMetadata": self._model_metadata,
         }
@@ -93,15 +93,6 @@ class GrpcServer:
         context.set_trailing_metadata(((HEADER, str(stages)),))
         return result.body
 
-    async def _server_live(self, _message: bytes, _context: Any) -> bytes:
-        return kserve_grpc.encode_flag(True)
-
-    async def _server_ready(self, _message: bytes, _context: Any) -> bytes:
-        return kserve_grpc.encode_flag(self._app.is_ready)
-
-    async def _server_metadata(self, _message: bytes, _context: Any) -> bytes:
-        return kserve_grpc.encode_server_metadata("paceline", VERSION)
-
     async def _model_ready(self, message: bytes, context: Any) -> bytes:
         await self._require_named_model(message, context)
         return kserve_grpc.encode_flag(self._app.is_ready)
@@ -128,6 +119,13 @@ class GrpcServer:
         if model != self._app.name:
             message = f"there is no model '{model[:200]}'; this server has '{self._app.name}'"
             await context.abort(self._grpc.StatusCode.NOT_FOUND, message)
+
+
+def _answering(encode: Callable[[], bytes]) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    async def answer(_message: bytes, _context: Any) -> bytes:
+        return encode()
+
+    return answer
 
 
 def _encode(model: str, outputs: Arrays, request: Request) -> Message:

@@ -93,7 +93,7 @@ class Connection(asyncio.Protocol):
     # called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's own is no subclass
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
         self._open.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -140,9 +140,9 @@ class Service:
         if self.engine.inline:
             self._session = self.engine.session(1)
         for index, (cpus, threads) in enumerate([] if self.engine.inline else self._placement):
-            instance = Instance(index, self, self._loop, cpus, threads)
+            instance = Instance(index, self, cpus, threads)
             self._instances.append(instance)
-            await instance.load()  # one after the other: compilers and loaders are not all safe to run side by side
+            await instance.loaded  # one after the other: compilers and loaders are not all safe to run side by side
         self.statistics.since = now()
 
     async def drain(self) -> None:
@@ -180,8 +180,7 @@ class Service:
             result = processing.before(waiting.payload.inputs[processing.takes.name].tolist())
         except Exception as error:
             result = error
-        with contextlib.suppress(RuntimeError):  # the loop has ended: so does the process
-            self._loop.call_soon_threadsafe(self._was_read, waiting, result)
+        self.call_in_loop(self._was_read, waiting, result)
 
     def _was_read(self, waiting: WaitingRequest[Ticket], result: Arrays | Exception) -> None:
         self._reading -= 1
@@ -200,6 +199,11 @@ class Service:
     def _queue(self, waiting: WaitingRequest[Ticket]) -> None:
         self._batcher.add(waiting)
         self._pump()
+
+    def call_in_loop(self, call: Callable[..., object], *arguments: object) -> None:
+        """From another thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended: so does the process
+            self._loop.call_soon_threadsafe(call, *arguments)
 
     def cancel(self, waiting: WaitingRequest[Ticket]) -> None:
         """The client has left."""
@@ -273,9 +277,7 @@ class Service:
 
     def _rows(self, batch: RequestBatch[Ticket]) -> int:
         """Samples that are computed: those of the batch, and the padding."""
-        if not self.engine.pads:
-            return batch.size
-        return next(size for size in self.sizes if size >= batch.size)
+        return next(size for size in self.sizes if size >= batch.size) if self.engine.pads else batch.size
 
     def _pump(self) -> None:
         """Start every batch that can start, and set the alarm for the next."""
@@ -319,21 +321,14 @@ def _group(arrays: Arrays) -> Hashable:
 class Instance:
     """One thread that computes batches."""
 
-    def __init__(
-        self, index: int, service: Service, loop: asyncio.AbstractEventLoop, cpus: tuple[int, ...] | None, threads: int
-    ) -> None:
+    def __init__(self, index: int, service: Service, cpus: tuple[int, ...] | None, threads: int) -> None:
         self.batches: SimpleQueue[RequestBatch[Ticket] | None] = SimpleQueue()
+        self.loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._service = service
-        self._loop = loop
         self._cpus = cpus
         self._threads = threads
-        self._loaded: asyncio.Future[None] = loop.create_future()
         # A daemon: a model that never returns must not keep the process from ending.
-        self._thread = Thread(target=self._run, name=f"instance-{index}", daemon=True)
-
-    async def load(self) -> None:
-        self._thread.start()
-        await self._loaded
+        Thread(target=self._run, name=f"instance-{index}", daemon=True).start()
 
     def _run(self) -> None:
         service = self._service
@@ -343,15 +338,11 @@ class Instance:
             session = service.engine.session(self._threads)
             warm_up(session, service.inputs, service.sizes)
         except Exception as error:
-            self._call_in_loop(self._loaded.set_exception, error)
+            service.call_in_loop(self.loaded.set_exception, error)
             return
-        self._call_in_loop(self._loaded.set_result, None)
+        service.call_in_loop(self.loaded.set_result, None)
         while (batch := self.batches.get()) is not None:
-            self._call_in_loop(service.finish, batch, *compute(session, service, batch))
-
-    def _call_in_loop(self, call: Callable[..., object], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended: so does the process
-            self._loop.call_soon_threadsafe(call, *arguments)
+            service.call_in_loop(service.finish, batch, *compute(session, service, batch))
 
 
 def compute(

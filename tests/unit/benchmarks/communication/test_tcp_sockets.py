@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.benchmarks._micro.tools import free_port
 from paceline.benchmarks.communication import _tcp_peer
 from paceline.benchmarks.communication.tcp import (
     Address,
@@ -25,6 +24,7 @@ from paceline.benchmarks.communication.tcp import (
     swallowing,
 )
 from paceline.core.errors import InputError
+from paceline.core.ports import free_port
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.errors import SilentCorruption, Unsupported
 from paceline.core.record import Result
-from paceline.devices.cuda import nvml
+from paceline.devices import kind_named
+from paceline.devices.cuda import Nvml
 from paceline.devices.datasheet import pcie_bandwidth
 from paceline.measure.memory import Peak
 from support.refused import refused
@@ -82,7 +83,7 @@ def test_the_link_promises_what_its_generation_and_width_say() -> None:
     assert pcie_bandwidth(99, 16) is None
 
 
-class Driver:
+class Driver(Nvml):
     """A driver that answers as it is told."""
 
     def __init__(self, handles: list[object], **answers: int) -> None:
@@ -97,7 +98,7 @@ class Driver:
 
 def test_a_link_that_the_driver_does_not_tell_has_no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     def peak(driver: Driver | None, ways: int = 1) -> Peak | None:
-        monkeypatch.setattr(nvml, "kept", lambda: driver)
+        monkeypatch.setattr(kind_named("cuda"), "library", lambda: driver)
         return host.pcie_peak("cuda:0", ways=ways)
 
     known = {"nvmlDeviceGetMaxPcieLinkGeneration": 4, "nvmlDeviceGetMaxPcieLinkWidth": 8}

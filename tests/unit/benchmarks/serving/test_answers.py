@@ -10,7 +10,7 @@ import pytest
 from paceline.benchmarks.serving.answers import CHECKED, MOST_SAMPLES, Answers, _check_choices
 from paceline.core.errors import SilentCorruption
 from paceline.load.tensors import Array
-from paceline.servers.export import export, load_eager, sample_inputs
+from paceline.servers.export import export, load_module, sample_inputs
 
 MODEL = "generated/fc:layers=1,width=16"
 REQUESTS = 8
@@ -22,7 +22,7 @@ def made() -> tuple[Answers, list[dict[str, Array]]]:
 
     artifact = export(MODEL, scale="tiny", format="eager", seed=5)
     requests = [{k: v[None] for k, v in one.items()} for one in sample_inputs(artifact, REQUESTS, seed=5)]
-    module, inputs, outputs = load_eager(MODEL, scale="tiny", precision="fp32", seed=5)
+    module, inputs, outputs = load_module(artifact), artifact.inputs, artifact.outputs
     with torch.no_grad():
         right = [{outputs[0].name: module(*(torch.from_numpy(r[i.name]) for i in inputs)).numpy()} for r in requests]
     return Answers(artifact, requests, "kserve-json", allow_import=False), right
@@ -71,7 +71,7 @@ def test_of_a_large_request_the_first_samples_are_compared_and_all_must_be_there
     artifact = export(MODEL, scale="tiny", format="eager", seed=5)
     samples = sample_inputs(artifact, 3 * MOST_SAMPLES, seed=5)
     request = {name: np.stack([one[name] for one in samples]) for name in samples[0]}
-    module, inputs, outputs = load_eager(MODEL, scale="tiny", precision="fp32", seed=5)
+    module, inputs, outputs = load_module(artifact), artifact.inputs, artifact.outputs
     with torch.no_grad():
         right = module(*(torch.from_numpy(request[one.name]) for one in inputs)).numpy()
     answers = Answers(artifact, [request], "kserve-json", allow_import=False)
@@ -90,8 +90,8 @@ def test_of_a_large_request_the_first_samples_are_compared_and_all_must_be_there
 def test_a_language_model_answers_with_tokens_and_how_likely_they_are(model: str) -> None:
     import torch
 
-    module, inputs, outputs = load_eager(model, scale="tiny", precision="fp32", seed=5)
     artifact = export(model, scale="tiny", format="eager", seed=5)
+    module, inputs, outputs = load_module(artifact), artifact.inputs, artifact.outputs
     request = {name: one[None] for name, one in sample_inputs(artifact, 1, seed=5)[0].items()}
     tensors = [torch.from_numpy(request[one.name]) for one in inputs]
     with torch.no_grad():

@@ -34,7 +34,7 @@ def test_hosts_are_a_list_or_one_word_and_tell_a_case_from_others() -> None:
         ({"hosts": ["a b"]}, "is not a host"),
         ({"hosts": "a,"}, "is not a host"),
         ({"hosts": ["a", "b", "a"]}, "duplicate host 'a'"),
-        ({"hosts": ["a"], "remote_shell": "ssh there"}, "does not say where the host goes"),
+        ({"hosts": ["a"], "remote_shell": "ssh there"}, "for the name of the host"),
         ({"remote_shell": "ssh {host}"}, "go with hosts"),
     ],
 )

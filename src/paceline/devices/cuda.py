@@ -1,0 +1,368 @@
+"""NVIDIA's GPUs: CUDA through torch, the driver's management library (NVML), and the vendor's datasheets.
+
+Describing GPUs does not initialise CUDA. Each question to NVML is guarded alone: virtual machines answer only some.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from paceline.core.environment import Driver, Ecc, Gpu, GpuProcess
+from paceline.core.errors import Unsupported
+from paceline.core.probe import ROOT, attempt, read_text
+from paceline.core.subject import number_format
+from paceline.devices._torch_gpu import ManagementLibrary, TorchGpu, TorchGpuKind
+from paceline.devices.base import (
+    NATIVE,
+    Described,
+    Device,
+    DeviceConditions,
+    DeviceUse,
+    Entry,
+    FormatSupport,
+    VendorTool,
+    named,
+    visible,
+)
+from paceline.devices.datasheet import Datasheet, sheet_of
+
+# Compute capability from which a GPU has the format.
+_CAPABILITY = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9), "int8": (7, 5)}
+_EMPTY_KERNEL = """\
+.version 6.4
+.target {target}
+.address_size 64
+.visible .entry {name}() {{ ret; }}
+"""
+
+REASONS = {
+    0x001: "gpu-idle",
+    0x002: "applications-clocks-setting",
+    0x004: "sw-power-cap",
+    0x008: "hw-slowdown",
+    0x010: "sync-boost",
+    0x020: "sw-thermal-slowdown",
+    0x040: "hw-thermal-slowdown",
+    0x080: "hw-power-brake-slowdown",
+    0x100: "display-clock-setting",
+    0x200: "board-limit",
+    0x400: "reliability",
+}
+
+_COUNTERS = {
+    "sw-power-cap": "NVML_FI_DEV_PERF_POLICY_POWER",
+    "thermal": "NVML_FI_DEV_PERF_POLICY_THERMAL",
+    "board-limit": "NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT",
+    "reliability": "NVML_FI_DEV_PERF_POLICY_RELIABILITY",
+    "sw-thermal-slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN",
+    "hw-thermal-slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN",
+    "hw-power-brake-slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN",
+}
+
+
+class CudaKind(TorchGpuKind):
+    """NVIDIA's GPUs."""
+
+    name = "cuda"
+    copy_call = "cudaMemcpyAsync"
+    launches_kernels = True
+    graph_name = "CUDA graph"
+    visible_variable = "CUDA_VISIBLE_DEVICES"
+    variables = ("CUDA_DEVICE_ORDER",)
+    slowdowns = (
+        "hw-slowdown",
+        "hw-thermal-slowdown",
+        "sw-thermal-slowdown",
+        "hw-power-brake-slowdown",
+        "thermal",
+        "board-limit",
+        "reliability",
+    )
+    power_cap = "sw-power-cap"
+    out_of_memory_words = ("cuda", "cudnn", "cublas")
+    fork_environment = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    tool = VendorTool(
+        name="nvidia-smi",
+        lock_clocks="nvidia-smi -lgc",
+        set_power="nvidia-smi -pl",
+        set_power_of="nvidia-smi -i {index} -pl {watts:.0f}",
+        reset="nvidia-smi -r",
+        show_errors="nvidia-smi -q -d ECC",
+    )
+
+    @staticmethod
+    def open_library() -> Nvml:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return Nvml(pynvml)
+
+    def count(self) -> int:
+        with self._opened_for_now() as nvml:
+            if nvml is None:
+                return 0
+            is_restricted = self.visible_variable in os.environ
+            return len(nvml.visible_entries()) if is_restricted else int(nvml.ask("nvmlDeviceGetCount") or 0)
+
+    def open(self, index: int) -> Device:
+        return CudaDevice(self, index)
+
+    def describe(self) -> Described:
+        with self._opened_for_now() as nvml:
+            return nvml.describe() if nvml else Described()
+
+    @contextmanager
+    def _opened_for_now(self) -> Iterator[Nvml | None]:
+        """The library for a process that may go on to fork others."""
+        nvml = attempt(self.open_library)
+        try:
+            yield nvml
+        finally:
+            if nvml is not None:
+                nvml.ask("nvmlShutdown")
+
+    def datasheet(self, device_name: str) -> Datasheet | None:
+        return None if _NOT_WHOLE.search(device_name) else sheet_of(device_name, _SHEETS)
+
+
+class CudaDevice(TorchGpu):
+    """One NVIDIA GPU."""
+
+    def __init__(self, kind: CudaKind, index: int) -> None:
+        import torch
+
+        if torch.version.hip:
+            raise Unsupported(
+                f"target 'cuda:{index}' needs a GPU of NVIDIA's, but torch {torch.__version__} is built for ROCm; use "
+                "--target rocm:0"
+            )
+        super().__init__(kind, index)
+
+    def format(self, precision: str) -> FormatSupport:
+        needed = _CAPABILITY.get(number_format(precision))
+        if needed is None or self.capability >= needed:
+            return NATIVE
+        have, want = ".".join(map(str, self.capability)), ".".join(map(str, needed))
+        reason = f"{precision} needs compute capability {want}; {self.name} has {have}: use fp32 or fp16"
+        return FormatSupport("none", reason)
+
+    def empty_kernel(self, name: str) -> str:
+        # The oldest target that the driver of such a device still translates.
+        return _EMPTY_KERNEL.format(target="sm_75" if self.capability >= (7, 5) else "sm_50", name=name)
+
+
+class Nvml(ManagementLibrary):
+    """The NVIDIA driver's management library."""
+
+    energy_counter = "NVML total energy counter"
+
+    def constant(self, name: str) -> Any:
+        """A constant of the binding; older ones lack some."""
+        return getattr(self.module, name, None)
+
+    def text(self, function: str, *arguments: Any) -> str | None:
+        """A string; some bindings answer in bytes."""
+        answer = self.ask(function, *arguments)
+        return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
+
+    def first(self, functions: tuple[str, ...], *arguments: Any) -> Any:
+        """The first answer; drivers of another age support the other functions."""
+        answers = (self.ask(function, *arguments) for function in functions)
+        return next((answer for answer in answers if answer is not None), None)
+
+    def every_handle(self) -> list[Any]:
+        """All GPUs that the driver shows to this process, in its order; None for one that it does not open."""
+        count = int(self.ask("nvmlDeviceGetCount") or 0)
+        return [self.ask("nvmlDeviceGetHandleByIndex", index) for index in range(count)]
+
+    def visible_entries(self) -> list[Entry]:
+        """What CUDA shows to this process, in its order."""
+        handles = self.every_handle()
+        uuids = [self.text("nvmlDeviceGetUUID", handle) or "" if handle is not None else "" for handle in handles]
+        return visible(uuids, os.environ.get(CudaKind.visible_variable))
+
+    def has_cuda_order(self) -> bool:
+        """Whether CUDA counts the GPUs as the driver does: it puts the fastest first unless configured otherwise."""
+        if os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
+            return True
+        return len({self.text("nvmlDeviceGetName", handle) for handle in self.every_handle()}) <= 1
+
+    def handles(self, target: str) -> list[Any]:
+        entries = named(target, self.visible_entries())
+        if any(isinstance(entry, int) for entry in entries) and not self.has_cuda_order():
+            return []
+        handles = [
+            self.ask("nvmlDeviceGetHandleByIndex" if isinstance(entry, int) else "nvmlDeviceGetHandleByUUID", entry)
+            for entry in entries
+        ]
+        return [handle for handle in handles if handle is not None]
+
+    def describe(self) -> Described:
+        return Described(attempt(self._driver), attempt(self._gpus) or [])
+
+    def _driver(self) -> Driver:
+        number = self.first(("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion"))
+        return Driver(
+            version=self.text("nvmlSystemGetDriverVersion"),
+            cuda=f"{number // 1000}.{number % 1000 // 10}" if number else None,
+        )
+
+    def _gpus(self) -> list[Gpu]:
+        entries = self.visible_entries() if self.has_cuda_order() else []
+        return [
+            Gpu(index=index, cuda_index=entries.index(index) if index in entries else None, **self._description(handle))
+            for index, handle in enumerate(self.every_handle())
+        ]
+
+    def _description(self, handle: Any) -> dict[str, Any]:
+        if handle is None:
+            return {}
+        capability = self.ask("nvmlDeviceGetCudaComputeCapability", handle)
+        memory = self.ask("nvmlDeviceGetMemoryInfo", handle)
+        limits = self.ask("nvmlDeviceGetPowerManagementLimitConstraints", handle)
+        mig = self.ask("nvmlDeviceGetMigMode", handle)
+        persistence = self.ask("nvmlDeviceGetPersistenceMode", handle)
+        bus = getattr(self.ask("nvmlDeviceGetPciInfo", handle), "busId", None)
+        return self._state(handle) | {
+            "name": self.text("nvmlDeviceGetName", handle),
+            "pci_bus_id": bus.decode(errors="replace") if isinstance(bus, bytes) else bus,
+            "compute_capability": f"{capability[0]}.{capability[1]}" if capability else None,
+            "memory_total": memory.total if memory else None,
+            "memory_used": memory.used if memory else None,
+            "sm_clock_max_mhz": self.ask("nvmlDeviceGetMaxClockInfo", handle, self.constant("NVML_CLOCK_SM")),
+            "memory_clock_max_mhz": self.ask("nvmlDeviceGetMaxClockInfo", handle, self.constant("NVML_CLOCK_MEM")),
+            "power_limit_default_watts": _watts(self.ask("nvmlDeviceGetPowerManagementDefaultLimit", handle)),
+            "power_limit_max_watts": _watts(limits[1]) if limits else None,
+            "ecc": self._ecc(handle),
+            "mig": bool(mig[0]) if mig else None,
+            "persistence": None if persistence is None else bool(persistence),
+            "pcie_generation": self.ask("nvmlDeviceGetCurrPcieLinkGeneration", handle),
+            "pcie_generation_max": self.ask("nvmlDeviceGetMaxPcieLinkGeneration", handle),
+            "pcie_width": self.ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
+            "pcie_width_max": self.ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
+        }
+
+    def _state(self, handle: Any) -> dict[str, Any]:
+        """The fields that a description and the conditions share."""
+        temperature = self.first(
+            ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"), handle, self.constant("NVML_TEMPERATURE_GPU")
+        )
+        limit = self.first(("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetPowerManagementLimit"), handle)
+        mask = self.first(
+            ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), handle
+        )
+        running = self.ask("nvmlDeviceGetComputeRunningProcesses", handle)
+        # A process of another container has a number that means nothing here, so no name.
+        processes = [
+            GpuProcess(pid=one.pid, name=read_text(ROOT / f"proc/{one.pid}/comm"), memory=one.usedGpuMemory)
+            for one in running or ()
+        ]
+        return {
+            "uuid": self.text("nvmlDeviceGetUUID", handle),
+            "sm_clock_mhz": self.ask("nvmlDeviceGetClockInfo", handle, self.constant("NVML_CLOCK_SM")),
+            "memory_clock_mhz": self.ask("nvmlDeviceGetClockInfo", handle, self.constant("NVML_CLOCK_MEM")),
+            "temperature_celsius": None if temperature is None else int(temperature),
+            "power_watts": _watts(self.ask("nvmlDeviceGetPowerUsage", handle)),
+            "power_limit_watts": _watts(limit),
+            "throttle_reasons": None if mask is None else reasons(int(mask)),
+            "processes": None if running is None else processes,
+        }
+
+    def _ecc(self, handle: Any) -> Ecc:
+        mode = self.ask("nvmlDeviceGetEccMode", handle)
+        rows = self.ask("nvmlDeviceGetRemappedRows", handle)
+
+        def errors(kind: str, counter: str) -> int | None:
+            constants = self.constant(f"NVML_MEMORY_ERROR_TYPE_{kind}"), self.constant(f"NVML_{counter}_ECC")
+            answer = self.ask("nvmlDeviceGetTotalEccErrors", handle, *constants)
+            return None if answer is None else int(answer)
+
+        return Ecc(
+            enabled=bool(mode[0]) if mode else None,
+            corrected_volatile=errors("CORRECTED", "VOLATILE"),
+            uncorrected_volatile=errors("UNCORRECTED", "VOLATILE"),
+            corrected_aggregate=errors("CORRECTED", "AGGREGATE"),
+            uncorrected_aggregate=errors("UNCORRECTED", "AGGREGATE"),
+            remap_pending=bool(rows[2]) if rows else None,
+            remap_failed=bool(rows[3]) if rows else None,
+        )
+
+    def conditions(self, handle: Any) -> DeviceConditions:
+        held_down = attempt(lambda: self._held_down(handle)) or {}
+        return DeviceConditions(**self._state(handle), held_down_seconds=held_down)
+
+    def _held_down(self, handle: Any) -> dict[str, float]:
+        """How long each reason has held the clocks down since the driver was loaded; the driver counts nanoseconds."""
+        fields = {name: self.constant(constant) for name, constant in _COUNTERS.items()}
+        fields = {name: field for name, field in fields.items() if field is not None}
+        values = self.ask("nvmlDeviceGetFieldValues", handle, list(fields.values()))
+        pairs = zip(fields, values, strict=False) if values is not None else ()
+        return {name: value.value.ullVal / 1e9 for name, value in pairs if value.nvmlReturn == 0}
+
+    def use(self, handle: Any) -> DeviceUse:
+        rates = self.ask("nvmlDeviceGetUtilizationRates", handle)
+        memory = self.ask("nvmlDeviceGetMemoryInfo", handle)
+        return DeviceUse(
+            busy_percent=None if rates is None else float(rates.gpu),
+            memory_used=None if memory is None else int(memory.used),
+        )
+
+    def joules(self, handle: Any) -> float | None:
+        millijoules = self.ask("nvmlDeviceGetTotalEnergyConsumption", handle)
+        return None if millijoules is None else int(millijoules) / 1000
+
+    def link(self, handle: Any) -> tuple[int | None, int | None]:
+        functions = ("nvmlDeviceGetMaxPcieLinkGeneration", "nvmlDeviceGetMaxPcieLinkWidth")
+        generation, width = (self.ask(function, handle) for function in functions)
+        return generation, width
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def reasons(mask: int) -> list[str]:
+    """The names of the bits; an unknown one keeps its number."""
+    names = [name for bit, name in REASONS.items() if mask & bit]
+    rest = mask & ~sum(REASONS)
+    return [*names, f"unknown-{rest:#x}"] if rest else names
+
+
+# pattern
+#   fp64, fp64_tc, fp32, tf32, fp16_plain, fp16, bf16, fp8, int8, memory, nvlink
+_SHEETS = tuple(
+    Datasheet(pattern, *figures)
+    for pattern, figures in (
+        (r"\bGB200\b", (40.0, 40.0, 80.0, 1250.0, None, 2500.0, 2500.0, 5000.0, 5000.0, 8000.0, 900.0)),
+        (r"\bB200\b", (37.0, 37.0, 75.0, 1125.0, None, 2250.0, 2250.0, 4500.0, 4500.0, 8000.0, 900.0)),
+        (r"\bGH200 480GB\b", (33.5, 66.9, 66.9, 494.7, 133.8, 989.4, 989.4, 1978.9, 1978.9, 4000.0, 450.0)),
+        (r"\bH200 NVL\b", (30.0, 60.0, 60.0, 417.5, None, 835.5, 835.5, 1670.5, 1670.5, 4800.0, None)),
+        (r"\bH200\b", (33.5, 66.9, 66.9, 494.7, 133.8, 989.4, 989.4, 1978.9, 1978.9, 4800.0, 450.0)),
+        (r"\bH100 NVL\b", (30.0, 60.0, 60.0, 417.5, None, 835.5, 835.5, 1670.5, 1670.5, 3900.0, None)),
+        (r"\bH100 PCIe\b", (25.6, 51.2, 51.2, 378.0, 102.4, 756.0, 756.0, 1513.0, 1513.0, 2000.0, None)),
+        (r"\bH100 80GB HBM3\b", (33.5, 66.9, 66.9, 494.7, 133.8, 989.4, 989.4, 1978.9, 1978.9, 3350.0, 450.0)),
+        (r"\bA100 80GB PCIe\b", (9.7, 19.5, 19.5, 156.0, 78.0, 312.0, 312.0, None, 624.0, 1935.0, None)),
+        (r"\bA100-SXM4?-80GB\b", (9.7, 19.5, 19.5, 156.0, 78.0, 312.0, 312.0, None, 624.0, 2039.0, 300.0)),
+        (r"\bA100-SXM4-40GB\b", (9.7, 19.5, 19.5, 156.0, 78.0, 312.0, 312.0, None, 624.0, 1555.0, 300.0)),
+        (r"\bA100-PCIE-40GB\b", (9.7, 19.5, 19.5, 156.0, 78.0, 312.0, 312.0, None, 624.0, 1555.0, None)),
+        (r"\bA30\b", (5.2, 10.3, 10.3, 82.0, None, 165.0, 165.0, None, 330.0, 933.0, None)),
+        (r"\bA40\b", (None, None, 37.4, 74.8, None, 149.7, 149.7, None, 299.3, 696.0, None)),
+        (r"\bA10\b", (None, None, 31.2, 62.5, None, 125.0, 125.0, None, 250.0, 600.0, None)),
+        (r"\bL40S\b", (None, None, 91.6, 183.0, None, 362.05, 362.05, 733.0, 733.0, 864.0, None)),
+        (r"\bL40\b", (None, None, 90.5, 90.5, None, 181.05, 181.05, 362.0, 362.0, 864.0, None)),
+        (r"\bL4\b", (None, None, 30.3, 60.0, None, 121.0, 121.0, 242.5, 242.5, 300.0, None)),
+        (r"\bRTX A6000\b", (None, None, 38.7, 77.4, 38.7, 154.8, 154.8, None, 309.7, 768.0, None)),
+        (r"\bV100-SXM2\b", (7.8, None, 15.7, None, 31.4, 125.0, None, None, None, 900.0, 150.0)),
+        (r"\bV100-PCIE\b", (7.0, None, 14.0, None, 28.0, 112.0, None, None, None, 900.0, None)),
+        (r"\bV100S-PCIE\b", (8.2, None, 16.4, None, 32.8, 130.0, None, None, None, 1134.0, None)),
+        (r"\bTesla T4\b", (None, None, 8.1, None, None, 65.0, None, None, 130.0, 320.0, None)),
+        (r"\bRTX 4090\b(?! D)", (1.29, None, 82.6, 82.6, 82.6, 165.2, 165.2, 330.3, 660.6, 1008.0, None)),
+        (r"\bRTX 3090\b(?! Ti)", (0.556, None, 35.6, 35.6, 35.6, 71.0, 71.0, None, 284.0, 936.0, None)),
+    )
+)
+# A part of a GPU, or a slower one that shares its name.
+_NOT_WHOLE = re.compile(r"\bMIG\b|-\d+[ABCQ]$|\bLaptop\b|\bMax-Q\b")
