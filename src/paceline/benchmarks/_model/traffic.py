@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-def count_kept(session: ModelSession, step: Callable[[], Result]) -> Result:
+def count_saved(session: ModelSession, step: Callable[[], Result]) -> Result:
     """Take a step of training; the session's facts then say what it kept for its backward pass."""
     if not _is_countable(session):
         return step()

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from paceline.core.record import RecordWarning
 from paceline.measure.memory import exhausted
@@ -20,7 +20,7 @@ from paceline.measure.memory import exhausted
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from paceline.benchmarks._model.measuring import Stepped
+    from paceline.benchmarks._model.measuring import StepSession
 
 MOST_OF_A_GRADIENT = 0.9  # by which the norms of a parameter's gradient may differ, as a part of the larger
 NEGLIGIBLE = 0.01  # of the largest norm: gradients below are rounding, some are zero in theory
@@ -69,17 +69,17 @@ class Deviation(NamedTuple):
         return self.apart > MOST_OF_AN_EXACT_OUTPUT if exact else self.longer > MOST_OF_AN_OUTPUT
 
 
-def compare_gradients(session: Stepped, backward: Callable[[], Gradients]) -> None:
+def compare_gradients(session: StepSession[Any], backward: Callable[[], Gradients]) -> None:
     """Record as a fact, or as a warning, whether the compiled backward pass agrees with the uncompiled one."""
     _record(session, partial(_of_gradients, backward))
 
 
-def compare_outputs(session: Stepped, forward: Callable[[], object], *, exact: bool) -> None:
+def compare_outputs(session: StepSession[Any], forward: Callable[[], object], *, exact: bool) -> None:
     """Record as a fact, or as a warning, whether the compiled forward pass agrees with the uncompiled one."""
     _record(session, partial(_of_outputs, forward, exact=exact))
 
 
-def _record(session: Stepped, compare: Callable[[], CompileFinding]) -> None:
+def _record(session: StepSession[Any], compare: Callable[[], CompileFinding]) -> None:
     """Where something cannot be compared, the facts say why: what is measured is the compiled step all the same."""
     try:
         finding = compare()
@@ -159,7 +159,7 @@ def _each(pick: Callable[[Iterable[float]], float], passes: Iterable[Mapping[str
 def _deviation(compiled: object, eager: object) -> Deviation:
     """Of the tensors that differ most; not a number where one of them is not finite."""
     each = []
-    for one, other in zip(_tensors(compiled), _tensors(eager), strict=True):
+    for one, other in zip(float_tensors(compiled), float_tensors(eager), strict=True):
         here, there, between = _norm(one), _norm(other), _norm(one - other)
         size = max(here, there)
         each.append(Deviation(between / size, abs(here - there) / size) if size else Deviation(0.0, 0.0))
@@ -177,15 +177,22 @@ def _norm(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor.detach(), dtype=wide))
 
 
-def _tensors(output: object) -> Iterator[Tensor]:
+def float_tensors(output: object) -> Iterator[Tensor]:
     """The tensors of numbers in a model's output, in its order."""
     import torch
 
-    if isinstance(output, torch.Tensor):
-        if output.is_floating_point():
-            yield output
-        return
+    for leaf in leaves(output):
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+            yield leaf
+
+
+def leaves(output: object) -> Iterator[object]:
+    """What a model's output is made of: its tensors, and anything else that holds nothing."""
+    import torch
+
     parts = output.values() if isinstance(output, Mapping) else output
-    if isinstance(parts, Iterable):
-        for part in parts:
-            yield from _tensors(part)
+    if isinstance(parts, torch.Tensor) or not isinstance(parts, Iterable):
+        yield parts
+        return
+    for part in parts:
+        yield from leaves(part)

@@ -303,15 +303,12 @@ class Vit(nn.Module):
         nn.init.normal_(self.class_token, std=0.02)
         nn.init.normal_(self.positions, std=0.02)
 
-    def patches(self, images: Tensor) -> Tensor:
-        """The pixels of every patch in one row: [batch, patches, 3 * patch * patch]."""
+    def forward(self, images: Tensor) -> Tensor:
         batch, _, height, width = images.shape
         rows, columns = height // self.patch, width // self.patch
         split = images.reshape(batch, CHANNELS, rows, self.patch, columns, self.patch)
-        return split.permute(0, 2, 4, 1, 3, 5).reshape(batch, rows * columns, -1)
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = self.patch_embedding(self.patches(images))
+        # The pixels of every patch in one row: [batch, patches, 3 * patch * patch].
+        x = self.patch_embedding(split.permute(0, 2, 4, 1, 3, 5).reshape(batch, rows * columns, -1))
         x = torch.cat((self.class_token.to(x.dtype).expand(x.shape[0], -1, -1), x), dim=1) + self.positions
         for block in self.blocks:
             x = block(x)
