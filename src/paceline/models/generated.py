@@ -204,28 +204,29 @@ SHAPES: dict[str, type[Shape]] = {shape.family: shape for shape in (TransformerS
 
 def parse(name: str) -> Shape:
     """The shape that a name describes; an unknown family or knob is refused with the nearest one."""
+
+    def refusal(code: str, message: str, suggestion: str | None = None) -> InputError:
+        return InputError(code, f"model '{name}': {message}", value=name, suggestion=suggestion)
+
     family, colon, rest = name.removeprefix(PREFIX).partition(":")
     if family not in SHAPES:
-        message = f"model '{name}': there is no family '{family}'{_hint(family, SHAPES)}"
-        raise InputError("unknown-family", message, value=name, suggestion=nearest(family, SHAPES))
+        message = f"there is no family '{family}'{_hint(family, SHAPES)}"
+        raise refusal("unknown-family", message, nearest(family, SHAPES))
     knobs = [knob.name for knob in fields(SHAPES[family])]
-    given: dict[str, int] = {}
+    values: dict[str, int] = {}
     for setting in rest.split(",") if colon else ():
         knob, equals, value = (part.strip() for part in setting.partition("="))
         if not equals:
             example = f"{PREFIX}{family}:{knobs[0]}=4,{knobs[1]}=64"
-            message = f"model '{name}': '{setting}' is not knob=value; write it like {example}"
-            raise InputError("not-a-knob", message, value=name)
+            raise refusal("not-a-knob", f"'{setting}' is not knob=value; write it like {example}")
         if knob not in knobs:
-            message = f"model '{name}': there is no knob '{knob}'{_hint(knob, knobs)}"
-            raise InputError("unknown-knob", message, value=name, suggestion=nearest(knob, knobs))
-        if knob in given:
-            raise InputError("duplicate-knob", f"model '{name}': {knob} is given twice", value=name)
+            raise refusal("unknown-knob", f"there is no knob '{knob}'{_hint(knob, knobs)}", nearest(knob, knobs))
+        if knob in values:
+            raise refusal("duplicate-knob", f"{knob} is given twice")
         if not re.fullmatch("[0-9]{1,9}", value):
-            message = f"model '{name}': {knob}={value} is not a whole number from 1 to {LIMITS[knob]}"
-            raise InputError("not-a-whole-number", message, value=name)
-        given[knob] = int(value)
-    return SHAPES[family](**given)
+            raise refusal("not-a-whole-number", f"{knob}={value} is not a whole number from 1 to {LIMITS[knob]}")
+        values[knob] = int(value)
+    return SHAPES[family](**values)
 
 
 def generated_model(name: str) -> ModelSpec:

@@ -41,6 +41,7 @@ def on_cpu() -> Iterator[None]:
     cuda = CudaKind.torch_module()
     factories = ("arange", "empty", "full", "ones", "tensor", "zeros")
     # Only dropout and weights that are replaced draw from the random states of a GPU.
+    no_state = torch.empty(0, dtype=torch.uint8)
     replacements: list[tuple[Any, str, Function]] = [
         *((torch, name, _made_on_cpu(getattr(torch, name))) for name in factories),
         (torch.Tensor, "type", _named_as_on_gpu(torch.Tensor.type)),
@@ -49,8 +50,8 @@ def on_cpu() -> Iterator[None]:
         (cuda, "current_stream", lambda *_: None),
         (cuda, "synchronize", lambda *_, **__: None),
         (cuda, "manual_seed", lambda *_: None),
-        (cuda, "get_rng_state", _no_state),
-        (random, "_get_cuda_rng_state", _no_state),
+        (cuda, "get_rng_state", lambda *_, **__: no_state),
+        (random, "_get_cuda_rng_state", lambda *_, **__: no_state),
         (random, "_set_cuda_rng_state", lambda *_, **__: None),
         (random.CudaRNGStatesTracker, "fork", lambda *_, **__: nullcontext()),
     ]
@@ -77,10 +78,6 @@ def _named_as_on_gpu(name_of: Function) -> Function:
         return result.replace("torch.", f"torch.{CudaKind.name}.", 1) if isinstance(result, str) else result
 
     return name
-
-
-def _no_state(*_: Any, **__: Any) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8)
 
 
 with warnings.catch_warnings():
@@ -191,20 +188,17 @@ def copy_weights(family: str, model: Any, ours: Mapping[str, Tensor]) -> None:
     rank = parallel_state.get_tensor_model_parallel_rank()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            whole = ours[_our_name(family, model, name)]
+            block, _, rest = name.partition(".layers.")
+            if rest:
+                index, _, inside = rest.partition(".")
+                module, _, kind = inside.rpartition(".")
+                number = getattr(model, block).layers[int(index)].layer_number - 1  # of the whole model, not this stage
+                whole = ours[f"blocks.{number}.{_IN_A_LAYER[module]}.{kind}"]
+            else:
+                whole = ours[_AROUND[family][name]]
             # It is split along the one axis on which the part is shorter.
             axes = [axis for axis, length in enumerate(parameter.shape) if length != whole.shape[axis]]
             parameter.copy_(whole.chunk(ranks, axes[0])[rank] if axes else whole)
-
-
-def _our_name(family: str, model: Any, name: str) -> str:
-    block, _, rest = name.partition(".layers.")
-    if not rest:
-        return _AROUND[family][name]
-    index, _, inside = rest.partition(".")
-    module, _, kind = inside.rpartition(".")
-    number = getattr(model, block).layers[int(index)].layer_number - 1  # of the whole model, not of this stage
-    return f"blocks.{number}.{_IN_A_LAYER[module]}.{kind}"
 
 
 @contextmanager

@@ -254,7 +254,15 @@ class ParallelParameters(MeasuringParameters):
 
     def refuse_contradictions(self) -> None:
         """Raise InputError, with the arithmetic shown, for numbers that do not go together."""
-        self._refuse_two_layouts()
+        twice = [name for name in LAYOUT_KEYS if self.case is not None and getattr(self, name) is not None]
+        if self.checkpointing and not self.layout.checkpointing:
+            twice.append("checkpointing")
+        if twice:
+            message = (
+                f"case = {self.case} says everything about the layout, so {' and '.join(twice)} cannot be given "
+                f"alongside it; change the word (like {EXAMPLE}), or write all parts without 'case'"
+            )
+            raise InputError("conflicting-keys", message, key=twice[0], value=getattr(self, twice[0]))
         try:
             layout = self.layout.check()
         except InputError as error:
@@ -286,19 +294,6 @@ class ParallelParameters(MeasuringParameters):
             raise InputError("key-does-not-apply", message, key="schedule", value=self.schedule)
         if layout.pipeline > 1:
             self._refuse_schedule()
-
-    def _refuse_two_layouts(self) -> None:
-        if self.case is None:
-            return
-        twice = [name for name in LAYOUT_KEYS if getattr(self, name) is not None]
-        if self.checkpointing and not self.layout.checkpointing:
-            twice.append("checkpointing")
-        if twice:
-            message = (
-                f"case = {self.case} says everything about the layout, so {' and '.join(twice)} cannot be given "
-                f"alongside it; change the word (like {EXAMPLE}), or write all parts without 'case'"
-            )
-            raise InputError("conflicting-keys", message, key=twice[0], value=getattr(self, twice[0]))
 
     def _refuse_schedule(self) -> None:
         layout, kind, name = self.layout, self.schedule_kind, self.schedule_name

@@ -230,7 +230,7 @@ class Parallel(Benchmark[ParallelParameters]):
             result.measurements += _memory(trainer, result)
             result.measurements += _bubble(trainer, ranks)
             result.measurements += _communication(trainer, ranks)
-            last_loss, _ = recorded.step()
+            recorded.step()
             step_time = next(one for one in result.measurements if one.metric.name == STEP_TIME.name)
             result.measurements += [
                 Measurement.of_rate(THROUGHPUT_PER_RANK, work.samples, step_time),
@@ -240,7 +240,7 @@ class Parallel(Benchmark[ParallelParameters]):
             result.facts |= {
                 "batch_size": layout.micro_batch,
                 "global_batch_size": layout.global_batch,
-                "last_loss": last_loss,
+                "last_loss": recorded.losses[-1],
             }
             result.warnings += loss_warnings(recorded.losses)
             result.warnings += scale_warnings(scale_before, trainer.loss_scale)
@@ -340,8 +340,8 @@ class _RecordedSteps:
         """From now on, replay the step as a CUDA graph."""
         self.take = self._trainer.device.capture(self._take)
 
-    def step(self) -> tuple[float, float]:
-        """Take a step; the loss of the whole batch and the norm of its gradient, the same on every rank."""
+    def step(self) -> None:
+        """Take a step, and read the loss of the whole batch and the norm of its gradient, the same on every rank."""
         self.take()
         loss = self._loss
         # Ranks with the last stage have the loss of their part of the batch.
@@ -349,7 +349,6 @@ class _RecordedSteps:
         assert self._trainer.norm is not None
         self.losses.append(sum(parts) / len(parts))
         self.norms.append(float(self._trainer.norm))
-        return self.losses[-1], self.norms[-1]
 
 
 def _whether_to_capture(parameters: ParallelParameters, device: Device, *, compiled: bool) -> bool:
