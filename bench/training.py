@@ -49,7 +49,7 @@ def training_ratios() -> Iterator[Ratio]:
 
 def _ours(parameters: ParallelParameters, device: Device) -> Step:
 
-    from paceline.benchmarks.parallel._mesh import Mesh
+    from paceline.benchmarks.parallel._stage import Mesh
     from paceline.benchmarks.parallel._trainer import ParallelTrainer
 
     on_gpu = device.kind == "cuda"
@@ -62,16 +62,14 @@ def _ours(parameters: ParallelParameters, device: Device) -> Step:
 def _by_hand(parameters: ParallelParameters, device: Device) -> Step:
     import torch
 
-    from paceline.benchmarks.parallel._mesh import Mesh
     from paceline.benchmarks.parallel._optimizer import CLIP
-    from paceline.benchmarks.parallel._parameters import build
-    from paceline.benchmarks.parallel._stage import draw
+    from paceline.benchmarks.parallel._parameters import build, draw
     from paceline.models.base import seed_everything
 
     seed_everything(parameters.seed)
     with torch.device(device.torch()):
         workload = build(parameters)
-    batch = draw(parameters, workload, Mesh(parameters.layout)).to(device.torch())
+    batch = draw(parameters, workload, 0).to(device.torch())
     optimizer = torch.optim.AdamW(workload.module.parameters(), lr=LEARNING_RATE[parameters.layout.model], fused=True)
 
     def loss_of() -> Tensor:

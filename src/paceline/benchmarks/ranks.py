@@ -115,5 +115,5 @@ def own_process() -> tuple[str, int]:
 
 def siblings_among(processes: Iterable[tuple[str, int]]) -> tuple[int, ...]:
     """Those of the processes that share this host, this one left out."""
-    host, own = own_process()
-    return tuple(pid for where, pid in processes if where == host and pid != own)
+    host, this = own_process()
+    return tuple(pid for where, pid in processes if where == host and pid != this)

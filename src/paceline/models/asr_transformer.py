@@ -14,7 +14,6 @@ from paceline.models.base import Batch, ModelSpec, Workload, build_scaled
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
 FRAME_SECONDS = 0.01
 
@@ -54,7 +53,7 @@ TINY = AsrShape(
 
 def build_asr(shape: AsrShape) -> Workload:
     """A speech recogniser of any shape with random audio to train it on."""
-    from paceline.models._modules.asr_transformer import STRIDE, AsrTransformer
+    from paceline.models._modules.asr_transformer import STRIDE, AsrTransformer, ctc_loss
 
     if shape.frames % STRIDE or shape.frames // STRIDE < 2 * shape.letters:
         raise ValueError(
@@ -64,7 +63,7 @@ def build_asr(shape: AsrShape) -> Workload:
     return Workload(
         module=AsrTransformer(shape),
         make_batch=partial(_make_batch, shape),
-        loss=_ctc_loss,
+        loss=lambda logits, batch: ctc_loss(logits, batch.targets[0]),
         audio_per_sample=shape.frames * FRAME_SECONDS,
     )
 
@@ -78,12 +77,6 @@ def _make_batch(shape: AsrShape, samples: int, generator: torch.Generator) -> Ba
         frames[row].normal_(generator=generator)
         letters[row].random_(1, shape.symbols, generator=generator)
     return Batch(inputs=(frames,), targets=(letters,))
-
-
-def _ctc_loss(logits: Tensor, batch: Batch) -> Tensor:
-    from paceline.models._modules.asr_transformer import ctc_loss
-
-    return ctc_loss(logits, batch.targets[0])
 
 
 ASR_TRANSFORMER = ModelSpec(

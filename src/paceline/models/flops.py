@@ -19,11 +19,11 @@ def forward_flops(spec: ModelSpec, scale: Scale = "full") -> float:
 
 def training_flops(spec: ModelSpec, scale: Scale = "full", *, partly_frozen: bool = False) -> float:
     """FLOPs of training on one sample: three times the forward, or counted where a part of the model is frozen."""
-    return _count(spec, scale, backward=True) if partly_frozen else TRAINING_FACTOR * forward_flops(spec, scale)
+    return count_flops(spec, scale, backward=True) if partly_frozen else TRAINING_FACTOR * forward_flops(spec, scale)
 
 
-def count_flops(spec: ModelSpec, scale: Scale = "full") -> float:
-    """Forward FLOPs of one sample, counted on the meta device: nothing is computed and no memory is taken.
+def count_flops(spec: ModelSpec, scale: Scale = "full", *, backward: bool = False) -> float:
+    """FLOPs of one sample, forward unless both, counted on the meta device: nothing is computed, no memory is taken.
 
     A multiply-add is two FLOPs. Counted are matrix products, convolutions and attention, by torch's operator counter at
     batch 1 in evaluation mode (so heads that exist only in training do not count), the gates of recurrent layers, which
@@ -33,10 +33,6 @@ def count_flops(spec: ModelSpec, scale: Scale = "full") -> float:
     Training a sample takes `TRAINING_FACTOR` = 3 times this (the backward pass takes two products for each forward
     one). Recomputed activations are not counted: they are a cost, not work.
     """
-    return _count(spec, scale, backward=False)
-
-
-def _count(spec: ModelSpec, scale: Scale, *, backward: bool) -> float:
     import torch
     from torch import nn
     from torch.utils.flop_counter import FlopCounterMode

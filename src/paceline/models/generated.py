@@ -39,9 +39,7 @@ class Shape(ABC):
     task: ClassVar[ModelTask]
     sample: ClassVar[str]
     summary: ClassVar[str]  # with the knobs to fill in
-    decision: ClassVar[str] = ""  # what the class follows from, where that is not the mean of all
     linear: ClassVar[bool] = False  # whether its layers are linear ones, which fp8 requires
-    convolutional: ClassVar[bool] = False
     vocabulary: ClassVar[int | None] = None  # of the tokens that it takes instead of features
 
     layers: int
@@ -68,24 +66,9 @@ class Shape(ABC):
     def count(self) -> tuple[int, int]:
         """The weights of the layers, and the FLOPs of one sample's forward pass through them (see `models.flops`)."""
 
-    @property
-    def parameters(self) -> int:
-        """How many weights the module has, its classifier included."""
-        return self.count()[0] + (self.width + 1) * CLASSES
-
-    @property
-    def flops(self) -> int:
-        """Of one sample's forward pass, the classifier included."""
-        return self.count()[1] + 2 * self.width * CLASSES
-
-    @property
     @abstractmethod
-    def input(self) -> tuple[int, ...]:
-        """The sizes of what one sample takes in."""
-
-    @abstractmethod
-    def module(self) -> nn.Module:
-        """The module with random weights."""
+    def build(self) -> tuple[nn.Module, tuple[int, ...]]:
+        """The module with random weights, and the sizes of what one sample takes in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,14 +87,10 @@ class FcShape(Shape):
     def count(self) -> tuple[int, int]:
         return self.layers * (self.width + 1) * self.width, 2 * self.layers * self.width**2
 
-    @property
-    def input(self) -> tuple[int, ...]:
-        return (self.width,)
-
-    def module(self) -> nn.Module:
+    def build(self) -> tuple[nn.Module, tuple[int, ...]]:
         from paceline.models._modules.generated import FcClassifier
 
-        return FcClassifier(**asdict(self), classes=CLASSES)
+        return FcClassifier(**asdict(self), classes=CLASSES), (self.width,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +101,6 @@ class CnnShape(Shape):
     task = "image classification"
     sample = "image"
     summary = "{layers} convolutions of {kernel} x {kernel} with {width} channels on images of {image} x {image}"
-    convolutional = True
 
     layers: int = 8
     width: int = 64
@@ -142,16 +120,11 @@ class CnnShape(Shape):
         weights = self.kernel**2 * (CHANNELS + (self.layers - 1) * self.width) * self.width
         return weights + self.layers * self.width, 2 * self.image**2 * weights
 
-    @property
-    def input(self) -> tuple[int, ...]:
-        return (CHANNELS, self.image, self.image)
-
-    def module(self) -> nn.Module:
+    def build(self) -> tuple[nn.Module, tuple[int, ...]]:
         from paceline.models._modules.generated import CnnClassifier
 
-        return CnnClassifier(
-            layers=self.layers, width=self.width, kernel=self.kernel, channels=CHANNELS, classes=CLASSES
-        )
+        sizes = {"layers": self.layers, "width": self.width, "kernel": self.kernel}
+        return CnnClassifier(**sizes, channels=CHANNELS, classes=CLASSES), (CHANNELS, self.image, self.image)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,14 +168,10 @@ class TransformerShape(Shape):
         flops = 24 * self.width**2 * self.sequence + 4 * self.sequence**2 * self.width
         return embedding + self.layers * block + 2 * self.width, self.layers * flops
 
-    @property
-    def input(self) -> tuple[int, ...]:
-        return (self.sequence,)
-
-    def module(self) -> nn.Module:
+    def build(self) -> tuple[nn.Module, tuple[int, ...]]:
         from paceline.models._modules.generated import TransformerClassifier
 
-        return TransformerClassifier(**asdict(self), vocabulary=VOCABULARY, classes=CLASSES)
+        return TransformerClassifier(**asdict(self), vocabulary=VOCABULARY, classes=CLASSES), (self.sequence,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +182,6 @@ class LstmShape(Shape):
     task = "sequence classification"
     sample = "sequence"
     summary = f"{{layers}} LSTM layers, hidden size {{width}}, over {{sequence}} steps of {FEATURES} features"
-    decision = " from the last step"
 
     layers: int = 2
     width: int = 256
@@ -224,14 +192,11 @@ class LstmShape(Shape):
         biases = 8 * self.width * self.layers  # two each, as cuDNN has them
         return weights + biases, 2 * self.sequence * weights
 
-    @property
-    def input(self) -> tuple[int, ...]:
-        return (self.sequence, FEATURES)
-
-    def module(self) -> nn.Module:
+    def build(self) -> tuple[nn.Module, tuple[int, ...]]:
         from paceline.models._modules.generated import LstmClassifier
 
-        return LstmClassifier(layers=self.layers, inputs=FEATURES, hidden=self.width, classes=CLASSES)
+        sizes = {"layers": self.layers, "inputs": FEATURES, "hidden": self.width}
+        return LstmClassifier(**sizes, classes=CLASSES), (self.sequence, FEATURES)
 
 
 SHAPES: dict[str, type[Shape]] = {shape.family: shape for shape in (TransformerShape, FcShape, CnnShape, LstmShape)}
@@ -239,56 +204,60 @@ SHAPES: dict[str, type[Shape]] = {shape.family: shape for shape in (TransformerS
 
 def parse(name: str) -> Shape:
     """The shape that a name describes; an unknown family or knob is refused with the nearest one."""
+
+    def refusal(code: str, message: str, suggestion: str | None = None) -> InputError:
+        return InputError(code, f"model '{name}': {message}", value=name, suggestion=suggestion)
+
     family, colon, rest = name.removeprefix(PREFIX).partition(":")
     if family not in SHAPES:
-        message = f"model '{name}': there is no family '{family}'{_hint(family, SHAPES)}"
-        raise InputError("unknown-family", message, value=name, suggestion=nearest(family, SHAPES))
+        message = f"there is no family '{family}'{_hint(family, SHAPES)}"
+        raise refusal("unknown-family", message, nearest(family, SHAPES))
     knobs = [knob.name for knob in fields(SHAPES[family])]
-    given: dict[str, int] = {}
+    values: dict[str, int] = {}
     for setting in rest.split(",") if colon else ():
         knob, equals, value = (part.strip() for part in setting.partition("="))
         if not equals:
             example = f"{PREFIX}{family}:{knobs[0]}=4,{knobs[1]}=64"
-            message = f"model '{name}': '{setting}' is not knob=value; write it like {example}"
-            raise InputError("not-a-knob", message, value=name)
+            raise refusal("not-a-knob", f"'{setting}' is not knob=value; write it like {example}")
         if knob not in knobs:
-            message = f"model '{name}': there is no knob '{knob}'{_hint(knob, knobs)}"
-            raise InputError("unknown-knob", message, value=name, suggestion=nearest(knob, knobs))
-        if knob in given:
-            raise InputError("duplicate-knob", f"model '{name}': {knob} is given twice", value=name)
+            raise refusal("unknown-knob", f"there is no knob '{knob}'{_hint(knob, knobs)}", nearest(knob, knobs))
+        if knob in values:
+            raise refusal("duplicate-knob", f"{knob} is given twice")
         if not re.fullmatch("[0-9]{1,9}", value):
-            message = f"model '{name}': {knob}={value} is not a whole number from 1 to {LIMITS[knob]}"
-            raise InputError("not-a-whole-number", message, value=name)
-        given[knob] = int(value)
-    return SHAPES[family](**given)
+            raise refusal("not-a-whole-number", f"{knob}={value} is not a whole number from 1 to {LIMITS[knob]}")
+        values[knob] = int(value)
+    return SHAPES[family](**values)
 
 
 def generated_model(name: str) -> ModelSpec:
     """The model of a name that starts with `generated/`."""
     shape = parse(name)
+    weights, flops = shape.count()
+    decision = " from the last step" if isinstance(shape, LstmShape) else ""
     return ModelSpec(
         name=str(shape),
         family="generated",
         task=shape.task,
-        summary=f"generated: {shape.summary.format(**asdict(shape))}; {CLASSES} classes{shape.decision}",
+        summary=f"generated: {shape.summary.format(**asdict(shape))}; {CLASSES} classes{decision}",
         build=partial(_build, shape),
-        parameters=shape.parameters,
-        flops=shape.flops,
+        parameters=weights + (shape.width + 1) * CLASSES,  # the classifier included
+        flops=flops + 2 * shape.width * CLASSES,
         batch_size=32,
         sample=shape.sample,
-        channels_last=shape.convolutional,
+        channels_last=isinstance(shape, CnnShape),
         fp8=shape.linear and shape.width % 16 == 0,  # other widths have no 8-bit product
         settings=asdict(shape),
     )
 
 
 def _build(shape: Shape, scale: Scale) -> Workload:
-    built = shape.at(scale)
+    scaled = shape.at(scale)
+    module, sizes = scaled.build()
     return Workload(
-        module=built.module(),
-        make_batch=partial(classification_batch, built.input, CLASSES, vocabulary=built.vocabulary),
+        module=module,
+        make_batch=partial(classification_batch, sizes, CLASSES, vocabulary=shape.vocabulary),
         loss=class_loss,
-        tokens_per_sample=getattr(built, "sequence", None),
+        tokens_per_sample=getattr(scaled, "sequence", None),
     )
 
 

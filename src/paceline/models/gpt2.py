@@ -10,7 +10,6 @@ from paceline.models.base import Batch, ModelSpec, Workload, build_scaled, token
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +29,7 @@ TINY = Gpt2Shape(layers=2, hidden=128, heads=4, vocabulary=1024, context=64, seq
 
 def build_gpt2(shape: Gpt2Shape) -> Workload:
     """A GPT-2 of any shape with random tokens to train it on."""
-    from paceline.models._modules.transformer import Gpt2
+    from paceline.models._modules.transformer import Gpt2, likeliest
 
     sizes = asdict(shape)
     sequence = sizes.pop("sequence")
@@ -41,7 +40,7 @@ def build_gpt2(shape: Gpt2Shape) -> Workload:
         make_batch=partial(_make_batch, shape),
         loss=token_loss,
         tokens_per_sample=sequence,
-        answer=_next_token,
+        answer=lambda logits: likeliest(logits[:, -1:]),  # of the next token
     )
 
 
@@ -52,12 +51,6 @@ def _make_batch(shape: Gpt2Shape, samples: int, generator: torch.Generator) -> B
     for row in tokens:  # row by row: the first samples must not depend on how many follow
         row.random_(shape.vocabulary, generator=generator)
     return Batch(inputs=(tokens[:, :-1].contiguous(),), targets=(tokens[:, 1:].contiguous(),))
-
-
-def _next_token(logits: Tensor) -> tuple[Tensor, Tensor]:
-    from paceline.models._modules.transformer import likeliest
-
-    return likeliest(logits[:, -1:])
 
 
 def _spec(size: str, parameters: int, flops: int, batch_size: int, shape: Gpt2Shape) -> ModelSpec:

@@ -42,31 +42,25 @@ TINY = LmShape(
 
 def build_lm(shape: LmShape) -> Workload:
     """A language model of any shape with random text to train it on."""
-    from paceline.models._modules.adaptive import AdaptiveSoftmax, LmTransformer
+    from paceline.models._modules.adaptive import AdaptiveSoftmax, LmTransformer, cluster_widths
 
     if len(shape.rare) != len(shape.cutoffs) - 1 or sum(shape.rare) >= shape.sequence:
         raise ValueError(
             f"{shape.rare} rare words do not fit: give one number for each of the {len(shape.cutoffs) - 1} clusters "
             f"after the first, together less than the {shape.sequence} words of a sample"
         )
+    # Every word passes the head, a rare one also the two products of its cluster.
+    widths = cluster_widths(shape.hidden, shape.cutoffs, shape.divisor)[1:]
+    loss_flops = 2 * shape.sequence * shape.hidden * (shape.cutoffs[0] + len(widths))
+    for count, width, (start, end) in zip(shape.rare, widths, pairwise(shape.cutoffs), strict=True):
+        loss_flops += 2 * count * width * (shape.hidden + end - start)
     return Workload(
         module=LmTransformer(shape),
         make_batch=partial(_make_batch, shape),
         loss=AdaptiveSoftmax(shape.hidden, shape.cutoffs, shape.divisor),
         tokens_per_sample=shape.sequence,
-        loss_flops=float(_loss_flops(shape)),
+        loss_flops=float(loss_flops),
     )
-
-
-def _loss_flops(shape: LmShape) -> int:
-    """Every word passes the head, a rare one also the two products of its cluster."""
-    from paceline.models._modules.adaptive import cluster_widths
-
-    widths = cluster_widths(shape.hidden, shape.cutoffs, shape.divisor)[1:]
-    total = 2 * shape.sequence * shape.hidden * (shape.cutoffs[0] + len(widths))
-    for count, width, (start, end) in zip(shape.rare, widths, pairwise(shape.cutoffs), strict=True):
-        total += 2 * count * width * (shape.hidden + end - start)
-    return total
 
 
 def _make_batch(shape: LmShape, samples: int, generator: torch.Generator) -> Batch:

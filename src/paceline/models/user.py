@@ -15,7 +15,7 @@ from paceline.core.network import FromNetwork, shorten
 from paceline.models import generated, registry
 from paceline.models.base import ModelSpec, Scale, Workload
 
-_SHAPE = "write it as package.module:factory"
+_FORM = "write it as package.module:factory"
 
 
 def is_reference(name: str) -> bool:
@@ -27,12 +27,11 @@ def _network_name(name: str) -> str:
     """Why a job from the network may not name this model; empty where it may."""
     if is_reference(name):
         return f"= {shorten(name)} would import code; name a model of the zoo"
-    if not _GENERATED.fullmatch(name):
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/:=,-]{0,199}", name):
         return f"= {shorten(name)} has invalid characters"
     return "would name a file" if ".." in name else ""
 
 
-_GENERATED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:=,-]{0,199}")
 MODEL_NAME = FromNetwork(_network_name)  # for parameters that name a model
 
 
@@ -49,7 +48,7 @@ def find_model(name: str, *, allow_import: bool, key: str = "model") -> ModelSpe
         if not allow_import:
             message = (
                 f"model '{name}' is refused: a model given as module:factory runs code, "
-                "so it is taken only from the command line or a local suite"
+                "so it is taken only from the command line or a local suite; name a model of the zoo"
             )
             raise InputError("not-from-network", message, value=name)
         return load_user_model(name)
@@ -59,11 +58,8 @@ def find_model(name: str, *, allow_import: bool, key: str = "model") -> ModelSpe
 
 def check_model(name: str, *, is_local: bool) -> None:
     """Refuse an unknown model, and a user's own in a job from the network, without importing anything."""
-    if not is_reference(name):
+    if not is_reference(name) or not is_local:
         find_model(name, allow_import=False)
-    elif not is_local:
-        message = f"model '{name}' would import code, which a job from the network may not do; name a model of the zoo"
-        raise InputError("not-from-network", message, key="model", value=name)
 
 
 def load_user_model(reference: str) -> ModelSpec:
@@ -77,7 +73,7 @@ def load_user_model(reference: str) -> ModelSpec:
     if isinstance(factory, ModelSpec):
         return factory
     if not callable(factory):
-        message = f"model '{reference}' is an object of type {type(factory).__name__}, not a function: {_SHAPE}"
+        message = f"model '{reference}' is an object of type {type(factory).__name__}, not a function: {_FORM}"
         raise InputError("not-a-function", message, value=reference)
     takes_scale = _takes_scale(reference, factory)
 
@@ -109,10 +105,13 @@ def load_user_model(reference: str) -> ModelSpec:
 
 
 def _attribute(reference: str) -> Any:
+    def refusal(code: str, message: str) -> InputError:
+        return InputError(code, f"model '{reference}'{message}", value=reference)
+
     module_name, colon, attribute = reference.partition(":")
     parts = module_name.split(".")
     if not colon or not attribute.isidentifier() or not all(part.isidentifier() for part in parts):
-        raise InputError("malformed-reference", f"model '{reference}' is malformed: {_SHAPE}", value=reference)
+        raise refusal("malformed-reference", f" is malformed: {_FORM}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -121,21 +120,18 @@ def _attribute(reference: str) -> Any:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            message = f"model '{reference}': its module needs '{error.name}', which is not installed"
-            raise InputError("missing-dependency", message, value=reference) from error
-        message = f"model '{reference}': there is no module '{error.name}' in {here} or among the installed packages"
-        raise InputError("missing-module", message, value=reference) from error
+            raise refusal("missing-dependency", f": its module needs '{error.name}', which is not installed") from error
+        where = f"in {here} or among the installed packages"
+        raise refusal("missing-module", f": there is no module '{error.name}' {where}") from error
     except (Exception, SystemExit) as error:
-        message = f"model '{reference}': importing '{module_name}' failed: {type(error).__name__}: {error}"
-        raise InputError("failing-import", message, value=reference) from error
+        why = f"importing '{module_name}' failed: {type(error).__name__}: {error}"
+        raise refusal("failing-import", f": {why}") from error
     try:
         return getattr(module, attribute)
     except AttributeError as error:
-        public = ", ".join(sorted(name for name in vars(module) if not name.startswith("_"))[:20])
-        message = (
-            f"model '{reference}': module '{module_name}' has no '{attribute}'; it has {public or 'no public names'}"
-        )
-        raise InputError("missing-attribute", message, value=reference) from error
+        public = ", ".join(sorted(name for name in vars(module) if not name.startswith("_"))[:20]) or "no public names"
+        why = f"module '{module_name}' has no '{attribute}'; it has {public}"
+        raise refusal("missing-attribute", f": {why}") from error
 
 
 def _takes_scale(reference: str, factory: Callable[..., Any]) -> bool:
@@ -143,22 +139,17 @@ def _takes_scale(reference: str, factory: Callable[..., Any]) -> bool:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):  # some callables written in C have no signature
         return False
+    takes_any = [one for one in parameters if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
     required = [
-        parameter.name
-        for parameter in parameters
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        and parameter.name != "scale"
+        one.name for one in parameters if one.default is one.empty and one not in takes_any and one.name != "scale"
     ]
     if required:
-        message = (
-            f"model '{reference}' needs {', '.join(required)}: a factory takes no arguments, or only the keyword scale"
-        )
+        needs = f"model '{reference}' needs {', '.join(required)}"
+        message = f"{needs}: a factory takes no arguments, or only the keyword scale"
         raise InputError("factory-needs-arguments", message, value=reference)
     return any(
-        parameter.kind is parameter.VAR_KEYWORD
-        or (parameter.name == "scale" and parameter.kind is not parameter.POSITIONAL_ONLY)
-        for parameter in parameters
+        one.kind is one.VAR_KEYWORD or (one.name == "scale" and one.kind is not one.POSITIONAL_ONLY)
+        for one in parameters
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.benchmarks._model.traffic import count_kept, count_results
+from paceline.benchmarks._model.traffic import count_results, count_saved
 
 torch = pytest.importorskip("torch", reason="install it with: pip install 'paceline[torch]'")
 FLOAT = 4
@@ -55,7 +55,7 @@ def test_training_keeps_what_the_backward_pass_reads_once_and_no_weights() -> No
     module = perceptron()
     made = session(module)
     vectors = torch.ones(4, 10)
-    count_kept(made, lambda: module(vectors).sum().backward())
+    count_saved(made, lambda: module(vectors).sum().backward())
     # The first layer keeps its input, the second its own, which is also what the rectifier keeps.
     assert made.facts == {"activation_bytes": FLOAT * 4 * (10 + 20), "activations_are": "kept for the backward pass"}
     counted = [parameter.grad.clone() for parameter in module.parameters()]
@@ -68,7 +68,7 @@ def test_training_keeps_what_the_backward_pass_reads_once_and_no_weights() -> No
 def test_what_does_not_show_its_operators_is_not_counted(more: dict[str, Any]) -> None:
     module = perceptron()
     made = session(module, **more)
-    count_kept(made, lambda: module(torch.ones(4, 10)).sum().backward())
+    count_saved(made, lambda: module(torch.ones(4, 10)).sum().backward())
     count_results(made, lambda: module(torch.ones(4, 10)))
     assert made.facts == {}
 

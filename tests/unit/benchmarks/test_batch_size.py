@@ -67,7 +67,7 @@ def choose(batch_size: Any, trial: Trial, ranks: Ranks | None = None) -> int:
         ScriptedDevice(ScriptedClock()),
         ranks or Ranks(0, 1),
         Context(Case(index=0, benchmark="train", parameters={}, title="")),
-        lambda: trial.step,
+        lambda _plain: trial.step,
     )
 
 

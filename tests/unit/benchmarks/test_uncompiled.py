@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from paceline.benchmarks._model.measuring import StepSession
 from paceline.benchmarks._model.session import open_session
 from paceline.benchmarks._model.uncompiled import FACT, RANDOM, Gradients, compare_gradients, compare_outputs
 from paceline.benchmarks.inference.inference import Inference, InferenceParameters
@@ -22,21 +22,13 @@ from paceline.benchmarks.training.train import Train, Trainer, TrainParameters
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.parameters import MeasuringParameters
-from paceline.core.record import RecordWarning
-from paceline.devices import Device
 from paceline.devices.cpu import CpuDevice
 from paceline.models.user import find_model
 from support.layouts import TINY
 
 
-@dataclass
-class Session:
-    device: Device = field(default_factory=CpuDevice)
-    parameters: MeasuringParameters = field(default_factory=MeasuringParameters)
-    compiled: bool = True
-    is_graph: bool = False
-    facts: dict[str, Any] = field(default_factory=dict)
-    warnings: list[RecordWarning] = field(default_factory=list)
+def new_session() -> StepSession[MeasuringParameters]:
+    return StepSession(CpuDevice(), MeasuringParameters(), compiled=True)
 
 
 class Pair(nn.Module):
@@ -80,7 +72,7 @@ def backward_of(between: Callable[[Tensor], Tensor], scale: float = 1.0) -> Call
 
 
 def test_a_gradient_that_the_compiler_drops_is_a_warning() -> None:
-    session = Session()
+    session = new_session()
     compare_gradients(session, backward_of(Tensor.detach))
     (warning,) = session.warnings
     assert warning.kind == "miscompiled"
@@ -91,7 +83,7 @@ def test_a_gradient_that_the_compiler_drops_is_a_warning() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 1024.0])
 def test_what_agrees_is_told_and_no_warning(scale: float) -> None:
-    session = Session()
+    session = new_session()
     compare_gradients(session, backward_of(torch.clone, scale))
     assert session.facts[FACT] == "the loss differs by 0.00%, the norm of a parameter's gradient by up to 0.00%"
     compare_outputs(session, forward_of(torch.clone), exact=True)
@@ -106,7 +98,7 @@ def test_the_norms_are_those_before_scaling() -> None:
 
 
 def test_rounding_is_no_warning_where_outputs_are_not_exact() -> None:
-    session = Session()
+    session = new_session()
     noise = 0.2 * torch.randn(4, 8, generator=torch.Generator().manual_seed(2))
     compare_outputs(session, forward_of(lambda x: x + noise), exact=False)
     assert not session.warnings
@@ -116,7 +108,7 @@ def test_rounding_is_no_warning_where_outputs_are_not_exact() -> None:
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_an_output_that_is_no_longer_there_is_a_warning(exact: bool) -> None:
-    session = Session()
+    session = new_session()
     compare_outputs(session, forward_of(lambda x: x * 0 - 8.0), exact=exact)
     assert [warning.kind for warning in session.warnings] == ["miscompiled"]
 
@@ -138,7 +130,7 @@ def test_what_cannot_run_uncompiled_is_measured_all_the_same(error: Exception, w
                 raise error
             return super().forward(x)
 
-    session = Session()
+    session = new_session()
     compiled = torch.compile(Only(8, 8), backend="eager")
     compare_outputs(session, lambda: compiled(ROWS), exact=True)
     assert session.facts[FACT] == why
@@ -161,7 +153,7 @@ def test_layers_that_are_left_out_at_random_are_no_fault() -> None:
             loss.backward()
             return Gradients.of(loss.detach(), model.named_parameters(), 1.0)
 
-        session = Session()
+        session = new_session()
         compare_gradients(session, backward)
         assert not session.warnings
         found.append(session.facts[FACT])
@@ -169,7 +161,7 @@ def test_layers_that_are_left_out_at_random_are_no_fault() -> None:
 
 
 def test_outputs_that_are_random_are_no_fault() -> None:
-    session = Session()
+    session = new_session()
     compare_outputs(session, lambda: torch.randn(4, 8), exact=True)
     assert session.facts[FACT].endswith(RANDOM)
     assert not session.warnings
@@ -180,14 +172,14 @@ def test_outputs_that_are_random_are_no_fault() -> None:
     "output", [torch.zeros(3), torch.ones(3, dtype=torch.float64), (torch.empty(0, 4), ROWS), {"a": [ROWS, 3]}]
 )
 def test_what_is_zero_or_empty_or_a_structure_is_alike(output: object, exact: bool) -> None:
-    session = Session()
+    session = new_session()
     compare_outputs(session, lambda: output, exact=exact)
     assert session.facts[FACT] == "the output differs by 0.00% of its norm"
     assert not session.warnings
 
 
 def test_where_there_is_nothing_to_compare_the_record_says_so() -> None:
-    session = Session()
+    session = new_session()
     compare_outputs(session, lambda: torch.ones(3, dtype=torch.int64), exact=True)
     assert session.facts[FACT] == "no: ValueError: the output has no tensor of numbers"
     compare_gradients(session, lambda: Gradients(1.0, {}))
@@ -205,7 +197,7 @@ def test_nothing_is_held_when_memory_is_given_back(monkeypatch: pytest.MonkeyPat
     """Else the allocator keeps it for the measured steps, whose reserved memory would be too much."""
     held: list[weakref.ref[Tensor]] = []
     left: list[int] = []
-    session = Session()
+    session = new_session()
     monkeypatch.setattr(
         session.device, "release_memory", lambda: left.append(sum(one() is not None for one in held)), raising=False
     )
@@ -226,7 +218,7 @@ def test_nothing_is_held_when_memory_is_given_back(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_is_not_finite_is_not_compared() -> None:
-    session = Session()
+    session = new_session()
     compare_gradients(session, backward_of(lambda x: x * float("inf")))
     assert session.facts[FACT] == "no: a loss or a gradient is not finite"
     broken, whole = forward_of(lambda x: x * float("nan")), forward_of(torch.clone)
@@ -239,7 +231,9 @@ def test_what_is_not_finite_is_not_compared() -> None:
 def test_it_is_compiled_again_afterwards() -> None:
     seen: list[bool] = []
     compiled = torch.compile(lambda x: x + (2.0 if torch.compiler.is_compiling() else 1.0), backend="eager")
-    compare_outputs(Session(), lambda: seen.append(bool(compiled(torch.zeros(1)) == 2.0)) or torch.ones(1), exact=True)
+    compare_outputs(
+        new_session(), lambda: seen.append(bool(compiled(torch.zeros(1)) == 2.0)) or torch.ones(1), exact=True
+    )
     assert seen == [False, True]
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from paceline.models import Batch, registry
 from paceline.models._modules.torchvision_import import models
-from paceline.models._modules.transformer import DropPath, Vit, VitBlock
+from paceline.models._modules.transformer import DropPath, PreNormBlock, Vit
 from paceline.models.flops import forward_flops
 from paceline.models.vit import BASE, TINY, VitShape, build_vit
 
@@ -110,7 +110,7 @@ def test_labels_are_distributions_that_differ() -> None:
 def test_drop_path_rates_grow_linearly_and_the_tiny_scale_has_none() -> None:
     with torch.device("meta"):
         module = build_vit(BASE).module
-    rates = [block.drop_path.rate for block in module.modules() if isinstance(block, VitBlock)]
+    rates = [block.drop_path.rate for block in module.modules() if isinstance(block, PreNormBlock)]
     assert rates == pytest.approx([0.1 * layer / 11 for layer in range(12)])
     assert TINY.drop_path == 0
 

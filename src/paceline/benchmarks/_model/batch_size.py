@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable
 from contextlib import nullcontext
 
-from paceline.benchmarks._model.benchmark import ModelParameters
+from paceline.benchmarks._model.benchmark import P
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import OutOfMemory
@@ -21,22 +21,23 @@ TRIAL_PART = 0.8  # of the free memory of the host: a measurement needs a little
 
 def choose_batch_size(
     spec: ModelSpec,
-    parameters: ModelParameters,
+    parameters: P,
     device: Device,
     ranks: Ranks,
     context: Context,
-    trial: Callable[[], Callable[[int], None]],
+    trial: Callable[[P], Callable[[int], None]],
 ) -> int:
     """The batch size that was given, the model's own, or the largest with which a trial runs on every rank.
 
-    `trial` builds what takes steps and returns a function that takes some with a batch of a given size.
+    `trial` builds what takes steps, neither compiled nor as a graph, and returns a function that takes some with a
+    batch of a given size.
     """
     if isinstance(parameters.batch_size, int):
         return parameters.batch_size
     if parameters.batch_size is None:
         return spec.batch_size
     context.report(Progress(phase="finding the largest batch"))
-    attempt = trial()
+    attempt = trial(parameters.model_copy(update={"compile": "off", "graph": False}))
 
     def take_step(size: int) -> None:
         attempt(size)

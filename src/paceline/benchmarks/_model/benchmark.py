@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from paceline.benchmarks._model.metrics import FLOP_RATE
+from paceline.benchmarks._model.traffic import counted, inference_work, training_work
 from paceline.benchmarks._superbench import Values
 from paceline.core.benchmark import Benchmark
 from paceline.core.case import Case
@@ -133,6 +134,7 @@ class ModelBenchmark(Benchmark[P]):
             update={
                 "trace": trace,
                 "counts_work": record.measurement(FLOP_RATE.name) is not None,
+                "work": counted(training_work if cls.action == "train" else inference_work, record),
                 "aliases": superbench_names(record, parameters, cls.action),
             }
         )

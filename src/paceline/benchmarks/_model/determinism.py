@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from paceline.core.errors import CaseError, SilentCorruption
 from paceline.core.record import RecordWarning
@@ -33,38 +32,30 @@ def scale_warnings(before: float, after: float) -> list[RecordWarning]:
     return [RecordWarning(kind="skipped-steps", message=message, remedy=remedy)]
 
 
-class Determinism:
-    """While entered, records the warnings of operators that have no deterministic implementation."""
+@contextmanager
+def caught_warnings(enabled: bool) -> Iterator[list[warnings.WarningMessage]]:
+    """Collects the warnings of operators that have no deterministic implementation, if enabled."""
+    if not enabled:
+        yield []
+        return
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield caught
 
-    def __init__(self, enabled: bool) -> None:
-        self._enabled = enabled
-        self._catch = warnings.catch_warnings(record=True)
-        self._caught: list[warnings.WarningMessage] = []
 
-    def __enter__(self) -> Self:
-        if self._enabled:
-            caught = self._catch.__enter__()
-            self._caught = [] if caught is None else caught  # the very list that fills while it is entered
-            warnings.simplefilter("always")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._enabled:
-            self._catch.__exit__(kind, error, trace)
-
-    def compare(self, first: Sequence[float], second: Sequence[float], seed: int) -> None:
-        """Raise unless the numbers are the same, bit by bit; the same not-a-number is the same."""
-        if len(first) == len(second) and all(
-            a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(first, second, strict=True)
-        ):
-            return
-        message = f"two computations from seed {seed} gave {_shown(first)} and {_shown(second)}"
-        excuses = {str(one.message).partition(".")[0] for one in self._caught if "deterministic" in str(one.message)}
-        if excuses:
-            raise CaseError(f"{message}, but that proves nothing: {'; '.join(sorted(excuses))}")
-        raise SilentCorruption(f"{message}; check the device's memory (ECC) and the model's own sources of randomness")
+def compare_runs(
+    first: Sequence[float], second: Sequence[float], seed: int, caught: Sequence[warnings.WarningMessage]
+) -> None:
+    """Raise unless the numbers are the same, bit by bit; the same not-a-number is the same."""
+    if len(first) == len(second) and all(
+        a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(first, second, strict=True)
+    ):
+        return
+    message = f"two computations from seed {seed} gave {_shown(first)} and {_shown(second)}"
+    excuses = {str(one.message).partition(".")[0] for one in caught if "deterministic" in str(one.message)}
+    if excuses:
+        raise CaseError(f"{message}, but that proves nothing: {'; '.join(sorted(excuses))}")
+    raise SilentCorruption(f"{message}; check the device's memory (ECC) and the model's own sources of randomness")
 
 
 def _shown(numbers: Sequence[float]) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, TypeVar
 
 from paceline.benchmarks._model.metrics import (
     COMPILE_TIME,
@@ -34,12 +34,20 @@ from paceline.measure import loop, trace
 from paceline.measure.memory import HostPeak
 from paceline.models.base import Marks
 
-FACT = "trace"
-NO_KERNELS = (
-    "the profiler saw no kernel on the GPU, only the host's side: its CUPTI library is missing, or another profiler "
-    "or monitor holds the GPU"
-)
 LOST = "the process ended before it was taken"
+P = TypeVar("P", bound=MeasuringParameters)
+
+
+@dataclass
+class StepSession(Generic[P]):
+    """What takes the steps, and what the record has to say about it."""
+
+    device: Device
+    parameters: P
+    compiled: bool  # whether a compiler made a part of it
+    is_graph: bool = False  # whether its steps are replayed as a graph
+    facts: dict[str, Any] = field(default_factory=dict)
+    warnings: list[RecordWarning] = field(default_factory=list)  # from before it was measured
 
 
 def add_trace(
@@ -52,61 +60,44 @@ def add_trace(
     context: Context,
 ) -> None:
     """If the case asks for a trace, take one of a few more steps, and put its summary into the facts."""
-    if not context.case.trace:
+    path = context.case.trace
+    if not path:
         return
-    context.keep(result.model_copy(update={"facts": result.facts | {FACT: {"missing": LOST}}}))
+    context.keep(result.model_copy(update={"facts": result.facts | {"trace": {"missing": LOST}}}))
     context.report(Progress(phase="tracing"))
+    facts: dict[str, Any] = {}
     try:
         measured = next(one.value for one in result.measurements if one.metric.name == STEP_TIME.name)
         steps = ranks.smallest(trace.steps_to_trace(measured))
         taken = trace.take(step, device, steps=steps, in_flight=in_flight, all_ready=ranks.all_agree)
-        if ranks.rank == 0:
-            queue = device.kind.is_accelerator and in_flight > 1
-            result.facts[FACT] = _trace_facts(taken, device, measured, queue=queue, path=context.case.trace)
+        if ranks.rank > 0:
+            return
+        on_device = device.kind.is_accelerator
+        spent = time_spent(read_events(taken), on_device=on_device, steps_queue=on_device and in_flight > 1)
+        if spent is not None:
+            facts |= {"spent": spent.model_dump(mode="json"), "slowdown": spent.step_seconds / measured}
+        elif on_device:
+            facts["missing"] = (
+                "the profiler saw no kernel on the GPU, only the host's side: its CUPTI library is missing, or another "
+                "profiler or monitor holds the GPU"
+            )
+        else:
+            facts["missing"] = "the profiler saw no operator"
+        try:
+            facts |= {"bytes": trace.keep(taken, Path(path).expanduser()), "file": path}
+        except trace.TraceFailed as error:
+            facts["no_file"] = str(error)  # the summary stays
     except Exception as error:  # the profiler's, the memory's, the disk's: there is no trace, and that is all
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:500]
-        result.facts[FACT] = {"missing": str(error) if isinstance(error, trace.TraceFailed) else reason}
-
-
-def _trace_facts(taken: trace.Chrome, device: Device, measured: float, *, queue: bool, path: str) -> dict[str, Any]:
-    """The summary, which stays if the file goes; and the file, unless it could not be written."""
-    on_device = device.kind.is_accelerator
-    spent = time_spent(read_events(taken), on_device=on_device, steps_queue=queue)
-    facts: dict[str, Any] = {}
-    if spent is None:
-        facts["missing"] = NO_KERNELS if on_device else "the profiler saw no operator"
-    else:
-        facts |= {"spent": spent.model_dump(mode="json"), "slowdown": spent.step_seconds / measured}
-    try:
-        facts |= {"bytes": trace.keep(taken, Path(path).expanduser()), "file": path}
-    except trace.TraceFailed as error:
-        facts["no_file"] = str(error)
-    return facts
+        facts = {"missing": str(error) if isinstance(error, trace.TraceFailed) else reason}
+    result.facts["trace"] = facts
 
 
 # The GPU's energy counter advances in steps of up to a tenth of a second: less than this says nothing.
 MIN_ENERGY_SECONDS = 2.0
-NO_PEAK = "unknown for this device, so there is no MFU; 'paceline machine --measure' measures one"
 
 
-class Stepped(Protocol):
-    """What is needed of whatever takes the steps."""
-
-    device: Device
-    compiled: bool  # whether a compiler made a part of it
-    facts: dict[str, Any]  # for the record
-    warnings: list[RecordWarning]  # reasons to trust its figures less, from before it was measured
-
-    @property
-    def parameters(self) -> MeasuringParameters:
-        """How long and how exactly to measure it."""
-
-    @property
-    def is_graph(self) -> bool:
-        """Whether its steps are replayed as a graph."""
-
-
-def time_once(session: Stepped, step: Callable[[], object]) -> float:
+def time_once(session: StepSession[Any], step: Callable[[], object]) -> float:
     """Seconds that one step takes: the very first one pays for everything lazy."""
     session.device.synchronize()
     begun = monotonic()
@@ -115,24 +106,8 @@ def time_once(session: Stepped, step: Callable[[], object]) -> float:
     return monotonic() - begun
 
 
-@dataclass(frozen=True)
-class Region:
-    """The measured steps, and what the hardware showed around them."""
-
-    timed: loop.Timed
-    timing: str  # how the time was taken
-    before: conditions.Conditions
-    after: conditions.Conditions
-    device_memory: tuple[int, int] | None  # allocated and reserved at the peak
-    device_reserved: int
-    host_memory: int
-    host_memory_exact: bool
-    energy: float | None  # joules
-    energy_source: str
-
-
 def measure_steps(
-    session: Stepped,
+    session: StepSession[Any],
     step: Callable[[], object],
     work: StepWork,
     first_seconds: float | None,
@@ -145,7 +120,7 @@ def measure_steps(
     """Everything measured by repeating the step; `marks` are called by a step whose phases are to be timed apart."""
     entered = monotonic()
     agree = ranks.agree if ranks.world_size > 1 else None
-    parameters = session.parameters
+    device, parameters, marks = session.device, session.parameters, marks or Marks()
 
     def report(phase: str, samples: list[float]) -> None:
         context.report(
@@ -159,47 +134,9 @@ def measure_steps(
             )
         )
 
-    warm = loop.warm_up(step, session.device.timeline(in_flight), parameters, agree=agree, report=report)
+    warm = loop.warm_up(step, device.timeline(in_flight), parameters, agree=agree, report=report)
     warmed = monotonic()
     graphs = _compiled_graphs() if session.compiled else {}
-    region = _measure_region(session, step, in_flight, agree, report, ranks, context, marks or Marks())
-    spent = {
-        "preparing": entered - context.began - (first_seconds or 0.0),
-        "first step": first_seconds,
-        "warming up": warmed - entered,
-        "measuring": monotonic() - warmed,
-    }
-    measurements = [*step_measurements(region.timed.samples, work), *phase_measurements(region.timed.phases)]
-    if first_seconds is not None:
-        measurements.append(Measurement.of_value(FIRST_STEP, first_seconds))
-    if session.compiled and first_seconds is not None:
-        steady = sum(region.timed.samples) / len(region.timed.samples)
-        measurements.append(Measurement.of_value(COMPILE_TIME, max(0.0, first_seconds - steady)))
-    measurements += _resources(region, work, ranks, context)
-    return Result(
-        measurements=measurements,
-        facts=session.facts | graphs | _facts(region, work, ranks, warm) | {"spent": spent},
-        warnings=[
-            *session.warnings,
-            *_compile_warnings(graphs, _compiled_graphs() if session.compiled else {}),
-            *loop.warnings(warm, region.timed, parameters),
-            *conditions.warnings(region.before, region.after),
-            *_peak_warnings(measurements, work),
-        ],
-    )
-
-
-def _measure_region(
-    session: Stepped,
-    step: Callable[[], object],
-    in_flight: int,
-    agree: loop.Agree | None,
-    report: loop.Report,
-    ranks: Ranks,
-    context: Context,
-    marks: Marks,
-) -> Region:
-    device = session.device
     timeline = device.timeline(in_flight)
     marks.listener = timeline.mark
     meter = kind_of(context.target).meter(context.target)
@@ -211,23 +148,65 @@ def _measure_region(
         before = conditions.observe(context.target, ranks.siblings)
         ranks.meet()
         joules = meter.read() if meter else 0.0
-        timed = loop.measure(step, timeline, session.parameters, agree=agree, report=report)
+        timed = loop.measure(step, timeline, parameters, agree=agree, report=report)
         joules = meter.read() - joules if meter else 0.0
         after = conditions.observe(context.target, ranks.siblings)
     marks.listener = None
-    long_enough = sum(timed.samples) >= MIN_ENERGY_SECONDS
-    return Region(
-        timed=timed,
-        timing=timeline.description,
-        before=before,
-        after=after,
+    spent = {
+        "preparing": entered - context.began - (first_seconds or 0.0),
+        "first step": first_seconds,
+        "warming up": warmed - entered,
+        "measuring": monotonic() - warmed,
+    }
+
+    measurements = [*step_measurements(timed.samples, work), *phase_measurements(timed.phases)]
+    values: dict[Metric, float] = {}
+    if first_seconds is not None:
+        values[FIRST_STEP] = first_seconds
+    if session.compiled and first_seconds is not None:
+        values[COMPILE_TIME] = max(0.0, first_seconds - sum(timed.samples) / len(timed.samples))
+    values[HOST_MEMORY] = host.read()
+    peak = device.peak_memory()
+    if peak is not None:
         # Replaying a graph allocates nothing, so that the allocator's peak would leave out what the graph holds.
-        device_memory=None if session.is_graph else device.peak_memory(),
-        device_reserved=(device.peak_memory() or (0, 0))[1],
-        host_memory=host.read(),
-        host_memory_exact=host.exact,
-        energy=joules if meter is not None and joules > 0 and long_enough and not meter.late else None,
-        energy_source=meter.source if meter is not None else "no counter that this process may read",
+        values |= {} if session.is_graph else {DEVICE_MEMORY: peak[0]}
+        values[DEVICE_RESERVED] = peak[1]
+    is_energy_known = meter is not None and not meter.late and joules > 0 and sum(timed.samples) >= MIN_ENERGY_SECONDS
+    # The CPU's counter sees every rank on this host, so that one of them reports for all; a GPU's sees only its own.
+    whole_host = not kind_of(context.target).is_accelerator
+    if is_energy_known and (not whole_host or context.local_rank == 0):
+        values[ENERGY] = joules / (timed.executed * work.samples * (1 + len(ranks.siblings) if whole_host else 1))
+    measurements += [Measurement.of_value(metric, value) for metric, value in values.items()]
+
+    no_peak = "unknown for this device, so there is no MFU; 'paceline machine --measure' measures one"
+    facts = {
+        **session.facts,
+        **graphs,
+        "batch_size": work.samples,
+        "global_batch_size": work.samples * ranks.world_size,
+        "timing": timeline.description,
+        "stopped": timed.stopped.value,
+        "starved_steps": timed.starved,
+        "warm_up": {"steps": len(warm.samples), "seconds": warm.seconds, "steady": warm.steady},
+        "flops_per_step": work.flops,
+        "peak_flops": work.peak.rate if work.peak else None,
+        "peak_flops_source": work.peak.source if work.peak else no_peak,
+        "energy_source": meter.source if meter is not None else "no counter that this process may read",
+        "conditions": {"before": before.model_dump(mode="json"), "after": after.model_dump(mode="json")},
+        "spent": spent,
+    }
+    if not host.exact:
+        facts["peak_host_memory_since"] = "the start of the process: this system does not let the peak be reset"
+    return Result(
+        measurements=measurements,
+        facts=facts,
+        warnings=[
+            *session.warnings,
+            *_compile_warnings(graphs, _compiled_graphs() if session.compiled else {}),
+            *loop.warnings(warm, timed, parameters),
+            *conditions.warnings(before, after),
+            *_peak_warnings(measurements, work),
+        ],
     )
 
 
@@ -262,40 +241,3 @@ def _peak_warnings(measurements: list[Measurement], work: StepWork) -> list[Reco
     message = f"the model computes at {mfu.value:.0f} % of what is taken for the peak: {work.peak.source}"
     remedy = "measure the peak again on a quiet machine (paceline machine --measure); until then trust no MFU"
     return [RecordWarning(kind="beyond-peak", message=message, remedy=remedy)]
-
-
-def _resources(region: Region, work: StepWork, ranks: Ranks, context: Context) -> list[Measurement]:
-    """Memory at the peak, and energy per sample."""
-    values: dict[Metric, float] = {HOST_MEMORY: region.host_memory}
-    if region.device_memory is not None:
-        values |= {DEVICE_MEMORY: region.device_memory[0], DEVICE_RESERVED: region.device_memory[1]}
-    elif region.device_reserved:
-        values[DEVICE_RESERVED] = region.device_reserved
-    whole_host = not kind_of(context.target).is_accelerator
-    # The CPU's counter sees every rank on this host, so that one of them reports for all; a GPU's sees only its own.
-    if region.energy is not None and (not whole_host or context.local_rank == 0):
-        samples = region.timed.executed * work.samples * (1 + len(ranks.siblings) if whole_host else 1)
-        values[ENERGY] = region.energy / samples
-    return [Measurement.of_value(metric, value) for metric, value in values.items()]
-
-
-def _facts(region: Region, work: StepWork, ranks: Ranks, warm: loop.WarmUp) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "batch_size": work.samples,
-        "global_batch_size": work.samples * ranks.world_size,
-        "timing": region.timing,
-        "stopped": region.timed.stopped.value,
-        "starved_steps": region.timed.starved,
-        "warm_up": {"steps": len(warm.samples), "seconds": warm.seconds, "steady": warm.steady},
-        "flops_per_step": work.flops,
-        "peak_flops": work.peak.rate if work.peak else None,
-        "peak_flops_source": work.peak.source if work.peak else NO_PEAK,
-        "energy_source": region.energy_source,
-        "conditions": {
-            "before": region.before.model_dump(mode="json"),
-            "after": region.after.model_dump(mode="json"),
-        },
-    }
-    if not region.host_memory_exact:
-        facts["peak_host_memory_since"] = "the start of the process: this system does not let the peak be reset"
-    return facts

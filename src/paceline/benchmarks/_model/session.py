@@ -5,16 +5,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.benchmarks._model.benchmark import ModelParameters
+from paceline.benchmarks._model.measuring import StepSession
 from paceline.benchmarks._model.metrics import StepWork
 from paceline.benchmarks.ranks import emulated
 from paceline.core.errors import MissingDependency, Unsupported
-from paceline.core.record import RecordWarning
 from paceline.devices import Device
 from paceline.measure.memory import Peak, measured_peak_flops, peak_flops
 from paceline.models.base import Batch, ModelSpec, Workload, low_dtype, seed_everything, set_fp32_mode
@@ -83,31 +82,31 @@ def convert_to_fp8(
 DISTINCT_ROWS = 256
 
 
-@dataclass
-class ModelSession:
-    """What a step needs, and what the record has to say about it."""
+def draw_rows(workload: Workload, seed: int, first_row: int, size: int) -> Batch:
+    """Rows of the one endless batch that the seed defines, on the CPU."""
+    import torch
+
+    distinct = min(first_row + size, DISTINCT_ROWS)
+    drawn = workload.make_batch(distinct, torch.Generator().manual_seed(seed))
+    index = torch.arange(first_row, first_row + size) % distinct
+    return Batch(tuple(t[index] for t in drawn.inputs), tuple(t[index] for t in drawn.targets))
+
+
+@dataclass(kw_only=True)
+class ModelSession(StepSession[ModelParameters]):
+    """A model with everything that its steps need."""
 
     spec: ModelSpec
-    parameters: ModelParameters
-    device: Device
     workload: Workload
     channels_last: bool
-    compiled: bool
-    facts: dict[str, Any] = field(default_factory=dict)
-    warnings: list[RecordWarning] = field(default_factory=list)
 
     def batch(self, size: int, *, first_row: int = 0) -> Batch:
         """Rows of the one endless batch that the seed defines, on the device."""
         import torch
 
-        distinct = min(first_row + size, DISTINCT_ROWS)
-        generator = torch.Generator().manual_seed(self.parameters.seed)
-        drawn = self.workload.make_batch(distinct, generator)
-        index = torch.arange(first_row, first_row + size) % distinct
-        rows = Batch(tuple(t[index] for t in drawn.inputs), tuple(t[index] for t in drawn.targets))
-        return rows.to(
-            self.device.torch(), memory_format=torch.channels_last if self.channels_last else torch.contiguous_format
-        )
+        memory_format = torch.channels_last if self.channels_last else torch.contiguous_format
+        rows = draw_rows(self.workload, self.parameters.seed, first_row, size)
+        return rows.to(self.device.torch(), memory_format=memory_format)
 
     def _flops_per_sample(self, training: bool) -> float:
         """By the documented formula; the record says which part of it."""
@@ -141,11 +140,6 @@ class ModelSession:
             together=training,
             peak=peak_of(self.device, self.parameters.precision),
         )
-
-    @property
-    def is_graph(self) -> bool:
-        """Whether steps are replayed as a CUDA graph."""
-        return self.parameters.graph
 
 
 def peak_of(device: Device, precision: str) -> Peak | None:
@@ -208,20 +202,17 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: Device, m
         workload=replace(workload, module=module, loss=loss),
         channels_last=channels_last,
         compiled=compiled,
+        is_graph=parameters.graph,
         facts=facts,
         warnings=emulated(parameters.precision, device),
     )
 
 
-def compile_step(function: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.compile in its default mode: autotuning every kernel costs minutes and gains little."""
-    import torch
-
-    return torch.compile(function)
-
-
 def whether_to_compile(switch: str, device: Device) -> tuple[bool, str]:
-    """Whether to compile, and why not where `auto` decides against it."""
+    """Whether to compile, and why not where `auto` decides against it.
+
+    In the default mode of torch.compile: autotuning every kernel costs minutes and gains little.
+    """
     compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("gcc")
     obstacle = "no C++ compiler was found" if compiler is None else ""
     if device.kind.needs_triton and importlib.util.find_spec("triton") is None:

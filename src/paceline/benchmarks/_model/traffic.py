@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-def count_kept(session: ModelSession, step: Callable[[], Result]) -> Result:
+def count_saved(session: ModelSession, step: Callable[[], Result]) -> Result:
     """Take a step of training; the session's facts then say what it kept for its backward pass."""
     if not _is_countable(session):
         return step()
@@ -48,34 +48,17 @@ def count_results(session: ModelSession, step: Callable[[], Result]) -> Result:
     """Take a step forward; the session's facts then say what its operators wrote for each other."""
     if not _is_countable(session):
         return step()
-    counter = _counter()
-    try:
-        with counter:
-            result = step()
-    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
-        # A user's model need not bear being looked at.
-        session.facts["activations_unknown_because"] = f"{type(error).__name__}: {error}"
-        return step()
-    session.facts |= {"activation_bytes": counter.written, "activations_are": "results of all operators"}
-    return result
-
-
-def _is_countable(session: ModelSession) -> bool:
-    """Compiled operators are fused, and 8-bit values are not plain tensors: neither shows what it writes."""
-    return not session.compiled and not session.parameters.precision.startswith("fp8")
-
-
-def _counter() -> Any:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
-    class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        """Adds up the bytes of every result; a view of something that was there is none."""
+    def tensors(tree: Any) -> list[Tensor]:
+        return [one for one in tree_leaves(tree) if isinstance(one, torch.Tensor) and one.layout is torch.strided]
 
-        def __init__(self) -> None:
-            super().__init__()  # type: ignore[no-untyped-call]
-            self.written = 0
+    class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        """Adds up the bytes of every result; a view of an existing tensor is not counted."""
+
+        written = 0
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
@@ -85,16 +68,27 @@ def _counter() -> Any:
                 return parts
             result = func(*args, **kwargs)
             if func.overloadpacket.__name__ not in ("empty", "empty_like", "new_empty", "empty_strided"):
-                was_there = set() if func._schema.is_mutable else set(map(_storage, _tensors((args, kwargs))))
+                existing = set() if func._schema.is_mutable else set(map(_storage, tensors((args, kwargs))))
                 self.written += sum(
-                    one.numel() * one.element_size() for one in _tensors(result) if _storage(one) not in was_there
+                    one.numel() * one.element_size() for one in tensors(result) if _storage(one) not in existing
                 )
             return result
 
-    def _tensors(tree: Any) -> list[Tensor]:
-        return [one for one in tree_leaves(tree) if isinstance(one, torch.Tensor) and one.layout is torch.strided]
+    counter = Counter()  # type: ignore[no-untyped-call]
+    try:
+        with counter:
+            result = step()
+    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+        # A model of the user's may not support being observed.
+        session.facts["activations_unknown_because"] = f"{type(error).__name__}: {error}"
+        return step()
+    session.facts |= {"activation_bytes": counter.written, "activations_are": "results of all operators"}
+    return result
 
-    return Counter()
+
+def _is_countable(session: ModelSession) -> bool:
+    """Compiled operators are fused, and 8-bit values are not plain tensors: neither shows what it writes."""
+    return not session.compiled and not session.parameters.precision.startswith("fp8")
 
 
 def _storage(tensor: Tensor) -> int:

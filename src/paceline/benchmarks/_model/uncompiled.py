@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from paceline.core.record import RecordWarning
 from paceline.measure.memory import exhausted
@@ -20,7 +20,7 @@ from paceline.measure.memory import exhausted
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from paceline.benchmarks._model.measuring import Stepped
+    from paceline.benchmarks._model.measuring import StepSession
 
 MOST_OF_A_GRADIENT = 0.9  # by which the norms of a parameter's gradient may differ, as a part of the larger
 NEGLIGIBLE = 0.01  # of the largest norm: gradients below are rounding, some are zero in theory
@@ -33,11 +33,7 @@ RANDOM = "but uncompiled it differs from itself as much"
 Result = TypeVar("Result")
 
 
-class CompileFinding(NamedTuple):
-    """What the record is to say: a fact, and what is wrong, if anything is."""
-
-    fact: str
-    fault: str = ""
+Finding = tuple[str, str]  # a fact for the record, and what is wrong, if anything is
 
 
 @dataclass(frozen=True)
@@ -69,66 +65,66 @@ class Deviation(NamedTuple):
         return self.apart > MOST_OF_AN_EXACT_OUTPUT if exact else self.longer > MOST_OF_AN_OUTPUT
 
 
-def compare_gradients(session: Stepped, backward: Callable[[], Gradients]) -> None:
+def compare_gradients(session: StepSession[Any], backward: Callable[[], Gradients]) -> None:
     """Record as a fact, or as a warning, whether the compiled backward pass agrees with the uncompiled one."""
     _record(session, partial(_of_gradients, backward))
 
 
-def compare_outputs(session: Stepped, forward: Callable[[], object], *, exact: bool) -> None:
+def compare_outputs(session: StepSession[Any], forward: Callable[[], object], *, exact: bool) -> None:
     """Record as a fact, or as a warning, whether the compiled forward pass agrees with the uncompiled one."""
     _record(session, partial(_of_outputs, forward, exact=exact))
 
 
-def _record(session: Stepped, compare: Callable[[], CompileFinding]) -> None:
+def _record(session: StepSession[Any], compare: Callable[[], Finding]) -> None:
     """Where something cannot be compared, the facts say why: what is measured is the compiled step all the same."""
     try:
-        finding = compare()
+        fact, fault = compare()
     except Exception as error:
         reason = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
         if exhausted(error):
             reason = "uncompiled, a step does not fit into memory"
-        finding = CompileFinding(f"no: {reason}")
+        fact, fault = f"no: {reason}", ""
     session.device.release_memory()  # uncompiled, a step takes more memory than the one that is measured
-    session.facts[FACT] = finding.fact
-    if finding.fault:
+    session.facts[FACT] = fact
+    if fault:
         remedy = "use --compile off, or another version of torch; what is faster here may compute less"
-        session.warnings.append(RecordWarning(kind="miscompiled", message=finding.fault, remedy=remedy))
+        session.warnings.append(RecordWarning(kind="miscompiled", message=fault, remedy=remedy))
 
 
-def _of_gradients(backward: Callable[[], Gradients]) -> CompileFinding:
+def _of_gradients(backward: Callable[[], Gradients]) -> Finding:
     eager, compiled = _uncompiled(backward), backward()
     if not (compiled.is_finite and eager.is_finite):
-        return CompileFinding("no: a loss or a gradient is not finite")
+        return "no: a loss or a gradient is not finite", ""
     if not (compiled.norms or eager.norms):
-        return CompileFinding("no: no parameter has a gradient")
+        return "no: no parameter has a gradient", ""
     name, worst = _farthest(compiled.norms, eager.norms)
     loss = abs(compiled.loss - eager.loss) / max(abs(eager.loss), 1e-12)
     fact = f"the loss differs by {loss:.2%}, the norm of a parameter's gradient by up to {worst:.2%}"
     if worst <= MOST_OF_A_GRADIENT:
-        return CompileFinding(fact)
+        return fact, ""
     all_eager = [eager.norms, *(_uncompiled(backward).norms for _ in range(MORE_PASSES))]
     all_compiled = [compiled.norms, *(backward().norms for _ in range(MORE_PASSES))]
     most, least = _each(max, all_eager), _each(min, all_eager)
     if _farthest(most, least)[1] > MOST_OF_A_GRADIENT:
-        return CompileFinding(f"{fact}, {RANDOM}")
+        return f"{fact}, {RANDOM}", ""
     name, worst = _farthest(_each(max, all_compiled), most)
     if worst <= MOST_OF_A_GRADIENT:
-        return CompileFinding(f"{fact}, but not in {MORE_PASSES} more passes")
+        return f"{fact}, but not in {MORE_PASSES} more passes", ""
     here, there = (f"{norms.get(name, 0.0):.3g}" for norms in (compiled.norms, eager.norms))
-    return CompileFinding(fact, f"the norm of the gradient of {name} is {here} compiled, {there} uncompiled")
+    return fact, f"the norm of the gradient of {name} is {here} compiled, {there} uncompiled"
 
 
-def _of_outputs(forward: Callable[[], object], *, exact: bool) -> CompileFinding:
+def _of_outputs(forward: Callable[[], object], *, exact: bool) -> Finding:
     eager = _uncompiled(forward)
     deviation = _deviation(forward(), eager)
     if not math.isfinite(deviation.apart):
-        return CompileFinding("no: an output is not finite")
+        return "no: an output is not finite", ""
     fact = f"the output differs by {deviation.apart:.2%} of its norm"
     if not deviation.is_too_much(exact=exact):
-        return CompileFinding(fact)
+        return fact, ""
     if _deviation(_uncompiled(forward), eager).is_too_much(exact=exact):
-        return CompileFinding(f"{fact}, {RANDOM}")
-    return CompileFinding(fact, f"compiled, the output is off by {deviation.apart:.0%} of its norm uncompiled")
+        return f"{fact}, {RANDOM}", ""
+    return fact, f"compiled, the output is off by {deviation.apart:.0%} of its norm uncompiled"
 
 
 def _uncompiled(compute: Callable[[], Result]) -> Result:
@@ -159,7 +155,7 @@ def _each(pick: Callable[[Iterable[float]], float], passes: Iterable[Mapping[str
 def _deviation(compiled: object, eager: object) -> Deviation:
     """Of the tensors that differ most; not a number where one of them is not finite."""
     each = []
-    for one, other in zip(_tensors(compiled), _tensors(eager), strict=True):
+    for one, other in zip(float_tensors(compiled), float_tensors(eager), strict=True):
         here, there, between = _norm(one), _norm(other), _norm(one - other)
         size = max(here, there)
         each.append(Deviation(between / size, abs(here - there) / size) if size else Deviation(0.0, 0.0))
@@ -177,15 +173,22 @@ def _norm(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor.detach(), dtype=wide))
 
 
-def _tensors(output: object) -> Iterator[Tensor]:
+def float_tensors(output: object) -> Iterator[Tensor]:
     """The tensors of numbers in a model's output, in its order."""
     import torch
 
-    if isinstance(output, torch.Tensor):
-        if output.is_floating_point():
-            yield output
-        return
+    for leaf in leaves(output):
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+            yield leaf
+
+
+def leaves(output: object) -> Iterator[object]:
+    """What a model's output is made of: its tensors, and anything else that holds nothing."""
+    import torch
+
     parts = output.values() if isinstance(output, Mapping) else output
-    if isinstance(parts, Iterable):
-        for part in parts:
-            yield from _tensors(part)
+    if isinstance(parts, torch.Tensor) or not isinstance(parts, Iterable):
+        yield parts
+        return
+    for part in parts:
+        yield from leaves(part)

@@ -29,12 +29,12 @@ BARE = Metric(name="bare_step_time", unit="s", description="time per step in the
 
 
 class OverheadParameters(Parameters):
-    """How long a step is, and how often the two loops take turns."""
+    """How long a step is, and how often the two loops alternate."""
 
     step: Duration = Field(default=1e-3, gt=0)
     """How long the work of one step takes"""
     turn_steps: int = Field(default=500, ge=10)
-    """Steps of each loop before it is the other's turn; as many as the shortest real measurement of such steps has"""
+    """Steps of each loop before the other one runs; as many as the shortest real measurement of such steps has"""
     turns: int = Field(default=11, ge=3)
     """How many times each loop runs; they alternate, so that drift hits both"""
 
@@ -59,26 +59,26 @@ class Overhead(TorchBenchmark[OverheadParameters]):
         bare: list[float] = []
         harness: list[float] = []
 
-        def bare_turn() -> float:
-            return _per_step(device, work, lambda counted: _repeat(counted, parameters.turn_steps))
+        def bare_loop(counted: Callable[[], object]) -> None:
+            for _ in range(parameters.turn_steps):
+                counted()
 
-        def harness_turn() -> float:
+        def harness_loop(counted: Callable[[], object]) -> None:
             # An interval that is never reached: the rule is asked as often as in a real measurement.
             limits = MeasuringParameters(
                 interval=1e-12, budget=1e6, max_steps=parameters.turn_steps, min_steps=min(10, parameters.turn_steps)
             )
-            timeline = device.timeline(in_flight=2)
 
             def report(phase: str, samples: list[float]) -> None:
-                context.report(Progress(phase="taking turns", samples=tuple(samples), unit="s"))
+                context.report(Progress(phase="alternating", samples=tuple(samples), unit="s"))
 
-            return _per_step(device, work, lambda counted: loop.measure(counted, timeline, limits, report=report))
+            loop.measure(counted, device.timeline(in_flight=2), limits, report=report)
 
         for turn in range(parameters.turns):
             # Which loop goes first alternates too: whoever is second finds warmer caches or a hotter device.
-            pair = ((bare, bare_turn), (harness, harness_turn))
-            for times, take in pair if turn % 2 == 0 else reversed(pair):
-                times.append(take())
+            pair = ((bare, bare_loop), (harness, harness_loop))
+            for times, run in pair if turn % 2 == 0 else reversed(pair):
+                times.append(_per_step(device, work, run))
         return Result(
             measurements=[
                 Measurement.of_samples(RATIO, [h / b for h, b in zip(harness, bare, strict=True)]),
@@ -109,11 +109,6 @@ def _per_step(device: Device, work: Callable[[], object], run: Callable[[Callabl
         device.synchronize()
         ended = monotonic()
     return (ended - begun) / calls
-
-
-def _repeat(work: Callable[[], object], times: int) -> None:
-    for _ in range(times):
-        work()
 
 
 def _calibrated_work(device: Device, seconds: float) -> Callable[[], object]:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from paceline.benchmarks._model.batch_size import choose_batch_size
 from paceline.benchmarks._model.benchmark import ModelBenchmark, ModelParameters
-from paceline.benchmarks._model.determinism import Determinism
+from paceline.benchmarks._model.determinism import caught_warnings, compare_runs
 from paceline.benchmarks._model.measuring import add_trace, measure_steps, time_once
-from paceline.benchmarks._model.metrics import COMMON, StepWork
-from paceline.benchmarks._model.session import ModelSession, compile_step, open_session
-from paceline.benchmarks._model.traffic import count_results, counted, inference_work
-from paceline.benchmarks._model.uncompiled import compare_outputs
-from paceline.benchmarks.ranks import Ranks, join
+from paceline.benchmarks._model.metrics import COMMON
+from paceline.benchmarks._model.session import ModelSession, open_session
+from paceline.benchmarks._model.traffic import count_results
+from paceline.benchmarks._model.uncompiled import compare_outputs, float_tensors, leaves
+from paceline.benchmarks.ranks import join
 from paceline.core.benchmark import Context, Progress
-from paceline.core.environment import Environment
-from paceline.core.record import Record, RecordWarning, Result
-from paceline.core.subject import Description
+from paceline.core.record import RecordWarning, Result
 from paceline.devices import Device, open_device
-from paceline.models.base import SETTLING_ROWS, Batch, ModelSpec, has_batch_norm, low_dtype, settle_batch_norm
+from paceline.models.base import SETTLING_ROWS, ModelSpec, has_batch_norm, low_dtype, settle_batch_norm
 from paceline.models.user import find_model
 
 if TYPE_CHECKING:
@@ -47,11 +46,6 @@ class Inference(ModelBenchmark[InferenceParameters]):
     Parameters = InferenceParameters
     metrics = COMMON
 
-    @classmethod
-    def describe(cls, record: Record, parameters: InferenceParameters, environment: Environment) -> Description:
-        description = super().describe(record, parameters, environment)
-        return description.model_copy(update={"work": counted(inference_work, record)})
-
     def measure(self, parameters: InferenceParameters, context: Context) -> Result:
         import torch
 
@@ -59,8 +53,8 @@ class Inference(ModelBenchmark[InferenceParameters]):
         device = open_device(context.target)
         with join(context, device.kind) as ranks, torch.inference_mode():
             context.report(Progress(phase="preparing"))
-            size = _batch_size(spec, parameters, device, ranks, context)
-            with Determinism(parameters.deterministic) as determinism:
+            size = choose_batch_size(spec, parameters, device, ranks, context, partial(_trial, spec, device))
+            with caught_warnings(parameters.deterministic) as caught:
                 reference = None
                 if parameters.deterministic:
                     other = Predictor(open_session(spec, parameters, device, "inference"))
@@ -73,8 +67,8 @@ class Inference(ModelBenchmark[InferenceParameters]):
                 first_seconds = time_once(predictor.session, predictor.step)
                 output = count_results(predictor.session, predictor.step)
                 if reference is not None:
-                    determinism.compare(*_differing(reference, _flat(output)), parameters.seed)
-            is_finite = _is_finite(output)
+                    compare_runs(*_differing(reference, _flat(output)), parameters.seed, caught)
+            is_finite = all(bool(edge.isfinite()) for part in float_tensors(output) for edge in part.aminmax())
             del output
             if predictor.session.compiled and ranks.world_size == 1:
                 compare_outputs(predictor.session, predictor.step, exact=parameters.precision == "fp32")
@@ -83,7 +77,7 @@ class Inference(ModelBenchmark[InferenceParameters]):
             result = measure_steps(
                 predictor.session,
                 step,
-                predictor.work(),
+                predictor.session.work(size, training=False),
                 first_seconds if is_first else None,
                 in_flight=parameters.in_flight,
                 ranks=ranks,
@@ -103,6 +97,8 @@ class Predictor:
     """A session that runs forward, and its batch."""
 
     def __init__(self, session: ModelSession) -> None:
+        import torch
+
         self.session = session
         module = session.workload.module
         if has_batch_norm(module):
@@ -111,44 +107,29 @@ class Predictor:
         if dtype is not None:
             module = module.to(dtype)
         self._dtype = dtype
-        self._forward: Callable[..., Any] = compile_step(module) if session.compiled else module
-        self._batch: Batch | None = None
-        self._size = 0
+        self._forward: Callable[..., Any] = torch.compile(module) if session.compiled else module
+        self._inputs: tuple[Tensor, ...]  # there are none before load()
 
     def load(self, size: int, rank: int = 0) -> None:
         """Put this rank's rows of the joined batch on the device, in the format of the weights."""
-        batch = self.session.batch(size, first_row=rank * size)
-        inputs = batch.inputs
+        inputs = self.session.batch(size, first_row=rank * size).inputs
         if self._dtype is not None:
             inputs = tuple(t.to(self._dtype) if t.is_floating_point() else t for t in inputs)
-        self._batch = Batch(inputs, batch.targets)
-        self._size = size
+        self._inputs = inputs
 
     def step(self) -> object:
         """One forward pass; its output stays on the device."""
-        if self._batch is None:
-            raise RuntimeError("step() before load()")
-        return self._forward(*self._batch.inputs)
-
-    def work(self) -> StepWork:
-        """What one step of this rank does."""
-        return self.session.work(self._size, training=False)
+        return self._forward(*self._inputs)
 
 
-def _batch_size(
-    spec: ModelSpec, parameters: InferenceParameters, device: Device, ranks: Ranks, context: Context
-) -> int:
-    def trial() -> Callable[[int], None]:
-        plain = parameters.model_copy(update={"compile": "off", "graph": False})
-        predictor = Predictor(open_session(spec, plain, device, "inference"))
+def _trial(spec: ModelSpec, device: Device, parameters: InferenceParameters) -> Callable[[int], None]:
+    predictor = Predictor(open_session(spec, parameters, device, "inference"))
 
-        def attempt(size: int) -> None:
-            predictor.load(size)
-            predictor.step()
+    def attempt(size: int) -> None:
+        predictor.load(size)
+        predictor.step()
 
-        return attempt
-
-    return choose_batch_size(spec, parameters, device, ranks, context, trial)
+    return attempt
 
 
 def _differing(first: Tensor, second: Tensor) -> tuple[list[float], list[float]]:
@@ -161,23 +142,13 @@ def _differing(first: Tensor, second: Tensor) -> tuple[list[float], list[float]]
     return first[where].tolist(), second[where].tolist()
 
 
-def _is_finite(output: object) -> bool:
-    """Whether every number of a model's output is finite, found without a copy of it."""
-    import torch
-
-    if isinstance(output, torch.Tensor):
-        return not output.is_floating_point() or all(bool(edge.isfinite()) for edge in output.aminmax())
-    parts = output.values() if isinstance(output, dict) else output
-    return all(_is_finite(part) for part in parts) if isinstance(parts, Iterable) else True
-
-
 def _flat(output: object) -> Tensor:
     """Every number of a model's output in one row."""
     import torch
 
-    if isinstance(output, torch.Tensor):
-        return output.flatten().float()
-    parts = output.values() if isinstance(output, dict) else output
-    if not isinstance(parts, list | tuple) and not hasattr(parts, "__iter__"):
-        raise TypeError(f"a model's output of type {type(output).__name__} cannot be compared")
-    return torch.cat([_flat(part) for part in parts])
+    rows = []
+    for leaf in leaves(output):
+        if not isinstance(leaf, torch.Tensor):
+            raise TypeError(f"a model's output of type {type(leaf).__name__} cannot be compared")
+        rows.append(leaf.flatten().float())
+    return torch.cat(rows)

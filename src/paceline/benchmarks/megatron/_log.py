@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
 from paceline.benchmarks._micro.tools import ToolError, garbled, last_words
@@ -110,8 +111,8 @@ def parse(text: str, expected: int, batch: int) -> Log:
     strange = next((one for one in reported.values() if one.total != expected or one.batch != batch), None)
     if strange is not None:
         raise ToolError(
-            f"{SCRIPT} trained something else than it was asked to: iteration {strange.number} is one of "
-            f"{strange.total} with a global batch of {strange.batch}, but {expected} with {batch} were asked for; "
+            f"{SCRIPT} did not train what was requested: iteration {strange.number} is one of "
+            f"{strange.total} with a global batch of {strange.batch}, but {expected} with {batch} were requested; "
             "look for an argument in 'extra' that changes it"
         )
     memory = {}
@@ -190,9 +191,19 @@ def explained(error: ToolError, python: str, reported: int, expected: int) -> Ex
     text = f"{error.written.output}\n{errors}"
     raised = [one for one in exceptions(text) if not _CONSEQUENCE.search(one.more)]
     after = f"after {reported} of {expected} iterations"
-    out_of_memory = _out_of_memory(raised, after)
-    if out_of_memory is not None:
-        return out_of_memory
+    named: dict[str, Literal["host", "device"]] = {"MemoryError": "host", "OutOfMemoryError": "device"}
+    for one in raised:
+        kind = one.line.partition(":")[0].rpartition(".")[2]
+        where = named.get(kind) or exhausted(RuntimeError(one.more))
+        if where == "host":
+            return OutOfMemory(f"the memory of the host did not suffice {after}: {_short(one.line)}", "host")
+        if where is not None:
+            return OutOfMemory(
+                f"the memory of a GPU did not suffice {after}: use a smaller micro_batch_size, a larger "
+                "tensor_parallel or pipeline_parallel, or recompute activations (--recompute-activations in 'extra'). "
+                f"{_short(one.line)}",
+                "device",
+            )
     for one in raised:
         if _WITHOUT_GPU.search(one.more):
             return Unsupported(
@@ -228,16 +239,13 @@ def exceptions(text: str) -> Iterator[Raised]:
             inside.add(who)
         elif who in inside and _EXCEPTION.fullmatch(words):
             inside.remove(who)
-            yield Raised(who, words, " ".join([words, *_following(lines[number + 1 :][:MORE_LINES], who)]))
+            following = [rest for other, rest in map(_parted, lines[number + 1 :][:MORE_LINES]) if other == who]
+            yield Raised(who, words, " ".join([words, *takewhile(_continues, following)]))
 
 
-def _following(lines: list[str], who: str) -> Iterator[str]:
-    """The rest of a message, up to what begins something else."""
-    for other, words in map(_parted, lines):
-        if other == who:
-            if not words or words.startswith("Traceback") or _LOGGED.match(words):
-                return
-            yield words
+def _continues(words: str) -> bool:
+    """Whether a line is the rest of a message, not the beginning of something else."""
+    return bool(words) and not words.startswith("Traceback") and not _LOGGED.match(words)
 
 
 def _parted(line: str) -> tuple[str, str]:
@@ -246,30 +254,13 @@ def _parted(line: str) -> tuple[str, str]:
     return line[:end].strip(), line[end:].rstrip()
 
 
-def _out_of_memory(raised: list[Raised], after: str) -> OutOfMemory | None:
-    named: dict[str, Literal["host", "device"]] = {"MemoryError": "host", "OutOfMemoryError": "device"}
-    for one in raised:
-        kind = one.line.partition(":")[0].rpartition(".")[2]
-        where = named.get(kind) or exhausted(RuntimeError(one.more))
-        if where == "host":
-            return OutOfMemory(f"the memory of the host did not suffice {after}: {_short(one.line)}", "host")
-        if where is not None:
-            return OutOfMemory(
-                f"the memory of a GPU did not suffice {after}: use a smaller micro_batch_size, a larger "
-                "tensor_parallel or pipeline_parallel, or recompute activations (--recompute-activations in 'extra'). "
-                f"{_short(one.line)}",
-                "device",
-            )
-    return None
-
-
 def _verdict(message: str, errors: str) -> str:
     """What the launcher says of the first rank that failed, where no rank raised anything."""
     before, _, verdict = errors.rpartition(_VERDICT)
     by_signal = _SIGNAL.search(verdict)
     if by_signal is not None:
         rank, name = by_signal.groups()
-        return f"rank {rank} was ended by {name}, by somebody, by a fault of its own or for want of host memory"
+        return f"rank {rank} was ended by {name}: from outside, by a fault of its own, or because host memory ran out"
     by_itself = _EXIT.search(verdict) if before else None
     ended = "rank {} ended with exit code {}".format(*by_itself.groups()) if by_itself else message
     return f"{ended}; {last_words(_of_ranks(errors))}"

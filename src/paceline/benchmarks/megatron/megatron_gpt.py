@@ -80,16 +80,22 @@ RECIPE = {
     "--hidden-dropout": "0.0",
     "--eval-iters": "0",
 }
-# Arguments that figures are computed from: given twice, the last one would silently win.
-OWNED = {
+# Arguments of the script that are parameters as they are.
+SIZES = {
     "--num-layers": "layers",
     "--hidden-size": "hidden_size",
     "--num-attention-heads": "attention_heads",
     "--seq-length": "sequence_length",
+    "--max-position-embeddings": "sequence_length",
     "--micro-batch-size": "micro_batch_size",
-    "--global-batch-size": "global_batch_size",
     "--tensor-model-parallel-size": "tensor_parallel",
     "--pipeline-model-parallel-size": "pipeline_parallel",
+    "--seed": "seed",
+}
+# Arguments that figures are computed from: given twice, the last one would silently win.
+RESERVED = {
+    **{name: parameter for name, parameter in SIZES.items() if name != "--max-position-embeddings"},
+    "--global-batch-size": "global_batch_size",
     "--train-iters": "iterations",
     "--train-samples": "iterations",
     "--log-interval": "",
@@ -100,7 +106,6 @@ OWNED = {
     "--vocab-size": "vocabulary",
     "--vocab-file": "vocab_file",
     "--merge-file": "merge_file",
-    "--seed": "seed",
     "--deepspeed": "zero_stage",
     "--deepspeed_config": "zero_stage",
     "--zero-stage": "zero_stage",
@@ -184,12 +189,13 @@ class MegatronParameters(Parameters):
         for word in self.extra:
             name = word.partition("=")[0]
             if name.startswith("--") and any(sign.isspace() for sign in name):
-                message = f"extra: '{word}' is several words; write each of them as an element of the list"
+                message = f"extra: '{word}' is several arguments; write each of them as an element of the list"
                 raise InputError("several-words", message, key="extra", value=word)
-            if name in OWNED:
-                instead = f"use the parameter {OWNED[name]}" if OWNED[name] else "every iteration must be reported"
+            if name in RESERVED:
+                parameter = RESERVED[name] or None
+                instead = f"use the parameter {parameter}" if parameter else "every iteration must be reported"
                 message = f"extra: {name} is Paceline's to set; {instead}"
-                raise InputError("reserved-argument", message, key="extra", value=word, suggestion=OWNED[name] or None)
+                raise InputError("reserved-argument", message, key="extra", value=word, suggestion=parameter)
         if self.processes is not None:
             self.refuse_mesh(self.processes)
 
@@ -242,8 +248,7 @@ class MegatronGpt(Benchmark[MegatronParameters]):
     @classmethod
     def check(cls, parameters: MegatronParameters, case: Case) -> None:
         """Refuse code from elsewhere, a folder without the script, and numbers that do not go together."""
-        _refuse_network(case)
-        script = script_of(parameters.code_base)
+        script = script_of(parameters.code_base, case)
         parameters.refuse_contradictions()
         refuse_unknown(parameters, script.parent)
         kind, index = split_target(case.target)
@@ -280,8 +285,7 @@ class MegatronGpt(Benchmark[MegatronParameters]):
         return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
 
     def measure(self, parameters: MegatronParameters, context: Context) -> Result:
-        _refuse_network(context.case)
-        script = script_of(parameters.code_base)
+        script = script_of(parameters.code_base, context.case)
         python = parameters.python or sys.executable
         processes = parameters.processes or 1
         if split_target(context.case.target)[1] == ALL:
@@ -298,32 +302,40 @@ class MegatronGpt(Benchmark[MegatronParameters]):
             arguments = script_arguments(parameters, processes, script.parent, config)
             command = launch_command(python, processes, script, arguments)
             context.report(Progress(phase=f"starting {SCRIPT}"))
-            listener = _Listener(parameters, context)
+            follower = _LogFollower(parameters, context)
             try:
-                written = follow_tool(command, listener.hear, environment=launch_environment(context.case.target))
+                written = follow_tool(command, follower.read_line, environment=launch_environment(context.case.target))
             except ToolError as error:
-                raise explained(error, python, len(listener.seconds), listener.iterations) from None
+                raise explained(error, python, len(follower.seconds), follower.iterations) from None
         batch = parameters.batch_over(processes)
-        log = _log.parse(f"{written.output}\n{written.errors}", listener.iterations, batch)
+        log = _log.parse(f"{written.output}\n{written.errors}", follower.iterations, batch)
         result = _result(parameters, log, batch)
-        result.facts |= _facts(parameters, log, processes, batch, script)
-        before, after = listener.before, listener.after
+        first = parameters.warm_up_iterations + 1
+        checkout = git(script.parent)
+        result.facts |= {
+            "timing": "the script's own clock, one time for each iteration in its log",
+            "measured_iterations": f"{first} to {len(log.iterations)}; 1 to {first - 1} warmed up and were dropped",
+            "first_iteration_seconds": log.iterations[0].seconds,
+            "processes": processes,
+            "global_batch_size": batch,
+            "checkout": checkout.model_dump(mode="json") if checkout else None,
+            "memory_told_after_iterations": sorted({one.after for one in log.memory.values()}),
+            "skipped_iterations": [one.number for one in log.iterations if one.skipped],
+            "last_loss": log.iterations[-1].loss,
+            "command": scrub(shlex.join(command)),
+        }
+        before, after = follower.before, follower.after
         if before is not None and after is not None:
             result.warnings += conditions.warnings(before, after)
-            looks = {"before": before.model_dump(mode="json"), "after": after.model_dump(mode="json")}
-            result.facts["conditions"] = looks
-        result.facts["command"] = scrub(shlex.join(command))
+            result.facts["conditions"] = {
+                "before": before.model_dump(mode="json"),
+                "after": after.model_dump(mode="json"),
+            }
         return result
 
 
-def _refuse_network(case: Case) -> None:
-    if case.origin == "network":
-        message = "megatron-gpt is not taken from the network, as it runs code: start it on the machine itself"
-        raise InputError("not-from-network", message, key="benchmark", value="megatron-gpt")
-
-
 @dataclass
-class _Listener:
+class _LogFollower:
     """Follows the log as it is written, so that what was measured is recorded whatever happens later."""
 
     parameters: MegatronParameters
@@ -336,7 +348,7 @@ class _Listener:
     def iterations(self) -> int:
         return self.parameters.warm_up_iterations + self.parameters.iterations
 
-    def hear(self, line: str) -> None:
+    def read_line(self, line: str) -> None:
         for iteration in _log.read_iterations(line):
             if iteration.number in self.seconds:
                 continue
@@ -398,40 +410,17 @@ def _warnings(warm: list[Iteration], measured: list[Iteration]) -> list[RecordWa
     ]
     skipped = sum(one.skipped for one in measured)
     if skipped:
-        warnings.append(
-            RecordWarning(
-                kind="skipped-steps",
-                message=f"{skipped} of {len(measured)} measured iterations took no optimizer step, because scaled "
-                "gradients overflowed, which is cheaper than taking it",
-                remedy="use bf16, or allow more warm-up so that the scale settles (--warm-up-iterations)",
-            )
+        message = (
+            f"{skipped} of {len(measured)} measured iterations took no optimizer step, because scaled gradients "
+            "overflowed, which is cheaper than taking it"
         )
+        remedy = "use bf16, or allow more warm-up so that the scale settles (--warm-up-iterations)"
+        warnings.append(RecordWarning(kind="skipped-steps", message=message, remedy=remedy))
     if min(times) < 100 * RESOLUTION:
-        resolution, fastest = f"{RESOLUTION * 1e3:g} ms", f"{min(times) * 1e3:.1f} ms"
-        warnings.append(
-            RecordWarning(
-                kind="imprecise",
-                message=f"the log reports times to {resolution}, and an iteration took {fastest}",
-                remedy="train a larger model or batch, whose iterations take longer",
-            )
-        )
+        message = f"the log reports times to {RESOLUTION * 1e3:g} ms, and an iteration took {min(times) * 1e3:.1f} ms"
+        remedy = "train a larger model or batch, whose iterations take longer"
+        warnings.append(RecordWarning(kind="imprecise", message=message, remedy=remedy))
     return warnings
-
-
-def _facts(parameters: MegatronParameters, log: Log, processes: int, batch: int, script: Path) -> dict[str, Any]:
-    first, last = parameters.warm_up_iterations + 1, len(log.iterations)
-    checkout = git(script.parent)
-    return {
-        "timing": "the script's own clock, one time for each iteration in its log",
-        "measured_iterations": f"{first} to {last}; 1 to {first - 1} warmed up and were dropped",
-        "first_iteration_seconds": log.iterations[0].seconds,
-        "processes": processes,
-        "global_batch_size": batch,
-        "checkout": checkout.model_dump(mode="json") if checkout else None,
-        "memory_told_after_iterations": sorted({one.after for one in log.memory.values()}),
-        "skipped_iterations": [one.number for one in log.iterations if one.skipped],
-        "last_loss": log.iterations[-1].loss,
-    }
 
 
 def launch_command(python: str, processes: int, script: Path, arguments: Sequence[str]) -> list[str]:
@@ -443,40 +432,33 @@ def launch_command(python: str, processes: int, script: Path, arguments: Sequenc
 def script_arguments(parameters: MegatronParameters, processes: int, checkout: Path, config: Path | None) -> list[str]:
     """The arguments of pretrain_gpt.py; `config` is DeepSpeed's, where it is used."""
     iterations = parameters.warm_up_iterations + parameters.iterations
-    sizes = {
-        "--num-layers": parameters.layers,
-        "--hidden-size": parameters.hidden_size,
-        "--num-attention-heads": parameters.attention_heads,
-        "--seq-length": parameters.sequence_length,
-        "--max-position-embeddings": parameters.sequence_length,
-        "--micro-batch-size": parameters.micro_batch_size,
+    options = {
+        **{name: getattr(parameters, parameter) for name, parameter in SIZES.items()},
         "--global-batch-size": parameters.batch_over(processes),
-        "--tensor-model-parallel-size": parameters.tensor_parallel,
-        "--pipeline-model-parallel-size": parameters.pipeline_parallel,
         "--train-iters": iterations,
         "--log-interval": 1,
         "--eval-interval": iterations + 1,
-        "--seed": parameters.seed,
+        **RECIPE,
     }
-    words = [word for name, value in {**sizes, **RECIPE}.items() for word in (name, str(value))]
+    arguments = [text for name, value in options.items() for text in (name, str(value))]
     if parameters.precision != "fp32":
-        words.append(f"--{parameters.precision}")
+        arguments.append(f"--{parameters.precision}")
     if parameters.precision == "fp16":
-        words += ["--initial-loss-scale", str(2**LOSS_SCALE_POWER)]
+        arguments += ["--initial-loss-scale", str(2**LOSS_SCALE_POWER)]
     if parameters.data_path is None:
-        words += ["--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", str(parameters.vocabulary)]
+        arguments += ["--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", str(parameters.vocabulary)]
     else:
-        words += ["--data-path", parameters.data_path]
+        arguments += ["--data-path", parameters.data_path]
         if parameters.vocab_file is not None and parameters.merge_file is not None:
-            words += ["--tokenizer-type", "GPT2BPETokenizer"]
-            words += ["--vocab-file", parameters.vocab_file, "--merge-file", parameters.merge_file]
+            arguments += ["--tokenizer-type", "GPT2BPETokenizer"]
+            arguments += ["--vocab-file", parameters.vocab_file, "--merge-file", parameters.merge_file]
     if config is not None:
-        words += ["--deepspeed", "--deepspeed_config", str(config), "--zero-stage", str(parameters.zero_stage)]
-        words += ["--no-pipeline-parallel"] if parameters.pipeline_parallel == 1 else []
+        arguments += ["--deepspeed", "--deepspeed_config", str(config), "--zero-stage", str(parameters.zero_stage)]
+        arguments += ["--no-pipeline-parallel"] if parameters.pipeline_parallel == 1 else []
     else:
-        words.append("--use-distributed-optimizer")
-    words += ["--log-throughput"] if mentions(checkout, "log-throughput") else []
-    return [*words, *parameters.extra]
+        arguments.append("--use-distributed-optimizer")
+    arguments += ["--log-throughput"] if mentions(checkout, "log-throughput") else []
+    return [*arguments, *parameters.extra]
 
 
 def deepspeed_config(parameters: MegatronParameters, processes: int) -> str:
@@ -508,8 +490,11 @@ def launch_environment(target: str) -> dict[str, str]:
     return variables
 
 
-def script_of(code_base: str) -> Path:
-    """The script of a checkout; a missing one is refused."""
+def script_of(code_base: str, case: Case) -> Path:
+    """The script of a checkout; a missing one is refused, and any in a case from the network."""
+    if case.origin == "network":
+        message = "megatron-gpt is not taken from the network, as it runs code: start it on the machine itself"
+        raise InputError("not-from-network", message, key="benchmark", value="megatron-gpt")
     folder = Path(code_base).expanduser()
     if not folder.is_dir():
         message = f"code_base = {code_base} is not a folder: name a checkout of Megatron-LM or Megatron-DeepSpeed"
@@ -540,8 +525,8 @@ def refuse_unknown(parameters: MegatronParameters, checkout: Path) -> None:
 
 
 @lru_cache(maxsize=64)
-def mentions(checkout: Path, words: str) -> bool:
-    """Whether the checkout's own code has these words; generations differ, and refuse arguments they do not know."""
-    pattern = re.compile(re.escape(words).replace(r"\-", "[-_]").encode())
+def mentions(checkout: Path, text: str) -> bool:
+    """Whether the checkout's own code has this text; generations differ, and refuse arguments that they do not have."""
+    pattern = re.compile(re.escape(text).replace(r"\-", "[-_]").encode())
     files = [*checkout.glob("*.py"), *(checkout / "megatron").rglob("*.py")]
     return any(pattern.search(file.read_bytes()) for file in files if file.is_file())

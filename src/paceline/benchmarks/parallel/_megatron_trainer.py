@@ -5,16 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial, wraps
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, distributed, nn
 
-from paceline.benchmarks.parallel._mesh import Mesh
 from paceline.benchmarks.parallel._optimizer import (
     BETAS,
     CLIP,
@@ -24,14 +22,15 @@ from paceline.benchmarks.parallel._optimizer import (
     WEIGHT_DECAY,
     byte_count,
 )
-from paceline.benchmarks.parallel._parameters import LEARNING_RATE, ParallelParameters, build
-from paceline.benchmarks.parallel._stage import draw
+from paceline.benchmarks.parallel._parameters import LEARNING_RATE, ParallelParameters, build, draw
+from paceline.benchmarks.parallel._stage import Mesh
 from paceline.devices import Device, DeviceKind
 from paceline.devices.cuda import CudaKind
 from paceline.models.base import Batch, low_dtype, seed_everything
 
 ABOUT = "megatron-core runs on GPUs only: here its calls to CUDA were answered for the CPU"
 Function = Callable[..., Any]
+MicroBatch = tuple[tuple[Tensor | None, ...], dict[str, Tensor], Function]  # what the model takes, and the loss of it
 
 
 @contextmanager
@@ -42,6 +41,7 @@ def on_cpu() -> Iterator[None]:
     cuda = CudaKind.torch_module()
     factories = ("arange", "empty", "full", "ones", "tensor", "zeros")
     # Only dropout and weights that are replaced draw from the random states of a GPU.
+    no_state = torch.empty(0, dtype=torch.uint8)
     replacements: list[tuple[Any, str, Function]] = [
         *((torch, name, _made_on_cpu(getattr(torch, name))) for name in factories),
         (torch.Tensor, "type", _named_as_on_gpu(torch.Tensor.type)),
@@ -50,29 +50,15 @@ def on_cpu() -> Iterator[None]:
         (cuda, "current_stream", lambda *_: None),
         (cuda, "synchronize", lambda *_, **__: None),
         (cuda, "manual_seed", lambda *_: None),
-        (cuda, "get_rng_state", _no_state),
-        (random, "_get_cuda_rng_state", _no_state),
+        (cuda, "get_rng_state", lambda *_, **__: no_state),
+        (random, "_get_cuda_rng_state", lambda *_, **__: no_state),
         (random, "_set_cuda_rng_state", lambda *_, **__: None),
         (random.CudaRNGStatesTracker, "fork", lambda *_, **__: nullcontext()),
     ]
     with ExitStack() as stack:
         for replacement in replacements:
-            stack.enter_context(_replaced(*replacement))
+            stack.enter_context(patch.object(*replacement))
         yield
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, function: Function) -> Iterator[None]:
-    inherited = name not in vars(owner)
-    before = getattr(owner, name)
-    setattr(owner, name, function)
-    try:
-        yield
-    finally:
-        if inherited:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
 
 
 def _made_on_cpu(factory: Function) -> Function:
@@ -92,10 +78,6 @@ def _named_as_on_gpu(name_of: Function) -> Function:
         return result.replace("torch.", f"torch.{CudaKind.name}.", 1) if isinstance(result, str) else result
 
     return name
-
-
-def _no_state(*_: Any, **__: Any) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8)
 
 
 with warnings.catch_warnings():
@@ -206,20 +188,17 @@ def copy_weights(family: str, model: Any, ours: Mapping[str, Tensor]) -> None:
     rank = parallel_state.get_tensor_model_parallel_rank()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            whole = ours[_our_name(family, model, name)]
+            block, _, rest = name.partition(".layers.")
+            if rest:
+                index, _, inside = rest.partition(".")
+                module, _, kind = inside.rpartition(".")
+                number = getattr(model, block).layers[int(index)].layer_number - 1  # of the whole model, not this stage
+                whole = ours[f"blocks.{number}.{_IN_A_LAYER[module]}.{kind}"]
+            else:
+                whole = ours[_AROUND[family][name]]
             # It is split along the one axis on which the part is shorter.
             axes = [axis for axis, length in enumerate(parameter.shape) if length != whole.shape[axis]]
             parameter.copy_(whole.chunk(ranks, axes[0])[rank] if axes else whole)
-
-
-def _our_name(family: str, model: Any, name: str) -> str:
-    block, _, rest = name.partition(".layers.")
-    if not rest:
-        return _AROUND[family][name]
-    index, _, inside = rest.partition(".")
-    module, _, kind = inside.rpartition(".")
-    number = getattr(model, block).layers[int(index)].layer_number - 1  # of the whole model, not of this stage
-    return f"blocks.{number}.{_IN_A_LAYER[module]}.{kind}"
 
 
 @contextmanager
@@ -254,9 +233,9 @@ class MegatronTrainer:
             with torch.device(device.torch()):
                 workload = build(parameters)
             self.parameter_count = sum(one.numel() for one in workload.module.parameters())
-            batch, size = draw(parameters, workload, mesh).to(device.torch()), layout.micro_batch
+            batch, size = draw(parameters, workload, mesh.data_rank).to(device.torch()), layout.micro_batch
             self._micro_batches = [
-                _MicroBatch.of(batch.rows(number * size, (number + 1) * size)) for number in range(layout.micro_batches)
+                _micro_batch(batch.rows(number * size, (number + 1) * size)) for number in range(layout.micro_batches)
             ]
             model_parallel_cuda_manual_seed(parameters.seed)
             self._config = transformer_config(parameters, fused=compiled)
@@ -271,24 +250,25 @@ class MegatronTrainer:
             settings = DistributedDataParallelConfig(grad_reduce_in_fp32=self._config.bf16)
             self._model = DistributedDataParallel(config=self._config, ddp_config=settings, module=model)
             self._model.train()
-            self.optimizer = MegatronOptimizer(self._model, parameters)
-            self._config.grad_scale_func = self.optimizer.scale_loss
+            self._optimizer = build_optimizer(self._model, parameters)
+            self._config.grad_scale_func = self._optimizer.scale_loss
             self._config.finalize_model_grads_func = finalize_model_grads
             self._run = get_forward_backward_func()
 
     @property
-    def scale(self) -> SimpleNamespace:
-        """What the loss is multiplied by, as `value`."""
+    def loss_scale(self) -> float:
+        """What the loss is multiplied by."""
         with self._calls():
-            return SimpleNamespace(value=self.optimizer.scale())
+            return float(self._optimizer.get_loss_scale())
 
     def step(self) -> Tensor | None:
         """One training step; this data-parallel rank's loss, still on the device, where the last stage is."""
         layout = self.parameters.layout
         with self._calls():
-            self.optimizer.zero()
+            self._model.zero_grad_buffer()
+            self._optimizer.zero_grad()
             losses = self._run(
-                forward_step_func=self._forward,
+                forward_step_func=_forward,
                 data_iterator=iter(self._micro_batches),
                 model=[self._model],
                 num_microbatches=layout.micro_batches,
@@ -296,87 +276,9 @@ class MegatronTrainer:
                 micro_batch_size=layout.micro_batch,
                 forward_only=False,
             )
-            self.norm = self.optimizer.step()
+            _, norm, _ = self._optimizer.step()
+            self.norm = torch.tensor(float("inf") if norm is None else float(norm))  # None: overflowed, and not stepped
         return torch.stack(losses).mean() if losses else None
-
-    def _forward(self, micro_batches: Iterator[_MicroBatch], model: Any) -> tuple[Tensor, Any]:
-        batch = next(micro_batches)
-        if self.parameters.layout.model == "gpt2":
-            return model(batch.tokens, batch.positions, None, labels=batch.labels), _mean
-        output = model(batch.tokens, batch.attended, tokentype_ids=batch.types, lm_labels=batch.labels)
-        # The last stage returns a pair, of which the second belongs to a head that is left out.
-        return output[0] if isinstance(output, tuple) else output, batch.mean_of_masked
-
-
-@dataclass(frozen=True)
-class _MicroBatch:
-    """What the model takes of a micro-batch."""
-
-    tokens: Tensor
-    labels: Tensor  # one for each token
-    positions: Tensor
-    types: Tensor | None = None
-    attended: Tensor | None = None
-    scored: Tensor | None = None  # the share of each token in the loss
-
-    @classmethod
-    def of(cls, batch: Batch) -> _MicroBatch:
-        inputs, targets = batch.inputs, batch.targets[0]
-        tokens = inputs[0].contiguous()
-        positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens).contiguous()
-        if len(inputs) == 1:
-            return cls(tokens, targets.contiguous(), positions)
-        _, types, masked = inputs
-        scored = torch.zeros(tokens.shape, device=tokens.device).scatter(1, masked, 1.0 / masked.numel())
-        labels = torch.zeros_like(tokens).scatter(1, masked, targets)
-        return cls(tokens, labels, positions, types.contiguous(), torch.ones_like(tokens), scored)
-
-    def mean_of_masked(self, losses: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean over the tokens to fill in, once for the backward pass and once to report."""
-        assert self.scored is not None
-        loss = (losses.float() * self.scored).sum()
-        return loss, loss.detach().clone()
-
-
-class MegatronOptimizer:
-    """megatron-core's optimizer in its default form, and the buffers of gradients that it empties."""
-
-    def __init__(self, model: Any, parameters: ParallelParameters) -> None:
-        precision = parameters.layout.precision
-        self._model = model
-        settings = OptimizerConfig(
-            optimizer="adam",
-            lr=LEARNING_RATE[parameters.layout.model],
-            weight_decay=WEIGHT_DECAY,
-            adam_beta1=BETAS[0],
-            adam_beta2=BETAS[1],
-            adam_eps=EPSILON,
-            clip_grad=CLIP,
-            fp16=precision == "fp16",
-            bf16=precision == "bf16",
-            params_dtype=next(model.parameters()).dtype,
-            initial_loss_scale=FIRST_SCALE,
-            loss_scale_window=GROWTH_STEPS,
-        )
-        self._optimizer = get_megatron_optimizer(settings, [model])
-
-    def zero(self) -> None:
-        """Clear the gradients."""
-        self._model.zero_grad_buffer()
-        self._optimizer.zero_grad()
-
-    def step(self) -> Tensor:
-        """Take the step, with all micro-batches' gradients there; returns the global norm before clipping."""
-        _, norm, _ = self._optimizer.step()
-        return torch.tensor(float("inf") if norm is None else float(norm))  # None: overflowed, and not stepped
-
-    def scale_loss(self, loss: Tensor) -> Tensor:
-        """What the backward pass of a micro-batch begins with."""
-        return self._optimizer.scale_loss(loss)  # type: ignore[no-any-return]
-
-    def scale(self) -> Tensor:
-        """What the loss is multiplied by."""
-        return self._optimizer.get_loss_scale()  # type: ignore[no-any-return]
 
     def memory(self) -> dict[str, int]:
         """Bytes of this rank's weights, of their gradients, and of the optimizer's state with its fp32 weights."""
@@ -391,6 +293,47 @@ class MegatronOptimizer:
         }
 
 
-def _mean(losses: Tensor) -> tuple[Tensor, Tensor]:
-    loss = losses.float().mean()
+def build_optimizer(model: Any, parameters: ParallelParameters) -> Any:
+    """megatron-core's optimizer in its default form."""
+    precision = parameters.layout.precision
+    settings = OptimizerConfig(
+        optimizer="adam",
+        lr=LEARNING_RATE[parameters.layout.model],
+        weight_decay=WEIGHT_DECAY,
+        adam_beta1=BETAS[0],
+        adam_beta2=BETAS[1],
+        adam_eps=EPSILON,
+        clip_grad=CLIP,
+        fp16=precision == "fp16",
+        bf16=precision == "bf16",
+        params_dtype=next(model.parameters()).dtype,
+        initial_loss_scale=FIRST_SCALE,
+        loss_scale_window=GROWTH_STEPS,
+    )
+    return get_megatron_optimizer(settings, [model])
+
+
+def _micro_batch(batch: Batch) -> MicroBatch:
+    inputs, targets = batch.inputs, batch.targets[0]
+    tokens = inputs[0].contiguous()
+    if len(inputs) == 1:
+        positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens).contiguous()
+        return (tokens, positions, None), {"labels": targets.contiguous()}, _mean
+    _, types, masked = inputs
+    labels = torch.zeros_like(tokens).scatter(1, masked, targets)
+    shares = torch.zeros(tokens.shape, device=tokens.device).scatter(1, masked, 1.0 / masked.numel())
+    keywords = {"tokentype_ids": types.contiguous(), "lm_labels": labels}
+    return (tokens, torch.ones_like(tokens)), keywords, partial(_mean, shares=shares)
+
+
+def _forward(micro_batches: Iterator[MicroBatch], model: Any) -> tuple[Tensor, Function]:
+    inputs, keywords, loss = next(micro_batches)
+    output = model(*inputs, **keywords)
+    # The last stage of BERT returns a pair, of which the second belongs to a head that is left out.
+    return output[0] if isinstance(output, tuple) else output, loss
+
+
+def _mean(losses: Tensor, shares: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The mean over all tokens or over those to fill in, once for the backward pass and once to report."""
+    loss = losses.float().mean() if shares is None else (losses.float() * shares).sum()
     return loss, loss.detach().clone()  # megatron-core divides the first one in place

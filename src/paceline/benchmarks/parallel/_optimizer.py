@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.tensor import DTensor
 
-from paceline.benchmarks.parallel._mesh import Mesh
-from paceline.benchmarks.parallel._stage import TIED, Stage
+from paceline.benchmarks.parallel._stage import TIED, Mesh, Stage
 
 
 @dataclass(frozen=True)
@@ -39,9 +38,19 @@ class Masters:
         self._vectors: list[nn.Parameter] = []
         self._vector_copies: list[nn.Parameter] = []
         for layer in layers.modules():
-            if type(layer) is nn.Linear:  # a subclass chooses its own formats
-                for name, weight in list(layer.named_parameters(recurse=False)):
-                    setattr(layer, name, self._hold(weight, low))
+            if type(layer) is not nn.Linear:  # a subclass chooses its own formats
+                continue
+            for name, weight in list(layer.named_parameters(recurse=False)):
+                copy = nn.Parameter(weight.detach().to(low))
+                setattr(layer, name, copy)
+                if weight.dim() > 1:
+                    master = weight.detach().view(-1)
+                    moments = torch.zeros_like(master), torch.zeros_like(master)
+                    self._matrices.append(_Matrix(master, copy.detach().view(-1), *moments))
+                    self._matrix_copies.append(copy)
+                else:
+                    self._vectors.append(weight)
+                    self._vector_copies.append(copy)
         self._vector_gradients = [torch.zeros_like(vector) for vector in self._vectors]
         for vector, gradient in zip(self._vectors, self._vector_gradients, strict=True):
             vector.grad = gradient
@@ -73,18 +82,6 @@ class Masters:
                 *state_of(self._adamw),
             ],
         }
-
-    def _hold(self, weight: nn.Parameter, low: torch.dtype) -> nn.Parameter:
-        copy = nn.Parameter(weight.detach().to(low))
-        if weight.dim() > 1:
-            master = weight.detach().view(-1)
-            moments = torch.zeros_like(master), torch.zeros_like(master)
-            self._matrices.append(_Matrix(master, copy.detach().view(-1), *moments))
-            self._matrix_copies.append(copy)
-        else:
-            self._vectors.append(weight)
-            self._vector_copies.append(copy)
-        return copy
 
     def _step_matrices(self, gradients: Sequence[Tensor], divisor: Tensor, overflowed: Tensor | None) -> None:
         self._steps.add_(1.0 if overflowed is None else 1.0 - overflowed.float())
@@ -229,7 +226,13 @@ class MeshOptimizer:
         """Take the step, with all micro-batches' gradients there; returns the global norm before clipping."""
         gradients = [_local_gradient(parameter) for parameter in self.parameters]
         self._join_tied(gradients)
-        norm = self._global_norm(gradients) / self._scale.value
+        # Of copies in 16 bits and of fp32 weights apart: many tensors at once are those of one format.
+        alike = [one for one in (gradients[: self._copies], gradients[self._copies :]) if one]
+        norms = torch.cat([torch.stack(torch._foreach_norm(one, 2, torch.float32)) for one in alike])
+        total = (norms.square() * self._shares).sum()
+        if self._mesh.layout.world_size > 1:
+            distributed.all_reduce(total)
+        norm = total.sqrt() / self._scale.value
         if self._adamw is None:
             # Not before the first backward pass: sharding may still move what a rank holds until then.
             self._local = [
@@ -273,15 +276,6 @@ class MeshOptimizer:
             tied[1].copy_(tied[0])
         else:
             distributed.all_reduce(tied[0], group=self._mesh.ends)
-
-    def _global_norm(self, gradients: list[Tensor]) -> Tensor:
-        # Of copies in 16 bits and of fp32 weights apart: many tensors at once are those of one format.
-        alike = [one for one in (gradients[: self._copies], gradients[self._copies :]) if one]
-        norms = torch.cat([torch.stack(torch._foreach_norm(one, 2, torch.float32)) for one in alike])
-        total = (norms.square() * self._shares).sum()
-        if self._mesh.layout.world_size > 1:
-            distributed.all_reduce(total)
-        return total.sqrt()
 
     def _holders(self, parameter: nn.Parameter) -> int:
         """How many ranks of a stage hold the same numbers as this one."""

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, field_validator
 
 from paceline.benchmarks._model.benchmark import Switch
-from paceline.benchmarks._model.session import Fp8Recipe
+from paceline.benchmarks._model.session import Fp8Recipe, draw_rows
 from paceline.core.errors import InputError
 from paceline.core.layout import EXAMPLE, Layout, LayoutPrecision, ModelFamily
 from paceline.core.network import FromNetwork
 from paceline.core.parameters import MeasuringParameters
 
 if TYPE_CHECKING:
-    from paceline.models.base import Workload
+    from paceline.models.base import Batch, Workload
 
 
 def build(parameters: ParallelParameters) -> Workload:
@@ -36,6 +36,12 @@ def build(parameters: ParallelParameters) -> Workload:
     if parameters.layout.model == "gpt2":
         return build_gpt2(Gpt2Shape(**sizes))
     return build_bert(BertShape(**sizes, masked=masked_tokens(parameters.tokens)))
+
+
+def draw(parameters: ParallelParameters, workload: Workload, data_rank: int) -> Batch:
+    """The rows of a data-parallel rank."""
+    size = parameters.layout.micro_batch * parameters.layout.micro_batches
+    return draw_rows(workload, parameters.seed, data_rank * size, size)
 
 
 def masked_tokens(tokens: int) -> int:
@@ -94,7 +100,7 @@ SEQUENCE = {"gpt2": 1024, "bert": 512}
 VOCABULARY = {"gpt2": 50257, "bert": 21128}  # of the tokenizers, before padding
 LEARNING_RATE = {"gpt2": 1.5e-4, "bert": 1e-4}
 BERT_TOKENS = 104  # the mask token is the last of them
-IN_THE_WORD = ("model", "layers", "precision", "data", "tensor", "pipeline", "micro_batch", "global_batch")
+LAYOUT_KEYS = ("model", "layers", "precision", "data", "tensor", "pipeline", "micro_batch", "global_batch")
 
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "looped-bfs", "zero-bubble", "zero-bubble-v", "dual-pipe-v"]
 
@@ -120,6 +126,27 @@ SCHEDULES: dict[str, ScheduleKind] = {
     "zero-bubble-v": ScheduleKind("ZBVZeroBubble", 2, is_v=True, splits_backward=True),
     "dual-pipe-v": ScheduleKind("DualPipeV", 2, is_v=True, splits_backward=True, fills_stages=True),
 }
+
+
+def stages_of_rank(kind: ScheduleKind, ranks: int, rank: int) -> list[int]:
+    """Which stages a pipeline rank has: every so-many-th one, or one from each end where the schedule is a V."""
+    count = ranks * kind.stages_per_rank
+    if kind.is_v:
+        return [rank, count - 1 - rank]
+    return list(range(rank, count, ranks))
+
+
+def ideal_bubble(name: str, ranks: int, micro_batches: int, stages_per_rank: int) -> tuple[float, str] | None:
+    """The share of its time that a schedule leaves a rank idle if every stage takes equally long; with the formula."""
+    if name in ("gpipe", "1f1b"):
+        return (ranks - 1) / (micro_batches + ranks - 1), "(p - 1) / (m + p - 1)"
+    if name in ("interleaved", "looped-bfs"):
+        each, work = stages_per_rank, stages_per_rank * micro_batches
+        if micro_batches >= ranks:
+            return (ranks - 1) / (work + ranks - 1), f"(p - 1) / ({each} m + p - 1)"
+        # The first micro-batch is not back at a rank when this has done its part of all others.
+        return 1 - work / (each * ranks + micro_batches - 1), f"1 - {each} m / ({each} p + m - 1), as m < p"
+    return None
 
 
 class ParallelParameters(MeasuringParameters):
@@ -227,7 +254,15 @@ class ParallelParameters(MeasuringParameters):
 
     def refuse_contradictions(self) -> None:
         """Raise InputError, with the arithmetic shown, for numbers that do not go together."""
-        self._refuse_two_layouts()
+        twice = [name for name in LAYOUT_KEYS if self.case is not None and getattr(self, name) is not None]
+        if self.checkpointing and not self.layout.checkpointing:
+            twice.append("checkpointing")
+        if twice:
+            message = (
+                f"case = {self.case} says everything about the layout, so {' and '.join(twice)} cannot be given "
+                f"alongside it; change the word (like {EXAMPLE}), or write all parts without 'case'"
+            )
+            raise InputError("conflicting-keys", message, key=twice[0], value=getattr(self, twice[0]))
         try:
             layout = self.layout.check()
         except InputError as error:
@@ -259,19 +294,6 @@ class ParallelParameters(MeasuringParameters):
             raise InputError("key-does-not-apply", message, key="schedule", value=self.schedule)
         if layout.pipeline > 1:
             self._refuse_schedule()
-
-    def _refuse_two_layouts(self) -> None:
-        if self.case is None:
-            return
-        twice = [name for name in IN_THE_WORD if getattr(self, name) is not None]
-        if self.checkpointing and not self.layout.checkpointing:
-            twice.append("checkpointing")
-        if twice:
-            message = (
-                f"case = {self.case} says everything about the layout, so {' and '.join(twice)} cannot be given "
-                f"alongside it; change the word (like {EXAMPLE}), or write all parts without 'case'"
-            )
-            raise InputError("conflicting-keys", message, key=twice[0], value=getattr(self, twice[0]))
 
     def _refuse_schedule(self) -> None:
         layout, kind, name = self.layout, self.schedule_kind, self.schedule_name

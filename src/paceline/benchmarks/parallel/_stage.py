@@ -1,30 +1,59 @@
-"""A stage: the whole model or a run of its layers, computing a loss where it is the last."""
+"""The mesh of ranks, and a stage: the whole model or a run of its layers, computing a loss where it is the last."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.utils.checkpoint import checkpoint
 
-from paceline.benchmarks._model.session import DISTINCT_ROWS
-from paceline.benchmarks.parallel._mesh import Mesh
-from paceline.benchmarks.parallel._parameters import ParallelParameters
+from paceline.core.layout import Layout
 from paceline.models.base import Batch, Workload
 
 
-def draw(parameters: ParallelParameters, workload: Workload, mesh: Mesh) -> Batch:
-    """This data-parallel rank's rows of the one endless batch that the seed defines."""
-    layout = parameters.layout
-    size = layout.micro_batch * layout.micro_batches
-    first = mesh.data_rank * size
-    distinct = min(layout.global_batch, DISTINCT_ROWS)
-    drawn = workload.make_batch(distinct, torch.Generator().manual_seed(parameters.seed))
-    index = torch.arange(first, first + size) % distinct
-    return Batch(tuple(one[index] for one in drawn.inputs), tuple(one[index] for one in drawn.targets))
+@dataclass(frozen=True)
+class Mesh:
+    """This rank's position among the ranks, and the groups it belongs to; one rank alone has no groups.
+
+    Pipeline is the outermost axis and tensor the innermost, so that ranks that communicate most are neighbours.
+    """
+
+    layout: Layout
+    rank: int = 0
+    device_mesh: Any = None
+    ends: Any = None  # the group of the first and the last pipeline rank, on these two alone
+
+    @classmethod
+    def of(cls, layout: Layout, rank: int, device_type: str) -> Mesh:
+        """Every rank must call this at the same time."""
+        if layout.world_size == 1:
+            return cls(layout)
+        shape = (layout.pipeline, layout.data, layout.tensor)
+        device_mesh = init_device_mesh(device_type, shape, mesh_dim_names=("pipeline", "data", "tensor"))
+        ends = None  # keeps the embedding of the first stage and the head of the last one equal
+        plane = layout.data * layout.tensor
+        for first in range(plane if layout.pipeline > 1 else 0):
+            pair = [first, (layout.pipeline - 1) * plane + first]
+            group = distributed.new_group(pair)
+            ends = group if rank in pair else ends
+        return cls(layout, rank, device_mesh, ends)
+
+    def along(self, axis: str) -> Any:
+        """The mesh of the ranks that differ from this one along one axis only."""
+        return self.device_mesh[axis]
+
+    @property
+    def pipeline_rank(self) -> int:
+        return self.rank // (self.layout.data * self.layout.tensor)
+
+    @property
+    def data_rank(self) -> int:
+        return self.rank // self.layout.tensor % self.layout.data
 
 
 # What of a model only its beginning or only its end needs; the token embedding is both.
@@ -64,7 +93,7 @@ class LastNorm(nn.Module):
         return _normed(self.norm, x)
 
 
-class Onward(nn.Module):
+class DeferredSum(nn.Module):
     """A layer that leaves its last sum to the next one, where a compiler joins it with the norm that follows.
 
     Compiled layer by layer, the sum would otherwise be written by one kernel and read again by the next.
@@ -114,8 +143,8 @@ class Stage(nn.Module):
         self._autocast = autocast
         self._wire = wire  # the format between layers and between stages; None leaves it as it is
         # What a mesh puts around the layers: splitting the sequence, and joining it again.
-        self.enter: Callable[[Tensor], Tensor] = _unchanged
-        self.leave: Callable[[Tensor], Tensor] = _unchanged
+        self.enter: Callable[[Tensor], Tensor] = lambda x: x
+        self.leave: Callable[[Tensor], Tensor] = lambda x: x
         self.embed: Callable[..., Tensor] = self._embed
         self.score: Callable[..., Tensor] = self._score
         # Leave only what the stage computes with; the rest is freed.
@@ -148,11 +177,11 @@ class Stage(nn.Module):
             recomputed.append(LastNorm(before))
         self.model.blocks = nn.ModuleList(recomputed)
 
-    def hand_sums_on(self) -> None:
+    def defer_sums(self) -> None:
         """Let every layer that can leave its last sum to the next one; call it when the layers are final."""
         blocks = self.model.blocks
         if len(blocks) and all(hasattr(block, "without_last_sum") for block in blocks):
-            self.model.blocks = nn.ModuleList([*(Onward(block) for block in blocks), LastSum()])
+            self.model.blocks = nn.ModuleList([*(DeferredSum(block) for block in blocks), LastSum()])
 
     def _as_wired(self, x: Tensor) -> Tensor:
         return x if self._wire is None else x.to(self._wire)
@@ -163,7 +192,3 @@ class Stage(nn.Module):
     def _score(self, x: Tensor, labels: Tensor, positions: Tensor | None) -> Tensor:
         logits = self.model.head(x) if positions is None else self.model.head(x, positions)
         return self._loss(logits, Batch((), (labels,)))
-
-
-def _unchanged(x: Tensor) -> Tensor:
-    return x

@@ -3,42 +3,158 @@
 from __future__ import annotations
 
 import inspect
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+from torch.distributed.tensor.parallel import loss_parallel
 
 from paceline.benchmarks._model import session as formats
 from paceline.benchmarks._model.uncompiled import Gradients
-from paceline.benchmarks.parallel._mesh import Mesh
 from paceline.benchmarks.parallel._optimizer import LossScale, Masters, MeshOptimizer
 from paceline.benchmarks.parallel._parameters import (
     LEARNING_RATE,
     ParallelParameters,
+    ScheduleKind,
     build,
+    draw,
     split_layers,
     stage_ranges,
+    stages_of_rank,
 )
-from paceline.benchmarks.parallel._pipeline import Pipeline, stages_of_rank
-from paceline.benchmarks.parallel._stage import TIED, Recomputed, Stage, draw
+from paceline.benchmarks.parallel._stage import TIED, Mesh, Recomputed, Stage
 from paceline.core.errors import Unsupported
 from paceline.devices import Device
+from paceline.devices.timeline import monotonic
 from paceline.models.base import Batch, low_dtype, seed_everything
+
+
+class Stopwatch:
+    """While it runs, adds up the time of what is entered: by device events on a GPU, otherwise by the host's clock."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._is_running = False
+        self._spans: dict[str, list[tuple[Any, Any]]] = {}
+
+    def start(self) -> None:
+        """Clear the earlier times, and begin."""
+        self._spans = {}
+        self._is_running = True
+
+    def stop(self) -> dict[str, float]:
+        """Seconds by name."""
+        self._is_running = False
+        self._device.synchronize()
+        return {name: sum(self._seconds(*span) for span in spans) for name, spans in self._spans.items()}
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """Count what happens inside, if the watch runs."""
+        if not self._is_running:
+            yield
+            return
+        begun = self._now()
+        yield
+        self._spans.setdefault(name, []).append((begun, self._now()))
+
+    def _now(self) -> Any:
+        if not self._device.kind.is_accelerator:
+            return monotonic()
+        event = self._device.event()
+        event.record()
+        return event
+
+    def _seconds(self, begun: Any, ended: Any) -> float:
+        return float(begun.elapsed_time(ended) * 1e-3 if self._device.kind.is_accelerator else ended - begun)
+
+
+class MeshStage(PipelineStage):
+    """A stage whose neighbour may be on its own rank."""
+
+    def _get_init_p2p_neighbors_ops(self) -> list[Any]:
+        # Where a schedule is a V, a stage's neighbour is on its own rank; torch 2.11 then sends to itself here, which
+        # gloo refuses. Batches go from one to the other without being sent in any version.
+        return [one for one in super()._get_init_p2p_neighbors_ops() if one.group_peer != self.group_rank]
+
+
+class Pipeline:
+    """All micro-batches of a step through all stages, in the order of a schedule."""
+
+    def __init__(
+        self,
+        stages: dict[int, Stage],
+        kind: ScheduleKind,
+        *,
+        ranks: int,
+        micro_batches: int,
+        group: Any,
+        device: Device,
+        scaled: Callable[[Tensor], Tensor],
+    ) -> None:
+        self.watch = Stopwatch(device)
+        watched = []
+        for index, stage in stages.items():
+            one = MeshStage(stage, index, ranks * kind.stages_per_rank, device.torch(), group=group)
+            # Receiving from its neighbours is not part of what a stage computes.
+            for name in ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk"):
+                setattr(one, name, self.watch.span("busy")(getattr(one, name)))
+            watched.append(one)
+        schedule = get_schedule_class(kind.torch_name)
+        self._schedule: Any = schedule(
+            watched if issubclass(schedule, PipelineScheduleMulti) else watched[0],
+            n_microbatches=micro_batches,
+            loss_fn=lambda loss, _labels: scaled(loss),
+            scale_grads=False,  # the loss is divided by the number of micro-batches already, which costs nothing
+        )
+        self._first = any(stage.first for stage in stages.values())
+
+    def run(self, inputs: tuple[Tensor, ...], head: dict[str, Tensor]) -> list[Tensor]:
+        """Forward and backward of a whole batch; the scaled losses of its micro-batches where the last stage is."""
+        losses: list[Tensor] = []
+        entry = inputs if self._first else ()
+        with self.watch.span("schedule"):
+            self._schedule.step(*entry, target=head["labels"], losses=losses, return_outputs=False, **head)
+        return losses
 
 
 def split_stage(stage: Stage, mesh: Any, *, sequence: bool) -> None:
     """Split the stage's layers over the ranks of a one-dimensional mesh."""
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-    from torch.distributed.tensor.parallel import PrepareModuleOutput, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        PrepareModuleOutput,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
 
     def redistributed(x: Tensor, before: Any, after: Any) -> Tensor:
         """Split the sequence over the mesh, or join it; the gradient goes the other way."""
         return DTensor.from_local(x, mesh, [before], run_check=False).redistribute(mesh, [after]).to_local()
 
-    for block in stage.model.blocks:
-        parallelize_module(block, mesh, _block_plan(sequence))
+    for block in stage.model.blocks:  # a plan keeps state, so that each block has its own
+        between = Shard(1) if sequence else Replicate()
+        block_plan: dict[str, Any] = {
+            "attention.qkv": ColwiseParallel(),
+            "attention.output": RowwiseParallel(output_layouts=between),
+            "feed_forward.expand": ColwiseParallel(),
+            "feed_forward.contract": RowwiseParallel(output_layouts=between),
+        }
+        if sequence:
+            whole = PrepareModuleInput(
+                input_layouts=Shard(1), desired_input_layouts=Replicate(), use_local_output=False
+            )
+            block_plan |= {"attention": whole, "feed_forward": whole}
+            for name in ("attention_norm", "feed_forward_norm"):
+                block_plan[name] = SequenceParallel(use_local_output=True)
+        parallelize_module(block, mesh, block_plan)
     plan: dict[str, Any] = {}
     if getattr(stage.model, TIED) is not None:
         plan[TIED] = RowwiseParallel(input_layouts=Replicate())  # an embedding's rows are its vocabulary
@@ -62,29 +178,6 @@ def split_stage(stage: Stage, mesh: Any, *, sequence: bool) -> None:
     if sequence:
         stage.enter = lambda x: redistributed(x, Replicate(), Shard(1))
         stage.leave = lambda x: redistributed(x, Shard(1), Replicate())
-
-
-def _block_plan(sequence: bool) -> dict[str, Any]:
-    from torch.distributed.tensor import Replicate, Shard
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        PrepareModuleInput,
-        RowwiseParallel,
-        SequenceParallel,
-    )
-
-    between = Shard(1) if sequence else Replicate()
-    plan: dict[str, Any] = {
-        "attention.qkv": ColwiseParallel(),
-        "attention.output": RowwiseParallel(output_layouts=between),
-        "feed_forward.expand": ColwiseParallel(),
-        "feed_forward.contract": RowwiseParallel(output_layouts=between),
-    }
-    if sequence:
-        joined = PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate(), use_local_output=False)
-        plan |= {"attention": joined, "feed_forward": joined}
-        plan |= {name: SequenceParallel(use_local_output=True) for name in ("attention_norm", "feed_forward_norm")}
-    return plan
 
 
 EMBEDDED = {"gpt2": 1, "bert": 2}  # of a batch's inputs, how many enter the embedding; the others go to the head
@@ -131,13 +224,17 @@ class ParallelTrainer:
         self.norm: Tensor | None = None  # of the last step's gradient
 
     @property
-    def loss_share(self) -> float:
-        """What part of the whole loss that of one micro-batch is; data-parallel ranks are averaged as well."""
-        return 1.0 / self.parameters.layout.micro_batches
+    def loss_scale(self) -> float:
+        """What the loss is multiplied by."""
+        return float(self.scale.value)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes of this rank's parameters, of their gradients after a step, and of the optimizer's state."""
+        return self.optimizer.memory()
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """What the backward pass of a micro-batch begins with."""
-        return loss * (self.scale.value * self.loss_share)
+        """What the backward pass of a micro-batch begins with: its share of the loss of this rank's batch."""
+        return loss * (self.scale.value * (1.0 / self.parameters.layout.micro_batches))
 
     def step(self) -> Tensor | None:
         """One training step; this data-parallel rank's loss, still on the device, where the last stage is."""
@@ -156,38 +253,30 @@ class ParallelTrainer:
             self.optimizer.zero()
 
     def _forward_and_backward(self) -> list[Tensor]:
+        """The scaled losses of all micro-batches, where the last stage is."""
         assert self._batch is not None  # drawn when the first stage is built
+        layout = self.parameters.layout
         self.optimizer.zero()
-        with self._vocabulary_split():
-            return self._micro_batches(self._batch)
-
-    def _micro_batches(self, batch: Batch) -> list[Tensor]:
         # What enters the first stage, and what the last one needs as well.
-        entering = EMBEDDED[self.parameters.layout.model]
-        entry, head = batch.inputs[:entering], {"labels": batch.targets[0]}
-        if len(batch.inputs) > entering:
-            head["positions"] = batch.inputs[entering]
-        if self.pipeline is not None:
-            return self.pipeline.run(entry, head)
-        (stage,) = self.stages.values()
-        count, size = self.parameters.layout.micro_batches, self.parameters.layout.micro_batch
-        losses = []
-        for number in range(count):
-            rows = slice(number * size, (number + 1) * size)
-            if self.parameters.layout.data > 1:
-                stage.set_requires_gradient_sync(number == count - 1)  # type: ignore[operator]
-            loss = self.scaled(stage(*(one[rows] for one in entry), **{name: one[rows] for name, one in head.items()}))
-            loss.backward()  # type: ignore[no-untyped-call]
-            losses.append(loss)
-        return losses
-
-    def _vocabulary_split(self) -> AbstractContextManager[object]:
-        """Where logits are split over the vocabulary, the loss is computed without joining them."""
-        if self.parameters.layout.tensor == 1:
-            return nullcontext()
-        from torch.distributed.tensor.parallel import loss_parallel
-
-        return loss_parallel()
+        entering = EMBEDDED[layout.model]
+        entry, head = self._batch.inputs[:entering], {"labels": self._batch.targets[0]}
+        if len(self._batch.inputs) > entering:
+            head["positions"] = self._batch.inputs[entering]
+        # Where logits are split over the vocabulary, the loss is computed without joining them.
+        with loss_parallel() if layout.tensor > 1 else nullcontext():
+            if self.pipeline is not None:
+                return self.pipeline.run(entry, head)
+            (stage,) = self.stages.values()
+            losses = []
+            for number in range(layout.micro_batches):
+                rows = slice(number * layout.micro_batch, (number + 1) * layout.micro_batch)
+                if layout.data > 1:
+                    stage.set_requires_gradient_sync(number == layout.micro_batches - 1)  # type: ignore[operator]
+                inputs, labels = (one[rows] for one in entry), {name: one[rows] for name, one in head.items()}
+                loss = self.scaled(stage(*inputs, **labels))
+                loss.backward()  # type: ignore[no-untyped-call]
+                losses.append(loss)
+            return losses
 
     def _stage(self, index: int, *, compiled: bool) -> Stage:
         """Every rank builds the whole model from the seed and keeps its part, so that all layouts start alike."""
@@ -198,7 +287,7 @@ class ParallelTrainer:
         workload.module.train()
         self.parameter_count = sum(one.numel() for one in workload.module.parameters())
         if self._batch is None:
-            self._batch = draw(parameters, workload, self.mesh).to(self.device.torch())
+            self._batch = draw(parameters, workload, self.mesh.data_rank).to(self.device.torch())
         stage = Stage(
             workload,
             stage_ranges(self.layers)[index],
@@ -237,7 +326,7 @@ def _compile_parts(stage: Stage, *, whole: bool) -> None:
     Not whole, for layers split over ranks, is without embedding and loss, and with the recomputing left outside.
     """
     if whole:
-        stage.hand_sums_on()
+        stage.defer_sums()
     for block in stage.model.blocks:
         layer = block.layer if isinstance(block, Recomputed) and not whole else block
         layer.compile()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.benchmarks._model import session as formats
 from paceline.benchmarks._model.session import whether_to_compile
 from paceline.benchmarks.parallel._parameters import ParallelParameters
-from paceline.benchmarks.parallel.parallel import Parallel, Trainer, Training
+from paceline.benchmarks.parallel.parallel import Parallel, Training
 from paceline.benchmarks.ranks import emulated
 from paceline.core.benchmark import Context
 from paceline.core.errors import MissingDependency, Unsupported
@@ -21,7 +21,8 @@ from paceline.devices import Device, open_device
 from paceline.models.base import set_fp32_mode
 
 if TYPE_CHECKING:
-    from paceline.benchmarks.parallel._mesh import Mesh
+    from paceline.benchmarks.parallel._stage import Mesh
+    from paceline.benchmarks.parallel.parallel import Trainer
 
 PACKAGE = "megatron-core"
 HELPERS = {"transformer_engine": "Transformer Engine", "apex": "apex"}

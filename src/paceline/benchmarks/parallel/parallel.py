@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from paceline.benchmarks._model import session as formats
 from paceline.benchmarks._model.determinism import loss_warnings, scale_warnings
-from paceline.benchmarks._model.measuring import add_trace, measure_steps, time_once
+from paceline.benchmarks._model.measuring import StepSession, add_trace, measure_steps, time_once
 from paceline.benchmarks._model.metrics import (
     AUDIO_THROUGHPUT,
     COMMON,
@@ -22,7 +21,14 @@ from paceline.benchmarks._model.metrics import (
 )
 from paceline.benchmarks._model.session import peak_of, whether_to_compile
 from paceline.benchmarks._model.traffic import counted, mesh_work
-from paceline.benchmarks.parallel._parameters import IN_THE_WORD, LEARNING_RATE, ParallelParameters, step_flops
+from paceline.benchmarks._model.uncompiled import compare_gradients
+from paceline.benchmarks.parallel._parameters import (
+    LAYOUT_KEYS,
+    LEARNING_RATE,
+    ParallelParameters,
+    ideal_bubble,
+    step_flops,
+)
 from paceline.benchmarks.ranks import Ranks, emulated, join
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
@@ -30,7 +36,7 @@ from paceline.core.environment import Environment
 from paceline.core.errors import Unsupported
 from paceline.core.metric import Merge, Metric
 from paceline.core.parameters import MeasuringParameters
-from paceline.core.record import Measurement, Record, RecordWarning, Result
+from paceline.core.record import Measurement, Record, Result
 from paceline.core.subject import Description
 from paceline.core.trace_events import TraceEvent, innermost, length, overlap, read_events, union
 from paceline.devices import Device, open_device
@@ -40,9 +46,11 @@ from paceline.models.base import set_fp32_mode
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from paceline.benchmarks.parallel._mesh import Mesh
-    from paceline.benchmarks.parallel._pipeline import Pipeline
+    from paceline.benchmarks.parallel._megatron_trainer import MegatronTrainer
+    from paceline.benchmarks.parallel._stage import Mesh
+    from paceline.benchmarks.parallel._trainer import ParallelTrainer
 
+    Trainer = ParallelTrainer | MegatronTrainer  # takes the steps of one rank
 
 LOSS_OF_ALL = LOSS.model_copy(update={"merge": Merge.FIRST})  # of the whole batch, the same on every rank
 GRADIENT_NORM = Metric(
@@ -121,41 +129,7 @@ TRACED_STEPS = 5  # whose losses are recorded: enough to compare two layouts
 WATCHED_STEPS = 3  # after the measured ones, for the time in which stages compute
 
 
-@dataclass
-class Training:
-    """What the measuring loop needs of the training."""
-
-    device: Device
-    parameters: ParallelParameters
-    compiled: bool
-    facts: dict[str, Any] = field(default_factory=dict)
-    warnings: list[RecordWarning] = field(default_factory=list)
-    is_graph: bool = False
-
-
-class Trainer(Protocol):
-    """What takes the steps of one rank; the fields are those of ParallelTrainer."""
-
-    parameters: ParallelParameters
-    device: Device
-    layers: list[int]  # of each stage
-    parameter_count: int
-    norm: Tensor | None  # of the last step's gradient
-
-    @property
-    def scale(self) -> Any:
-        """The loss scale, as `value`."""
-
-    @property
-    def optimizer(self) -> Any:
-        """What has a `memory()`."""
-
-    @property
-    def pipeline(self) -> Pipeline | None:
-        """The pipeline, if there is one that can be watched."""
-
-    def step(self) -> Tensor | None:
-        """One step; the loss of this data-parallel rank's part of the batch, on ranks with the last stage."""
+Training = StepSession[ParallelParameters]
 
 
 class Parallel(Benchmark[ParallelParameters]):
@@ -173,7 +147,7 @@ class Parallel(Benchmark[ParallelParameters]):
     @classmethod
     def title(cls, parameters: ParallelParameters) -> str:
         """The word of the layout, and whatever else is not as usual."""
-        usual = {*IN_THE_WORD, "case", "checkpointing", *MeasuringParameters.model_fields}
+        usual = {*LAYOUT_KEYS, "case", "checkpointing", *MeasuringParameters.model_fields}
         more = parameters.model_dump(exclude_defaults=True, exclude=usual, mode="json")
         return " ".join([str(parameters.layout), *(f"{key}={value}" for key, value in more.items())])
 
@@ -220,54 +194,57 @@ class Parallel(Benchmark[ParallelParameters]):
         device = open_device(context.target)
         training = self.prepare(parameters, device)
         with join(context, device.kind) as ranks:
-            from paceline.benchmarks.parallel._mesh import Mesh
+            from paceline.benchmarks.parallel._stage import Mesh
+            from paceline.benchmarks.parallel._trainer import ParallelTrainer
 
             context.report(Progress(phase="preparing"))
             mesh = Mesh.of(parameters.layout, ranks.rank, device.torch().type)
             trainer = self.trainer(training, mesh)
             training.facts |= self.facts(trainer)
             context.report(Progress(phase="compiling" if training.compiled else "first step"))
-            watched = _Watched(trainer, ranks)
-            first_seconds = time_once(training, watched.step)
+            recorded = _RecordedSteps(trainer, ranks)
+            first_seconds = time_once(training, recorded.step)
             device.reset_peak_memory()
             for _ in range(TRACED_STEPS - 1):
-                watched.step()
-            scale_before = float(trainer.scale.value)
+                recorded.step()
+            scale_before = trainer.loss_scale
             peak = device.peak_memory()
-            if training.compiled and ranks.world_size == 1:  # who lacks memory would leave other ranks waiting
-                self.compare(training, trainer)
+            # A rank that lacks memory would leave the others waiting.
+            if training.compiled and ranks.world_size == 1 and isinstance(trainer, ParallelTrainer):
+                compare_gradients(training, trainer.gradients)
             if training.is_graph:
-                watched.capture()
-            work = _work(training)
+                recorded.capture()
+            layout = parameters.layout
+            work = StepWork(  # a rank's share: the ranks of a mesh work on the same samples
+                samples=layout.global_batch / layout.world_size,
+                sample_name="sequence",
+                tokens=layout.global_batch * parameters.tokens / layout.world_size,
+                flops=step_flops(parameters)[0] / layout.world_size,
+                peak=peak_of(device, layout.precision),
+            )
             result = measure_steps(
-                training,
-                watched.take,
-                work,
-                first_seconds,
-                in_flight=IN_FLIGHT,
-                ranks=ranks,
-                context=context,
+                training, recorded.take, work, first_seconds, in_flight=IN_FLIGHT, ranks=ranks, context=context
             )
             if training.is_graph and peak is not None:
                 result.measurements.append(Measurement.of_value(DEVICE_MEMORY, peak[0]))
             result.measurements += _memory(trainer, result)
             result.measurements += _bubble(trainer, ranks)
             result.measurements += _communication(trainer, ranks)
-            last_loss, _ = watched.step()
+            recorded.step()
             step_time = next(one for one in result.measurements if one.metric.name == STEP_TIME.name)
             result.measurements += [
                 Measurement.of_rate(THROUGHPUT_PER_RANK, work.samples, step_time),
-                Measurement.of_samples(LOSS_OF_ALL, watched.losses[:TRACED_STEPS], statistic="single"),
-                Measurement.of_samples(GRADIENT_NORM, watched.norms[:TRACED_STEPS], statistic="single"),
+                Measurement.of_samples(LOSS_OF_ALL, recorded.losses[:TRACED_STEPS], statistic="single"),
+                Measurement.of_samples(GRADIENT_NORM, recorded.norms[:TRACED_STEPS], statistic="single"),
             ]
             result.facts |= {
-                "batch_size": parameters.layout.micro_batch,
-                "global_batch_size": parameters.layout.global_batch,
-                "last_loss": last_loss,
+                "batch_size": layout.micro_batch,
+                "global_batch_size": layout.global_batch,
+                "last_loss": recorded.losses[-1],
             }
-            result.warnings += loss_warnings(watched.losses)
-            result.warnings += scale_warnings(scale_before, float(trainer.scale.value))
-            add_trace(result, watched.take, device, in_flight=IN_FLIGHT, ranks=ranks, context=context)
+            result.warnings += loss_warnings(recorded.losses)
+            result.warnings += scale_warnings(scale_before, trainer.loss_scale)
+            add_trace(result, recorded.take, device, in_flight=IN_FLIGHT, ranks=ranks, context=context)
         return result
 
     def prepare(self, parameters: ParallelParameters, device: Device) -> Training:
@@ -293,24 +270,15 @@ class Parallel(Benchmark[ParallelParameters]):
         if why_not:
             training.facts["not_compiled_because"] = why_not
         if splits and layout.checkpointing:
-            reason = f"{schedule} takes the backward pass apart, and each part pays"
-            training.facts["recomputed"] = f"several times: {reason}"
+            reason = f"several times: {schedule} takes the backward pass apart, and each part pays"
+            training.facts["recomputed"] = reason
         return training
-
-    def compare(self, training: Training, trainer: Trainer) -> None:
-        """Record how far compiled and uncompiled gradients are apart."""
-        from paceline.benchmarks._model.uncompiled import compare_gradients
-        from paceline.benchmarks.parallel._trainer import ParallelTrainer
-
-        if isinstance(trainer, ParallelTrainer):
-            compare_gradients(training, trainer.gradients)
 
     def facts(self, trainer: Trainer) -> dict[str, Any]:
         """What the record has to say about the training."""
         import torch
 
         from paceline.benchmarks.parallel._optimizer import BETAS, CLIP, EPSILON, WEIGHT_DECAY
-        from paceline.benchmarks.parallel._pipeline import ideal_bubble
         from paceline.benchmarks.parallel._trainer import ParallelTrainer
 
         parameters, layout = trainer.parameters, trainer.parameters.layout
@@ -354,7 +322,7 @@ class Parallel(Benchmark[ParallelParameters]):
         )
 
 
-class _Watched:
+class _RecordedSteps:
     """Steps whose loss and gradient norm are read, which the measured ones do not wait for."""
 
     def __init__(self, trainer: Trainer, ranks: Ranks) -> None:
@@ -372,8 +340,8 @@ class _Watched:
         """From now on, replay the step as a CUDA graph."""
         self.take = self._trainer.device.capture(self._take)
 
-    def step(self) -> tuple[float, float]:
-        """Take a step; the loss of the whole batch and the norm of its gradient, the same on every rank."""
+    def step(self) -> None:
+        """Take a step, and read the loss of the whole batch and the norm of its gradient, the same on every rank."""
         self.take()
         loss = self._loss
         # Ranks with the last stage have the loss of their part of the batch.
@@ -381,7 +349,6 @@ class _Watched:
         assert self._trainer.norm is not None
         self.losses.append(sum(parts) / len(parts))
         self.norms.append(float(self._trainer.norm))
-        return self.losses[-1], self.norms[-1]
 
 
 def _whether_to_capture(parameters: ParallelParameters, device: Device, *, compiled: bool) -> bool:
@@ -394,22 +361,9 @@ def _whether_to_capture(parameters: ParallelParameters, device: Device, *, compi
     return parameters.graph == "on" or (parameters.graph == "auto" and possible and compiled)
 
 
-def _work(training: Training) -> StepWork:
-    """A rank's share of the step: the ranks of a mesh work on the same samples."""
-    parameters, layout = training.parameters, training.parameters.layout
-    world = layout.world_size
-    return StepWork(
-        samples=layout.global_batch / world,
-        sample_name="sequence",
-        tokens=layout.global_batch * parameters.tokens / world,
-        flops=step_flops(parameters)[0] / world,
-        peak=peak_of(training.device, layout.precision),
-    )
-
-
 def _memory(trainer: Trainer, result: Result) -> list[Measurement]:
     """What a rank's memory is made of; the rest of the peak only on devices with memory of their own."""
-    parts = trainer.optimizer.memory()
+    parts = trainer.memory()
     measurements = [Measurement.of_value(MEMORY_PARTS[name], size) for name, size in parts.items()]
     peak = next((one for one in result.measurements if one.metric.name == DEVICE_MEMORY.name), None)
     if peak is not None:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.benchmarks._model import session as formats
 from paceline.benchmarks._model.batch_size import choose_batch_size
 from paceline.benchmarks._model.benchmark import ModelBenchmark, ModelParameters
-from paceline.benchmarks._model.determinism import Determinism, loss_warnings, scale_warnings
+from paceline.benchmarks._model.determinism import caught_warnings, compare_runs, loss_warnings, scale_warnings
 from paceline.benchmarks._model.measuring import add_trace, measure_steps, time_once
-from paceline.benchmarks._model.metrics import COMMON, LOSS, PHASES, StepWork
-from paceline.benchmarks._model.session import ModelSession, compile_step, open_session
-from paceline.benchmarks._model.traffic import count_kept, counted, training_work
+from paceline.benchmarks._model.metrics import COMMON, LOSS, PHASES
+from paceline.benchmarks._model.session import ModelSession, open_session
+from paceline.benchmarks._model.traffic import count_saved
 from paceline.benchmarks._model.uncompiled import Gradients, compare_gradients
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
-from paceline.core.environment import Environment
 from paceline.core.errors import Unsupported
-from paceline.core.record import Measurement, Record, Result
-from paceline.core.subject import Description
+from paceline.core.record import Measurement, Result
 from paceline.devices import Device, open_device
 from paceline.models.base import Batch, ModelSpec
 from paceline.models.user import find_model
@@ -56,18 +55,13 @@ class Train(ModelBenchmark[TrainParameters]):
         words = super().title(parameters)
         return words if parameters.optimizer == "adamw" else f"{words} {parameters.optimizer}"
 
-    @classmethod
-    def describe(cls, record: Record, parameters: TrainParameters, environment: Environment) -> Description:
-        description = super().describe(record, parameters, environment)
-        return description.model_copy(update={"work": counted(training_work, record)})
-
     def measure(self, parameters: TrainParameters, context: Context) -> Result:
         spec = find_model(parameters.model, allow_import=context.case.origin == "local")
         device = open_device(context.target)
         with join(context, device.kind) as ranks:
             context.report(Progress(phase="preparing"))
-            size = _batch_size(spec, parameters, device, ranks, context)
-            with Determinism(parameters.deterministic) as determinism:
+            size = choose_batch_size(spec, parameters, device, ranks, context, partial(_trial, spec, device, ranks))
+            with caught_warnings(parameters.deterministic) as caught:
                 reference = None
                 if parameters.deterministic:
                     first = Trainer(open_session(spec, parameters, device, "train"), ranks)
@@ -79,11 +73,11 @@ class Train(ModelBenchmark[TrainParameters]):
                 context.report(Progress(phase="compiling" if trainer.session.compiled else "first step"))
                 losses: list[Tensor] = []
                 first_seconds = time_once(trainer.session, lambda: losses.append(trainer.step()))
-                losses.append(count_kept(trainer.session, trainer.step))
+                losses.append(count_saved(trainer.session, trainer.step))
                 losses += [trainer.step() for _ in range(TRACED_STEPS - 2)]
                 trace = [float(loss) for loss in losses]
                 if reference is not None:
-                    determinism.compare(reference, trace, parameters.seed)
+                    compare_runs(reference, trace, parameters.seed, caught)
             if trainer.session.compiled and ranks.world_size == 1:  # who lacks memory would leave other ranks waiting
                 compare_gradients(trainer.session, trainer.gradients)
             step = trainer.capture() if parameters.graph else trainer.step
@@ -92,7 +86,7 @@ class Train(ModelBenchmark[TrainParameters]):
             result = measure_steps(
                 trainer.session,
                 step,
-                trainer.work(),
+                trainer.session.work(size, training=True),
                 first_seconds if is_first else None,
                 in_flight=IN_FLIGHT,
                 ranks=ranks,
@@ -143,14 +137,12 @@ class Trainer:
                 return loss
 
         whole = session.compiled and not apart
-        self._forward: Callable[[Batch], Tensor] = compile_step(forward) if whole else forward
-        self._batch: Batch | None = None
-        self._size = 0
+        self._forward: Callable[[Batch], Tensor] = torch.compile(forward) if whole else forward
+        self._batch: Batch  # there is none before load()
 
     def load(self, size: int) -> None:
         """Put this rank's rows of the joined batch on the device."""
         self._batch = self.session.batch(size, first_row=self._ranks.rank * size)
-        self._size = size
 
     def step(self) -> Tensor:
         """One training step; returns its loss, still on the device."""
@@ -169,8 +161,6 @@ class Trainer:
             self._optimizer.zero_grad(set_to_none=True)
 
     def _backward(self) -> Tensor:
-        if self._batch is None:
-            raise RuntimeError("step() before load()")
         self._optimizer.zero_grad(set_to_none=True)
         loss = self._forward(self._batch)
         self.marks("criterion")
@@ -191,10 +181,6 @@ class Trainer:
             raise Unsupported(f"the loss of {self.session.spec.name} goes to the host: use graph = false")
         return self.session.device.capture(self.step)
 
-    def work(self) -> StepWork:
-        """What one step of this rank does."""
-        return self.session.work(self._size, training=True)
-
 
 def fused_sgd(weights: list[nn.Parameter]) -> SGD:
     """SGD with momentum that begins at zero.
@@ -212,14 +198,15 @@ def fused_sgd(weights: list[nn.Parameter]) -> SGD:
 
 def _with_loss(session: ModelSession, *, compiled: bool) -> nn.Module:
     """Model and loss as one module, so that the weights of both are trained and reduced; compiled each by itself."""
+    import torch
     from torch import nn
 
     workload = session.workload
     network: Callable[..., Any] = workload.module
     loss_of: Callable[..., Any] = workload.loss
     if compiled:
-        network = compile_step(network)
-        loss_of = compile_step(loss_of) if workload.loss_compiles else loss_of
+        network = torch.compile(network)
+        loss_of = torch.compile(loss_of) if workload.loss_compiles else loss_of
 
     class WithLoss(nn.Module):
         def __init__(self) -> None:
@@ -237,21 +224,17 @@ def _with_loss(session: ModelSession, *, compiled: bool) -> nn.Module:
     return WithLoss()
 
 
-def _batch_size(spec: ModelSpec, parameters: TrainParameters, device: Device, ranks: Ranks, context: Context) -> int:
-    def trial() -> Callable[[int], None]:
-        import torch
+def _trial(spec: ModelSpec, device: Device, ranks: Ranks, parameters: TrainParameters) -> Callable[[int], None]:
+    import torch
 
-        plain = parameters.model_copy(update={"compile": "off", "graph": False})
-        # Alone, because a rank that runs out of memory inside a reduction would leave the others waiting.
-        trainer = Trainer(open_session(spec, plain, device, "train"), Ranks(0, 1))
-        count = trainer.session.facts["parameter_count"] if ranks.world_size > 1 else 0
-        buckets = torch.empty(count, device=device.torch())  # what the reduction will take as well
+    # Alone, because a rank that runs out of memory inside a reduction would leave the others waiting.
+    trainer = Trainer(open_session(spec, parameters, device, "train"), Ranks(0, 1))
+    count = trainer.session.facts["parameter_count"] if ranks.world_size > 1 else 0
+    buckets = torch.empty(count, device=device.torch())  # what the reduction will take as well
 
-        def attempt(size: int, *, _held: Tensor = buckets) -> None:
-            trainer.load(size)
-            for _ in range(2):
-                trainer.step()
+    def attempt(size: int, *, _held: Tensor = buckets) -> None:
+        trainer.load(size)
+        for _ in range(2):
+            trainer.step()
 
-        return attempt
-
-    return choose_batch_size(spec, parameters, device, ranks, context, trial)
+    return attempt

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.models._modules.transformer import vocabulary_logits
+from paceline.models._modules.transformer import Attention, vocabulary_logits
 from paceline.models.base import Batch
 from paceline.models.lm_transformer import LmShape
 
@@ -35,53 +35,23 @@ class ScalarLayerNorm(nn.Module):
         return F.layer_norm(x, self.shape, self.weight.expand(self.shape), self.bias.expand(self.shape))
 
 
-class Attention(nn.Module):
-    """Multi-head self-attention with one product for queries, keys and values, ordered head by head; no biases."""
-
-    def __init__(self, hidden: int, heads: int, *, causal: bool, dropout: float) -> None:
-        super().__init__()
-        if hidden % heads:
-            raise ValueError(f"hidden size {hidden} is not a multiple of {heads} heads")
-        self.head_size = hidden // heads
-        self.causal = causal
-        self.dropout = dropout
-        self.qkv = nn.Linear(hidden, 3 * hidden, bias=False)
-        self.output = nn.Linear(hidden, hidden, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, length, _ = x.shape
-        by_head = self.qkv(x).view(batch, length, -1, 3, self.head_size)
-        query, key, value = (part.transpose(1, 2) for part in by_head.unbind(3))
-        dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal, dropout_p=dropout)
-        return self.output(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
-
-
-class FeedForward(nn.Module):
-    """Two linear layers without biases, with a ReLU and dropout in between."""
-
-    def __init__(self, hidden: int, inner: int, *, dropout: float) -> None:
-        super().__init__()
-        self.expand = nn.Linear(hidden, inner, bias=False)
-        self.dropout = nn.Dropout(dropout)
-        self.contract = nn.Linear(inner, hidden, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.contract(self.dropout(F.relu(self.expand(x))))  # type: ignore[no-any-return]
-
-
 class PostNormLayer(nn.Module):
     """Attention, then the feed-forward layer, each added to its input and normalised after.
 
-    Dropout acts on the attention weights and inside the feed-forward layer. A gate multiplies what is added: where it
-    is zero, the layer only normalises, but all of its work is done.
+    Its products have no biases. Dropout acts on the attention weights and inside the feed-forward layer. A gate
+    multiplies what is added: where it is zero, the layer only normalises, but all of its work is done.
     """
 
     def __init__(self, hidden: int, heads: int, feed_forward: int, *, causal: bool, dropout: float) -> None:
         super().__init__()
-        self.attention = Attention(hidden, heads, causal=causal, dropout=dropout)
+        self.attention = Attention(hidden, heads, causal=causal, dropout=dropout, bias=False)
         self.attention_norm = ScalarLayerNorm(hidden)
-        self.feed_forward = FeedForward(hidden, feed_forward, dropout=dropout)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(hidden, feed_forward, bias=False),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(feed_forward, hidden, bias=False),
+        )
         self.feed_forward_norm = ScalarLayerNorm(hidden)
 
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
@@ -166,20 +136,15 @@ class AdaptiveSoftmax(nn.Module):
             choice = torch.where((words >= start) & (words < end), self.cutoffs[0] + number, choice)
         logits = vocabulary_logits(hidden, self.head.weight, training=True)
         total = F.cross_entropy(logits.flatten(0, 1), choice.flatten(), reduction="sum")
+        rows, length = words.shape
+        row = torch.arange(rows, device=words.device).unsqueeze(1)
         for tail, start, where in zip(self.tails, self.cutoffs[:-1], positions, strict=True):
-            total = total + _tail_cost(tail, start, hidden, words, where)
+            flat = (row * length + where.clamp(min=0)).flatten()
+            targets = words.flatten().index_select(0, flat) - start
+            targets = torch.where(where.flatten() < 0, IGNORED, targets)
+            logits = tail(hidden.flatten(0, 1).index_select(0, flat))
+            total = total + F.cross_entropy(logits, targets, reduction="sum", ignore_index=IGNORED)
         return total / words.numel()
-
-
-def _tail_cost(tail: nn.Module, start: int, hidden: Tensor, words: Tensor, positions: Tensor) -> Tensor:
-    """The summed cost of the words at these positions among those of their cluster."""
-    rows, length = words.shape
-    row = torch.arange(rows, device=words.device).unsqueeze(1)
-    flat = (row * length + positions.clamp(min=0)).flatten()
-    targets = words.flatten().index_select(0, flat) - start
-    targets = torch.where(positions.flatten() < 0, IGNORED, targets)
-    logits = tail(hidden.flatten(0, 1).index_select(0, flat))
-    return F.cross_entropy(logits, targets, reduction="sum", ignore_index=IGNORED)
 
 
 def tail_positions(words: Tensor, cutoffs: Sequence[int]) -> tuple[Tensor, ...]:
@@ -214,13 +179,8 @@ class LmTransformer(nn.Module):
             for _ in range(shape.layers)
         )
 
-    def embed(self, words: Tensor) -> Tensor:
-        """What enters the first layer."""
-        x = self.embedding(words) * self.embedding_scale + self.positions[: words.shape[1]]
-        return self.dropout(x)  # type: ignore[no-any-return]
-
     def forward(self, words: Tensor) -> Tensor:
-        x = self.embed(words)
+        x = self.dropout(self.embedding(words) * self.embedding_scale + self.positions[: words.shape[1]])
         for layer in self.layers:
             x = layer(x)
-        return x
+        return x  # type: ignore[no-any-return]

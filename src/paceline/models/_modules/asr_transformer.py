@@ -29,32 +29,23 @@ def ctc_loss(logits: Tensor, labels: Tensor) -> Tensor:
 @torch.library.custom_op("paceline::ctc", mutates_args=())
 def costs_and_gradient(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Costs [batch], and their gradient by the log-probabilities [frames, batch, symbols]."""
-    frames, label_count = probabilities.shape[0], labels.shape[1]
+    frames, batch, _ = probabilities.shape
+    label_count = labels.shape[1]
     has_cudnn = probabilities.is_cuda and torch.version.hip is None and torch.backends.cudnn.version() is not None  # type: ignore[no-untyped-call]
-    compute = _by_cudnn if has_cudnn and label_count <= min(frames, LONGEST_FOR_CUDNN) else _by_torch
-    costs, gradient = compute(probabilities, labels)
+    if has_cudnn and label_count <= min(frames, LONGEST_FOR_CUDNN):
+        lengths = [torch.full((batch,), n, dtype=torch.int32, device=labels.device) for n in (frames, label_count)]
+        deterministic, zero_infinity = True, True
+        costs, gradient = torch.ops.aten._cudnn_ctc_loss.Tensor(
+            probabilities, labels.flatten().int(), *lengths, BLANK, deterministic, zero_infinity
+        )
+    else:
+        sizes = [frames] * batch, [label_count] * batch
+        costs, paths = torch.ops.aten._ctc_loss(probabilities, labels, *sizes, BLANK)
+        gradient = torch.ops.aten._ctc_loss_backward(
+            torch.ones_like(costs), probabilities, labels, *sizes, costs, paths, BLANK
+        )
     possible = costs.isfinite()
     return torch.where(possible, costs, 0.0), torch.where(possible.view(1, -1, 1), gradient, 0.0)
-
-
-def _by_cudnn(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    frames, batch, _ = probabilities.shape
-    lengths = [torch.full((batch,), n, dtype=torch.int32, device=labels.device) for n in (frames, labels.shape[1])]
-    deterministic, zero_infinity = True, True
-    costs, gradient = torch.ops.aten._cudnn_ctc_loss.Tensor(
-        probabilities, labels.flatten().int(), *lengths, BLANK, deterministic, zero_infinity
-    )
-    return costs, gradient
-
-
-def _by_torch(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    frames, batch, _ = probabilities.shape
-    lengths = [frames] * batch, [labels.shape[1]] * batch
-    costs, paths = torch.ops.aten._ctc_loss(probabilities, labels, *lengths, BLANK)
-    gradient = torch.ops.aten._ctc_loss_backward(
-        torch.ones_like(costs), probabilities, labels, *lengths, costs, paths, BLANK
-    )
-    return costs, gradient
 
 
 @costs_and_gradient.register_fake

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from paceline.models._modules.transformer import Attention, FeedForward, initialise
+from paceline.models._modules.transformer import PreNormBlock, initialise
 
 
 class LstmClassifier(nn.Module):
@@ -53,21 +53,6 @@ class CnnClassifier(nn.Module):
         return self.classifier(images.mean(dim=(2, 3)))  # type: ignore[no-any-return]
 
 
-class TransformerBlock(nn.Module):
-    """Attention, then the feed-forward layer, each on a normalised input and added to the residual stream."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(width)
-        self.attention = Attention(width, heads, causal=False)
-        self.feed_forward_norm = nn.LayerNorm(width)
-        self.feed_forward = FeedForward(width, gelu="tanh")
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x))
-        return x + self.feed_forward(self.feed_forward_norm(x))  # type: ignore[no-any-return]
-
-
 class TransformerClassifier(nn.Module):
     """Token numbers [batch, sequence] to logits [batch, classes] from the mean over the tokens."""
 
@@ -75,7 +60,7 @@ class TransformerClassifier(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
         self.positions = nn.Parameter(torch.empty(sequence, width))
-        self.blocks = nn.ModuleList(TransformerBlock(width, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(PreNormBlock(width, heads) for _ in range(layers))
         self.final_norm = nn.LayerNorm(width)
         self.classifier = nn.Linear(width, classes)
         self.apply(initialise)

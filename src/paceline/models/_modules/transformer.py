@@ -1,4 +1,4 @@
-"""What GPT-2 and BERT share: attention, the feed-forward layer, and the projection onto the vocabulary."""
+"""GPT-2, BERT and the vision transformer as plain modules, and the layers that transformers share."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ class Attention(nn.Module):
     rows over devices at head borders is therefore an attention over fewer heads, and this code runs it unchanged.
     """
 
-    def __init__(self, hidden: int, heads: int, *, causal: bool) -> None:
+    def __init__(self, hidden: int, heads: int, *, causal: bool, dropout: float = 0.0, bias: bool = True) -> None:
         super().__init__()
         if hidden % heads:
             raise ValueError(f"hidden size {hidden} is not a multiple of {heads} heads")
         self.head_size = hidden // heads
         self.causal = causal
-        self.qkv = nn.Linear(hidden, 3 * hidden)
-        self.output = nn.Linear(hidden, hidden)
+        self.dropout = dropout
+        self.qkv = nn.Linear(hidden, 3 * hidden, bias=bias)
+        self.output = nn.Linear(hidden, hidden, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, _ = x.shape
         by_head = self.qkv(x).view(batch, length, -1, 3, self.head_size)
         query, key, value = (part.transpose(1, 2) for part in by_head.unbind(3))
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        dropout = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal, dropout_p=dropout)
         return self.output(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
@@ -190,15 +192,42 @@ class Bert(nn.Module):
         return self.head(x, masked)
 
 
-class Gpt2Block(nn.Module):
+class DropPath(nn.Module):
+    """Skips a residual branch for a random part of the samples while training, and scales up what it keeps.
+
+    The mask is drawn on the device, one number a sample, so that nothing waits for the host.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, branch: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return branch
+        drawn = torch.rand(branch.shape[0], 1, 1, device=branch.device)
+        return branch * ((drawn >= self.rate).to(branch.dtype) / (1 - self.rate))
+
+
+class PreNormBlock(nn.Module):
     """Attention, then the feed-forward layer, each on a normalised input and added to the residual stream."""
 
-    def __init__(self, hidden: int, heads: int) -> None:
+    def __init__(
+        self,
+        hidden: int,
+        heads: int,
+        *,
+        causal: bool = False,
+        gelu: Literal["tanh", "none"] = "tanh",
+        epsilon: float = 1e-5,
+        drop_path: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(hidden)
-        self.attention = Attention(hidden, heads, causal=True)
-        self.feed_forward_norm = nn.LayerNorm(hidden)
-        self.feed_forward = FeedForward(hidden, gelu="tanh")
+        self.attention_norm = nn.LayerNorm(hidden, eps=epsilon)
+        self.attention = Attention(hidden, heads, causal=causal)
+        self.feed_forward_norm = nn.LayerNorm(hidden, eps=epsilon)
+        self.feed_forward = FeedForward(hidden, gelu=gelu)
+        self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor) -> Tensor:
         x, last = self.without_last_sum(x)
@@ -206,8 +235,8 @@ class Gpt2Block(nn.Module):
 
     def without_last_sum(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The residual stream, and what is still to be added to it."""
-        x = x + self.attention(self.attention_norm(x))
-        return x, self.feed_forward(self.feed_forward_norm(x))
+        x = x + self.drop_path(self.attention(self.attention_norm(x)))
+        return x, self.drop_path(self.feed_forward(self.feed_forward_norm(x)))
 
 
 class Gpt2(nn.Module):
@@ -217,11 +246,11 @@ class Gpt2(nn.Module):
         super().__init__()
         self.token_embedding = nn.Embedding(vocabulary, hidden)
         self.position_embedding = nn.Embedding(context, hidden)
-        self.blocks = nn.ModuleList(Gpt2Block(hidden, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(PreNormBlock(hidden, heads, causal=True) for _ in range(layers))
         self.final_norm = nn.LayerNorm(hidden)
         self.apply(initialise)
         for block in self.blocks:
-            assert isinstance(block, Gpt2Block)
+            assert isinstance(block, PreNormBlock)
             # every block adds to the residual stream twice: keep its variance independent of the depth
             for last in (block.attention.output, block.feed_forward.contract):
                 nn.init.normal_(last.weight, std=0.02 / math.sqrt(2 * layers))
@@ -245,39 +274,6 @@ VIT_EPSILON = 1e-6
 CHANNELS = 3
 
 
-class DropPath(nn.Module):
-    """Skips a residual branch for a random part of the samples while training, and scales up what it keeps.
-
-    The mask is drawn on the device, one number a sample, so that nothing waits for the host.
-    """
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
-
-    def forward(self, branch: Tensor) -> Tensor:
-        if not self.training or self.rate == 0:
-            return branch
-        drawn = torch.rand(branch.shape[0], 1, 1, device=branch.device)
-        return branch * ((drawn >= self.rate).to(branch.dtype) / (1 - self.rate))
-
-
-class VitBlock(nn.Module):
-    """Attention, then the feed-forward layer, each on a normalised input and added to the residual stream."""
-
-    def __init__(self, hidden: int, heads: int, drop_path: float) -> None:
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(hidden, eps=VIT_EPSILON)
-        self.attention = Attention(hidden, heads, causal=False)
-        self.feed_forward_norm = nn.LayerNorm(hidden, eps=VIT_EPSILON)
-        self.feed_forward = FeedForward(hidden, gelu="none")
-        self.drop_path = DropPath(drop_path)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.drop_path(self.attention(self.attention_norm(x)))
-        return x + self.drop_path(self.feed_forward(self.feed_forward_norm(x)))  # type: ignore[no-any-return]
-
-
 class Vit(nn.Module):
     """Images [batch, 3, image, image] to logits [batch, classes].
 
@@ -296,7 +292,10 @@ class Vit(nn.Module):
         self.class_token = nn.Parameter(torch.empty(1, 1, hidden))
         self.positions = nn.Parameter(torch.empty(1, (image // patch) ** 2 + 1, hidden))
         self.blocks = nn.ModuleList(
-            VitBlock(hidden, heads, drop_path * layer / max(1, layers - 1)) for layer in range(layers)
+            PreNormBlock(
+                hidden, heads, gelu="none", epsilon=VIT_EPSILON, drop_path=drop_path * layer / max(1, layers - 1)
+            )
+            for layer in range(layers)
         )
         self.final_norm = nn.LayerNorm(hidden, eps=VIT_EPSILON)
         self.classifier = nn.Linear(hidden, classes)
@@ -304,15 +303,12 @@ class Vit(nn.Module):
         nn.init.normal_(self.class_token, std=0.02)
         nn.init.normal_(self.positions, std=0.02)
 
-    def patches(self, images: Tensor) -> Tensor:
-        """The pixels of every patch in one row: [batch, patches, 3 * patch * patch]."""
+    def forward(self, images: Tensor) -> Tensor:
         batch, _, height, width = images.shape
         rows, columns = height // self.patch, width // self.patch
         split = images.reshape(batch, CHANNELS, rows, self.patch, columns, self.patch)
-        return split.permute(0, 2, 4, 1, 3, 5).reshape(batch, rows * columns, -1)
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = self.patch_embedding(self.patches(images))
+        # The pixels of every patch in one row: [batch, patches, 3 * patch * patch].
+        x = self.patch_embedding(split.permute(0, 2, 4, 1, 3, 5).reshape(batch, rows * columns, -1))
         x = torch.cat((self.class_token.to(x.dtype).expand(x.shape[0], -1, -1), x), dim=1) + self.positions
         for block in self.blocks:
             x = block(x)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from paceline.benchmarks.parallel import _optimizer, _trainer
-from paceline.benchmarks.parallel._mesh import Mesh
 from paceline.benchmarks.parallel._optimizer import Masters, fused_adamw
 from paceline.benchmarks.parallel._parameters import ParallelParameters
+from paceline.benchmarks.parallel._stage import Mesh
 from paceline.benchmarks.parallel._trainer import ParallelTrainer
 from paceline.devices.cpu import CpuDevice
 from support.layouts import TINY

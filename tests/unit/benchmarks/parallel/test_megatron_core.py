@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.benchmarks.parallel._mesh import Mesh
 from paceline.benchmarks.parallel._optimizer import BETAS, EPSILON, WEIGHT_DECAY
 from paceline.benchmarks.parallel._parameters import LEARNING_RATE, ParallelParameters, build
+from paceline.benchmarks.parallel._stage import Mesh
 from paceline.benchmarks.parallel._trainer import ParallelTrainer
 from paceline.benchmarks.parallel.megatron_core import MegatronCore, framework, refuse
 from paceline.core.benchmark import Context
@@ -56,7 +56,7 @@ def test_gpt2_is_the_model_that_parallel_trains(micro_batch: int, checkpointing:
     expected_losses, expected_norms = traced(ours)
     with trainer_of(parameters) as theirs:
         losses, norms = traced(theirs)
-        assert theirs.optimizer.memory() == ours.optimizer.memory()
+        assert theirs.memory() == ours.memory()
         assert theirs.parameter_count == ours.parameter_count
     assert losses == pytest.approx(expected_losses, abs=1e-5)
     assert norms == pytest.approx(expected_norms, rel=1e-4)
@@ -68,7 +68,7 @@ def test_bert_is_ours_with_the_norms_before_each_part() -> None:
     parameters = ParallelParameters(**TINY, model="bert", micro_batch=2)
     with trainer_of(parameters) as theirs:
         losses, norms = traced(theirs)
-        assert theirs.optimizer.memory()["parameter_memory"] == 4 * theirs.parameter_count
+        assert theirs.memory()["parameter_memory"] == 4 * theirs.parameter_count
     expected_losses, expected_norms = pre_norm_bert(parameters)
     assert losses == pytest.approx(expected_losses, abs=1e-5)
     assert norms == pytest.approx(expected_norms, rel=1e-4)
@@ -108,8 +108,8 @@ def test_mixed_precision_keeps_fp32_weights_and_the_loss(precision: Any, toleran
     ours = ParallelTrainer(exact, CpuDevice(), Mesh.of(exact.layout, 0, "cpu"), compiled=False)
     with trainer_of(parameters) as theirs:
         losses, _ = traced(theirs)
-        memory, count = theirs.optimizer.memory(), theirs.parameter_count
-        assert float(theirs.scale.value) == (65536.0 if precision == "fp16" else 1.0)
+        memory, count = theirs.memory(), theirs.parameter_count
+        assert theirs.loss_scale == (65536.0 if precision == "fp16" else 1.0)
     assert losses == pytest.approx(traced(ours)[0], abs=tolerance)
     assert memory["parameter_memory"] == 2 * count
     assert memory["optimizer_memory"] == pytest.approx(12 * count, rel=0.01)
@@ -118,7 +118,7 @@ def test_mixed_precision_keeps_fp32_weights_and_the_loss(precision: Any, toleran
 def test_gradients_that_overflow_are_not_stepped_with() -> None:
     with trainer_of(ParallelParameters(**TINY | {"precision": "fp16"}, micro_batch=4)) as trainer:
         before = [one.detach().clone() for one in trainer._model.parameters()]
-        trainer.optimizer._optimizer.chained_optimizers[0].grad_scaler._scale.fill_(1e30)
+        trainer._optimizer.chained_optimizers[0].grad_scaler._scale.fill_(1e30)
         trainer.step()
         assert float(trainer.norm) == float("inf")
         assert all(torch.equal(a, b) for a, b in zip(before, trainer._model.parameters(), strict=True))

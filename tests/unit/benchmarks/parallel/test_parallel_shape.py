@@ -11,12 +11,13 @@ from paceline.benchmarks.parallel._parameters import (
     SCHEDULES,
     ParallelParameters,
     balance,
+    ideal_bubble,
     masked_tokens,
     split_layers,
     stage_ranges,
+    stages_of_rank,
     step_flops,
 )
-from paceline.benchmarks.parallel._pipeline import ideal_bubble, stages_of_rank
 
 SMALL = {"layers": 3, "hidden": 12, "heads": 2, "sequence": 24, "vocabulary": 3456, "micro_batch": 2}
 

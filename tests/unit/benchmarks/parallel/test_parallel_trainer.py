@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.benchmarks.parallel._mesh import Mesh
 from paceline.benchmarks.parallel._optimizer import GROWTH_STEPS, LossScale
 from paceline.benchmarks.parallel._parameters import LEARNING_RATE, ParallelParameters, build
-from paceline.benchmarks.parallel._stage import LastSum, Onward
+from paceline.benchmarks.parallel._stage import DeferredSum, LastSum, Mesh
 from paceline.benchmarks.parallel._trainer import ParallelTrainer
 from paceline.devices.cpu import CpuDevice
 from support.layouts import TINY
@@ -67,7 +66,7 @@ def test_a_step_is_that_of_a_plain_loop(model: Any, micro_batch: int, checkpoint
 @pytest.mark.parametrize("model", ["gpt2", "bert"])
 def test_what_is_arranged_for_a_compiler_changes_no_step(model: Any) -> None:
     trainer = make(model=model, micro_batch=2)
-    trainer.stages[0].hand_sums_on()
+    trainer.stages[0].defer_sums()
     losses = [float(trainer.step() or torch.nan) for _ in range(5)]
     assert losses == pytest.approx(plain_losses(trainer.parameters, 5)[0], abs=1e-5)
 
@@ -76,9 +75,9 @@ def test_a_layer_that_ends_with_a_sum_leaves_it_to_the_next() -> None:
     stages = {model: make(model=model).stages[0] for model in ("gpt2", "bert")}
     before = {model: [type(block) for block in stage.model.blocks] for model, stage in stages.items()}
     for stage in stages.values():
-        stage.hand_sums_on()
+        stage.defer_sums()
     after = {model: [type(block) for block in stage.model.blocks] for model, stage in stages.items()}
-    assert after["gpt2"] == [Onward] * len(before["gpt2"]) + [LastSum]
+    assert after["gpt2"] == [DeferredSum] * len(before["gpt2"]) + [LastSum]
     assert after["bert"] == before["bert"]  # ends with a norm
 
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from paceline.benchmarks.parallel._mesh import Mesh
 from paceline.benchmarks.parallel._parameters import ParallelParameters
-from paceline.benchmarks.parallel._stage import LastNorm
+from paceline.benchmarks.parallel._stage import LastNorm, Mesh
 from paceline.benchmarks.parallel._trainer import ParallelTrainer
 from paceline.devices.cpu import CpuDevice
 from support.layouts import TINY
