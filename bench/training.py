@@ -1,4 +1,4 @@
-"""The trainer of `parallel` beside a loop by hand, on one device, in turns.
+"""The trainer of `parallel` next to a loop by hand, on one device, interleaved.
 
 By hand: the same model and batch, model and loss compiled as one on a GPU, autocast, clipping, fused AdamW. Twice: a
 burst, 5 steps and then 12 on the clock after a rest, which on a GPU can be over before its power limit slows it down;
@@ -34,7 +34,7 @@ def training_ratios() -> Iterator[Ratio]:
     import torch
 
     device = open_device("cuda:0" if torch.cuda.is_available() else "cpu")
-    small = device.kind == "cpu"
+    small = device.torch().type == "cpu"
     least = 0.95 if small else 1.0  # a small step on a CPU varies by a few percent from turn to turn
     for case in ON_A_CPU if small else ON_A_GPU:
         parameters = ParallelParameters(case=case, **(SMALL if small else {}))
@@ -52,8 +52,8 @@ def _ours(parameters: ParallelParameters, device: Device) -> Step:
     from paceline.benchmarks.parallel._stage import Mesh
     from paceline.benchmarks.parallel._trainer import ParallelTrainer
 
-    on_gpu = device.kind == "cuda"
-    mesh = Mesh.of(parameters.layout, 0, device.kind)
+    on_gpu = device.torch().type != "cpu"
+    mesh = Mesh.of(parameters.layout, 0, device.torch().type)
     trainer = ParallelTrainer(parameters, device, mesh, compiled=on_gpu, capturable=on_gpu)
     trainer.step()
     return device.capture(trainer.step) if on_gpu else trainer.step
@@ -73,10 +73,10 @@ def _by_hand(parameters: ParallelParameters, device: Device) -> Step:
     optimizer = torch.optim.AdamW(workload.module.parameters(), lr=LEARNING_RATE[parameters.layout.model], fused=True)
 
     def loss_of() -> Tensor:
-        with torch.autocast(device.kind, torch.bfloat16, enabled=parameters.layout.precision == "bf16"):
+        with torch.autocast(device.torch().type, torch.bfloat16, enabled=parameters.layout.precision == "bf16"):
             return workload.loss(workload.module(*batch.inputs), batch)
 
-    computed = torch.compile(loss_of) if device.kind == "cuda" else loss_of
+    computed = torch.compile(loss_of) if device.torch().type != "cpu" else loss_of
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
@@ -91,7 +91,7 @@ def _by_hand(parameters: ParallelParameters, device: Device) -> Step:
 def _burst(step: Step, device: Device) -> float:
     warm_up, measured = BURST
     device.synchronize()
-    time.sleep(REST if device.kind == "cuda" else 0.0)
+    time.sleep(REST if device.torch().type != "cpu" else 0.0)
     _seconds(step, device, warm_up)
     return _seconds(step, device, measured) / measured
 
