@@ -13,8 +13,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from paceline.analysis.compare.environments import environment_differences
-from paceline.analysis.compare.matching import Difference, Match, Matched, Pool, Side, differences, match
+from paceline.analysis.compare.matching import (
+    Difference,
+    Match,
+    Matched,
+    Pool,
+    Side,
+    differences,
+    environment_differences,
+    match,
+)
 from paceline.analysis.compare.significance import (
     FALSE_ALARMS,
     MOST_FREEDOM,
@@ -24,6 +32,7 @@ from paceline.analysis.compare.significance import (
     ratios,
     significant,
 )
+from paceline.analysis.figures import shortened
 from paceline.analysis.summary import headline_of, warning_marks
 from paceline.core.case import Case
 from paceline.core.device import is_accelerator
@@ -33,7 +42,6 @@ from paceline.core.record import At, Measurement, Outcome, Record
 from paceline.core.run import RunRecords
 from paceline.core.stats import CONFIDENCE, Interval, student_quantile
 
-EVERY = "*"
 MARKS = (" [A]", " [B]")  # of the sides of an alternation, at the end of a title
 _EXPRESSION = re.compile(r"\s*(?P<metric>\*|[A-Za-z_][\w.-]*)\s*(?P<sign>[<>])\s*(?P<bound>[0-9.eE+-]+)\s*")
 
@@ -71,7 +79,7 @@ class Limit:
 
     def covers(self, metric: str) -> bool:
         """Whether it is about this metric."""
-        return self.metric in (EVERY, metric)
+        return self.metric in ("*", metric)
 
     def is_crossed(self, ratio: float) -> bool:
         """Whether this ratio lies beyond the bound."""
@@ -200,11 +208,7 @@ class Violation:
 
 
 def compare(
-    sides: Sequence[Side],
-    *,
-    metrics: Sequence[str] = (),
-    also: Sequence[str] = (),
-    every: bool = False,
+    sides: Sequence[Side], *, metrics: Sequence[str] = (), also: Sequence[str] = (), every: bool = False
 ) -> Comparison:
     """Compare every side with the first: by each case's headline, or by the metrics named; `also` by others."""
     if len(sides) < 2:
@@ -220,7 +224,7 @@ def compare(
             message = f"no case that both sides have has the metric '{name}' on both"
             raise InputError("metric-not-in-common", message, value=name)
     rows = iter(_judged(drafts, ratios([draft.before for draft in drafts], [draft.after for draft in drafts])))
-    return Comparison(tuple(_with_rows(pairing, [next(rows) for _ in mine]) for pairing, mine in pairings))
+    return Comparison(tuple(_with_rows(pairing, [next(rows) for _ in theirs]) for pairing, theirs in pairings))
 
 
 def _judged(drafts: Sequence[Draft], ratios_of_drafts: Sequence[Ratio]) -> list[ComparisonRow]:
@@ -314,15 +318,19 @@ def _pairing(reference: Side, new: Side, selection: MetricSelection) -> tuple[Pa
     if not matched.matches:
         message = (
             f"'{reference.name}' and '{new.name}' have no case in common: "
-            f"the one has {_some(matched.only_reference)}, the other {_some(matched.only_new)}"
+            f"the one has {shortened(matched.only_reference)}, the other {shortened(matched.only_new)}"
         )
         raise InputError("no-case-in-common", message, value=new.name)
     drafts: list[Draft] = []
     broken: list[Broken] = []
     uncompared: list[str] = []
     for pair in matched.matches:
-        if not pair.reference.good or not pair.new.good:
-            broken += _broken(pair, reference, new)
+        bad = [side for side in ((pair.reference, reference), (pair.new, new)) if not side[0].good]
+        if bad:
+            for pool, side in bad if len(bad) == 1 else ():  # where neither side has it, nothing changed
+                last = pool.records[-1]
+                reason = f"{last.outcome.value}: {last.cause.message}" if last.cause else last.outcome.value
+                broken.append(Broken(pair.label, side.name, side is new, reason))
             continue
         made, why = _drafts(pair, selection)
         drafts += made
@@ -378,17 +386,6 @@ def _warnings(pool: Pool) -> tuple[str, ...]:
     return tuple(dict.fromkeys([warning.kind for record in pool.good for warning in record.warnings]))
 
 
-def _broken(pair: Match, reference: Side, new: Side) -> list[Broken]:
-    sides = ((pair.reference, reference, False), (pair.new, new, True))
-    broken = []
-    for pool, side, is_new in sides:
-        if not pool.good:
-            last = pool.records[-1]
-            cause = f": {last.cause.message}" if last.cause else ""
-            broken.append(Broken(pair.label, side.name, is_new, f"{last.outcome.value}{cause}"))
-    return broken if len(broken) == 1 else []  # where neither side has it, nothing changed
-
-
 def _verdict(metric: Metric, ratio: Ratio, called: bool) -> ComparisonVerdict:
     if ratio.value is None:
         return ComparisonVerdict.NONE
@@ -438,11 +435,6 @@ def _mean(category: str, rows: Sequence[ComparisonRow]) -> Mean:
     return Mean(category, len(rows), math.exp(centre), interval)
 
 
-def _some(labels: Sequence[str], most: int = 3) -> str:
-    more = f" and {len(labels) - most} more" if len(labels) > most else ""
-    return ", ".join(labels[:most]) + more if labels else "none"
-
-
 def _side_of(case: Case) -> int | None:
     """0 for A, 1 for B, None for what belongs to neither."""
     return next((index for index, mark in enumerate(MARKS) if case.title.endswith(mark)), None)
@@ -455,16 +447,16 @@ def is_in_turns(records: RunRecords) -> bool:
 
 
 def compare_turns(
-    records: RunRecords,
-    *,
-    metrics: Sequence[str] = (),
-    also: Sequence[str] = (),
-    every: bool = False,
+    records: RunRecords, *, metrics: Sequence[str] = (), also: Sequence[str] = (), every: bool = False
 ) -> Comparison:
     """The paired ratio B / A of every case, over the turns in which both succeeded."""
     turns: dict[tuple[str, str], list[tuple[Record, Record]]] = {}
     unpaired: list[str] = []
-    for one, other in _turns(records):
+    by_index = {record.case.index: record for record in records.records}
+    ordered = sorted(records.run.cases, key=lambda case: case.index)
+    # A and B of a turn are next to each other in the run, whichever came first.
+    for pair_of_cases in zip(ordered[::2], ordered[1::2], strict=False):
+        one, other = (by_index.get(case.index) for case in sorted(pair_of_cases, key=lambda case: _side_of(case) or 0))
         if one is not None and other is not None and one.outcome is other.outcome is Outcome.OK:
             turns.setdefault((one.case.key, other.case.key), []).append((one, other))
         else:
@@ -508,15 +500,6 @@ def compare_turns(
         environment=(),
     )
     return Comparison((_with_rows(pairing, _judged(drafts, paired_ratios)),), is_paired=True)
-
-
-def _turns(records: RunRecords) -> Iterator[tuple[Record | None, Record | None]]:
-    """A and B of every turn, whichever came first; they are next to each other in the run."""
-    by_index = {record.case.index: record for record in records.records}
-    ordered = sorted(records.run.cases, key=lambda case: case.index)
-    for first, second in zip(ordered[::2], ordered[1::2], strict=False):
-        pair = (by_index.get(first.index), by_index.get(second.index))
-        yield pair if _side_of(first) == 0 else (pair[1], pair[0])
 
 
 def _paired_match(turns: Sequence[tuple[Record, Record]]) -> Match:

@@ -32,6 +32,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from paceline.analysis.diagnose.criteria import Criterion, read_condition, read_lambda
 from paceline.analysis.diagnose.patterns import Pattern, read_pattern
 from paceline.core.errors import InputError, located, nearest, unknown
+from paceline.core.files import read_text
 from paceline.core.parameters import refusal
 from paceline.core.quantity import Fraction
 
@@ -185,25 +186,21 @@ def _superbench_rule(name: str, entry: Any) -> Rule:
         raise unknown("function", str(function), _FUNCTIONS, key="function")
     check = _FUNCTIONS[function] if function else "value"
     criterion = read_lambda(criteria, of_rules=check == "multi") if criteria is not None else None
+    metrics = entry.get("metrics") if check != "multi" else []
+    if isinstance(metrics, str):
+        metrics = [metrics]
+    if not isinstance(metrics, list) or (not metrics and check != "multi"):
+        message = "'metrics' is missing; give a list like '- mem-bw/.*_bw'"
+        raise InputError("missing-key", message, key="metrics")
     return Rule(
         name=name,
         check=check,
         category=str(entry["categories"]),
-        selectors=() if check == "multi" else _selectors(entry),
+        selectors=tuple(Selector(str(one), read_pattern(one), benchmark_of(str(one)) or "") for one in metrics),
         criterion=criterion,
         store=store,
         is_theirs=True,
     )
-
-
-def _selectors(entry: Mapping[str, Any]) -> tuple[Selector, ...]:
-    metrics = entry.get("metrics")
-    if isinstance(metrics, str):
-        metrics = [metrics]
-    if not isinstance(metrics, list) or not metrics:
-        message = "'metrics' is missing; give a list like '- mem-bw/.*_bw'"
-        raise InputError("missing-key", message, key="metrics")
-    return tuple(Selector(str(one), read_pattern(one), benchmark_of(str(one)) or "") for one in metrics)
 
 
 Check = Literal["variance", "value", "multi", "failure"]
@@ -313,14 +310,7 @@ def default_rules() -> RuleSet:
 
 def read_rules(path: Path) -> RuleSet:
     """The rules of a file, ours or SuperBench's."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        message = f"cannot read the rules '{path}': {error.strerror}"
-        raise InputError("unreadable-file", message, key="--rules", value=str(path)) from None
-    except UnicodeDecodeError:
-        raise InputError("not-text", f"the rules '{path}' are not text", key="--rules", value=str(path)) from None
-    return rules_from_text(text, str(path))
+    return rules_from_text(read_text(path, "the file of rules", key="--rules"), str(path))
 
 
 def rules_from_text(text: str, where: str) -> RuleSet:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.analysis.figures import Reading
-from paceline.analysis.recommend.answer import Recommendation
-from paceline.analysis.recommend.choose import Option, OptionStanding
+from paceline.analysis.recommend.choice import Option, OptionStanding, Recommendation
 from paceline.analysis.recommend.question import ERRORS, USUAL_ERRORS
 from paceline.core.quantity import show_count
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone

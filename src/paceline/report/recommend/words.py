@@ -6,9 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 
 from paceline.analysis.figures import Reading
-from paceline.analysis.recommend.answer import Recommendation
-from paceline.analysis.recommend.changes import Flip, Rival
-from paceline.analysis.recommend.choose import COST_HOUR, COST_THOUSAND, Miss, Option, OptionStanding
+from paceline.analysis.recommend.choice import (
+    COST_HOUR,
+    COST_THOUSAND,
+    Flip,
+    Miss,
+    Option,
+    OptionStanding,
+    Recommendation,
+    Rival,
+)
 from paceline.analysis.recommend.question import ERRORS, PERCENTILES, Question
 from paceline.core.quantity import show_count
 from paceline.report.numbers import half_width, percent, show_usd, show_value
