@@ -11,20 +11,19 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from paceline.analysis.diagnose.superbench import column_of
+from paceline.analysis.diagnose.table import MetricColumn, NodeTable
 from paceline.core.errors import InputError
 from paceline.core.files import read_text
 from paceline.core.metric import Better
 from paceline.core.parameters import refusal
 from paceline.core.stats import Interval, median_interval
-
-if TYPE_CHECKING:
-    from paceline.analysis.diagnose.table import MetricColumn, NodeTable
 
 SCALE = 1.4826  # of the median absolute deviation, so that it equals the deviation of normal noise
 FORMAT = 1
@@ -148,8 +147,6 @@ def extend(previous: Baseline, new: Baseline) -> Baseline:
 
 def read_baseline(path: Path) -> Baseline:
     """A baseline of ours, or SuperBench's: an object of numbers by metric."""
-    from paceline.analysis.diagnose.superbench import column_of
-
     text = read_text(path, "the baseline")
     try:
         document: Any = json.loads(text)

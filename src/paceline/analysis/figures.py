@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.core.case import Case
 from paceline.core.grouping import group_by
-from paceline.core.metric import Better, Metric
+from paceline.core.metric import Metric
 from paceline.core.record import At, Measurement, Record
 from paceline.core.stats import Interval, Summary, resolves
 
@@ -152,10 +152,6 @@ class Figure:
         """A percentile, unless the samples are too few to distinguish it from their maximum."""
         return self.summary.percentiles.get(name) if resolves(self.count, float(name)) else None
 
-    def beats(self, other: Figure) -> bool:
-        """Whether this is the better value of the two."""
-        return self.value < other.value if self.metric.better is Better.LOWER else self.value > other.value
-
 
 @dataclass(frozen=True)
 class SweepPoint:
@@ -165,7 +161,6 @@ class SweepPoint:
     figures: tuple[Figure, ...]
 
     def figure(self, name: str) -> Figure | None:
-        """A metric by name."""
         return next((figure for figure in self.figures if figure.name == name), None)
 
 

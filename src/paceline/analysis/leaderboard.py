@@ -121,13 +121,12 @@ def _board(work: str, members: Sequence[_Candidate], prices: Prices) -> Board:
     named = [replace(entry, label=name) for entry, name in zip(entries, names, strict=True)]
     ordered = sorted(named, key=lambda entry: (sign * entry.reading.value, entry.machine, entry.label))
     placed: list[Entry] = []
-    leader = ordered[0]
+    leader, place = ordered[0].reading, 1
     for position, entry in enumerate(ordered, start=1):
         # What does not differ significantly from the first at a place shares it; without an interval, equal values do.
-        is_level = leader.reading.overlaps(entry.reading) is True or leader.reading.value == entry.reading.value
-        if position == 1 or not is_level:
-            leader = replace(entry, place=position)
-        placed.append(replace(entry, place=leader.place))
+        if not leader.overlaps(entry.reading) and leader.value != entry.reading.value:
+            leader, place = entry.reading, position
+        placed.append(replace(entry, place=place))
     return Board(work, metric, tuple(placed))
 
 

@@ -92,7 +92,7 @@ class KnownCeilings:
 
     measured: tuple[Ceiling, ...] = ()
     source: str = ""  # of the measured ones
-    promised: tuple[Ceiling, ...] = ()
+    datasheet: tuple[Ceiling, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Roofline:
 class Rooflines:
     """The roofline of each device, and what has none."""
 
-    found: tuple[Roofline, ...]
+    rooflines: tuple[Roofline, ...]
     unknown: tuple[str, ...] = ()  # devices whose ceilings are not known, though cases could be placed
     uncounted: tuple[CaseRow, ...] = ()  # cases that compute, but whose records do not say what they move
 
@@ -169,7 +169,7 @@ def rooflines(source: RunRecords, rows: Iterable[CaseRow], known: KnownCeilings 
             works.setdefault(device_of(row.record), []).append((row, row.record.work))
         elif row.record.counts_work:
             uncounted.append(row)
-    shown_rooflines, unknown = [], []
+    drawn, unknown = [], []
     for device, cases in works.items():
         memory = roofs.get((device, "memory", MAIN_MEMORY if device == "cpu" else DEVICE_MEMORY))
         placed = [
@@ -185,8 +185,8 @@ def rooflines(source: RunRecords, rows: Iterable[CaseRow], known: KnownCeilings 
         elif shown:
             used = {one.compute.name: one.compute for one in shown}
             highest_first = sorted(used.values(), key=lambda roof: -roof.value)
-            shown_rooflines.append(Roofline(device, memory, tuple(highest_first), tuple(shown)))
-    return Rooflines(tuple(shown_rooflines), tuple(unknown), tuple(uncounted))
+            drawn.append(Roofline(device, memory, tuple(highest_first), tuple(shown)))
+    return Rooflines(tuple(drawn), tuple(unknown), tuple(uncounted))
 
 
 def device_of(record: Record) -> str:
@@ -211,7 +211,7 @@ _Key = tuple[str, str, str]  # device, kind, name
 
 def _roofs(source: RunRecords, known: KnownCeilings) -> dict[_Key, Roof]:
     """The most that was measured, here or for the profile; a datasheet where nothing was."""
-    roofs = {_key(ceiling): _roof(ceiling, "datasheet") for ceiling in known.promised}
+    roofs = {_key(ceiling): _roof(ceiling, "datasheet") for ceiling in known.datasheet}
     measured = {_key(one): _roof(one, known.source) for one in known.measured if one.kind in ("compute", "memory")}
     for record in source.records:
         if record.outcome is Outcome.OK:

@@ -19,7 +19,7 @@ COMMUNICATION = "exposed communication"
 BUBBLE = "pipeline bubble"
 SLOWER = "slower ranks"
 REDUCTION = "longer backward pass, with its reduction"
-REST = "not told apart"
+REST = "not attributed"
 # What may differ between the cases of a series besides their ranks: how the ranks and the batch are laid out.
 _LAID_OUT = ("batch_size", "case", "data", "tensor", "pipeline", "global_batch")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.analysis.figures import Figure, SweepPoint
+from paceline.analysis.figures import Figure
 from paceline.analysis.summary import TAILS, CaseRow
 from paceline.core.grouping import group_by
 from paceline.core.subject import REQUEST_STAGES
@@ -104,20 +104,20 @@ def distribution(row: CaseRow) -> Distribution | None:
 
 def stages(row: CaseRow) -> dict[str, Figure]:
     """The mean time of each part of a request, in the order that a request meets them; unknown ones follow."""
-    times = {str(point.at["stage"]): figure for point, figure in _at(row, "stage", "stage_time")}
+    times = _along(row, "stage", "stage_time")
     order = {name: number for number, name in enumerate(REQUEST_STAGES)}
     return dict(sorted(times.items(), key=lambda item: order.get(item[0], len(order))))
 
 
 def batches(row: CaseRow) -> dict[int, float]:
     """The part of the batches that had each size, in percent."""
-    shares = {int(point.at["batch"]): figure.value for point, figure in _at(row, "batch", "batch_share")}
-    return dict(sorted(shares.items()))
+    shares = _along(row, "batch", "batch_share")
+    return dict(sorted((int(float(size)), figure.value) for size, figure in shares.items()))
 
 
 def cold_start(row: CaseRow) -> dict[str, Figure]:
     """The time of each part of the start, in its order."""
-    return {str(point.at["part"]): figure for point, figure in _at(row, "part", "cold_start")}
+    return _along(row, "part", "cold_start")
 
 
 def curves(rows: Sequence[CaseRow]) -> list[Curve]:
@@ -195,6 +195,7 @@ def _loads(rows: Sequence[CaseRow]) -> tuple[Load, ...]:
     return tuple(sorted(loads, key=lambda load: load.offered))
 
 
-def _at(row: CaseRow, axis: str, name: str) -> list[tuple[SweepPoint, Figure]]:
+def _along(row: CaseRow, axis: str, name: str) -> dict[str, Figure]:
+    """A metric at the points of one axis."""
     points = [point for sweep in row.sweeps if sweep.axes == (axis,) for point in sweep.points]
-    return [(point, figure) for point in points if (figure := point.figure(name)) is not None]
+    return {str(point.at[axis]): figure for point in points if (figure := point.figure(name)) is not None}

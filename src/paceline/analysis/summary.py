@@ -157,17 +157,14 @@ class RunSummary:
 
     @property
     def total(self) -> int:
-        """How many cases the run has."""
         return len(self.rows) + len(self.not_run)
 
     @cached_property
     def measured(self) -> tuple[CaseRow, ...]:
-        """The cases that succeeded."""
         return tuple(row for row in self.rows if row.ok)
 
     @cached_property
     def failed(self) -> tuple[CaseRow, ...]:
-        """The cases that did not succeed."""
         return tuple(row for row in self.rows if row.failed)
 
     @cached_property
@@ -206,7 +203,7 @@ class RunSummary:
                 highlights.append(Highlight(name, max(rates, key=lambda pair: pair[0])[1], len(rates)))
         return tuple(highlights)
 
-    def telling(self, limit: int) -> tuple[CaseRow, ...]:
+    def notable(self, limit: int) -> tuple[CaseRow, ...]:
         """All cases, or of very many those that a reader would look at first: not ok, uncertain, leading."""
         if len(self.rows) <= limit:
             return self.rows

@@ -98,7 +98,7 @@ def test_lower_is_better_where_the_metric_says_so() -> None:
     group = summarize_run(led_by("step_time")).groups[0]
     assert [row.label for row in group.rows] == ["train resnet50 fp16", "train resnet50 fp32"]
     assert group.rows[0].headline and group.rows[1].headline
-    assert group.rows[0].headline.beats(group.rows[1].headline)
+    assert group.rows[0].headline.value < group.rows[1].headline.value
 
 
 def test_what_is_no_number_leads_no_group() -> None:
@@ -254,6 +254,6 @@ def test_of_very_many_cases_those_come_first_that_a_reader_would_look_at() -> No
     records[30] = record(case(30, "train", "case 30", model="m30"), [times], warnings=[warning])
     records[40] = record(case(40, "train", "case 40", model="m40"), outcome=Outcome.FAILED, cause=cause)
     summary = summarize_run(run_of(records))
-    assert summary.telling(50) == summary.rows
-    assert [row.case.index for row in summary.telling(2)] == [30, 40]
-    assert len(summary.telling(10)) == 10
+    assert summary.notable(50) == summary.rows
+    assert [row.case.index for row in summary.notable(2)] == [30, 40]
+    assert len(summary.notable(10)) == 10

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from paceline.analysis.figures import show_parameter, unique_labels
 from paceline.core.case import Case
+from paceline.core.grouping import group_by
 from paceline.core.parameters import MeasuringParameters
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run, RunRecords
@@ -35,7 +36,6 @@ class Side:
 
     @property
     def records(self) -> Iterable[Record]:
-        """The records of all its runs."""
         return (record for run in self.runs for record in run.records)
 
 
@@ -95,8 +95,8 @@ def match(reference: Side, new: Side) -> Matched:
     rest = ([left[key] for key in left if key not in right], [right[key] for key in right if key not in left])
     for benchmark in dict.fromkeys(pool.case.benchmark for pool in rest[0]):
         mine, theirs = ([pool for pool in pools if pool.case.benchmark == benchmark] for pools in rest)
-        for identity in (_by_shared, _by_varying):
-            key_of = identity([pool.case for pool in mine], [pool.case for pool in theirs])
+        for varying in (False, True):
+            key_of = _identity([pool.case for pool in mine], [pool.case for pool in theirs], varying=varying)
             one, other = _unique(mine, key_of), _unique(theirs, key_of)
             pairs += [(one[key], other[key]) for key in one if key in other]
             taken = {id(pool) for pair in pairs for pool in pair}
@@ -118,43 +118,36 @@ def match(reference: Side, new: Side) -> Matched:
 
 def _pools(side: Side, keys: dict[int, str]) -> dict[str, Pool]:
     """The records by case; `keys` are those of cases so far, which records and sides may share."""
-    records_by_key: dict[str, list[Record]] = {}
-    for record in side.records:
-        key = keys.get(id(record.case)) or keys.setdefault(id(record.case), record.case.key)
-        records_by_key.setdefault(key, []).append(record)
+    records_by_key = group_by(
+        side.records, lambda one: keys.get(id(one.case)) or keys.setdefault(id(one.case), one.case.key)
+    )
     return {key: Pool(records[0].case, tuple(records)) for key, records in records_by_key.items()}
 
 
 def _unique(pools: Sequence[Pool], key_of: _Identity) -> dict[Hashable, Pool]:
     """Those whose key nothing else on their side has."""
-    groups: dict[Hashable, list[Pool]] = {}
-    for pool in pools:
-        groups.setdefault(key_of(pool.case), []).append(pool)
+    groups = group_by(pools, lambda pool: key_of(pool.case))
     return {key: same[0] for key, same in groups.items() if len(same) == 1}
 
 
-def _by_shared(mine: Sequence[Case], theirs: Sequence[Case]) -> _Identity:
-    """Another target, a parameter that only one side knows, or another budget make no difference to the work."""
-    shared = sorted(_shared(mine, theirs))
-    return lambda case: (case.ranks, *(show_parameter(case.parameters[name]) for name in shared))
+def _identity(mine: Sequence[Case], theirs: Sequence[Case], *, varying: bool) -> _Identity:
+    """What makes two cases the same work: the parameters that every case has, but for how long and exactly to measure.
 
-
-def _by_varying(mine: Sequence[Case], theirs: Sequence[Case]) -> _Identity:
-    """What is the same throughout each side may differ between them: it is what the comparison is about."""
-    varying = sorted(
-        name
-        for name in _shared(mine, theirs)
-        if name in _WHAT
-        or any(len({show_parameter(case.parameters[name]) for case in side}) > 1 for side in (mine, theirs))
-    )
-    by_ranks = any(len({case.ranks for case in side}) > 1 for side in (mine, theirs))
-    return lambda case: (case.ranks if by_ranks else 0, *(show_parameter(case.parameters[name]) for name in varying))
-
-
-def _shared(mine: Sequence[Case], theirs: Sequence[Case]) -> set[str]:
-    """Names of parameters that every case has, without those that say how long and how exactly to measure."""
+    Another target, a parameter that only one side knows, or another budget make no difference. With `varying`, what is
+    the same throughout each side may differ between them, too: it is what the comparison is about.
+    """
     every = [set(case.parameters) for case in (*mine, *theirs)]
-    return set.intersection(*every) - _HOW if every else set()
+    names = sorted(set.intersection(*every) - _HOW) if every else []
+    by_ranks = True
+    if varying:
+        sides = (mine, theirs)
+        by_ranks = any(len({case.ranks for case in side}) > 1 for side in sides)
+        names = [
+            name
+            for name in names
+            if name in _WHAT or any(len({show_parameter(case.parameters[name]) for case in side}) > 1 for side in sides)
+        ]
+    return lambda case: (case.ranks if by_ranks else 0, *(show_parameter(case.parameters[name]) for name in names))
 
 
 def differences(one: Case, other: Case) -> tuple[Difference, ...]:

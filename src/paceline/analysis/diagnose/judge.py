@@ -19,17 +19,9 @@ from paceline.analysis.diagnose.table import MetricColumn, NodeTable
 from paceline.analysis.figures import shortened
 from paceline.core.errors import InputError
 from paceline.core.metric import Better
+from paceline.core.record import RecordWarning
 
 FEW_NODES = 5  # below it, a majority of bad nodes is not rare
-
-
-@dataclass(frozen=True)
-class Caveat:
-    """A reason to believe a verdict less, and what to do about it."""
-
-    kind: str
-    message: str
-    remedy: str
 
 
 @dataclass(frozen=True)
@@ -100,7 +92,7 @@ class Diagnosis:
     baseline: Baseline | None  # None: each node was compared with the others
     verdicts: tuple[NodeVerdict, ...]
     judged: tuple[Judged, ...]
-    caveats: tuple[Caveat, ...]
+    caveats: tuple[RecordWarning, ...]
 
     @property
     def defective(self) -> tuple[NodeVerdict, ...]:
@@ -184,16 +176,21 @@ class _Judge:
             caveats=tuple(self.caveats()),
         )
 
-    def caveats(self) -> list[Caveat]:
-        caveats = []
+    def caveats(self) -> list[RecordWarning]:
+        """Reasons to believe the verdicts less, and what to do about them."""
+        caveats: list[RecordWarning] = []
+
+        def add(kind: str, message: str, remedy: str) -> None:
+            caveats.append(RecordWarning(kind=kind, message=message, remedy=remedy))
+
         count = len(self.table.nodes)
         if self.baseline is None and any(rule.check == "variance" for rule in self.rules.rules) and count < FEW_NODES:
             others = "one other" if count == 2 else f"{count - 1} others"
             message = f"each node was compared with {others} alone, so that bad ones could pass for the normal"
-            caveats.append(Caveat("few nodes", message, "give more nodes, or a baseline of good ones with --baseline"))
+            add("few nodes", message, "give more nodes, or a baseline of good ones with --baseline")
         if self.table.by_run:
             message = f"all {count} runs are of one host, so that each run is judged as if it were a node"
-            caveats.append(Caveat("one host", message, "give runs of several hosts to find a bad one"))
+            add("one host", message, "give runs of several hosts to find a bad one")
         # Metrics whose nodes differ so much that the limit catches chance; of few nodes, the spread is not known.
         wide = [
             f"{one.column.name} ({100 * one.spread:.1f} %)"
@@ -205,7 +202,7 @@ class _Judge:
                 f"nodes differ by more than half the limit anyway in {shortened(wide)}: chance alone can accuse one"
             )
             remedy = "measure longer, repeat it, or widen 'worse_by' for these metrics"
-            caveats.append(Caveat("wide spread", message, remedy))
+            add("wide spread", message, remedy)
         without, undirected = list(self.without_baseline), list(self.undirected)
         for kind, names, message, remedy in (
             ("no baseline", without, "no reference for", "make the baseline from runs that have them"),
@@ -213,15 +210,15 @@ class _Judge:
             ("no match", self.unmatched, "nothing matches the patterns", "check the names of the metrics"),
         ):
             if names:
-                caveats.append(Caveat(kind, f"{message} {shortened(names)}", remedy))
+                add(kind, f"{message} {shortened(names)}", remedy)
         for rule, reason in self.unanswered.items():
             message = f"rule '{rule}' has no answer for some nodes: {reason}"
-            caveats.append(Caveat("no answer", message, "look at the values it asks for, or write it without that"))
+            add("no answer", message, "look at the values it asks for, or write it without that")
         measured = {name for column in self.table.columns for name in column.reference_names}
         missing = [name for name in self.baseline.metrics if name not in measured] if self.baseline else []
         if missing:
             message = f"of the baseline's metrics, no node measured {shortened(missing)}"
-            caveats.append(Caveat("not measured", message, "run the cases that the baseline was made of"))
+            add("not measured", message, "run the cases that the baseline was made of")
         return caveats
 
     def ask(self, rule: Rule) -> None:

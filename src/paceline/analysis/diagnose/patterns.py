@@ -57,23 +57,21 @@ class Pattern:
             return True
         last = len(text) - 1
         for index, char in enumerate(text):
+            key = (current, char)
             if index == last:
                 current = self._closure(self._moved(current, char) | {self._first}, at_start=False, at_end=True)
+            elif key in self._steps:
+                current = self._steps[key]
             else:
-                current = self._step(current, char, fresh)
+                if len(self._steps) >= _MOST_REMEMBERED:
+                    self._steps.clear()
+                current = self._closure(self._moved(current, char), at_start=False, at_end=False) | fresh
+                self._steps[key] = current
             if self._accept in current:
                 return True
         # '$' also matches before a line end that ends the text.
         is_one_line_end = text.endswith("\n") and not text.endswith("\n\n")
         return is_one_line_end and any(state.anchor == END for state in self._states) and self.search(text[:-1])
-
-    def _step(self, current: frozenset[int], char: str, fresh: frozenset[int]) -> frozenset[int]:
-        key = (current, char)
-        if key not in self._steps:
-            if len(self._steps) >= _MOST_REMEMBERED:
-                self._steps.clear()
-            self._steps[key] = self._closure(self._moved(current, char), at_start=False, at_end=False) | fresh
-        return self._steps[key]
 
     def _moved(self, current: frozenset[int], char: str) -> set[int]:
         reached: set[int] = set()

@@ -179,7 +179,7 @@ def surely_from(point: MeasuredLoad, group: Sequence[MeasuredLoad], bound: SloLi
     reading = point.readings.get(bound.metric)
     if reading is None:
         return math.inf
-    if not bound.is_asked:
+    if not bound.is_explicit:
         return reading.value
     high = reading.high if reading.high is not None else math.inf
     return max([high, *(holds_from(other, bound.metric) for other in _lighter(point, group, bound.metric))])
@@ -188,7 +188,7 @@ def surely_from(point: MeasuredLoad, group: Sequence[MeasuredLoad], bound: SloLi
 def _against(bound: SloLimit, point: MeasuredLoad, group: Sequence[MeasuredLoad]) -> Miss | None:
     reading = point.readings.get(bound.metric)
     if reading is None:
-        if not bound.is_asked:
+        if not bound.is_explicit:
             return None
         too_few = f"{point.requests:,} requests are too few for it" if point.requests else "it was not measured"
         return Miss(bound.metric, bound.limit, None, OptionStanding.BROKEN, why=too_few)
@@ -290,7 +290,7 @@ class Changes:
 def changes(points: Sequence[MeasuredLoad], ranking: Ranking, question: Question) -> Changes:
     """What lies around the choice."""
     names = name_configurations(points)
-    metrics = [bound.metric for bound in question.bounds if bound.is_asked]
+    metrics = [bound.metric for bound in question.bounds if bound.is_explicit]
     looser = [flip for metric in metrics if (flip := _looser(points, ranking, question, metric, names))]
     best = ranking.best
     if best is None:
@@ -342,7 +342,7 @@ def _rival(best: Option, other: Option, question: Question) -> Rival:
 def _tighter(
     points: Sequence[MeasuredLoad], best: Option, question: Question, metric: str, names: Mapping[str, str]
 ) -> Flip | None:
-    """The bound below which the choice is another: a tighter one only takes points away, so that this is its own."""
+    """The bound below which the choice is another; a tighter one only takes points away."""
     key = best.configuration.key
     group = [point for point in points if point.configuration.key == key]
     choice, now = best, question
@@ -430,7 +430,7 @@ class Recommendation:
 
 def with_users(evidence: Sequence[Evidence], question: Question) -> list[Evidence]:
     """What an SLO may be about: if there is one, work that users wait for."""
-    if not any(bound.is_asked for bound in question.bounds):
+    if not any(bound.is_explicit for bound in question.bounds):
         return list(evidence)
     served = [one for one in evidence if one.has_users]
     if evidence and not served:
@@ -473,5 +473,5 @@ def _with_slo(question: Question, evidence: Evidence) -> Question:
         message = f"its cases have {'different SLOs' if differ else 'no SLO'}: say what must hold, like --slo p99=50ms"
         code = "different-slos" if differ else "missing-slo"
         raise InputError(code, message, where=f"'{evidence.work}'", key="--slo")
-    errors = {bound.metric: bound.limit for bound in question.bounds if bound.is_asked}
+    errors = {bound.metric: bound.limit for bound in question.bounds if bound.is_explicit}
     return replace(question, bounds=bounds_of(dict(next(iter(slos))) | errors), origin="as in the run's own SLO")

@@ -39,7 +39,7 @@ def headline(found: Recommendation) -> str:
 
 def promise(question: Question) -> str:
     """What must hold, as it was asked."""
-    parts = [_bound(bound.metric, bound.limit) for bound in question.bounds if bound.is_asked]
+    parts = [_bound(bound.metric, bound.limit) for bound in question.bounds if bound.is_explicit]
     parts += [f"at most {question.budget}"] if question.budget else []
     return " and ".join(parts)
 
@@ -60,7 +60,7 @@ def why(found: Recommendation) -> list[str]:
     elif considered > 1:
         lines.append(f"Of {considered} configurations this one {_superlative(found)}.")
     lines += [_margin(bound.metric, bound.limit, best) for bound in found.question.bounds
-              if bound.is_asked and bound.metric in best.point.readings]  # fmt: skip
+              if bound.is_explicit and bound.metric in best.point.readings]  # fmt: skip
     if best.replicas is not None and found.question.rate is not None:
         lines.append(_fleet(best, found.question.rate, found.unit))
     if best.is_heaviest and found.is_served:
