@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from hardware_marks import marks
 
-from paceline.analysis.figures import figure_of
+from paceline.analysis.figures import Figure
 from paceline.analysis.summary import CaseRow, summarize_run
 from paceline.benchmarks import registry
 from paceline.core import case as categories
@@ -183,7 +183,7 @@ def _cell(measurement: Measurement | None) -> str:
     """A value with its interval, or the word that it can have none."""
     if measurement is None:
         return ""
-    figure = figure_of(measurement)
+    figure = Figure.of(measurement)
     shown = show_value(figure.value, figure.unit)
     if figure.relative is not None:
         return f"{shown} {half_width(figure.relative)}"

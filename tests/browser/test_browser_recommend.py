@@ -9,7 +9,7 @@ import pytest
 
 from paceline.analysis.cost import Prices, read_price
 from paceline.analysis.leaderboard import boards
-from paceline.analysis.recommend.answer import recommend
+from paceline.analysis.recommend.choice import recommend
 from paceline.analysis.recommend.evidence import evidence
 from paceline.analysis.recommend.question import Question, read_bounds
 from paceline.report.document import Document

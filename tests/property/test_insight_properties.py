@@ -27,7 +27,7 @@ def test_a_case_is_held_against_the_lower_ceiling(
     known = KnownCeilings((ceiling("compute", "bf16", peak), ceiling("memory", "device memory", bandwidth)), "here")
     summary = summarize_run(run_of([inference(0, weights, flops, took)]))
     found = rooflines(summary.source, summary.rows, known)
-    (placed,) = found.found[0].placed
+    (placed,) = found.rooflines[0].placed
     roof = min(peak, placed.work.intensity * bandwidth)
     if not placed.is_cached:
         assert placed.share == pytest.approx(placed.work.rate / roof)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from paceline.analysis.configuration import Configuration
 from paceline.analysis.cost import Budget, Derived, HourlyPrice
 from paceline.analysis.figures import Reading
-from paceline.analysis.recommend.changes import changes
-from paceline.analysis.recommend.choose import Option, OptionStanding, Ranking, rank
+from paceline.analysis.recommend.choice import Option, OptionStanding, Ranking, changes, rank
 from paceline.analysis.recommend.evidence import MeasuredLoad
 from paceline.analysis.recommend.question import Question, SloLimit
 

@@ -11,19 +11,19 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from paceline.analysis.diagnose.superbench import column_of
+from paceline.analysis.diagnose.table import MetricColumn, NodeTable
 from paceline.core.errors import InputError
+from paceline.core.files import read_text
 from paceline.core.metric import Better
 from paceline.core.parameters import refusal
 from paceline.core.stats import Interval, median_interval
-
-if TYPE_CHECKING:
-    from paceline.analysis.diagnose.table import MetricColumn, NodeTable
 
 SCALE = 1.4826  # of the median absolute deviation, so that it equals the deviation of normal noise
 FORMAT = 1
@@ -76,7 +76,7 @@ def column_spreads(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def medians_of_others(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """For each value the median of its column without it: what the other nodes say.
 
-    A node must not vote on its column_values reference: of two nodes it would halve its column_values distance.
+    A node must not vote on its own reference: of two nodes it would halve its own distance.
     """
     result = np.full(values.shape, np.nan)
     for column in range(values.shape[1]):
@@ -125,7 +125,7 @@ def _reference(column: MetricColumn, values: NDArray[np.float64], nodes: int | N
         better=column.better,
         nodes=int(measured.size) if nodes is None else nodes,
         spread=SCALE * float(np.median(np.abs(measured - middle))) if measured.size > 1 else None,
-        interval=median_interval(measured, independent=nodes is None),  # ranks of one node resemble each other,
+        interval=median_interval(measured, independent=nodes is None),  # ranks of one node resemble each other
     )
 
 
@@ -147,13 +147,7 @@ def extend(previous: Baseline, new: Baseline) -> Baseline:
 
 def read_baseline(path: Path) -> Baseline:
     """A baseline of ours, or SuperBench's: an object of numbers by metric."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        message = f"cannot read the baseline '{path}': {error.strerror}"
-        raise InputError("unreadable-file", message, value=str(path)) from None
-    except UnicodeDecodeError:
-        raise InputError("not-text", f"the baseline '{path}' is not text", value=str(path)) from None
+    text = read_text(path, "the baseline")
     try:
         document: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -171,18 +165,14 @@ def read_baseline(path: Path) -> Baseline:
             return Baseline.model_validate(document)
         except ValidationError as error:
             raise refusal(error.errors(), Baseline).within(f"the baseline '{path}'") from None
-    metrics = {key: _superbench_reference(key, value, path) for key, value in document.items()}
+    metrics = {}
+    for key, value in document.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            message = f"the baseline '{path}' has {value!r} for '{key[:80]}', which is not a number"
+            raise InputError("not-a-number", message, key=key, value=value)
+        column = column_of(key)
+        metrics[key] = Reference(value=float(value), unit=column.unit, better=column.better)
     return Baseline(names="superbench", metrics=metrics)
-
-
-def _superbench_reference(key: str, value: object, path: Path) -> Reference:
-    from paceline.analysis.diagnose.superbench import column_of
-
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        message = f"the baseline '{path}' has {value!r} for '{key[:80]}', which is not a number"
-        raise InputError("not-a-number", message, key=key, value=value)
-    column = column_of(key)
-    return Reference(value=float(value), unit=column.unit, better=column.better)
 
 
 def as_superbench(baseline: Baseline) -> str:

@@ -68,7 +68,7 @@ def configuration_of(record: Record, run: Run, *, with_load: bool = False) -> Co
     if record.load is not None:
         work |= {"load": record.load.traffic if with_load else record.load.kind, "requests": record.load.requests}
     words = [case.benchmark, *(_work_word(name, value) for name, value in work.items())]
-    flat = {name: _word(value) for name, value in _flat(choices).items()}
+    flat = {name: _word(value) for name, value in flattened(choices).items()}
     flat |= {MACHINE: machine_of(record, run), TARGET: case.target.partition(":")[0]}
     if case.target == "cpu":  # of GPUs the machine's name says how many
         flat[RANKS] = str(case.ranks)
@@ -149,7 +149,7 @@ def _work_word(name: str, value: Any) -> str:
     if name in ("model", "operation"):
         return str(value)
     if isinstance(value, Mapping):
-        inner = {key: item for key, item in _flat(value).items() if item is not None}
+        inner = {key: item for key, item in flattened(value).items() if item is not None}
         return " ".join(str(item) if key == "arrival" else f"{key}={_word(item)}" for key, item in inner.items())
     return f"{name}={_word(value)}"
 
@@ -162,8 +162,9 @@ def _word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values on the top level, by names like `server.kind`."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return flat

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.core.case import Case
-from paceline.core.metric import Better, Metric
+from paceline.core.grouping import group_by
+from paceline.core.metric import Metric
 from paceline.core.record import At, Measurement, Record
 from paceline.core.stats import Interval, Summary, resolves
 
@@ -35,14 +36,12 @@ def _extended(labels: Sequence[str], extras: Sequence[str]) -> list[str]:
 
 def _settings_apart(cases: Sequence[Case], labels: Sequence[str]) -> list[str]:
     """What cases of one label set differently, such as how long they measure; nothing where that would be a list."""
-    alike: dict[str, list[Case]] = {}
-    for case, label in zip(cases, labels, strict=True):
-        alike.setdefault(label, []).append(case)
     differing: dict[str, list[str]] = {}
-    for label, group in alike.items():
-        if len(group) > 1:  # a single one is the usual thing, and there may be ten thousand of them
-            shared = set.intersection(*(set(case.parameters) for case in group))
-            names = sorted(n for n in shared if len({show_parameter(case.parameters[n]) for case in group}) > 1)
+    for label, pairs in group_by(zip(labels, cases, strict=True), lambda pair: pair[0]).items():
+        if len(pairs) > 1:  # a single one is the usual thing, and there may be ten thousand of them
+            settings = [case.parameters for _, case in pairs]
+            shared = set.intersection(*map(set, settings))
+            names = sorted(n for n in shared if len({show_parameter(one[n]) for one in settings}) > 1)
             differing[label] = names if len(names) <= MOST_SETTINGS else []
     return [
         " ".join(f"{name}={show_parameter(case.parameters[name])}" for name in differing.get(label, ()))
@@ -55,6 +54,12 @@ def show_parameter(value: Any) -> str:
     if value is None:
         return "unset"
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+
+
+def shortened(names: Sequence[str], most: int = 3) -> str:
+    """The first names of a list, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more if names else "none"
 
 
 def plain_label(case: Case) -> str:
@@ -110,23 +115,32 @@ class Figure:
     at: At
     value: float
     interval: Interval | None
-    relative: float | None  # the interval's larger half-width as a part of the value
     summary: Summary
+
+    @classmethod
+    def of(cls, measurement: Measurement) -> Figure:
+        """A measurement as a report shows it."""
+        one = measurement
+        return cls(one.metric, one.scope, one.at, one.value, one.interval, one.summary)
 
     @property
     def name(self) -> str:
-        """The metric's name."""
         return self.metric.name
 
     @property
     def unit(self) -> str:
-        """The metric's unit."""
         return self.metric.unit
 
     @property
     def count(self) -> int:
         """How many samples it rests on."""
         return self.summary.count
+
+    @property
+    def relative(self) -> float | None:
+        """The interval's larger half-width as a part of the value."""
+        relative = self.interval.relative(self.value) if self.interval else math.inf
+        return relative if math.isfinite(relative) else None
 
     @property
     def is_estimate(self) -> bool:
@@ -138,10 +152,6 @@ class Figure:
         """A percentile, unless the samples are too few to distinguish it from their maximum."""
         return self.summary.percentiles.get(name) if resolves(self.count, float(name)) else None
 
-    def beats(self, other: Figure) -> bool:
-        """Whether this is the better value of the two."""
-        return self.value < other.value if self.metric.better is Better.LOWER else self.value > other.value
-
 
 @dataclass(frozen=True)
 class SweepPoint:
@@ -151,7 +161,6 @@ class SweepPoint:
     figures: tuple[Figure, ...]
 
     def figure(self, name: str) -> Figure | None:
-        """A metric by name."""
         return next((figure for figure in self.figures if figure.name == name), None)
 
 
@@ -179,29 +188,11 @@ class Sweep:
         return len(self.axes) == 1 and len(self.points) > 2 and numbers
 
 
-def figure_of(measurement: Measurement) -> Figure:
-    """A measurement as a report shows it."""
-    interval = measurement.interval
-    relative = interval.relative(measurement.value) if interval else None
-    return Figure(
-        metric=measurement.metric,
-        scope=measurement.scope,
-        at=measurement.at,
-        value=measurement.value,
-        interval=interval,
-        relative=relative if relative is not None and math.isfinite(relative) else None,
-        summary=measurement.summary,
-    )
-
-
 def sweeps_of(record: Record) -> tuple[Sweep, ...]:
     """What a record has measured at points, by the axes that the points lie on."""
-    sweeps: dict[tuple[str, ...], dict[tuple[object, ...], list[Measurement]]] = {}
-    for measurement in record.measurements:
-        if measurement.at and not measurement.scope:
-            points = sweeps.setdefault(tuple(measurement.at), {})
-            points.setdefault(tuple(measurement.at.values()), []).append(measurement)
-    return tuple(
-        Sweep(axes, tuple(SweepPoint(same[0].at, tuple(figure_of(m) for m in same)) for same in points.values()))
-        for axes, points in sweeps.items()
-    )
+    measured = [measurement for measurement in record.measurements if measurement.at and not measurement.scope]
+    sweeps = []
+    for axes, measurements in group_by(measured, lambda one: tuple(one.at)).items():
+        points = group_by(measurements, lambda one: tuple(one.at.values())).values()
+        sweeps.append(Sweep(axes, tuple(SweepPoint(same[0].at, tuple(map(Figure.of, same))) for same in points)))
+    return tuple(sweeps)

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from paceline.analysis.configuration import flattened
 from paceline.analysis.figures import Figure
 from paceline.analysis.summary import CaseRow
 from paceline.core.case import Case
+from paceline.core.grouping import group_by
 from paceline.core.metric import Better, Metric
 from paceline.core.parameters import MeasuringParameters
 from paceline.core.record import Outcome
@@ -74,10 +76,9 @@ class HeatMap:
 
 def heat_maps(rows: Sequence[CaseRow], not_run: Iterable[Case] = ()) -> list[HeatMap]:
     """The maps of a run, each over the two parameters that leave the fewest maps."""
-    groups: dict[tuple[str, str, int], list[tuple[Case, CaseRow | None]]] = {}
-    for case, row in (*((row.case, row) for row in rows), *((case, None) for case in not_run)):
-        groups.setdefault((case.benchmark, case.target, case.ranks), []).append((case, row))
-    return [made for members in groups.values() if len(members) >= LEAST_CELLS for made in _maps(members)]
+    cases: list[tuple[Case, CaseRow | None]] = [*((row.case, row) for row in rows), *((case, None) for case in not_run)]
+    groups = group_by(cases, lambda pair: (pair[0].benchmark, pair[0].target, pair[0].ranks)).values()
+    return [made for members in groups if len(members) >= LEAST_CELLS for made in _maps(members)]
 
 
 def _maps(members: list[tuple[Case, CaseRow | None]]) -> list[HeatMap]:
@@ -98,7 +99,13 @@ def _maps(members: list[tuple[Case, CaseRow | None]]) -> list[HeatMap]:
         return []
     axes = [name for name in varied if name not in _NO_AXIS and _is_ordinal(kinds[name])]
     candidates = [slices for pair in combinations(axes, 2) if (slices := _slices(pair, varied, flat))]
-    best = max(candidates, key=_size, default=[])
+
+    def size(slices: Sequence[_Slice]) -> tuple[float, bool]:
+        """How much a map shows on average; numbers before names where that is the same."""
+        cells = sum(len(one.cases) for one in slices) / len(slices)
+        return cells, not any(isinstance(value, str) for one in slices for value in (*one.xs, *one.ys))
+
+    best = max(candidates, key=size, default=[])
     return [made for one in best if (made := _map(one, members)) is not None]
 
 
@@ -111,7 +118,7 @@ class _Slice:
     xs: tuple[Coordinate, ...]
     ys: tuple[Coordinate, ...]
     same: tuple[tuple[str, str], ...]
-    places: Mapping[tuple[Hashable, Hashable], list[int]]
+    cases: Mapping[tuple[Hashable, Hashable], list[int]]  # by x and y, as indices of the members
 
 
 def _slices(pair: tuple[str, str], varied: Sequence[str], flat: Sequence[_Flat]) -> list[_Slice]:
@@ -123,37 +130,29 @@ def _slices(pair: tuple[str, str], varied: Sequence[str], flat: Sequence[_Flat])
             key = tuple(parameters.get(name) for name in others)
             groups.setdefault(key, {}).setdefault((parameters[first], parameters[second]), []).append(index)
     slices = []
-    for key, places in groups.items():
-        ones, twos = ({cell[side] for cell in places} for side in (0, 1))
+    for key, cases in groups.items():
+        ones, twos = ({cell[side] for cell in cases} for side in (0, 1))
         grid = len(ones) * len(twos)
-        if min(len(ones), len(twos)) < 2 or grid < LEAST_CELLS or len(places) < MOSTLY * grid:
+        if min(len(ones), len(twos)) < 2 or grid < LEAST_CELLS or len(cases) < MOSTLY * grid:
             continue
         same = tuple((name, str(value)) for name, value in zip(others, key, strict=True) if value is not None)
         if len(ones) >= len(twos):  # the longer axis lies
-            slices.append(_Slice(first, second, _ordered(ones), _ordered(twos), same, places))
+            slices.append(_Slice(first, second, _ordered(ones), _ordered(twos), same, cases))
         else:
-            turned = {(b, a): at for (a, b), at in places.items()}
+            turned = {(b, a): at for (a, b), at in cases.items()}
             slices.append(_Slice(second, first, _ordered(twos), _ordered(ones), same, turned))
     return slices
 
 
-def _size(slices: Sequence[_Slice]) -> tuple[float, bool]:
-    """How much a map shows on average; numbers before names where that is the same."""
-    cells = sum(len(one.places) for one in slices) / len(slices)
-    return cells, not any(isinstance(value, str) for one in slices for value in (*one.xs, *one.ys))
-
-
 def _map(one: _Slice, members: Sequence[tuple[Case, CaseRow | None]]) -> HeatMap | None:
-    rows = [row for at in one.places.values() for place in at if (row := members[place][1])]
+    rows = [row for indices in one.cases.values() for index in indices if (row := members[index][1])]
     heads = [row.headline for row in rows if row.ok and row.headline and math.isfinite(row.headline.value)]
     if len(heads) < LEAST_VALUES:
         return None
     ((name, unit), _), *_ = Counter((head.name, head.unit) for head in heads).most_common(1)
     metric = next(head.metric for head in heads if (head.name, head.unit) == (name, unit))
     cells = tuple(
-        _cell(x, y, [members[place] for place in one.places.get((x, y), [])], name, unit)
-        for y in one.ys
-        for x in one.xs
+        _cell(x, y, [members[index] for index in one.cases.get((x, y), [])], name, unit) for y in one.ys for x in one.xs
     )
     if sum(cell.figure is not None for cell in cells) < LEAST_VALUES:
         return None
@@ -176,21 +175,16 @@ def _cell(x: Coordinate, y: Coordinate, cases: list[tuple[Case, CaseRow | None]]
     return HeatmapCell(x, y, row=rows[0], missing=f"no {name}") if rows else HeatmapCell(x, y, missing=NOT_RUN)
 
 
-def _flat(parameters: Mapping[str, Any], prefix: str = "") -> dict[str, Hashable]:
-    """Every parameter on a level of its own; the knobs of a generated model are parameters, too."""
+def _flat(parameters: Mapping[str, Any]) -> dict[str, Hashable]:
+    """Every parameter on the top level; the knobs of a generated model are parameters, too."""
     flat: dict[str, Hashable] = {}
-    for name, value in parameters.items():
-        knobs = _GENERATED.fullmatch(value) if name == "model" and isinstance(value, str) else None
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")
-        elif knobs is not None:
-            flat[prefix + name] = knobs[1]
+    for name, value in flattened(parameters).items():
+        flat[name] = value if isinstance(value, Hashable) else json.dumps(value, default=str)
+        is_model = isinstance(value, str) and name.rpartition(".")[2] == "model"
+        if is_model and (knobs := _GENERATED.fullmatch(value)):
+            flat[name] = knobs[1]
             settings = (setting.partition("=") for setting in knobs[2].split(","))
             flat |= {knob.strip(): int(text) for knob, _, text in settings if text.strip().isdigit()}
-        elif isinstance(value, Hashable):
-            flat[prefix + name] = value
-        else:
-            flat[prefix + name] = json.dumps(value, default=str)
     return flat
 
 

@@ -12,6 +12,7 @@ from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.evidence import hull
 from paceline.analysis.summary import headline_of
 from paceline.core.errors import unknown
+from paceline.core.grouping import group_by
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords
@@ -46,7 +47,7 @@ class Board:
 
     @property
     def leaders(self) -> tuple[Entry, ...]:
-        """Those on the first place."""
+        """Those in first place."""
         return tuple(entry for entry in self.entries if entry.place == 1)
 
     @property
@@ -64,15 +65,9 @@ class _Candidate:
     measurement: Measurement
 
 
-def boards(
-    sources: Iterable[RunRecords],
-    prices: Prices,
-    *,
-    metric: str | None = None,
-    text: str = "",
-) -> list[Board]:
+def boards(sources: Iterable[RunRecords], prices: Prices, *, metric: str | None = None, text: str = "") -> list[Board]:
     """A board for each piece of work, the largest first; without a metric, by the one that leads each benchmark."""
-    together: dict[tuple[str, str, str], list[_Candidate]] = {}
+    candidates: list[_Candidate] = []
     metrics: set[str] = set()
     for source in sources:
         for record in source.records:
@@ -86,12 +81,14 @@ def boards(
             value = record.measurement(metric) if metric else headline_of(record)
             if value is None or value.metric.better is Better.NEITHER or not math.isfinite(value.value):
                 continue
-            key = (configuration.work, value.metric.name, value.metric.unit)
-            candidate = _Candidate(record, source.run, configuration, tuple(software_of(source.run).items()), value)
-            together.setdefault(key, []).append(candidate)
-    if metric is not None and not together and metrics:
+            software = tuple(software_of(source.run).items())
+            candidates.append(_Candidate(record, source.run, configuration, software, value))
+    if metric is not None and not candidates and metrics:
         raise unknown("metric", metric, metrics)
-    made = [_board(work, members, prices) for (work, _, _), members in together.items()]
+    same = group_by(
+        candidates, lambda one: (one.configuration.work, one.measurement.metric.name, one.measurement.metric.unit)
+    )
+    made = [_board(work, members, prices) for (work, _, _), members in same.items()]
     return sorted(made, key=lambda board: (-len(board.entries), board.work))
 
 
@@ -111,11 +108,9 @@ def is_rate(metric: Metric) -> bool:
 
 
 def _board(work: str, members: Sequence[_Candidate], prices: Prices) -> Board:
-    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[_Candidate]] = {}
-    for member in members:
-        groups.setdefault((member.configuration.key, member.software), []).append(member)
     metric = members[0].measurement.metric
     sign = 1.0 if metric.better is Better.LOWER else -1.0
+    groups = group_by(members, lambda member: (member.configuration.key, member.software))
     entries = [_entry(group, metric, prices) for group in groups.values()]
     # The machine has a column of its own.
     choices = [
@@ -126,13 +121,12 @@ def _board(work: str, members: Sequence[_Candidate], prices: Prices) -> Board:
     named = [replace(entry, label=name) for entry, name in zip(entries, names, strict=True)]
     ordered = sorted(named, key=lambda entry: (sign * entry.reading.value, entry.machine, entry.label))
     placed: list[Entry] = []
-    leader = ordered[0]
+    leader, place = ordered[0].reading, 1
     for position, entry in enumerate(ordered, start=1):
         # What does not differ significantly from the first at a place shares it; without an interval, equal values do.
-        is_level = leader.reading.overlaps(entry.reading) is True or leader.reading.value == entry.reading.value
-        if position == 1 or not is_level:
-            leader = replace(entry, place=position)
-        placed.append(replace(entry, place=leader.place))
+        if not leader.overlaps(entry.reading) and leader.value != entry.reading.value:
+            leader, place = entry.reading, position
+        placed.append(replace(entry, place=place))
     return Board(work, metric, tuple(placed))
 
 

@@ -9,8 +9,9 @@ from enum import StrEnum
 from paceline.analysis.summary import CaseRow
 from paceline.core.case import Case, Category
 from paceline.core.environment import Environment
+from paceline.core.grouping import group_by
 from paceline.core.profile import Absent, Ceiling
-from paceline.core.record import Measurement, Outcome, Record, RecordWarning
+from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords
 from paceline.core.subject import COPY_WITHIN_DEVICE, DEVICE_MEMORY, MAIN_MEMORY, Work
 
@@ -53,6 +54,9 @@ def shown_by(record: Record, environment: Environment) -> Iterator[Ceiling]:
         if measurement is None or not measurement.value > 0:
             continue
         interval = measurement.interval
+        # Warnings about other points of the case: this one is precise, or meant to be a cache's.
+        elsewhere = {"imprecise"} if interval and interval.relative(measurement.value) <= PRECISE else set()
+        elsewhere |= {"cached"} if shown.name.startswith("L") else set()
         yield Ceiling(
             device=target,
             device_name=name,
@@ -62,19 +66,11 @@ def shown_by(record: Record, environment: Environment) -> Iterator[Ceiling]:
             unit=measurement.metric.unit,
             low=interval.low if interval else None,
             high=interval.high if interval else None,
-            warnings=tuple(warning for warning in record.warnings if not _is_foreign(warning, measurement, shown.name)),
+            warnings=tuple(warning for warning in record.warnings if warning.kind not in elsewhere),
         )
 
 
-def _is_foreign(warning: RecordWarning, measurement: Measurement, name: str) -> bool:
-    """Whether a warning of the case is about another of its points: this one is precise, or meant to be a cache's."""
-    interval = measurement.interval
-    if warning.kind == "imprecise":
-        return interval is not None and interval.relative(measurement.value) <= PRECISE
-    return warning.kind == "cached" and name.startswith("L")
-
-
-NEAR = 0.6  # of a ceiling: who reaches this is bound by it and by little else
+NEAR = 0.6  # of a ceiling: a case that reaches this is bound by it and by little more
 FAR = 0.2  # below this part of the lowest ceiling, something other than a ceiling takes the time
 BEYOND = 1.05  # nothing is faster than its ceiling: then the ceiling is not this one
 MEASURE = "paceline machine --measure"
@@ -96,7 +92,7 @@ class KnownCeilings:
 
     measured: tuple[Ceiling, ...] = ()
     source: str = ""  # of the measured ones
-    promised: tuple[Ceiling, ...] = ()
+    datasheet: tuple[Ceiling, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -156,7 +152,7 @@ class Roofline:
 class Rooflines:
     """The roofline of each device, and what has none."""
 
-    found: tuple[Roofline, ...]
+    rooflines: tuple[Roofline, ...]
     unknown: tuple[str, ...] = ()  # devices whose ceilings are not known, though cases could be placed
     uncounted: tuple[CaseRow, ...] = ()  # cases that compute, but whose records do not say what they move
 
@@ -173,7 +169,7 @@ def rooflines(source: RunRecords, rows: Iterable[CaseRow], known: KnownCeilings 
             works.setdefault(device_of(row.record), []).append((row, row.record.work))
         elif row.record.counts_work:
             uncounted.append(row)
-    found, unknown = [], []
+    drawn, unknown = [], []
     for device, cases in works.items():
         memory = roofs.get((device, "memory", MAIN_MEMORY if device == "cpu" else DEVICE_MEMORY))
         placed = [
@@ -189,8 +185,8 @@ def rooflines(source: RunRecords, rows: Iterable[CaseRow], known: KnownCeilings 
         elif shown:
             used = {one.compute.name: one.compute for one in shown}
             highest_first = sorted(used.values(), key=lambda roof: -roof.value)
-            found.append(Roofline(device, memory, tuple(highest_first), tuple(shown)))
-    return Rooflines(tuple(found), tuple(unknown), tuple(uncounted))
+            drawn.append(Roofline(device, memory, tuple(highest_first), tuple(shown)))
+    return Rooflines(tuple(drawn), tuple(unknown), tuple(uncounted))
 
 
 def device_of(record: Record) -> str:
@@ -215,7 +211,7 @@ _Key = tuple[str, str, str]  # device, kind, name
 
 def _roofs(source: RunRecords, known: KnownCeilings) -> dict[_Key, Roof]:
     """The most that was measured, here or for the profile; a datasheet where nothing was."""
-    roofs = {_key(ceiling): _roof(ceiling, "datasheet") for ceiling in known.promised}
+    roofs = {_key(ceiling): _roof(ceiling, "datasheet") for ceiling in known.datasheet}
     measured = {_key(one): _roof(one, known.source) for one in known.measured if one.kind in ("compute", "memory")}
     for record in source.records:
         if record.outcome is Outcome.OK:
@@ -260,7 +256,4 @@ def advice(placed: Placed) -> str:
 
 def group_by_advice(placed: Sequence[Placed]) -> Mapping[str, list[Placed]]:
     """Cases that need the same."""
-    groups: dict[str, list[Placed]] = {}
-    for one in placed:
-        groups.setdefault(advice(one), []).append(one)
-    return groups
+    return group_by(placed, advice)

@@ -11,6 +11,7 @@ from typing import Literal
 
 from paceline.analysis.configuration import layout_of
 from paceline.analysis.summary import CaseRow
+from paceline.core.grouping import group_by
 
 Rule = Literal["weak", "strong", "bandwidth"]
 
@@ -18,7 +19,7 @@ COMMUNICATION = "exposed communication"
 BUBBLE = "pipeline bubble"
 SLOWER = "slower ranks"
 REDUCTION = "longer backward pass, with its reduction"
-REST = "not told apart"
+REST = "not attributed"
 # What may differ between the cases of a series besides their ranks: how the ranks and the batch are laid out.
 _LAID_OUT = ("batch_size", "case", "data", "tensor", "pipeline", "global_batch")
 
@@ -84,18 +85,12 @@ class ScalingSeries:
 
 def scaling(rows: Iterable[CaseRow]) -> list[ScalingSeries]:
     """Every series of a run that has at least two numbers of ranks."""
-    groups: dict[tuple[object, ...], list[CaseRow]] = {}
-    for row in rows:
-        for key in _keys(row):
-            groups.setdefault(key, []).append(row)
-    return [
-        _series(key[0], key[1], members)  # type: ignore[arg-type]
-        for key, members in groups.items()
-        if len({row.case.ranks for row in members}) > 1
-    ]
+    groups = group_by(((key, row) for row in rows for key in _keys(row)), lambda pair: pair[0])
+    series = [(key, [row for _, row in pairs]) for key, pairs in groups.items()]
+    return [_series(rule, batch, same) for (rule, batch, *_), same in series if len({r.case.ranks for r in same}) > 1]
 
 
-def _keys(row: CaseRow) -> list[tuple[object, ...]]:
+def _keys(row: CaseRow) -> list[tuple[Rule, float | None, str, str, str, str, str]]:
     """The series that a case may belong to: of one batch for each rank, and of one batch for all."""
     case, head = row.case, row.headline
     if not row.ok or head is None or not math.isfinite(head.value) or head.value <= 0:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.analysis.figures import Figure, SweepPoint
+from paceline.analysis.figures import Figure
 from paceline.analysis.summary import TAILS, CaseRow
+from paceline.core.grouping import group_by
 from paceline.core.subject import REQUEST_STAGES
 
 DRAWN = 400  # points of a distribution at most
@@ -63,28 +64,19 @@ class Distribution:
 
 def by_model(rows: Sequence[CaseRow]) -> list[list[CaseRow]]:
     """Served cases that may share a chart: those of one model."""
-    models: dict[tuple[str, ...], list[CaseRow]] = {}
-    for row in rows:
-        if row.ok and row.record.load is not None:
-            subject = row.record.subject
-            key = (row.case.benchmark, subject.model or "", subject.scale or "")
-            models.setdefault(key, []).append(row)
-    return list(models.values())
+    served = (row for row in rows if row.ok and row.record.load is not None)
+    subjects = group_by(served, lambda row: (row.case.benchmark, row.record.subject.model, row.record.subject.scale))
+    return list(subjects.values())
 
 
-def promises(row: CaseRow) -> dict[str, float]:
+def slo(row: CaseRow) -> dict[str, float]:
     """The bounds on latency of the SLO, in seconds: {"p99": 0.1}."""
     return row.record.load.slo if row.record.load is not None else {}
 
 
-def kept(row: CaseRow) -> bool | None:
+def slo_met(row: CaseRow) -> bool | None:
     """Whether the SLO was met; None if there was none."""
     return row.record.load.slo_met if row.record.load is not None else None
-
-
-def percentile(row: CaseRow, name: str) -> Figure | None:
-    """A percentile of the latency of all requests."""
-    return row.figure(f"latency_{name}")
 
 
 def distribution(row: CaseRow) -> Distribution | None:
@@ -94,31 +86,38 @@ def distribution(row: CaseRow) -> Distribution | None:
     samples = samples[np.isfinite(samples) & (samples > 0)]
     if samples.size < 2:
         return None
-    requests = max(samples.size, _requests(row, samples.size))
-    places = np.arange(samples.size)
+    # Any percentile counts all requests; where most failed there is none.
+    middle = row.figure("latency_p50")
+    lost = sum(figure.value for name in ("error_rate", "shed_rate") if (figure := row.figure(name)))
+    if middle is not None and middle.count:
+        requests: float = middle.count
+    else:
+        requests = samples.size / (1.0 - lost / 100.0) if lost < 100.0 else samples.size
+    indices = np.arange(samples.size)
     if samples.size > DRAWN:
         tail = int(0.98 * samples.size)
         body = np.linspace(0, tail, DRAWN - TAIL_DRAWN).astype(int)
-        places = np.unique(np.concatenate([body, np.linspace(tail, samples.size - 1, TAIL_DRAWN).astype(int)]))
-    return Distribution(tuple(samples[places].tolist()), tuple(((places + 1) / requests).tolist()))
+        indices = np.unique(np.concatenate([body, np.linspace(tail, samples.size - 1, TAIL_DRAWN).astype(int)]))
+    parts = (indices + 1) / max(samples.size, requests)
+    return Distribution(tuple(samples[indices].tolist()), tuple(parts.tolist()))
 
 
 def stages(row: CaseRow) -> dict[str, Figure]:
     """The mean time of each part of a request, in the order that a request meets them; unknown ones follow."""
-    times = {str(point.at["stage"]): figure for point, figure in _at(row, "stage", "stage_time")}
-    order = {name: place for place, name in enumerate(REQUEST_STAGES)}
+    times = _along(row, "stage", "stage_time")
+    order = {name: number for number, name in enumerate(REQUEST_STAGES)}
     return dict(sorted(times.items(), key=lambda item: order.get(item[0], len(order))))
 
 
 def batches(row: CaseRow) -> dict[int, float]:
     """The part of the batches that had each size, in percent."""
-    shares = {int(point.at["batch"]): figure.value for point, figure in _at(row, "batch", "batch_share")}
-    return dict(sorted(shares.items()))
+    shares = _along(row, "batch", "batch_share")
+    return dict(sorted((int(float(size)), figure.value) for size, figure in shares.items()))
 
 
 def cold_start(row: CaseRow) -> dict[str, Figure]:
     """The time of each part of the start, in its order."""
-    return {str(point.at["part"]): figure for point, figure in _at(row, "part", "cold_start")}
+    return _along(row, "part", "cold_start")
 
 
 def curves(rows: Sequence[CaseRow]) -> list[Curve]:
@@ -147,7 +146,7 @@ def offers(rows: Sequence[CaseRow]) -> tuple[str, list[Offer]]:
         figures = [row.figure(name) for name in ("cost_per_thousand", "throughput")]
         if all(figure is not None and math.isfinite(figure.value) for figure in figures):
             priced.append(row)
-    name = next((name for name in TAILS if priced and all(percentile(row, name) for row in priced)), "")
+    name = next((name for name in TAILS if priced and all(row.figure(f"latency_{name}") for row in priced)), "")
     if not name or len({row.case.key for row in priced}) < FEWEST_SETTINGS:
         return name, []
     names = (f"latency_{name}", "throughput", "cost_per_thousand")
@@ -181,15 +180,6 @@ def pareto(points: Sequence[Sequence[float]], margins: Sequence[Sequence[float]]
     return front if any(front) or margins is None else pareto(points)
 
 
-def _requests(row: CaseRow, answered: int) -> float:
-    """How many requests there were: any percentile counts them, and where most failed there is none."""
-    middle = percentile(row, "p50")
-    if middle is not None and middle.count:
-        return middle.count
-    lost = sum(figure.value for name in ("error_rate", "shed_rate") if (figure := row.figure(name)))
-    return answered / (1.0 - lost / 100.0) if lost < 100.0 else answered
-
-
 def _loads(rows: Sequence[CaseRow]) -> tuple[Load, ...]:
     loads = []
     for row in rows:
@@ -205,6 +195,7 @@ def _loads(rows: Sequence[CaseRow]) -> tuple[Load, ...]:
     return tuple(sorted(loads, key=lambda load: load.offered))
 
 
-def _at(row: CaseRow, axis: str, name: str) -> list[tuple[SweepPoint, Figure]]:
+def _along(row: CaseRow, axis: str, name: str) -> dict[str, Figure]:
+    """A metric at the points of one axis."""
     points = [point for sweep in row.sweeps if sweep.axes == (axis,) for point in sweep.points]
-    return [(point, figure) for point in points if (figure := point.figure(name)) is not None]
+    return {str(point.at[axis]): figure for point in points if (figure := point.figure(name)) is not None}

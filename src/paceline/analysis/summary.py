@@ -10,8 +10,9 @@ from string import ascii_uppercase, digits
 from typing import TYPE_CHECKING
 
 from paceline.analysis.configuration import layout_of
-from paceline.analysis.figures import Figure, Sweep, SweepPoint, figure_of, sweeps_of, unique_labels
+from paceline.analysis.figures import Figure, Sweep, SweepPoint, sweeps_of, unique_labels
 from paceline.core.case import Case, Category, is_micro, section_order
+from paceline.core.grouping import group_by
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import RunRecords
@@ -50,17 +51,15 @@ class CaseRow:
 
     @cached_property
     def headline(self) -> Figure | None:
-        """The figure that leads."""
-        return figure_of(self.lead) if self.lead else None
+        return Figure.of(self.lead) if self.lead else None
 
     @cached_property
     def secondary(self) -> tuple[Figure, ...]:
         """What else was measured of the whole case or of one rank, never of one point."""
-        return tuple(figure_of(m) for m in self.record.measurements if m is not self.lead and not m.at)
+        return tuple(Figure.of(m) for m in self.record.measurements if m is not self.lead and not m.at)
 
     @cached_property
     def sweeps(self) -> tuple[Sweep, ...]:
-        """What was measured at points."""
         return sweeps_of(self.record)
 
     @property
@@ -72,17 +71,14 @@ class CaseRow:
 
     @property
     def case(self) -> Case:
-        """The case itself."""
         return self.record.case
 
     @property
     def outcome(self) -> Outcome:
-        """How it ended."""
         return self.record.outcome
 
     @property
     def ok(self) -> bool:
-        """Whether it succeeded."""
         return self.record.outcome is Outcome.OK
 
     @property
@@ -92,12 +88,10 @@ class CaseRow:
 
     @property
     def cause(self) -> Cause | None:
-        """Why it did not end well."""
         return self.record.cause
 
     @property
     def warnings(self) -> tuple[RecordWarning, ...]:
-        """Reasons to trust it less."""
         return tuple(self.record.warnings)
 
     @property
@@ -128,7 +122,6 @@ class Group:
 
     @property
     def best(self) -> CaseRow:
-        """The leader."""
         return self.rows[0]
 
 
@@ -164,17 +157,14 @@ class RunSummary:
 
     @property
     def total(self) -> int:
-        """How many cases the run has."""
         return len(self.rows) + len(self.not_run)
 
     @cached_property
     def measured(self) -> tuple[CaseRow, ...]:
-        """The cases that succeeded."""
         return tuple(row for row in self.rows if row.ok)
 
     @cached_property
     def failed(self) -> tuple[CaseRow, ...]:
-        """The cases that did not succeed."""
         return tuple(row for row in self.rows if row.failed)
 
     @cached_property
@@ -213,7 +203,7 @@ class RunSummary:
                 highlights.append(Highlight(name, max(rates, key=lambda pair: pair[0])[1], len(rates)))
         return tuple(highlights)
 
-    def telling(self, limit: int) -> tuple[CaseRow, ...]:
+    def notable(self, limit: int) -> tuple[CaseRow, ...]:
         """All cases, or of very many those that a reader would look at first: not ok, uncertain, leading."""
         if len(self.rows) <= limit:
             return self.rows
@@ -269,7 +259,11 @@ def _groups(rows: Iterable[CaseRow]) -> tuple[Group, ...]:
     groups: dict[tuple[str, ...], list[tuple[Measurement, CaseRow]]] = {}
     for row in rows:
         if row.ok and row.lead is not None and math.isfinite(row.lead.value):
-            key = (row.case.benchmark, row.lead.metric.name, row.lead.metric.unit, *_work(row.record))
+            # That one model is faster than another is not news; that one way to run it is, is.
+            layout = layout_of(row.record)
+            given = row.case.parameters | ({"model": layout.model, "layers": layout.layers} if layout else {})
+            work = [str(given.get(name, "")) for name in _WORK]
+            key = (row.case.benchmark, row.lead.metric.name, row.lead.metric.unit, *work)
             groups.setdefault(key, []).append((row.lead, row))
     made = []
     for (benchmark, *_), members in groups.items():
@@ -279,27 +273,14 @@ def _groups(rows: Iterable[CaseRow]) -> tuple[Group, ...]:
     return tuple(made)
 
 
-def _work(record: Record) -> list[str]:
-    """What is computed: that one model is faster than another is not news; that one way to run it is, is."""
-    given = record.case.parameters
-    layout = layout_of(record)
-    if layout is not None:
-        given = {**given, "model": layout.model, "layers": layout.layers}
-    return [str(given[key]) if key in given else "" for key in _WORK]
-
-
 def _warning_kinds(rows: Iterable[CaseRow]) -> tuple[WarningKind, ...]:
-    remedies: dict[str, list[str]] = {}
-    labels: dict[str, list[str]] = {}
-    for row in rows:
-        for warning in row.warnings:
-            remedies.setdefault(warning.kind, []).append(warning.remedy)
-            labels.setdefault(warning.kind, []).append(row.label)
-    marks = warning_marks(remedies)
-    return tuple(
-        WarningKind(kind, marks[kind], tuple(dict.fromkeys(ways)), tuple(dict.fromkeys(labels[kind])))
-        for kind, ways in remedies.items()
-    )
+    kinds = group_by(((warning, row.label) for row in rows for warning in row.warnings), lambda pair: pair[0].kind)
+    marks = warning_marks(kinds)
+    warnings = []
+    for kind, pairs in kinds.items():
+        remedies = tuple(dict.fromkeys(warning.remedy for warning, _ in pairs))
+        warnings.append(WarningKind(kind, marks[kind], remedies, tuple(dict.fromkeys(label for _, label in pairs))))
+    return tuple(warnings)
 
 
 def warning_marks(kinds: Iterable[str]) -> dict[str, str]:

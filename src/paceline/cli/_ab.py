@@ -79,13 +79,13 @@ def read_turns(texts: Sequence[str], rounds: int | None, overrides: Overrides) -
 
 def show_turns(records: RunRecords, *, as_json: bool) -> None:
     """The comparison of a run in alternation."""
-    from paceline.analysis.compare.verdicts import compare_turns
+    from paceline.analysis.compare.verdicts import compare_paired
     from paceline.report.compare import data as compare_data
     from paceline.report.compare import document as compare
     from paceline.report.render import terminal
 
     try:
-        comparison = compare_turns(records)
+        comparison = compare_paired(records)
     except InputError as error:  # no round in which both sides succeeded
         click.echo(f"paceline: {error}", err=True)
         return

@@ -396,11 +396,11 @@ def _resume_flags(store: Store, run_id: str) -> str:
 
 def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
     """Print the results and write the report; whether there is one."""
-    from paceline.analysis.compare.verdicts import is_in_turns
+    from paceline.analysis.compare.verdicts import is_interleaved
     from paceline.cli._ab import show_turns
 
     path = _write_report(records, output) if output.report else None
-    if output.answer is None and is_in_turns(records):
+    if output.answer is None and is_interleaved(records):
         output = replace(output, answer=partial(show_turns, as_json=output.as_json))
     if output.as_json:
         if output.answer is not None:

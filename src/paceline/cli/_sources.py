@@ -31,7 +31,7 @@ def known_ceilings(records: RunRecords) -> KnownCeilings:
     return KnownCeilings(
         measured=profile.ceilings if profile else (),
         source=f"{MEASURE}, {profile.measured_at:%Y-%m-%d}, run {profile.run_id}" if profile else "",
-        promised=tuple(one for name in sorted(names) for one in _promised(name)),
+        datasheet=tuple(one for name in sorted(names) for one in _promised(name)),
     )
 
 

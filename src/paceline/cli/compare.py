@@ -44,7 +44,7 @@ def command(
     compared with itself: name it alone.
     """
     from paceline.analysis.compare.matching import Side
-    from paceline.analysis.compare.verdicts import Limit, compare, compare_turns, is_in_turns, violations
+    from paceline.analysis.compare.verdicts import Limit, compare, compare_paired, is_interleaved, violations
     from paceline.cli._sources import read_sources
     from paceline.core.errors import InputError
     from paceline.core.gc_pause import no_garbage
@@ -63,8 +63,8 @@ def command(
         runs = compared[0].runs
         if len(compared) > 1:
             comparison = compare(compared, metrics=metrics, also=also, every=every)
-        elif len(runs) == 1 and is_in_turns(runs[0]):
-            comparison = compare_turns(runs[0], metrics=metrics, also=also, every=every)
+        elif len(runs) == 1 and is_interleaved(runs[0]):
+            comparison = compare_paired(runs[0], metrics=metrics, also=also, every=every)
         else:
             message = f"'{sides[0]}' alone is not a comparison: name another run, tag or file to compare it with"
             raise InputError("one-side", message, value=sides[0])

@@ -63,7 +63,7 @@ def command(
     What misses the SLO is never recommended. The exit code is 1 where nothing can be.
     """
     from paceline.analysis.cost import Budget, read_carbon, read_per_second
-    from paceline.analysis.recommend.answer import recommend, with_users
+    from paceline.analysis.recommend.choice import recommend, with_users
     from paceline.analysis.recommend.evidence import evidence
     from paceline.analysis.recommend.question import Question, read_bounds
     from paceline.cli._sources import read_sources

@@ -1,4 +1,4 @@
-"""Where a user's files belong, and how one is written whole or not at all."""
+"""Where a user's files belong, how one is read, and how one is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -30,6 +30,18 @@ def _directory(variable: str, below_home: str, remedy: str) -> Path:
     except KeyError:
         raise InputError("no-home-folder", f"this user has no home folder; set {remedy}") from None
     return home / below_home / "paceline"
+
+
+def read_text(path: Path, what: str = "", *, key: str | None = None) -> str:
+    """The text of a file that the user named; `what` it is, such as "the baseline", is part of a refusal."""
+    name = f"{what} '{path}'".strip()
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        message = f"cannot read {name}: {error.strerror}"
+        raise InputError("unreadable-file", message, key=key, value=str(path)) from None
+    except UnicodeDecodeError:
+        raise InputError("not-text", f"{name} is not text", key=key, value=str(path)) from None
 
 
 def write_atomic(path: str | Path, content: str | bytes) -> Path:

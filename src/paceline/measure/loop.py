@@ -46,7 +46,7 @@ class Stop(StrEnum):
 
 @dataclass(kw_only=True)
 class _Rule:
-    """Tells when there are enough steps."""
+    """Says when there are enough steps."""
 
     samples: list[float] = field(default_factory=list)
     total: float = 0.0
@@ -58,7 +58,7 @@ class _Rule:
 
 @dataclass(kw_only=True)
 class SteadyRule(_Rule):
-    """Tells when the recent window of steps stopped drifting."""
+    """Says when the recent window of steps stopped drifting."""
 
     limit: float  # seconds
     steady: bool = False
@@ -70,24 +70,20 @@ class SteadyRule(_Rule):
 
     def done(self) -> bool:
         """Steady, or out of time."""
-        window = self._window()
-        self.steady = window is not None and abs(drift(window)) <= STEADY_TOLERANCE
-        return self.steady or self.is_spent
-
-    def _window(self) -> list[float] | None:
-        """The last steps that make up the window: enough of them, and enough time."""
-        needed = min(WINDOW_SECONDS, self.limit / 4)
+        self.steady = False
         covered = 0.0
+        # The window is the last steps: enough of them, and enough time.
         for count, sample in enumerate(reversed(self.samples), start=1):
             covered += sample
-            if count >= WINDOW_STEPS and covered >= needed:
-                return self.samples[-count:]
-        return None
+            if count >= WINDOW_STEPS and covered >= min(WINDOW_SECONDS, self.limit / 4):
+                self.steady = abs(drift(self.samples[-count:])) <= STEADY_TOLERANCE
+                break
+        return self.steady or self.is_spent
 
 
 @dataclass(kw_only=True)
 class StopRule(_Rule):
-    """Tells when the interval of the median is narrow enough, or time or steps are used up."""
+    """Says when the interval of the median is narrow enough, or time or steps are used up."""
 
     interval: float
     budget: float

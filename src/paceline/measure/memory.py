@@ -87,17 +87,14 @@ def exhausted(error: BaseException) -> Literal["host", "device"] | None:
     if type(error).__name__ == "OutOfMemoryError":
         return "device"
     text = str(error)
-    names = [name for kind in accelerators() for name in kind.out_of_memory_words]
-    of_device = any(name in text.casefold() for name in names)
+    of_device = any(name in text.casefold() for kind in accelerators() for name in kind.out_of_memory_words)
     if of_device and ("out of memory" in text or "ALLOC_FAILED" in text):
         return "device"
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return "host"
-    if "Storage size calculation overflowed" in text:  # torch, of more than can be counted
-        return "host"
-    if "bad_alloc" in text or "can't allocate memory" in text or "not enough memory" in text:
-        return "host"
-    return None
+    # The first is torch's, of more than can be counted.
+    phrases = ("Storage size calculation overflowed", "bad_alloc", "can't allocate memory", "not enough memory")
+    return "host" if any(phrase in text for phrase in phrases) else None
 
 
 PROC = Path("/proc/self")
@@ -124,7 +121,13 @@ class HostPeak:
     def start(self) -> None:
         """Begin the region; may be called again for another."""
         self._life_before = _life_peak()
-        self._was_reset = self._reset()
+        before = _status("VmHWM", self._proc)
+        try:
+            (self._proc / "clear_refs").write_text("5")
+            after = _status("VmHWM", self._proc)
+            self._was_reset = before is not None and after is not None and after <= before
+        except OSError:
+            self._was_reset = False
         self.exact = self._was_reset
 
     def read(self) -> int:
@@ -135,15 +138,6 @@ class HostPeak:
         peak = _life_peak()
         self.exact = peak > self._life_before  # a mark that rose did so in the region
         return peak
-
-    def _reset(self) -> bool:
-        before = _status("VmHWM", self._proc)
-        try:
-            (self._proc / "clear_refs").write_text("5")
-        except OSError:
-            return False
-        after = _status("VmHWM", self._proc)
-        return before is not None and after is not None and after <= before
 
 
 def _life_peak() -> int:

@@ -48,14 +48,20 @@ def take(
     `all_ready` takes whether the profiler has started and returns whether it has for every rank: either all of them
     take the steps, or none does.
     """
-    from torch.profiler import record_function
+    from torch.profiler import profile, record_function
 
     timeline = device.timeline(in_flight)
-    profiler, trouble = _started(device)
-    if not all_ready(profiler is not None):
-        if profiler is not None:
+    is_started, trouble = False, "on another rank"
+    try:
+        profiler = profile(activities=device.profiler_activities())
+        profiler.start()
+        is_started = True
+    except Exception as error:  # CUPTI and kineto raise whatever they like
+        trouble = f"{type(error).__name__}: {error}"
+    if not all_ready(is_started):
+        if is_started:
             profiler.stop()
-        raise TraceFailed(f"the profiler did not start: {trouble or 'on another rank'}")
+        raise TraceFailed(f"the profiler did not start: {trouble}")
     try:
         with quiet_collector():
             for number in range(steps + 1):
@@ -87,15 +93,3 @@ def keep(trace: Chrome, path: Path) -> int:
     except OSError as error:
         raise TraceFailed(f"it cannot be written: {error.strerror}; give another folder with --profile DIR") from None
     return len(packed)
-
-
-def _started(device: Device) -> tuple[Any, str]:
-    """A profiler that runs, or why there is none."""
-    from torch.profiler import profile
-
-    try:
-        profiler = profile(activities=device.profiler_activities())
-        profiler.start()
-    except Exception as error:  # CUPTI and kineto raise whatever they like
-        return None, f"{type(error).__name__}: {error}"
-    return profiler, ""

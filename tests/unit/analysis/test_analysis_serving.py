@@ -50,13 +50,13 @@ def test_only_equal_loads_are_compared() -> None:
 
 
 def test_the_promise_and_whether_it_was_kept(rates: tuple[CaseRow, ...]) -> None:
-    assert serving.promises(rates[0]) == PROMISE
-    assert [serving.kept(row) for row in rates] == [True, True, False, True, True, True]
+    assert serving.slo(rates[0]) == PROMISE
+    assert [serving.slo_met(row) for row in rates] == [True, True, False, True, True, True]
     load = rates[0].record.load
     assert load is not None
     for unknown in (load.model_copy(update={"slo_met": None}), None):
         bare = rates[0].record.model_copy(update={"load": unknown})
-        assert serving.kept(dataclasses.replace(rates[0], record=bare)) is None
+        assert serving.slo_met(dataclasses.replace(rates[0], record=bare)) is None
 
 
 def test_a_curve_joins_the_loads_of_one_server_by_what_was_offered(rates: tuple[CaseRow, ...]) -> None:

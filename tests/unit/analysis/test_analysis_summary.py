@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from paceline.analysis.figures import figure_of, unique_labels
+from paceline.analysis.figures import Figure, unique_labels
 from paceline.analysis.summary import headline_of, sampled, summarize_run
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, RecordWarning
@@ -49,19 +49,19 @@ def test_the_whole_case_goes_before_its_ranks() -> None:
 
 def test_the_relative_half_width_is_the_larger_one() -> None:
     times = Measurement.of_samples(STEP_TIME, [1.0, 1.0, 1.0, 2.0, 2.5, 4.0])
-    figure = figure_of(times)
+    figure = Figure.of(times)
     assert figure.value == 1.5
     assert figure.interval is not None
     assert figure.relative == pytest.approx(max(figure.interval.high - 1.5, 1.5 - figure.interval.low) / 1.5)
 
 
 def test_a_single_value_and_a_zero_have_no_relative_half_width() -> None:
-    assert figure_of(Measurement.of_value(STEP_TIME, 3.0)).relative is None
-    assert figure_of(Measurement.of_samples(STEP_TIME, [0.0, 0.0, 0.0])).relative is None
+    assert Figure.of(Measurement.of_value(STEP_TIME, 3.0)).relative is None
+    assert Figure.of(Measurement.of_samples(STEP_TIME, [0.0, 0.0, 0.0])).relative is None
 
 
 def test_percentiles_need_enough_samples() -> None:
-    few = figure_of(Measurement.of_samples(STEP_TIME, [float(value) for value in range(20)]))
+    few = Figure.of(Measurement.of_samples(STEP_TIME, [float(value) for value in range(20)]))
     assert few.percentile("50") == 9.5
     assert few.percentile("99") is None
 
@@ -98,7 +98,7 @@ def test_lower_is_better_where_the_metric_says_so() -> None:
     group = summarize_run(led_by("step_time")).groups[0]
     assert [row.label for row in group.rows] == ["train resnet50 fp16", "train resnet50 fp32"]
     assert group.rows[0].headline and group.rows[1].headline
-    assert group.rows[0].headline.beats(group.rows[1].headline)
+    assert group.rows[0].headline.value < group.rows[1].headline.value
 
 
 def test_what_is_no_number_leads_no_group() -> None:
@@ -254,6 +254,6 @@ def test_of_very_many_cases_those_come_first_that_a_reader_would_look_at() -> No
     records[30] = record(case(30, "train", "case 30", model="m30"), [times], warnings=[warning])
     records[40] = record(case(40, "train", "case 40", model="m40"), outcome=Outcome.FAILED, cause=cause)
     summary = summarize_run(run_of(records))
-    assert summary.telling(50) == summary.rows
-    assert [row.case.index for row in summary.telling(2)] == [30, 40]
-    assert len(summary.telling(10)) == 10
+    assert summary.notable(50) == summary.rows
+    assert [row.case.index for row in summary.notable(2)] == [30, 40]
+    assert len(summary.notable(10)) == 10

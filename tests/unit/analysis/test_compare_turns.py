@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from paceline.analysis.compare.matching import Side
-from paceline.analysis.compare.verdicts import ComparisonVerdict, compare, compare_turns, is_in_turns
+from paceline.analysis.compare.verdicts import ComparisonVerdict, compare, compare_paired, is_interleaved
 from paceline.core.record import Outcome
 from paceline.core.run import RunRecords
 from support.compare_records import noisy, trained
@@ -32,7 +32,7 @@ def in_turns(*, rounds: int = 6, drift: float = 0.02, speedup: float = SPEEDUP) 
 
 def test_the_paired_ratio_is_right_where_one_after_the_other_is_wrong() -> None:
     run = in_turns()
-    (row,) = compare_turns(run).rows
+    (row,) = compare_paired(run).rows
     assert row.ratio.value == pytest.approx(SPEEDUP, abs=0.005)
     assert row.ratio.interval is not None
     assert row.ratio.interval.low <= SPEEDUP <= row.ratio.interval.high
@@ -51,21 +51,21 @@ def test_the_paired_ratio_is_right_where_one_after_the_other_is_wrong() -> None:
 
 
 def test_without_drift_a_small_change_is_called() -> None:
-    (row,) = compare_turns(in_turns(drift=0.0)).rows
+    (row,) = compare_paired(in_turns(drift=0.0)).rows
     assert row.verdict is ComparisonVerdict.BETTER
     assert row.label == "train resnet50"
     assert row.parts == (6, 6)
 
 
 def test_the_sides_are_named_by_what_they_set() -> None:
-    (pairing,) = compare_turns(in_turns()).pairings
+    (pairing,) = compare_paired(in_turns()).pairings
     assert (pairing.reference.name, pairing.new.name) == ("A (precision=fp32)", "B (precision=bf16)")
 
 
 def test_a_round_that_failed_on_one_side_is_left_out_and_told() -> None:
     run = in_turns()
     run.records[3] = run.records[3].model_copy(update={"outcome": Outcome.FAILED, "measurements": []})
-    comparison = compare_turns(run)
+    comparison = compare_paired(run)
     (row,) = comparison.rows
     assert row.parts == (5, 5)
     assert comparison.pairings[0].uncompared == ("resnet50 fp32 [A], round 2: failed",)
@@ -75,10 +75,10 @@ def test_a_run_without_a_whole_round_has_no_answer() -> None:
     run = in_turns()
     run.records[:] = [record for record in run.records if record.case.title.endswith("[A]")]
     with refused("no-complete-round", value=run.run.id):
-        compare_turns(run)
+        compare_paired(run)
 
 
-def test_only_a_run_of_sides_is_in_turns() -> None:
-    assert is_in_turns(in_turns())
-    assert not is_in_turns(run_of([trained(0, "resnet50", [0.1] * 3)]))
-    assert not is_in_turns(run_of([]))
+def test_only_a_run_of_sides_is_interleaved() -> None:
+    assert is_interleaved(in_turns())
+    assert not is_interleaved(run_of([trained(0, "resnet50", [0.1] * 3)]))
+    assert not is_interleaved(run_of([]))

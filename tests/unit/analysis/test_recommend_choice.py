@@ -10,8 +10,7 @@ import pytest
 from paceline.analysis.configuration import Configuration
 from paceline.analysis.cost import Budget, Derived, HourlyPrice, Prices
 from paceline.analysis.figures import Reading
-from paceline.analysis.recommend.answer import Recommendation, recommend, with_users
-from paceline.analysis.recommend.choose import OptionStanding, rank
+from paceline.analysis.recommend.choice import OptionStanding, Recommendation, rank, recommend, with_users
 from paceline.analysis.recommend.evidence import Evidence, MeasuredLoad, evidence
 from paceline.analysis.recommend.question import Question, bounds_of, read_bounds
 from support.records import literal_run, sample_run

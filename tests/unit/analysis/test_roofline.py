@@ -22,7 +22,7 @@ from support.records import case, described_here, record, run_of, sample_run
 
 def under(records: list[Record], known: KnownCeilings | None = None) -> tuple[Roofline, ...]:
     summary = summarize_run(run_of(records))
-    return rooflines(summary.source, summary.rows, known if known is not None else gpu_ceilings()).found
+    return rooflines(summary.source, summary.rows, known if known is not None else gpu_ceilings()).rooflines
 
 
 def only(one: Record, known: KnownCeilings | None = None) -> Placed:
@@ -107,7 +107,7 @@ def test_the_highest_measured_ceiling_counts_and_a_datasheet_only_without_one() 
     assert with_both.memory.value == 4e12
     # What a ceiling was taken from lies on it by definition.
     assert [one.row.case.index for one in with_both.placed] == [0]
-    alone = only(inference(0, 7e9, 14e9, 4.4e-3), KnownCeilings(promised=promised))
+    alone = only(inference(0, 7e9, 14e9, 4.4e-3), KnownCeilings(datasheet=promised))
     assert (alone.nearest.source, alone.nearest.value) == ("datasheet", 4.8e12)
 
 
@@ -127,7 +127,7 @@ def test_a_case_beyond_its_ceiling_asks_for_a_better_one() -> None:
 def test_without_ceilings_there_is_no_roof_and_the_device_is_named() -> None:
     summary = summarize_run(run_of([inference(0, 7e9, 14e9, 4.4e-3)]))
     found = rooflines(summary.source, summary.rows)
-    assert found.found == ()
+    assert found.rooflines == ()
     assert found.unknown == (GPU,)
 
 
@@ -136,10 +136,10 @@ def test_records_that_do_not_tell_their_bytes_are_named() -> None:
     bare = described_here(one.model_copy(update={"facts": {"device": GPU}}))
     summary = summarize_run(run_of([bare, data_parallel(1, 1, 0.1), record(case(2, "other", "x"))]))
     found = rooflines(summary.source, summary.rows, gpu_ceilings())
-    assert found.found == ()
+    assert found.rooflines == ()
     assert [row.case.index for row in found.uncounted] == [0]
 
 
 def test_records_of_earlier_versions_do_not_disturb() -> None:
     summary = summarize_run(sample_run())
-    assert rooflines(summary.source, summary.rows, gpu_ceilings()).found == ()
+    assert rooflines(summary.source, summary.rows, gpu_ceilings()).rooflines == ()

@@ -1,4 +1,4 @@
-"""Which cases of two sides are the same work, and how that was decided."""
+"""Which cases of two sides are the same work, how that was decided, and in what their environments differ."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
+from typing import Any
+
+from pydantic import BaseModel
 
 from paceline.analysis.figures import show_parameter, unique_labels
 from paceline.core.case import Case
+from paceline.core.grouping import group_by
 from paceline.core.parameters import MeasuringParameters
 from paceline.core.record import Outcome, Record
-from paceline.core.run import RunRecords
+from paceline.core.run import Run, RunRecords
 
 _HOW = frozenset(MeasuringParameters.model_fields)
 # What is done; where these differ, there is nothing to compare.
@@ -31,7 +36,6 @@ class Side:
 
     @property
     def records(self) -> Iterable[Record]:
-        """The records of all its runs."""
         return (record for run in self.runs for record in run.records)
 
 
@@ -91,8 +95,8 @@ def match(reference: Side, new: Side) -> Matched:
     rest = ([left[key] for key in left if key not in right], [right[key] for key in right if key not in left])
     for benchmark in dict.fromkeys(pool.case.benchmark for pool in rest[0]):
         mine, theirs = ([pool for pool in pools if pool.case.benchmark == benchmark] for pools in rest)
-        for identity in (_by_shared, _by_varying):
-            key_of = identity([pool.case for pool in mine], [pool.case for pool in theirs])
+        for varying in (False, True):
+            key_of = _identity([pool.case for pool in mine], [pool.case for pool in theirs], varying=varying)
             one, other = _unique(mine, key_of), _unique(theirs, key_of)
             pairs += [(one[key], other[key]) for key in one if key in other]
             taken = {id(pool) for pair in pairs for pool in pair}
@@ -114,43 +118,36 @@ def match(reference: Side, new: Side) -> Matched:
 
 def _pools(side: Side, keys: dict[int, str]) -> dict[str, Pool]:
     """The records by case; `keys` are those of cases so far, which records and sides may share."""
-    records_by_key: dict[str, list[Record]] = {}
-    for record in side.records:
-        key = keys.get(id(record.case)) or keys.setdefault(id(record.case), record.case.key)
-        records_by_key.setdefault(key, []).append(record)
+    records_by_key = group_by(
+        side.records, lambda one: keys.get(id(one.case)) or keys.setdefault(id(one.case), one.case.key)
+    )
     return {key: Pool(records[0].case, tuple(records)) for key, records in records_by_key.items()}
 
 
 def _unique(pools: Sequence[Pool], key_of: _Identity) -> dict[Hashable, Pool]:
     """Those whose key nothing else on their side has."""
-    groups: dict[Hashable, list[Pool]] = {}
-    for pool in pools:
-        groups.setdefault(key_of(pool.case), []).append(pool)
+    groups = group_by(pools, lambda pool: key_of(pool.case))
     return {key: same[0] for key, same in groups.items() if len(same) == 1}
 
 
-def _by_shared(mine: Sequence[Case], theirs: Sequence[Case]) -> _Identity:
-    """Another target, a parameter that only one side knows, or another budget make no difference to the work."""
-    shared = sorted(_shared(mine, theirs))
-    return lambda case: (case.ranks, *(show_parameter(case.parameters[name]) for name in shared))
+def _identity(mine: Sequence[Case], theirs: Sequence[Case], *, varying: bool) -> _Identity:
+    """What makes two cases the same work: the parameters that every case has, but for how long and exactly to measure.
 
-
-def _by_varying(mine: Sequence[Case], theirs: Sequence[Case]) -> _Identity:
-    """What is the same throughout each side may differ between them: it is what the comparison is about."""
-    varying = sorted(
-        name
-        for name in _shared(mine, theirs)
-        if name in _WHAT
-        or any(len({show_parameter(case.parameters[name]) for case in side}) > 1 for side in (mine, theirs))
-    )
-    by_ranks = any(len({case.ranks for case in side}) > 1 for side in (mine, theirs))
-    return lambda case: (case.ranks if by_ranks else 0, *(show_parameter(case.parameters[name]) for name in varying))
-
-
-def _shared(mine: Sequence[Case], theirs: Sequence[Case]) -> set[str]:
-    """Names of parameters that every case has, without those that say how long and how exactly to measure."""
+    Another target, a parameter that only one side knows, or another budget make no difference. With `varying`, what is
+    the same throughout each side may differ between them, too: it is what the comparison is about.
+    """
     every = [set(case.parameters) for case in (*mine, *theirs)]
-    return set.intersection(*every) - _HOW if every else set()
+    names = sorted(set.intersection(*every) - _HOW) if every else []
+    by_ranks = True
+    if varying:
+        sides = (mine, theirs)
+        by_ranks = any(len({case.ranks for case in side}) > 1 for side in sides)
+        names = [
+            name
+            for name in names
+            if name in _WHAT or any(len({show_parameter(case.parameters[name]) for case in side}) > 1 for side in sides)
+        ]
+    return lambda case: (case.ranks if by_ranks else 0, *(show_parameter(case.parameters[name]) for name in names))
 
 
 def differences(one: Case, other: Case) -> tuple[Difference, ...]:
@@ -169,3 +166,94 @@ def _labels(pools: Iterable[Pool]) -> tuple[str, ...]:
 def _plain(case: Case) -> Case:
     """As the first repetition, so that a pool is not named after one of many."""
     return case if case.repeat == 1 else case.model_copy(update={"repeat": 1})
+
+
+UNKNOWN = "unknown"
+_PACKAGES = (
+    *("torch", "torchvision", "torchao", "triton", "pytorch-triton", "transformers", "flash-attn", "xformers"),
+    *("vllm", "onnxruntime", "onnxruntime-gpu", "openvino", "tensorrt", "mkl"),
+)
+_VARIABLE = "variable "
+_HARMLESS = ("CUDA_DEVICE_ORDER",)
+
+# Not compared where no GPU was measured.
+_OF_GPUS = ("GPUs", "driver", "CUDA of torch", "power limit", "highest SM clock", "highest memory clock", "ECC", "MIG")
+
+
+def environment_differences(reference: Side, new: Side, *, on_gpus: bool) -> tuple[Difference, ...]:
+    """What differs and matters; of GPUs only where some were measured.
+
+    What one side does not know at all is not a difference: a published table has no environment.
+    """
+    different = []
+    before, after = [_facts(run.run) for run in reference.runs], [_facts(run.run) for run in new.runs]
+    for name in dict.fromkeys(chain(*before, *after)):
+        if name in _OF_GPUS and not on_gpus:
+            continue
+        one, other = _joined(name, before), _joined(name, after)
+        if UNKNOWN not in (one, other) and (one != other or ", or " in one):
+            different.append(Difference(name, one, other))
+    return tuple(different)
+
+
+def _joined(name: str, runs: list[dict[str, str]]) -> str:
+    """What the runs of a side say; several answers are all shown."""
+    absent = "unset" if name.startswith(_VARIABLE) else UNKNOWN
+    answers = {run.get(name, absent) for run in runs if run}
+    return ", or ".join(sorted(answers)) or UNKNOWN
+
+
+def _facts(run: Run) -> dict[str, str]:
+    of = run.environment
+    if not of.is_known:
+        return {}
+    names = Counter(gpu.name or UNKNOWN for gpu in of.gpus)
+    gpus = ", ".join(f"{count} x {name}" for name, count in sorted(names.items())) or "none"
+    commit = of.git.commit[:10] + (" with changes" if of.git.dirty else "") if of.git and of.git.commit else UNKNOWN
+    facts = {
+        "GPUs": gpus if "gpus" in of.model_fields_set else UNKNOWN,
+        "driver": _shown(of.driver and of.driver.version),
+        "CUDA of torch": _shown(of.software.torch_cuda),
+        "power limit": _of_gpus([gpu.power_limit_watts for gpu in of.gpus], " W"),
+        "highest SM clock": _of_gpus([gpu.sm_clock_max_mhz for gpu in of.gpus], " MHz"),
+        "highest memory clock": _of_gpus([gpu.memory_clock_max_mhz for gpu in of.gpus], " MHz"),
+        "ECC": _of_gpus([gpu.ecc.enabled for gpu in of.gpus]),
+        "MIG": _of_gpus([gpu.mig for gpu in of.gpus]),
+        "CPU": _shown(of.cpu.model),
+        "CPU cores": _shown(of.cpu.usable),
+        "CPU governor": _shown(of.cpu.governor),
+        "CPU boost": _shown(of.cpu.boost),
+        "CPU quota": _limit(of.cpu, "quota", " cores"),
+        "memory limit": _limit(of.memory, "limit", " GiB", scale=1024.0**3),
+        "architecture": _shown(of.architecture),
+        "container": _shown(of.container),
+        "virtualization": _shown(of.virtualization),
+        # Without the last number, which repairs and does not speed up.
+        "Python": ".".join((of.software.python or UNKNOWN).split(".")[:2]),
+        "git commit": commit,
+        "Paceline": run.version or UNKNOWN,
+    }
+    if of.software.packages:
+        facts |= {name: of.software.packages.get(name, "absent") for name in _PACKAGES}
+    return facts | {f"{_VARIABLE}{name}": value for name, value in of.variables.items() if name not in _HARMLESS}
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _limit(part: BaseModel, name: str, unit: str, scale: float = 1.0) -> str:
+    """A limit of the control group; where it says None, there is none."""
+    value = getattr(part, name)
+    if name not in part.model_fields_set:
+        return UNKNOWN
+    return "none" if value is None else f"{value / scale:.4g}{unit}"
+
+
+def _of_gpus(values: list[Any], unit: str = "") -> str:
+    shown = {_shown(value) for value in values if value is not None}
+    return ", ".join(f"{value}{unit}" for value in sorted(shown)) or UNKNOWN

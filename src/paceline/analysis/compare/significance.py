@@ -210,7 +210,7 @@ def independent(series: Sequence[Samples]) -> Floats:
     """How many independent samples each series is worth if each sample resembles the one before it, and only so.
 
     The correlation of neighbours is taken without its bias in short series, and never rounded down to none: what the
-    effective count of a few samples cannot tell from noise would pass for precision here. Infinite where it is unknown.
+    effective count of a few samples cannot distinguish from noise would pass for precision. Infinite where unknown.
     """
     counts = np.full(len(series), np.inf)
     lengths = np.fromiter(map(len, series), dtype=np.int64, count=len(series))

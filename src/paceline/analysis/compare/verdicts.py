@@ -1,6 +1,6 @@
 """A comparison: for every matched case and metric the ratio, and what it comes to in a word.
 
-Two sides that were measured in alternation within one run, A B B A ..., are compared turn by turn, so that drift
+Two sides that were measured in alternation within one run, A B B A ..., are compared round by round, so that drift
 cancels.
 """
 
@@ -13,8 +13,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from paceline.analysis.compare.environments import environment_differences
-from paceline.analysis.compare.matching import Difference, Match, Matched, Pool, Side, differences, match
+from paceline.analysis.compare.matching import (
+    Difference,
+    Match,
+    Matched,
+    Pool,
+    Side,
+    differences,
+    environment_differences,
+    match,
+)
 from paceline.analysis.compare.significance import (
     FALSE_ALARMS,
     MOST_FREEDOM,
@@ -24,6 +32,7 @@ from paceline.analysis.compare.significance import (
     ratios,
     significant,
 )
+from paceline.analysis.figures import shortened
 from paceline.analysis.summary import headline_of, warning_marks
 from paceline.core.case import Case
 from paceline.core.device import is_accelerator
@@ -33,7 +42,6 @@ from paceline.core.record import At, Measurement, Outcome, Record
 from paceline.core.run import RunRecords
 from paceline.core.stats import CONFIDENCE, Interval, student_quantile
 
-EVERY = "*"
 MARKS = (" [A]", " [B]")  # of the sides of an alternation, at the end of a title
 _EXPRESSION = re.compile(r"\s*(?P<metric>\*|[A-Za-z_][\w.-]*)\s*(?P<sign>[<>])\s*(?P<bound>[0-9.eE+-]+)\s*")
 
@@ -70,8 +78,7 @@ class Limit:
         return f"{self.metric}{self.sign}{self.bound:g}"
 
     def covers(self, metric: str) -> bool:
-        """Whether it is about this metric."""
-        return self.metric in (EVERY, metric)
+        return self.metric in ("*", metric)
 
     def is_crossed(self, ratio: float) -> bool:
         """Whether this ratio lies beyond the bound."""
@@ -166,7 +173,6 @@ class Pairing:
         return bool(self.rows) and all(row.parts == (1, 1) for row in self.rows if row.ratio.interval)
 
     def count(self, verdict: ComparisonVerdict) -> int:
-        """How many rows came to this."""
         return sum(row.verdict is verdict for row in self.rows)
 
 
@@ -175,11 +181,10 @@ class Comparison:
     """Every other side against the first."""
 
     pairings: tuple[Pairing, ...]
-    is_paired: bool = False  # measured in alternation, and compared turn by turn
+    is_paired: bool = False  # measured in alternation, and compared round by round
 
     @property
     def rows(self) -> Iterator[ComparisonRow]:
-        """Those of all pairings."""
         return (row for pairing in self.pairings for row in pairing.rows)
 
     @property
@@ -200,11 +205,7 @@ class Violation:
 
 
 def compare(
-    sides: Sequence[Side],
-    *,
-    metrics: Sequence[str] = (),
-    also: Sequence[str] = (),
-    every: bool = False,
+    sides: Sequence[Side], *, metrics: Sequence[str] = (), also: Sequence[str] = (), every: bool = False
 ) -> Comparison:
     """Compare every side with the first: by each case's headline, or by the metrics named; `also` by others."""
     if len(sides) < 2:
@@ -212,15 +213,9 @@ def compare(
     selection = MetricSelection(tuple(metrics), tuple(also), every)
     pairings = [_pairing(sides[0], side, selection) for side in sides[1:]]
     drafts = [draft for _, drafts in pairings for draft in drafts]
-    for name in (*metrics, *also):
-        if not any(draft.measured.metric.name == name for draft in drafts):
-            names = {m.metric.name for side in sides for record in side.records for m in record.measurements}
-            if name not in names:
-                raise unknown("metric", name, names)
-            message = f"no case that both sides have has the metric '{name}' on both"
-            raise InputError("metric-not-in-common", message, value=name)
+    selection.check(drafts, [record for side in sides for record in side.records])
     rows = iter(_judged(drafts, ratios([draft.before for draft in drafts], [draft.after for draft in drafts])))
-    return Comparison(tuple(_with_rows(pairing, [next(rows) for _ in mine]) for pairing, mine in pairings))
+    return Comparison(tuple(_with_rows(pairing, [next(rows) for _ in theirs]) for pairing, theirs in pairings))
 
 
 def _judged(drafts: Sequence[Draft], ratios_of_drafts: Sequence[Ratio]) -> list[ComparisonRow]:
@@ -290,6 +285,17 @@ class MetricSelection:
         keys += before if self.every else []
         return [key for key in dict.fromkeys(keys) if key is not None and key in before and key in after]
 
+    def check(self, drafts: Sequence[Draft], records: Iterable[Record]) -> None:
+        """Refuse a metric that was named and is in none of the drafts."""
+        for name in (*self.names, *self.also):
+            if any(draft.measured.metric.name == name for draft in drafts):
+                continue
+            names = {m.metric.name for record in records for m in record.measurements}
+            if name not in names:
+                raise unknown("metric", name, names)
+            message = f"no case that both sides have has the metric '{name}' on both"
+            raise InputError("metric-not-in-common", message, value=name)
+
     def _headline(self, records: tuple[Record, Record], before: Figures, after: Figures) -> Key | None:
         """The reference's or the new side's, if the other has it, too; otherwise the first with a direction."""
         for record in records:
@@ -314,15 +320,19 @@ def _pairing(reference: Side, new: Side, selection: MetricSelection) -> tuple[Pa
     if not matched.matches:
         message = (
             f"'{reference.name}' and '{new.name}' have no case in common: "
-            f"the one has {_some(matched.only_reference)}, the other {_some(matched.only_new)}"
+            f"the one has {shortened(matched.only_reference)}, the other {shortened(matched.only_new)}"
         )
         raise InputError("no-case-in-common", message, value=new.name)
     drafts: list[Draft] = []
     broken: list[Broken] = []
     uncompared: list[str] = []
     for pair in matched.matches:
-        if not pair.reference.good or not pair.new.good:
-            broken += _broken(pair, reference, new)
+        bad = [side for side in ((pair.reference, reference), (pair.new, new)) if not side[0].good]
+        if bad:
+            for pool, side in bad if len(bad) == 1 else ():  # where neither side has it, nothing changed
+                last = pool.records[-1]
+                reason = f"{last.outcome.value}: {last.cause.message}" if last.cause else last.outcome.value
+                broken.append(Broken(pair.label, side.name, side is new, reason))
             continue
         made, why = _drafts(pair, selection)
         drafts += made
@@ -378,17 +388,6 @@ def _warnings(pool: Pool) -> tuple[str, ...]:
     return tuple(dict.fromkeys([warning.kind for record in pool.good for warning in record.warnings]))
 
 
-def _broken(pair: Match, reference: Side, new: Side) -> list[Broken]:
-    sides = ((pair.reference, reference, False), (pair.new, new, True))
-    broken = []
-    for pool, side, is_new in sides:
-        if not pool.good:
-            last = pool.records[-1]
-            cause = f": {last.cause.message}" if last.cause else ""
-            broken.append(Broken(pair.label, side.name, is_new, f"{last.outcome.value}{cause}"))
-    return broken if len(broken) == 1 else []  # where neither side has it, nothing changed
-
-
 def _verdict(metric: Metric, ratio: Ratio, called: bool) -> ComparisonVerdict:
     if ratio.value is None:
         return ComparisonVerdict.NONE
@@ -438,55 +437,48 @@ def _mean(category: str, rows: Sequence[ComparisonRow]) -> Mean:
     return Mean(category, len(rows), math.exp(centre), interval)
 
 
-def _some(labels: Sequence[str], most: int = 3) -> str:
-    more = f" and {len(labels) - most} more" if len(labels) > most else ""
-    return ", ".join(labels[:most]) + more if labels else "none"
-
-
 def _side_of(case: Case) -> int | None:
     """0 for A, 1 for B, None for what belongs to neither."""
     return next((index for index, mark in enumerate(MARKS) if case.title.endswith(mark)), None)
 
 
-def is_in_turns(records: RunRecords) -> bool:
+def is_interleaved(records: RunRecords) -> bool:
     """Whether every case of the run belongs to a side."""
     cases = records.run.cases
     return bool(cases) and all(_side_of(case) is not None for case in cases)
 
 
-def compare_turns(
-    records: RunRecords,
-    *,
-    metrics: Sequence[str] = (),
-    also: Sequence[str] = (),
-    every: bool = False,
+def compare_paired(
+    records: RunRecords, *, metrics: Sequence[str] = (), also: Sequence[str] = (), every: bool = False
 ) -> Comparison:
-    """The paired ratio B / A of every case, over the turns in which both succeeded."""
-    turns: dict[tuple[str, str], list[tuple[Record, Record]]] = {}
+    """The paired ratio B / A of every case, over the rounds in which both succeeded."""
+    rounds: dict[tuple[str, str], list[tuple[Record, Record]]] = {}
     unpaired: list[str] = []
-    for one, other in _turns(records):
+    by_index = {record.case.index: record for record in records.records}
+    ordered = sorted(records.run.cases, key=lambda case: case.index)
+    # A and B of a round are next to each other in the run, whichever came first.
+    for pair_of_cases in zip(ordered[::2], ordered[1::2], strict=False):
+        one, other = (by_index.get(case.index) for case in sorted(pair_of_cases, key=lambda case: _side_of(case) or 0))
         if one is not None and other is not None and one.outcome is other.outcome is Outcome.OK:
-            turns.setdefault((one.case.key, other.case.key), []).append((one, other))
+            rounds.setdefault((one.case.key, other.case.key), []).append((one, other))
         else:
             failed = next((r for r in (one, other) if r is not None and r.outcome is not Outcome.OK), None)
             end = f"{failed.case.title}, round {failed.case.repeat}: {failed.outcome.value}" if failed else "not run"
             unpaired.append(end)
-    if not turns:
+    if not rounds:
         message = f"run '{records.run.id}' has no round in which both sides succeeded: see 'paceline report'"
         raise InputError("no-complete-round", message, value=records.run.id)
-    pairs = [_paired_match(records_of_case) for records_of_case in turns.values()]
+    pairs = [_paired_match(records_of_case) for records_of_case in rounds.values()]
     selection = MetricSelection(tuple(metrics), tuple(also), every)
     drafts: list[Draft] = []
-    for pair, records_of_case in zip(pairs, turns.values(), strict=True):
+    for pair, records_of_case in zip(pairs, rounds.values(), strict=True):
         both = [(_figures(one), _figures(other)) for one, other in records_of_case]
         for key in selection.keys(records_of_case[0], *both[0]):
             complete = [(one, other) for one, other in both if key in one and key in other]
             before = [_repeat_samples(one, key) for one, _ in complete]
             after = [_repeat_samples(other, key) for _, other in complete]
             drafts.append(Draft(pair, both[0][0][key], before, after))
-    for name in (*metrics, *also):
-        if not any(draft.measured.metric.name == name for draft in drafts):
-            raise unknown("metric", name, {m.metric.name for record in records.records for m in record.measurements})
+    selection.check(drafts, records.records)
     paired_ratios = [
         ratio_of_pairs([(one.measurement.value, other.measurement.value) for one, other in zip(a, b, strict=True)])
         for _, _, a, b in drafts
@@ -510,17 +502,8 @@ def compare_turns(
     return Comparison((_with_rows(pairing, _judged(drafts, paired_ratios)),), is_paired=True)
 
 
-def _turns(records: RunRecords) -> Iterator[tuple[Record | None, Record | None]]:
-    """A and B of every turn, whichever came first; they are next to each other in the run."""
-    by_index = {record.case.index: record for record in records.records}
-    ordered = sorted(records.run.cases, key=lambda case: case.index)
-    for first, second in zip(ordered[::2], ordered[1::2], strict=False):
-        pair = (by_index.get(first.index), by_index.get(second.index))
-        yield pair if _side_of(first) == 0 else (pair[1], pair[0])
-
-
-def _paired_match(turns: Sequence[tuple[Record, Record]]) -> Match:
-    reference, new = (Pool(side[0].case, tuple(side)) for side in zip(*turns, strict=True))
+def _paired_match(rounds: Sequence[tuple[Record, Record]]) -> Match:
+    reference, new = (Pool(side[0].case, tuple(side)) for side in zip(*rounds, strict=True))
     names = [pool.case.title.removesuffix(mark) for pool, mark in zip((reference, new), MARKS, strict=True)]
     shared = [word for word in names[0].split() if word in names[1].split()]
     label = " ".join(shared) or reference.case.benchmark

@@ -16,20 +16,12 @@ from paceline.analysis.baseline import Baseline, column_medians, column_spreads,
 from paceline.analysis.diagnose.criteria import Unanswerable
 from paceline.analysis.diagnose.rules import FAILED, Rule, RuleSet
 from paceline.analysis.diagnose.table import MetricColumn, NodeTable
+from paceline.analysis.figures import shortened
 from paceline.core.errors import InputError
 from paceline.core.metric import Better
+from paceline.core.record import RecordWarning
 
 FEW_NODES = 5  # below it, a majority of bad nodes is not rare
-NAMED = 3  # examples that a caveat gives
-
-
-@dataclass(frozen=True)
-class Caveat:
-    """A reason to believe a verdict less, and what to do about it."""
-
-    kind: str
-    message: str
-    remedy: str
 
 
 @dataclass(frozen=True)
@@ -41,11 +33,6 @@ class Judged:
     spread: float  # scaled median absolute deviation, as a part of the baseline
     changes: NDArray[np.float64]  # by node, not a number where it was not measured
     rule: Rule
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:NAMED])
-    return shown + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 Kind = Literal["variance", "value", "missing", "failure", "multi"]
@@ -105,7 +92,7 @@ class Diagnosis:
     baseline: Baseline | None  # None: each node was compared with the others
     verdicts: tuple[NodeVerdict, ...]
     judged: tuple[Judged, ...]
-    caveats: tuple[Caveat, ...]
+    caveats: tuple[RecordWarning, ...]
 
     @property
     def defective(self) -> tuple[NodeVerdict, ...]:
@@ -171,7 +158,13 @@ class _Judge:
                 f"write patterns that match names like '{example}'"
             )
             raise InputError("no-metric-matched", message, key="--rules", value=self.rules.name)
-        verdicts = [_verdict(node, row) for node, row in zip(self.table.nodes, self.rows, strict=True)]
+        verdicts = []
+        for node, row in zip(self.table.nodes, self.rows, strict=True):
+            missing = any(finding.kind == "missing" for finding in row.findings)
+            state = State.INCOMPLETE if missing else State.HEALTHY
+            if any(finding.accuses for finding in row.findings):
+                state = State.DEFECTIVE
+            verdicts.append(NodeVerdict(node, state, tuple(row.findings)))
         order = list(State)
         verdicts.sort(key=lambda one: (order.index(one.state), -len(one.accusations), _natural(one.node)))
         return Diagnosis(
@@ -183,16 +176,21 @@ class _Judge:
             caveats=tuple(self.caveats()),
         )
 
-    def caveats(self) -> list[Caveat]:
-        caveats = []
+    def caveats(self) -> list[RecordWarning]:
+        """Reasons to believe the verdicts less, and what to do about them."""
+        caveats: list[RecordWarning] = []
+
+        def add(kind: str, message: str, remedy: str) -> None:
+            caveats.append(RecordWarning(kind=kind, message=message, remedy=remedy))
+
         count = len(self.table.nodes)
         if self.baseline is None and any(rule.check == "variance" for rule in self.rules.rules) and count < FEW_NODES:
             others = "one other" if count == 2 else f"{count - 1} others"
             message = f"each node was compared with {others} alone, so that bad ones could pass for the normal"
-            caveats.append(Caveat("few nodes", message, "give more nodes, or a baseline of good ones with --baseline"))
+            add("few nodes", message, "give more nodes, or a baseline of good ones with --baseline")
         if self.table.by_run:
             message = f"all {count} runs are of one host, so that each run is judged as if it were a node"
-            caveats.append(Caveat("one host", message, "give runs of several hosts to find a bad one"))
+            add("one host", message, "give runs of several hosts to find a bad one")
         # Metrics whose nodes differ so much that the limit catches chance; of few nodes, the spread is not known.
         wide = [
             f"{one.column.name} ({100 * one.spread:.1f} %)"
@@ -200,9 +198,11 @@ class _Judge:
             if one.rule.worse_by and math.isfinite(one.spread) and one.spread > one.rule.worse_by / 2
         ]
         if wide and count >= FEW_NODES:
-            message = f"nodes differ by more than half the limit anyway in {_some(wide)}: chance alone can accuse one"
+            message = (
+                f"nodes differ by more than half the limit anyway in {shortened(wide)}: chance alone can accuse one"
+            )
             remedy = "measure longer, repeat it, or widen 'worse_by' for these metrics"
-            caveats.append(Caveat("wide spread", message, remedy))
+            add("wide spread", message, remedy)
         without, undirected = list(self.without_baseline), list(self.undirected)
         for kind, names, message, remedy in (
             ("no baseline", without, "no reference for", "make the baseline from runs that have them"),
@@ -210,15 +210,15 @@ class _Judge:
             ("no match", self.unmatched, "nothing matches the patterns", "check the names of the metrics"),
         ):
             if names:
-                caveats.append(Caveat(kind, f"{message} {_some(names)}", remedy))
+                add(kind, f"{message} {shortened(names)}", remedy)
         for rule, reason in self.unanswered.items():
             message = f"rule '{rule}' has no answer for some nodes: {reason}"
-            caveats.append(Caveat("no answer", message, "look at the values it asks for, or write it without that"))
+            add("no answer", message, "look at the values it asks for, or write it without that")
         measured = {name for column in self.table.columns for name in column.reference_names}
         missing = [name for name in self.baseline.metrics if name not in measured] if self.baseline else []
         if missing:
-            message = f"of the baseline's metrics, no node measured {_some(missing)}"
-            caveats.append(Caveat("not measured", message, "run the cases that the baseline was made of"))
+            message = f"of the baseline's metrics, no node measured {shortened(missing)}"
+            add("not measured", message, "run the cases that the baseline was made of")
         return caveats
 
     def ask(self, rule: Rule) -> None:
@@ -230,8 +230,8 @@ class _Judge:
         if rule.check == "failure":
             self.ask_failures(rule, columns)
         elif rule.criterion is None and rule.worse_by is None:
-            for place, row in enumerate(self.rows):
-                values = self.table.values[place]
+            for number, row in enumerate(self.rows):
+                values = self.table.values[number]
                 row.stored[rule.name] = {self.table.columns[index].name: float(values[index]) for index in columns}
         else:
             counts = self.ask_metrics(rule, columns)
@@ -276,9 +276,9 @@ class _Judge:
                 if not rule.store:
                     middle, spread = float(self.middle[index]), float(self.spread[index])
                     self.judged.setdefault(column.name, Judged(column, middle, spread, arguments, rule))
-            for place in self.bad(rule, column, arguments):
-                counts[place] += 1
-                self.rows[place].findings.append(
+            for number in self.bad(rule, column, arguments):
+                counts[number] += 1
+                self.rows[number].findings.append(
                     NodeFinding(
                         rule=rule.name,
                         kind="variance" if is_change else "value",
@@ -286,9 +286,9 @@ class _Judge:
                         metric=column.name,
                         text=rule.text,
                         unit=column.unit,
-                        value=float(values[place]),
-                        baseline=float(self.references[place, index]) if is_change else None,
-                        change=float(arguments[place]) if is_change else None,
+                        value=float(values[number]),
+                        baseline=float(self.references[number, index]) if is_change else None,
+                        change=float(arguments[number]) if is_change else None,
                         accuses=not rule.store,
                     )
                 )
@@ -298,9 +298,9 @@ class _Judge:
         """The nodes of which a rule holds for one metric."""
         if rule.worse_by is not None:
             worse = -arguments if column.better is Better.HIGHER else arguments
-            return [int(place) for place in np.flatnonzero(worse > rule.worse_by)]
-        places = enumerate(arguments.tolist())
-        return [place for place, argument in places if not math.isnan(argument) and self.holds(rule, argument)]
+            return [int(number) for number in np.flatnonzero(worse > rule.worse_by)]
+        numbered = enumerate(arguments.tolist())
+        return [number for number, argument in numbered if not math.isnan(argument) and self.holds(rule, argument)]
 
     def holds(self, rule: Rule, argument: float | dict[str, float | dict[str, float]]) -> bool:
         assert rule.criterion is not None
@@ -313,8 +313,8 @@ class _Judge:
     def miss(self, rule: Rule, index: int) -> None:
         """Report a metric that a node lacks; ours accuse it, SuperBench's leave that to a rule of failures."""
         name = self.table.columns[index].name
-        for place in np.flatnonzero(np.isnan(self.table.values[:, index])):
-            row = self.rows[int(place)]
+        for number in np.flatnonzero(np.isnan(self.table.values[:, index])):
+            row = self.rows[int(number)]
             if name not in row.missing:
                 row.missing.add(name)
                 accuses = not rule.is_theirs and not rule.store
@@ -343,12 +343,12 @@ class _Judge:
             for selector in rule.selectors
         ]
         counts = self.ask_metrics(rule, columns)
-        for place, row in enumerate(self.rows):
+        for number, row in enumerate(self.rows):
             for selector, matches in by_selector:
-                lacking = [index for index in matches if math.isnan(self.table.values[place, index])]
+                lacking = [index for index in matches if math.isnan(self.table.values[number, index])]
                 if matches and not lacking:
                     continue
-                counts[place] += 1
+                counts[number] += 1
                 names = {self.table.columns[index].name for index in lacking} or {selector.source}
                 category, text = (FAILED, "it is missing") if matches else (rule.category, "no metric matches it")
                 row.findings = [one for one in row.findings if one.metric not in names or one.kind != "missing"]
@@ -357,7 +357,7 @@ class _Judge:
                     for name in sorted(names)
                 ]
             if rule.store:
-                row.stored[rule.name] = counts[place]
+                row.stored[rule.name] = counts[number]
 
     def ask_rules(self, rule: Rule) -> None:
         for row in self.rows:
@@ -368,13 +368,6 @@ class _Judge:
                 category = "" if rule.store else rule.category
                 finding = NodeFinding(rule.name, "multi", category, rule.name, rule.text, accuses=not rule.store)
                 row.findings.append(finding)
-
-
-def _verdict(node: str, row: _Row) -> NodeVerdict:
-    if any(finding.accuses for finding in row.findings):
-        return NodeVerdict(node, State.DEFECTIVE, tuple(row.findings))
-    missing = any(finding.kind == "missing" for finding in row.findings)
-    return NodeVerdict(node, State.INCOMPLETE if missing else State.HEALTHY, tuple(row.findings))
 
 
 def _changes(values: NDArray[np.float64], base: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -32,10 +32,10 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
 
 @dataclass(frozen=True)
 class _State:
-    """What a state waits for: a character that passes a test, or a place (start, end); and where it leads."""
+    """What a state waits for: a character that passes a test, or an anchor (start, end); and where it leads."""
 
     test: Test | None
-    place: str  # START, END, or "" for no condition
+    anchor: str  # START, END, or "" for no condition
     targets: tuple[int, ...]
 
 
@@ -56,24 +56,22 @@ class Pattern:
         if self._accept in current:
             return True
         last = len(text) - 1
-        for place, char in enumerate(text):
-            if place == last:
+        for index, char in enumerate(text):
+            key = (current, char)
+            if index == last:
                 current = self._closure(self._moved(current, char) | {self._first}, at_start=False, at_end=True)
+            elif key in self._steps:
+                current = self._steps[key]
             else:
-                current = self._step(current, char, fresh)
+                if len(self._steps) >= _MOST_REMEMBERED:
+                    self._steps.clear()
+                current = self._closure(self._moved(current, char), at_start=False, at_end=False) | fresh
+                self._steps[key] = current
             if self._accept in current:
                 return True
         # '$' also matches before a line end that ends the text.
         is_one_line_end = text.endswith("\n") and not text.endswith("\n\n")
-        return is_one_line_end and any(state.place == END for state in self._states) and self.search(text[:-1])
-
-    def _step(self, current: frozenset[int], char: str, fresh: frozenset[int]) -> frozenset[int]:
-        key = (current, char)
-        if key not in self._steps:
-            if len(self._steps) >= _MOST_REMEMBERED:
-                self._steps.clear()
-            self._steps[key] = self._closure(self._moved(current, char), at_start=False, at_end=False) | fresh
-        return self._steps[key]
+        return is_one_line_end and any(state.anchor == END for state in self._states) and self.search(text[:-1])
 
     def _moved(self, current: frozenset[int], char: str) -> set[int]:
         reached: set[int] = set()
@@ -88,7 +86,7 @@ class Pattern:
         todo = list(numbers)
         while todo:
             state = self._states[todo.pop()]
-            blocked = (state.place == START and not at_start) or (state.place == END and not at_end)
+            blocked = (state.anchor == START and not at_start) or (state.anchor == END and not at_end)
             if state.test is not None or blocked:
                 continue
             new = set(state.targets) - reached
@@ -132,10 +130,10 @@ class _Compiler:
     def refused(self, code: str, why: str) -> InputError:
         return InputError(code, f"the pattern '{self.source[:80]}' {why}", key="metrics", value=self.source)
 
-    def add(self, test: Test | None, place: str, targets: tuple[int, ...]) -> int:
+    def add(self, test: Test | None, anchor: str, targets: tuple[int, ...]) -> int:
         if len(self.states) >= MOST_STATES:
             raise self.refused("too-large", "is too large: shorten its repetitions")
-        self.states.append(_State(test, place, targets))
+        self.states.append(_State(test, anchor, targets))
         return len(self.states) - 1
 
     def peek(self) -> str:
@@ -234,19 +232,19 @@ class _Compiler:
         if char == ".":
             return self.one(lambda other: other != "\n"), True
         if char in "^$":
-            return self.place(START if char == "^" else END), False
+            return self.anchor(START if char == "^" else END), False
         if char in "*+?" or self.counted(self.at - 1):
             raise self.refused("nothing-to-repeat", f"begins a part with '{char}': there is nothing to repeat")
         if char == "\\" and self.peek() == "A":
             self.take()
-            return self.place(START), False
+            return self.anchor(START), False
         return self.one(_test(self.escaped() if char == "\\" else char)), True
 
     def one(self, test: Test) -> _Part:
         return lambda after: self.add(test, "", (after,))
 
-    def place(self, place: str) -> _Part:
-        return lambda after: self.add(None, place, (after,))
+    def anchor(self, anchor: str) -> _Part:
+        return lambda after: self.add(None, anchor, (after,))
 
     def group(self) -> _Part:
         if self.peek() == "?":

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from paceline.analysis.diagnose.criteria import Criterion, read_condition, read_lambda
 from paceline.analysis.diagnose.patterns import Pattern, read_pattern
 from paceline.core.errors import InputError, located, nearest, unknown
+from paceline.core.files import read_text
 from paceline.core.parameters import refusal
 from paceline.core.quantity import Fraction
 
@@ -56,10 +56,7 @@ def read_document(text: str) -> Any:
         raise InputError("not-yaml", f"not valid YAML: {error.problem}", where=line) from None
     except (yaml.YAMLError, ValueError) as error:
         raise InputError("not-yaml", f"not valid YAML: {' '.join(str(error).split())}") from None
-    if root is None:
-        return None
-    _check_size(root)
-    return _build(root)
+    return _Builder().build(root) if root is not None else None
 
 
 def _check_depth(text: str) -> None:
@@ -76,54 +73,48 @@ def _check_depth(text: str) -> None:
             raise InputError("too-many-parts", f"it has more than {MOST_NODES:,} parts")
 
 
-def _check_size(root: yaml.Node) -> None:
-    """Count the parts as if every alias were written out."""
-    sizes: dict[int, int] = {}
-    open_nodes: set[int] = set()
+class _Builder:
+    """Makes plain data of nodes; every alias counts as if it were written out."""
 
-    def size(node: yaml.Node) -> int:
-        if id(node) in open_nodes:
-            raise InputError("endless-anchor", "an anchor holds itself")
-        if id(node) not in sizes:
-            open_nodes.add(id(node))
-            is_mapping, is_scalar = isinstance(node, yaml.MappingNode), isinstance(node, yaml.ScalarNode)
-            children = chain.from_iterable(node.value) if is_mapping else () if is_scalar else node.value
-            sizes[id(node)] = 1 + sum(size(child) for child in children)
-            open_nodes.discard(id(node))
-        if sizes[id(node)] > MOST_NODES:
+    def __init__(self) -> None:
+        self.parts = 0
+        self.open: list[yaml.Node] = []  # from the root to the node that is being built
+
+    def build(self, node: yaml.Node) -> Any:
+        self.parts += 1
+        if self.parts > MOST_NODES:
             raise InputError("too-many-parts", f"its aliases expand to more than {MOST_NODES:,} parts")
-        return sizes[id(node)]
+        if node in self.open:
+            raise InputError("endless-anchor", "an anchor holds itself")
+        self.open.append(node)
+        if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
+            value: Any = self.mapping(node)
+        elif isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
+            value = [self.build(item) for item in node.value]
+        elif isinstance(node, yaml.ScalarNode):
+            value = _scalar(node)
+        else:
+            raise _refused_tag(node)
+        self.open.pop()
+        return value
 
-    size(root)
-
-
-def _build(node: yaml.Node) -> Any:
-    if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
-        return _mapping(node)
-    if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
-        return [_build(item) for item in node.value]
-    if isinstance(node, yaml.ScalarNode):
-        return _scalar(node)
-    raise _refused_tag(node)
-
-
-def _mapping(node: yaml.MappingNode) -> dict[str, Any]:
-    entries: dict[str, Any] = {}
-    merged: dict[str, Any] = {}
-    for key_node, value_node in node.value:
-        if key_node.tag == f"{_TAG}merge":
-            value = _build(value_node)
-            for one in value if isinstance(value, list) else [value]:
-                if not isinstance(one, dict):
-                    message = "'<<' takes a mapping"
-                    raise InputError("not-a-mapping", message, where=_line(key_node), key="<<", value=one)
-                merged = {**one, **merged}
-            continue
-        key = str(_build(key_node))
-        if key in entries:
-            raise InputError("duplicate-key", f"duplicate key '{key[:80]}'", where=_line(key_node), key=key)
-        entries[key] = _build(value_node)
-    return {**merged, **entries}
+    def mapping(self, node: yaml.MappingNode) -> dict[str, Any]:
+        entries: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if key_node.tag == f"{_TAG}merge":
+                value = self.build(value_node)
+                for one in value if isinstance(value, list) else [value]:
+                    if not isinstance(one, dict):
+                        message = "'<<' takes a mapping"
+                        raise InputError("not-a-mapping", message, where=_line(key_node), key="<<", value=one)
+                    merged = {**one, **merged}
+                continue
+            key = str(self.build(key_node))
+            if key in entries:
+                raise InputError("duplicate-key", f"duplicate key '{key[:80]}'", where=_line(key_node), key=key)
+            entries[key] = self.build(value_node)
+        return {**merged, **entries}
 
 
 def _scalar(node: yaml.ScalarNode) -> Any:
@@ -185,25 +176,21 @@ def _superbench_rule(name: str, entry: Any) -> Rule:
         raise unknown("function", str(function), _FUNCTIONS, key="function")
     check = _FUNCTIONS[function] if function else "value"
     criterion = read_lambda(criteria, of_rules=check == "multi") if criteria is not None else None
+    metrics = entry.get("metrics") if check != "multi" else []
+    if isinstance(metrics, str):
+        metrics = [metrics]
+    if not isinstance(metrics, list) or (not metrics and check != "multi"):
+        message = "'metrics' is missing; give a list like '- mem-bw/.*_bw'"
+        raise InputError("missing-key", message, key="metrics")
     return Rule(
         name=name,
         check=check,
         category=str(entry["categories"]),
-        selectors=() if check == "multi" else _selectors(entry),
+        selectors=tuple(Selector(str(one), read_pattern(one), benchmark_of(str(one)) or "") for one in metrics),
         criterion=criterion,
         store=store,
         is_theirs=True,
     )
-
-
-def _selectors(entry: Mapping[str, Any]) -> tuple[Selector, ...]:
-    metrics = entry.get("metrics")
-    if isinstance(metrics, str):
-        metrics = [metrics]
-    if not isinstance(metrics, list) or not metrics:
-        message = "'metrics' is missing; give a list like '- mem-bw/.*_bw'"
-        raise InputError("missing-key", message, key="metrics")
-    return tuple(Selector(str(one), read_pattern(one), benchmark_of(str(one)) or "") for one in metrics)
 
 
 Check = Literal["variance", "value", "multi", "failure"]
@@ -313,14 +300,7 @@ def default_rules() -> RuleSet:
 
 def read_rules(path: Path) -> RuleSet:
     """The rules of a file, ours or SuperBench's."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        message = f"cannot read the rules '{path}': {error.strerror}"
-        raise InputError("unreadable-file", message, key="--rules", value=str(path)) from None
-    except UnicodeDecodeError:
-        raise InputError("not-text", f"the rules '{path}' are not text", key="--rules", value=str(path)) from None
-    return rules_from_text(text, str(path))
+    return rules_from_text(read_text(path, "the file of rules", key="--rules"), str(path))
 
 
 def rules_from_text(text: str, where: str) -> RuleSet:

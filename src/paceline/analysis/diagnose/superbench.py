@@ -20,6 +20,7 @@ from paceline.analysis.diagnose.table import Failure, MetricColumn, NodeResults
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError
+from paceline.core.files import read_text
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords
@@ -224,14 +225,7 @@ def _lines(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
         for part in parts:
             yield from _lines(part)
         return
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        message = f"cannot read '{path}': {error.strerror}; name a file of results"
-        raise InputError("unreadable-file", message, value=str(path)) from None
-    except UnicodeDecodeError:
-        message = f"'{path}' is not text: name a results-summary.jsonl of SuperBench"
-        raise InputError("not-text", message, value=str(path)) from None
+    text = read_text(path, "the results")
     whole_text = _parsed(text)
     if isinstance(whole_text, dict):
         yield _node(whole_text, path, 1)

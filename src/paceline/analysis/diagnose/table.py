@@ -16,8 +16,9 @@ from paceline.analysis.figures import unique_labels
 from paceline.analysis.summary import headline_of
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError
+from paceline.core.grouping import group_by
 from paceline.core.metric import Better
-from paceline.core.record import Measurement, Outcome, Record
+from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords
 from paceline.core.subject import SUPERBENCH
 
@@ -126,21 +127,19 @@ def assemble(parts: Sequence[NodeResults]) -> NodeTable:
         counts = Counter(names)
         names = [f"{name} #{number}" if counts[name] > 1 else name for number, name in enumerate(names, start=1)]
         parts = [replace(part, node=name) for name, part in zip(names, parts, strict=True)]
-    rows: dict[str, list[NodeResults]] = {}
-    for part in parts:
-        rows.setdefault(part.node, []).append(part)
+    rows = group_by(parts, lambda part: part.node)
     columns: dict[str, MetricColumn] = {}
     for part in parts:
         for name in part.values:
             if name not in columns:
                 columns[name] = part.columns.get(name) or MetricColumn(name)
     ordered = sorted(columns)
-    place = {name: index for index, name in enumerate(ordered)}
+    position = {name: index for index, name in enumerate(ordered)}
     values = np.full((len(rows), len(ordered)), np.nan)
     for row, members in enumerate(rows.values()):
         if len(members) == 1:
             measured = members[0].values
-            values[row, [place[name] for name in measured]] = list(measured.values())
+            values[row, [position[name] for name in measured]] = list(measured.values())
             continue
         of_metric: dict[str, list[float]] = {}
         for part in members:
@@ -148,7 +147,7 @@ def assemble(parts: Sequence[NodeResults]) -> NodeTable:
                 if not math.isnan(value):
                     of_metric.setdefault(name, []).append(value)
         for name, several in of_metric.items():
-            values[row, place[name]] = float(np.median(several))
+            values[row, position[name]] = float(np.median(several))
     return NodeTable(
         nodes=tuple(rows),
         columns=tuple(columns[name] for name in ordered),
@@ -175,7 +174,11 @@ def _of_run(run: RunRecords, name: str, labels: Mapping[str, str]) -> NodeResult
             continue
         leader = headline_of(record)
         for measured in record.measurements:
-            metric = _metric_name(start, measured)
+            rank = re.fullmatch(r"rank (\d+)", measured.scope)
+            scope = f":{rank.group(1)}" if rank else f" {measured.scope}" if measured.scope else ""
+            point = "".join(f"@{axis}={value}" for axis, value in measured.at.items())
+            metric = f"{measured.metric.name}{point}{scope}"
+            metric = f"{start}/{metric}" if start else metric
             leads = measured is leader or (is_original(record) and measured.metric.better is not Better.NEITHER)
             columns.setdefault(metric, MetricColumn(metric, measured.metric.unit, measured.metric.better, leads))
             values.setdefault(metric, []).append(measured.value)
@@ -190,13 +193,6 @@ def _of_run(run: RunRecords, name: str, labels: Mapping[str, str]) -> NodeResult
         run=name,
         environment=run.run.environment,
     )
-
-
-def _metric_name(start: str, measured: Measurement) -> str:
-    rank = re.fullmatch(r"rank (\d+)", measured.scope)
-    scope = f":{rank.group(1)}" if rank else f" {measured.scope}" if measured.scope else ""
-    point = "".join(f"@{axis}={value}" for axis, value in measured.at.items())
-    return f"{start}/{measured.metric.name}{point}{scope}" if start else f"{measured.metric.name}{point}{scope}"
 
 
 def _fact(environment: Environment, path: str) -> str:

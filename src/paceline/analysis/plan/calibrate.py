@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +40,10 @@ class _Free:
     """
 
     name: str
-    part_of_one: bool
+    start: float  # what the datasheet says of a V100, or what a usual network has
+    libai: float  # as fitted to every row of LiBai's
     freedom: float
+    part_of_one: bool = False
 
     def read(self, value: float) -> float:
         return math.log(value / (1 - value)) if self.part_of_one else math.log(value)
@@ -52,15 +54,15 @@ class _Free:
 
 
 FREE = (
-    _Free("rate", False, 2.0),
-    _Free("intra_bandwidth", False, 2.0),
-    _Free("inter_bandwidth", False, 2.0),
-    _Free("intra_latency", False, 2.0),
-    _Free("layer_overhead", False, 0.5),
-    _Free("head_cost", False, 1.0),
-    _Free("attention_cost", False, 1.0),
-    _Free("overlap", True, 2.0),
-    _Free("contention", True, 2.0),
+    _Free("rate", 50e12, 6.23e13, 2.0),
+    _Free("intra_bandwidth", 60e9, 7.43e10, 2.0),
+    _Free("inter_bandwidth", 12e9, 2.18e10, 2.0),
+    _Free("intra_latency", 20e-6, 3.4e-4, 2.0),
+    _Free("layer_overhead", 1e-4, 1.99e-4, 0.5),
+    _Free("head_cost", 1.0, 0.178, 1.0),
+    _Free("attention_cost", 2.0, 4.4, 1.0),
+    _Free("overlap", 0.5, 0.0291, 2.0, part_of_one=True),
+    _Free("contention", 0.3, 0.944, 2.0, part_of_one=True),
 )
 # Where the observations say nothing about a number it stays where it starts; where they do, this much is no hindrance.
 NOISE = 0.03  # of an observation, as a part of it
@@ -111,41 +113,19 @@ def _least_squares(residuals: Callable[[Vector], Vector], start: Vector) -> Vect
 
 System = Literal["libai", "megatron"]
 
-# Nodes of eight V100: what its datasheet says of rate and memory, and a usual network, as the point to start from.
-START = Cluster(
-    gpus_per_node=8,
-    memory=32 * 1024**3,
-    rate=50e12,
-    peak=125e12,
-    memory_bandwidth=900e9,
-    intra_bandwidth=60e9,
-    intra_latency=20e-6,
-    inter_bandwidth=12e9,
-    inter_latency=50e-6,
-    neighbours=4,
-    layer_overhead=1e-4,
-    head_cost=1.0,
-    attention_cost=2.0,
-    overlap=0.5,
-    contention=0.3,
-    skips_masked=False,
-    reduced_bytes=2,
-)
-
-
-# The same, fitted to every row of LiBai's.
-LIBAI = replace(
-    START,
-    rate=6.23e13,
-    intra_bandwidth=7.43e10,
-    intra_latency=3.4e-4,
-    inter_bandwidth=2.18e10,
-    layer_overhead=1.99e-4,
-    head_cost=0.178,
-    attention_cost=4.4,
-    overlap=0.0291,
-    contention=0.944,
-)
+# Nodes of eight V100.
+_NODES: dict[str, Any] = {
+    "gpus_per_node": 8,
+    "memory": 32 * 1024**3,
+    "peak": 125e12,
+    "memory_bandwidth": 900e9,
+    "inter_latency": 50e-6,
+    "neighbours": 4,
+    "skips_masked": False,
+    "reduced_bytes": 2,
+}
+START = Cluster(**_NODES | {free.name: free.start for free in FREE})
+LIBAI = Cluster(**_NODES | {free.name: free.libai for free in FREE})
 
 
 def observations(system: System) -> list[Observation]:

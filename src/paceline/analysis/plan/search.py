@@ -50,7 +50,6 @@ class LayoutPlan:
 
     @property
     def best(self) -> Candidate:
-        """The fastest."""
         return self.candidates[0]
 
 
@@ -161,28 +160,23 @@ WORTH_MENTIONING = 0.02  # of a step
 
 def reasons(plan: LayoutPlan) -> list[str]:
     """Sentences: where its time goes, why it checkpoints or not, and what the next one loses by."""
-    return [_time(plan.best), _checkpointing(plan), *_next(plan)]
-
-
-def _time(best: Candidate) -> str:
-    lost = sorted(((best.time.share(getattr(best.time, name)), name) for name in PARTS), reverse=True)
+    time = plan.best.time
+    lost = sorted(((time.share(getattr(time, name)), name) for name in PARTS), reverse=True)
     parts = [f"{_percent(share)} goes to {PARTS[name]}" for share, name in lost if share >= WORTH_MENTIONING]
     rest = "; ".join(parts) or "nothing else takes more than 2 %"
-    return f"{best.layout.mesh} computes for {_percent(best.time.share(best.time.compute))} of a step: {rest}."
+    spent = f"{plan.best.layout.mesh} computes for {_percent(time.share(time.compute))} of a step: {rest}."
+    return [spent, _checkpointing(plan), *_next(plan)]
 
 
 def _checkpointing(plan: LayoutPlan) -> str:
     best, memory = plan.best, plan.cluster.memory
-    held = f"{show_size(best.memory.occupied)} of {show_size(memory)}"
+    needs = f"It needs {show_size(best.memory.occupied)} of {show_size(memory)} on the fullest rank"
     if not best.layout.checkpointing:
-        return f"It needs {held} on the fullest rank, so that nothing has to be computed again."
+        return f"{needs}, so that nothing has to be computed again."
     needed = rank_memory(plan.model, best.layout.model_copy(update={"checkpointing": False}))
     if needed.fits(memory):
-        return f"It needs {held} on the fullest rank."
-    return (
-        f"It needs {held} on the fullest rank; without checkpointing the same micro-batch would need "
-        f"{show_size(needed.occupied)}."
-    )
+        return f"{needs}."
+    return f"{needs}; without checkpointing the same micro-batch would need {show_size(needed.occupied)}."
 
 
 def _next(plan: LayoutPlan) -> list[str]:
@@ -194,7 +188,7 @@ def _next(plan: LayoutPlan) -> list[str]:
     behind = 1 - other.samples_per_s / best.samples_per_s
     text = f"{other.layout.mesh}, the next, is {_percent(behind)} slower"
     if behind < WORTH_MENTIONING:
-        return [f"{text}: too little to tell them apart by prediction, so measure both."]
+        return [f"{text}: too little to choose by prediction, so measure both."]
     # What the other spends the most on beyond the best one, unless that is plain compute.
     growth = {name: getattr(other.time, name) - getattr(best.time, name) for name in PARTS}
     name = max(growth, key=lambda part: growth[part])

@@ -112,7 +112,6 @@ class StepTime:
 
     @property
     def total(self) -> float:
-        """Seconds of the step."""
         return self.compute + self.recompute + self.tensor + self.pipeline + self.bubble + self.data + self.optimizer
 
     @property

@@ -47,7 +47,10 @@ def flashlight_tables(records: RunRecords) -> tuple[PublishedTable, ...]:
         mine = [record for record in ours if record.subject.model == model]
         if mine:
             lines += _our_lines(name, mine, published, ranks)
-            lines += [_their_line(row, ranks) for row in published]
+            for row in published:
+                cells = [shown_number(float(row[f"gpus_{count}"])) if f"gpus_{count}" in row else "" for count in ranks]
+                what = (f"{row['model']}, V100", row["input"], row["precision"], row["gpu_mem_gb"])
+                lines.append((*what, *cells, row["unit"]))
     noun = "GPU" if any(record.case.target != "cpu" for record in ours) else "rank"
     counts = tuple(f"{count} {noun}{'s' if count > 1 else ''}" for count in ranks)
     headers = ("Model", "Input", "Precision", "Memory, GB", *counts, "Unit")
@@ -83,11 +86,6 @@ def _input(record: Record, row: dict[str, str]) -> str:
     if record.subject.scale != "full":
         return f"tiny, batch {batch}"
     return f"{row['input'].rpartition('x')[0]}x{batch}"
-
-
-def _their_line(row: dict[str, str], ranks: Iterable[int]) -> tuple[str, ...]:
-    cells = [shown_number(float(row[f"gpus_{count}"])) if f"gpus_{count}" in row else "" for count in ranks]
-    return (f"{row['model']}, V100", row["input"], row["precision"], row["gpu_mem_gb"], *cells, row["unit"])
 
 
 def _cell(record: Record | None, alone: Record | None, row: dict[str, str], count: int) -> str:

@@ -155,8 +155,9 @@ class _Measured:
             theirs = _typical(by_name.get(peer, []))
             ratio = ""
             if ours and theirs:
-                mark = " ?" if ours.has_warning or theirs.has_warning else ""
-                ratio = _ratio(ours.measured.value, theirs.measured.value) + mark
+                (our_rate, is_ours_uncertain), (their_rate, is_theirs_uncertain) = ours, theirs
+                mark = " ?" if is_ours_uncertain or is_theirs_uncertain else ""
+                ratio = _ratio(our_rate.value, their_rate.value) + mark
             cells += [_cell(by_name.get(peer, [])), ratio]
         return tuple(cells)
 
@@ -177,22 +178,14 @@ def _lines(section: str, measured: _Measured) -> Iterator[tuple[str, ...]]:
                 yield model, training.label, *measured.cells(training), "", "", ""
 
 
-@dataclass(frozen=True)
-class _Rate:
-    """A throughput, and whether there are reasons to trust it less."""
-
-    measured: Measurement
-    has_warning: bool
-
-
-def _typical(records: Sequence[Record]) -> _Rate | None:
-    """The middle one of the repetitions that succeeded."""
+def _typical(records: Sequence[Record]) -> tuple[Measurement, bool] | None:
+    """The middle throughput of the repetitions that succeeded, and whether its record has warnings."""
     rates = [
-        _Rate(rate, bool(record.warnings))
+        (rate, bool(record.warnings))
         for record in records
         if record.outcome is Outcome.OK and (rate := record.measurement("throughput")) is not None
     ]
-    rates.sort(key=lambda one: one.measured.value)
+    rates.sort(key=lambda pair: pair[0].value)
     return rates[(len(rates) - 1) // 2] if rates else None
 
 
@@ -200,7 +193,7 @@ def _cell(records: Sequence[Record]) -> str:
     """The figure with its interval; how it ended where it did not succeed."""
     rate = _typical(records)
     if rate is not None:
-        return shown_rate(rate.measured)
+        return shown_rate(rate[0])
     ends = [record.outcome.value for record in records if record.outcome not in (Outcome.OK, Outcome.UNSUPPORTED)]
     return ends[-1] if ends else ""
 

@@ -38,18 +38,15 @@ def published_rows(name: str) -> tuple[dict[str, str], ...]:
 
 def shown_rate(rate: Measurement) -> str:
     """The figure with the half-width of its interval."""
-    words = [shown_number(rate.value)]
-    if rate.interval is not None:
-        words.append(f"± {_percent(rate.interval.relative(rate.value))}")
-    return " ".join(words)
+    number = shown_number(rate.value)
+    if rate.interval is None:
+        return number
+    part = rate.interval.relative(rate.value)
+    if part < 0.001:
+        return f"{number} ± <0.1 %"
+    return f"{number} ± {100 * part:.2g} %" if part < 0.1 else f"{number} ± {100 * part:.0f} %"
 
 
 def shown_number(value: float) -> str:
     """Four digits, or all before the point."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-
-
-def _percent(part: float) -> str:
-    if part < 0.001:
-        return "<0.1 %"
-    return f"{100 * part:.2g} %" if part < 0.1 else f"{100 * part:.0f} %"

@@ -14,7 +14,8 @@ from paceline.analysis.cost import Derived, HourlyPrice, Prices, energy_of
 from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.question import ERRORS, PERCENTILES
 from paceline.core.case import Category
-from paceline.core.record import At, Measurement, Outcome, Record
+from paceline.core.grouping import group_by
+from paceline.core.record import At, Outcome, Record
 from paceline.core.run import Run, RunRecords
 from paceline.core.stats import resolves
 
@@ -95,13 +96,13 @@ def evidence(sources: Iterable[RunRecords], prices: Prices, *, text: str = "") -
 
 def pooled(points: Iterable[MeasuredLoad]) -> list[MeasuredLoad]:
     """Points of the same configuration under the same load as one, whose interval holds those of all."""
-    together: dict[tuple[object, ...], list[MeasuredLoad]] = {}
-    for point in points:
+
+    def same(point: MeasuredLoad) -> tuple[object, ...]:
         load = None if point.load is None else round(point.load, 6)
         limits = tuple(sorted((name, one.value) for name, one in point.readings.items() if one.is_limit))
-        key = (point.configuration.key, point.unit, load, point.is_capacity, limits, point.price)
-        together.setdefault(key, []).append(point)
-    return [_pool(members) for members in together.values()]
+        return point.configuration.key, point.unit, load, point.is_capacity, limits, point.price
+
+    return [_pool(members) for members in group_by(points, same).values()]
 
 
 def hull(readings: list[Reading]) -> Reading:
@@ -193,30 +194,26 @@ def _met(record: Record) -> dict[str, Reading]:
 
 
 def _steps(record: Record) -> dict[str, Reading]:
-    """The percentiles of a step's time, where the steps are enough for them."""
+    """The percentiles of a step's time, where the steps are enough for them.
+
+    Their intervals are from order statistics; samples that resemble their neighbours count less.
+    """
     times = record.measurement("step_time")
+    readings: dict[str, Reading] = {}
     if times is None:
-        return {}
-    return {
-        name: reading
-        for name, share in PERCENTILES.items()
-        if resolves(times.summary.count, 100.0 * share) and (reading := _quantile(times, share)) is not None
-    }
-
-
-def _quantile(times: Measurement, share: float) -> Reading | None:
-    """A percentile, and its interval from order statistics; samples that resemble their neighbours count less."""
-    value = times.summary.percentiles.get(f"{100.0 * share:g}")
-    if value is None:
-        return None
-    if not times.samples:
-        return Reading(value)
+        return readings
     ordered = np.sort(np.asarray(times.samples, dtype=np.float64))
-    reach = Z * math.sqrt(share * (1.0 - share) / max(1.0, times.summary.effective_count))
-    places = [min(max(math.ceil((share + way * reach) * ordered.size) - 1, 0), ordered.size - 1) for way in (-1, 1)]
-    is_known = (share + reach) * ordered.size <= ordered.size
-    low, high = (float(ordered[place]) for place in places)
-    return Reading(value, min(low, value), max(high, value) if is_known else None)
+    for name, share in PERCENTILES.items():
+        value = times.summary.percentiles.get(f"{100.0 * share:g}")
+        if value is None or not resolves(times.summary.count, 100.0 * share):
+            continue
+        readings[name] = Reading(value)
+        if ordered.size:
+            reach = Z * math.sqrt(share * (1.0 - share) / max(1.0, times.summary.effective_count))
+            ranks = [math.ceil((share + way * reach) * ordered.size) - 1 for way in (-1, 1)]
+            low, high = (float(ordered[min(max(rank, 0), ordered.size - 1)]) for rank in ranks)
+            readings[name] = Reading(value, min(low, value), max(high, value) if share + reach <= 1.0 else None)
+    return readings
 
 
 def _part(part: float, count: int | None) -> Reading:

@@ -24,7 +24,7 @@ class SloLimit:
 
     metric: str
     limit: float
-    is_asked: bool = True  # a default one is judged without its uncertainty
+    is_explicit: bool = True  # a default one is judged without its uncertainty
 
 
 @dataclass(frozen=True)
@@ -83,4 +83,4 @@ def bounds_of(limits: Mapping[str, float]) -> tuple[SloLimit, ...]:
             message = f"--slo {higher.metric} is shorter than {lower.metric}: a higher percentile is never sooner"
             raise InputError("conflicting-bounds", message, key="--slo", value=higher.metric)
     errors = limits.get(ERRORS)
-    return (*ordered, SloLimit(ERRORS, USUAL_ERRORS, is_asked=False) if errors is None else SloLimit(ERRORS, errors))
+    return (*ordered, SloLimit(ERRORS, USUAL_ERRORS, is_explicit=False) if errors is None else SloLimit(ERRORS, errors))

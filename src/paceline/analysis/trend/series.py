@@ -14,6 +14,7 @@ from paceline.analysis.figures import plain_label
 from paceline.analysis.trend.steps import FEWEST, SMALLEST_NOISE, Change, find_changes
 from paceline.core.case import Case
 from paceline.core.environment import Driver, Environment, Git
+from paceline.core.grouping import group_by
 from paceline.core.metric import Better, Metric
 from paceline.core.record import At, Measurement, Outcome
 from paceline.core.run import Run, RunRecords
@@ -228,22 +229,16 @@ def history(runs: Iterable[RunRecords], metric: str) -> History:
 _RunFacts = Mapping[str, tuple[str, bool, str, dict[str, str]]]  # commit, dirty, fingerprint, settings by run
 
 
-def _point(values: Sequence[_CaseValue], facts: _RunFacts) -> TrendPoint:
-    """One run's value: of several repetitions their median."""
-    run, only = values[0].run, values[0].measurement
-    value, interval = only.value, only.interval
-    if len(values) > 1:
-        summary = summarize([one.measurement.value for one in values])
-        value, interval = summary.median, summary.median_interval
-    warnings = tuple(dict.fromkeys(warning for one in values for warning in one.warnings))
-    return TrendPoint(run.id, run.started_at, value, interval, *facts[run.id], warnings, len(values))
-
-
 def _series(values: Sequence[_CaseValue], label: str, where: str, facts: _RunFacts) -> TrendSeries:
-    of_run: dict[str, list[_CaseValue]] = {}
-    for one in values:
-        of_run.setdefault(one.run.id, []).append(one)
-    points = tuple(_point(repeated, facts) for repeated in of_run.values())
+    points = []
+    for run_id, repeated in group_by(values, lambda one: one.run.id).items():
+        value, interval = repeated[0].measurement.value, repeated[0].measurement.interval
+        if len(repeated) > 1:
+            summary = summarize([one.measurement.value for one in repeated])
+            value, interval = summary.median, summary.median_interval
+        warnings = tuple(dict.fromkeys(warning for one in repeated for warning in one.warnings))
+        started_at = repeated[0].run.started_at
+        points.append(TrendPoint(run_id, started_at, value, interval, *facts[run_id], warnings, len(repeated)))
     # A factor is what people ask for, and noise grows with the value: ratios where there can be any.
     as_ratios = all(point.value > 0 for point in points)
     if as_ratios:
@@ -258,7 +253,7 @@ def _series(values: Sequence[_CaseValue], label: str, where: str, facts: _RunFac
         at=last.measurement.at,
         metric=last.measurement.metric,
         machine=where,
-        points=points,
+        points=tuple(points),
         levels=tuple(math.exp(level) for level in fit.levels) if as_ratios else fit.levels,
         outliers=fit.outliers,
         noise=fit.noise,
@@ -269,21 +264,16 @@ def _series(values: Sequence[_CaseValue], label: str, where: str, facts: _RunFac
 def _shift(change: Change, points: Sequence[TrendPoint], better: Better, as_ratios: bool) -> Shift:
     before, first = points[change.at - 1], points[change.at]
     ends = {"low": math.exp(change.interval.low), "high": math.exp(change.interval.high)} if as_ratios else {}
+    verdict: TrendVerdict = "improvement" if (change.difference > 0) == (better is Better.HIGHER) else "regression"
     return Shift(
         change=change,
-        verdict=_verdict(change.difference, better),
+        verdict="change" if better is Better.NEITHER else verdict,
         factor=math.exp(change.difference) if as_ratios else None,
         interval=change.interval.model_copy(update=ends) if as_ratios else None,
         last_before=before,
         first=first,
         changed=differences(before.settings, points[change.until].settings),
     )
-
-
-def _verdict(difference: float, better: Better) -> TrendVerdict:
-    if better is Better.NEITHER:
-        return "change"
-    return "improvement" if (difference > 0) == (better is Better.HIGHER) else "regression"
 
 
 def _labels(cases: Mapping[str, Case]) -> dict[str, str]:

@@ -30,7 +30,7 @@ _LAGS = (2, 3, 4)
 _CHANCE = 1.5  # times 1/sqrt(n): correlation below it is a small sample's own
 _PRIOR = 4.0  # values that the noise of the whole series counts for: two that happen to agree make no level sure
 _CELLS = 16  # of the grid, in one deviation of the noise
-_RAMP_ENDS = 16  # places that are tried for each end of a drift
+_RAMP_ENDS = 16  # positions that are tried for each end of a drift
 
 Values = NDArray[np.float64]
 StepKind = Literal["step", "drift"]
@@ -117,24 +117,24 @@ def _partition(values: Values, price: float) -> list[int]:
     changed = np.zeros((values.size, grid.size), dtype=np.bool_)
     best = np.zeros(values.size, dtype=np.int64)
     costs = np.zeros(grid.size)
-    for place, value in enumerate(values):
-        if place:
-            jump = costs[best[place - 1]] + price
-            changed[place] = costs > jump
+    for index, value in enumerate(values):
+        if index:
+            jump = costs[best[index - 1]] + price
+            changed[index] = costs > jump
             costs = np.minimum(costs, jump)
         costs = costs + np.minimum((value - grid) ** 2, CAP**2)
-        best[place] = costs.argmin()
+        best[index] = costs.argmin()
     cuts = []
     level = best[-1]
-    for place in range(values.size - 1, 0, -1):
-        if changed[place, level]:
-            cuts.append(place)
-            level = best[place - 1]
+    for index in range(values.size - 1, 0, -1):
+        if changed[index, level]:
+            cuts.append(index)
+            level = best[index - 1]
     return cuts[::-1]
 
 
 def _confirmed(values: Values, cuts: list[int]) -> list[int]:
-    """The cuts at their best places, without those that correlated noise explains."""
+    """The cuts at their best positions, without those that correlated noise explains."""
     cuts = list(cuts)
     while cuts:
         cuts = _refined(values, cuts)
@@ -153,11 +153,11 @@ def _refined(values: Values, cuts: list[int]) -> list[int]:
     levels = _levels(values, cuts)
     edges = [0, *cuts, values.size]
     moved: list[int] = []
-    for place in range(len(cuts)):
-        begin, end = (moved[-1] if moved else 0), edges[place + 2]
-        costs = _costs_of_cutting(values[begin:end], levels[place], levels[place + 1])
-        # Of equal places the one that the partition chose.
-        chosen = edges[place + 1] - begin
+    for index in range(len(cuts)):
+        begin, end = (moved[-1] if moved else 0), edges[index + 2]
+        costs = _costs_of_cutting(values[begin:end], levels[index], levels[index + 1])
+        # Of equal positions the one that the partition chose.
+        chosen = edges[index + 1] - begin
         best = int(costs.argmin())
         moved.append(begin + 1 + (best if costs[best] < costs[chosen - 1] - 1e-9 else chosen - 1))
     return moved
@@ -186,10 +186,10 @@ def _levels(values: Values, cuts: list[int]) -> list[float]:
     return levels
 
 
-def _half_width(values: Values, cuts: list[int], levels: list[float], place: int) -> float:
+def _half_width(values: Values, cuts: list[int], levels: list[float], index: int) -> float:
     """The half-width of the interval of a step, where values that resemble their neighbours count less."""
     edges = [0, *cuts, values.size]
-    parts = [values[edges[place + side] : edges[place + side + 1]] - levels[place + side] for side in (0, 1)]
+    parts = [values[edges[index + side] : edges[index + side + 1]] - levels[index + side] for side in (0, 1)]
     parts = [part[np.abs(part) <= CAP] for part in parts]
     counts = [max(1.0, effective_count(part)) for part in parts]
     freedom = max(1.0, sum(counts) - 2.0)
@@ -203,43 +203,38 @@ def _with_drifts(values: Values, cuts: list[int], levels: list[float]) -> tuple[
     """The steps, those of a ramp as one drift; and the fitted value behind every value."""
     edges = [0, *cuts, values.size]
     fitted = np.repeat(levels, np.diff(edges))
+    ways = [math.copysign(1.0, after - before) for before, after in pairwise(levels)]
     changes: list[Change] = []
-    place = 0
-    while place < len(cuts):
+    index = 0
+    while index < len(cuts):
         # A drift covers steps in one direction: as many as possible.
-        ends = range(_chain_end(levels, place), place - 1, -1)
-        drift = next((made for last in ends if (made := _drift(values, edges, fitted, place, last))), None)
+        last = index
+        while last + 1 < len(ways) and ways[last + 1] == ways[index]:
+            last += 1
+        ends = range(last, index - 1, -1)
+        drift = next((made for end in ends if (made := _drift(values, edges, fitted, index, end))), None)
         if drift is None:
-            changes.append(_step(values, cuts, levels, place))
-            place += 1
+            changes.append(_step(values, cuts, levels, index))
+            index += 1
         else:
             change, line, last = drift
             changes.append(change)
-            fitted[edges[place] : edges[last + 2]] = line
-            place = last + 1
+            fitted[edges[index] : edges[last + 2]] = line
+            index = last + 1
     return changes, fitted
 
 
-def _chain_end(levels: list[float], first: int) -> int:
-    """The last step that goes into the direction of the first without one between that does not."""
-    ways = [math.copysign(1.0, after - before) for before, after in pairwise(levels)]
-    last = first
-    while last + 1 < len(ways) and ways[last + 1] == ways[first]:
-        last += 1
-    return last
-
-
-def _step(values: Values, cuts: list[int], levels: list[float], place: int) -> Change:
+def _step(values: Values, cuts: list[int], levels: list[float], index: int) -> Change:
     edges = [0, *cuts, values.size]
-    begin, end = edges[place], edges[place + 2]
-    costs = _costs_of_cutting(values[begin:end], levels[place], levels[place + 1])
+    begin, end = edges[index], edges[index + 2]
+    costs = _costs_of_cutting(values[begin:end], levels[index], levels[index + 1])
     # The positions that together hold the change with 95 % confidence.
     weights = np.exp(-(costs - costs.min()) / 2.0)
     order = np.argsort(-weights, kind="stable")
     needed = int(np.searchsorted(np.cumsum(weights[order]), CONFIDENCE * weights.sum())) + 1
     earliest, latest = (begin + 1 + int(edge) for edge in (order[:needed].min(), order[:needed].max()))
-    difference, half_width = levels[place + 1] - levels[place], _half_width(values, cuts, levels, place)
-    return _change("step", cuts[place], cuts[place], earliest, latest, difference, half_width)
+    difference, half_width = levels[index + 1] - levels[index], _half_width(values, cuts, levels, index)
+    return _change("step", cuts[index], cuts[index], earliest, latest, difference, half_width)
 
 
 def _drift(
@@ -253,7 +248,7 @@ def _drift(
     if cost <= 2.0 * price:  # that much a line costs at best
         return None
     weights = (np.abs(part - stairs) <= CAP).astype(np.float64)
-    places = np.arange(part.size, dtype=np.float64)
+    positions = np.arange(part.size, dtype=np.float64)
     starts = np.unique(np.round(np.linspace(0, edges[first + 1] - begin, _RAMP_ENDS))).tolist()
     ends = np.unique(np.round(np.linspace(edges[last + 1] - begin, part.size - 1, _RAMP_ENDS))).tolist()
     best: tuple[float, float, float, float, float] | None = None
@@ -261,7 +256,7 @@ def _drift(
     for start, stop in product(starts, ends):
         if stop - start < 2.0:
             continue
-        way = np.clip((places - start) / (stop - start), 0.0, 1.0)
+        way = np.clip((positions - start) / (stop - start), 0.0, 1.0)
         fit = _two_levels(part, way, weights)
         if fit is None:
             continue

@@ -7,8 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.analysis.figures import Reading
-from paceline.analysis.recommend.answer import Recommendation
-from paceline.analysis.recommend.choose import Option, OptionStanding, grouped, name_configurations, option_of
+from paceline.analysis.recommend.choice import (
+    Option,
+    OptionStanding,
+    Recommendation,
+    grouped,
+    name_configurations,
+    option_of,
+)
 from paceline.core.quantity import show_count
 from paceline.report.charts import (
     ACCENT,

@@ -12,9 +12,15 @@ from typing import Any
 from paceline.analysis.configuration import MACHINE
 from paceline.analysis.cost import co2_of
 from paceline.analysis.figures import Reading
-from paceline.analysis.recommend.answer import Recommendation
-from paceline.analysis.recommend.changes import Flip
-from paceline.analysis.recommend.choose import Miss, Option, grouped, name_configurations, option_of
+from paceline.analysis.recommend.choice import (
+    Flip,
+    Miss,
+    Option,
+    Recommendation,
+    grouped,
+    name_configurations,
+    option_of,
+)
 from paceline.analysis.recommend.question import ERRORS, PERCENTILES
 from paceline.report.export.csv import harmless
 from paceline.report.recommend.words import headline, what_if, why

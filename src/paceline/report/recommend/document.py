@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.analysis.figures import Reading
-from paceline.analysis.recommend.answer import Recommendation
-from paceline.analysis.recommend.choose import Option, OptionStanding
+from paceline.analysis.recommend.choice import Option, OptionStanding, Recommendation
 from paceline.analysis.recommend.question import ERRORS, USUAL_ERRORS
 from paceline.core.quantity import show_count
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
@@ -134,7 +133,7 @@ def _basis(found: Recommendation) -> list[str]:
         lines.append("Goodput is the throughput of a load that keeps the promise; what was not tried is not guessed.")
         if question.origin:
             lines.append(f"The promise is {promise(question)}, {question.origin}.")
-        if any(bound.metric == ERRORS and not bound.is_asked for bound in question.bounds):
+        if any(bound.metric == ERRORS and not bound.is_explicit for bound in question.bounds):
             lines.append(
                 f"At most {100 * USUAL_ERRORS:g} % of the requests may fail or be declined; --slo error_rate sets it."
             )

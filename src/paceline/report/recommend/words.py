@@ -6,9 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 
 from paceline.analysis.figures import Reading
-from paceline.analysis.recommend.answer import Recommendation
-from paceline.analysis.recommend.changes import Flip, Rival
-from paceline.analysis.recommend.choose import COST_HOUR, COST_THOUSAND, Miss, Option, OptionStanding
+from paceline.analysis.recommend.choice import (
+    COST_HOUR,
+    COST_THOUSAND,
+    Flip,
+    Miss,
+    Option,
+    OptionStanding,
+    Recommendation,
+    Rival,
+)
 from paceline.analysis.recommend.question import ERRORS, PERCENTILES, Question
 from paceline.core.quantity import show_count
 from paceline.report.numbers import half_width, percent, show_usd, show_value
@@ -32,7 +39,7 @@ def headline(found: Recommendation) -> str:
 
 def promise(question: Question) -> str:
     """What must hold, as it was asked."""
-    parts = [_bound(bound.metric, bound.limit) for bound in question.bounds if bound.is_asked]
+    parts = [_bound(bound.metric, bound.limit) for bound in question.bounds if bound.is_explicit]
     parts += [f"at most {question.budget}"] if question.budget else []
     return " and ".join(parts)
 
@@ -53,7 +60,7 @@ def why(found: Recommendation) -> list[str]:
     elif considered > 1:
         lines.append(f"Of {considered} configurations this one {_superlative(found)}.")
     lines += [_margin(bound.metric, bound.limit, best) for bound in found.question.bounds
-              if bound.is_asked and bound.metric in best.point.readings]  # fmt: skip
+              if bound.is_explicit and bound.metric in best.point.readings]  # fmt: skip
     if best.replicas is not None and found.question.rate is not None:
         lines.append(_fleet(best, found.question.rate, found.unit))
     if best.is_heaviest and found.is_served:

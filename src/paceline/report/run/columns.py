@@ -264,7 +264,7 @@ def _failed(row: CaseRow) -> Cell:
 
 
 def _slo(row: CaseRow) -> Cell:
-    is_kept = serving.kept(row)
+    is_kept = serving.slo_met(row)
     if is_kept is None:
         return Cell()
     text = "kept" if is_kept else "missed"

@@ -101,7 +101,7 @@ def document(
     """The report for one medium; `ceilings` are what is known of the machine in addition to the run."""
     run, summary = records.run, summarize_run(records, ceilings)
     limit = None if every else LISTED.get(medium)
-    listed = summary.rows if limit is None else summary.telling(limit)
+    listed = summary.rows if limit is None else summary.notable(limit)
     sections = [
         *_results(summary, listed, medium),
         *report_sections(summary),
@@ -259,7 +259,7 @@ def _origin(run: Run) -> str:
 
 def detailed_rows(summary: RunSummary) -> tuple[CaseRow, ...]:
     """The cases that a page shows in full."""
-    return summary.rows if len(summary.rows) <= ALL_IN_FULL else summary.telling(SOME_IN_FULL)
+    return summary.rows if len(summary.rows) <= ALL_IN_FULL else summary.notable(SOME_IN_FULL)
 
 
 def _cases(summary: RunSummary, listed: int) -> Section:

@@ -189,14 +189,14 @@ def over_load(rows: Sequence[CaseRow]) -> Chart | None:
     curves = serving.curves(rows)[: len(LINES)]
     if not curves:
         return None
-    promised = {name: limit for row in rows for name, limit in serving.promises(row).items()}
+    promised = {name: limit for row in rows for name, limit in serving.slo(row).items()}
     tail = serving.shared_tail([load for curve in curves for load in curve.loads], list(reversed(promised)))
     shared, names = told_apart([_words_of(curve) for curve in curves])
     values = [
         point for name, curve in zip(names, curves, strict=True) for load in curve.loads
         for point in _points(name, load, tail, searched=curve.capacity is not None)
     ]  # fmt: skip
-    bounds = sorted({limit for row in rows if (limit := serving.promises(row).get(tail))})
+    bounds = sorted({limit for row in rows if (limit := serving.slo(row).get(tail))})
     scale = latency_scale([value["latency"] for value in values] + [limit / MS for limit in bounds])
     x: Spec = {
         "field": "throughput",
@@ -258,7 +258,7 @@ def distributions(rows: Sequence[CaseRow], part: str = "") -> Chart | None:
     for name, (_, curve) in zip(names, cases, strict=True):
         pairs = zip(curve.seconds, curve.parts, strict=True)
         values += [{"latency": seconds / MS, "part": 100 * share, "case": name} for seconds, share in pairs]
-    bounds = sorted({limit for row, _ in cases for limit in list(serving.promises(row).values())[-1:]})
+    bounds = sorted({limit for row, _ in cases for limit in list(serving.slo(row).values())[-1:]})
     spanned = [value["latency"] for value in values] + [limit / MS for limit in bounds]
     low, high = 0.9 * min(spanned), 1.1 * max(spanned)
     x: Spec = {
@@ -287,7 +287,7 @@ def distributions(rows: Sequence[CaseRow], part: str = "") -> Chart | None:
         title=f"{title}: {shared or names[0]}",
         description="; ".join(
             f"{name}: " + ", ".join(f"{p} {show_value(f.value, 's')}" for p in ("p50", "p90", "p99")
-                                    if (f := serving.percentile(row, p)))
+                                    if (f := row.figure(f"latency_{p}")))
             for name, (row, _) in zip(names, cases, strict=True)
         ),
     )  # fmt: skip
@@ -379,7 +379,7 @@ def _capacities(names: Sequence[str], curves: Sequence[Curve], tail: str, colour
     """A diamond where each searched server meets its SLO, with the interval of its capacity."""
     values: list[Spec] = []
     for name, curve in zip(names, curves, strict=True):
-        limit = next((limit for row in curve.rows if (limit := serving.promises(row).get(tail))), None)
+        limit = next((limit for row in curve.rows if (limit := serving.slo(row).get(tail))), None)
         figure = curve.capacity
         if figure is not None and limit is not None:
             low, high = (figure.interval.low, figure.interval.high) if figure.interval else (figure.value, figure.value)

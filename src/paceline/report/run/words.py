@@ -80,8 +80,8 @@ def _leader(summary: RunSummary) -> list[str]:
 
 def _slos(summary: RunSummary) -> list[str]:
     """How many of the chosen loads met their SLO; a search ends at one that does."""
-    loads = [row for row in summary.measured if serving.kept(row) is not None and not row.figure("capacity")]
-    good = sum(serving.kept(row) is True for row in loads)
+    loads = [row for row in summary.measured if serving.slo_met(row) is not None and not row.figure("capacity")]
+    good = sum(serving.slo_met(row) is True for row in loads)
     if len(loads) == summary.total == 1:
         return [f"SLO {'kept' if good else 'missed'}"]
     return [f"{good} of {len(loads)} loads kept their SLO"] if len(loads) > 1 else []

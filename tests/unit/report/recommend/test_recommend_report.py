@@ -13,7 +13,7 @@ from rich.console import Console
 
 from paceline.analysis.cost import Prices, read_price
 from paceline.analysis.leaderboard import boards
-from paceline.analysis.recommend.answer import Recommendation, recommend
+from paceline.analysis.recommend.choice import Recommendation, recommend
 from paceline.analysis.recommend.evidence import Evidence, evidence
 from paceline.analysis.recommend.question import Question, read_bounds
 from paceline.core.record import Measurement

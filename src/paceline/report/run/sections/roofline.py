@@ -120,7 +120,7 @@ _KINDS: Mapping[Bound, tuple[str, str, str]] = {  # words, colour and shape
 
 def roofline_parts(found: Rooflines) -> list[SectionAnswer]:
     """A part for each device, and what is to be done where there is no roof."""
-    parts = [_part(roofline) for roofline in found.found]
+    parts = [_part(roofline) for roofline in found.rooflines]
     if found.unknown:
         devices = ", ".join(_device(device) for device in found.unknown)
         parts.append(

@@ -78,7 +78,7 @@ def test_several_cases_are_counted_and_the_furthest_is_named() -> None:
 
 def test_a_datasheet_is_named_as_one() -> None:
     promised = (ceiling("compute", "bf16", 989e12), ceiling("memory", "device memory", 4.8e12))
-    part = only_part(run_of([inference(0, 7e9, 14e9, 14e9 / 2.4e12)]), KnownCeilings(promised=promised))
+    part = only_part(run_of([inference(0, 7e9, 14e9, 14e9 / 2.4e12)]), KnownCeilings(datasheet=promised))
     assert "50 % of 4.8 TB/s (datasheet)" in part.sentence
 
 
@@ -135,7 +135,7 @@ def test_the_chart_tells_everything_in_words() -> None:
 
 @pytest.mark.parametrize("furthest", [2000.0, 6000.0, 50_000.0])
 def test_the_name_of_a_short_slope_does_not_cover_the_axis(furthest: float) -> None:
-    known = KnownCeilings(promised=(ceiling("compute", "bf16", 800e12), ceiling("memory", "device memory", 4e12)))
+    known = KnownCeilings(datasheet=(ceiling("compute", "bf16", 800e12), ceiling("memory", "device memory", 4e12)))
     run = run_of([inference(index, 1e9, 2e9 * at, 2e9 * at / 3e14) for index, at in enumerate((300.0, furthest))])
     chart = only_part(run, known).chart
     assert chart is not None

@@ -27,7 +27,7 @@ def test_the_answer_names_the_rule_and_the_losses() -> None:
     (part,) = parts(data_parallel(0, 1, 0.1), data_parallel(1, 2, 0.125, found=waits))
     assert part.sentence == (
         "From 1 rank to 2, train resnet50 bf16 b32 keeps 80 % of its speed per rank (weak scaling: a batch of 32 for "
-        "each rank); lost of its step: 16 % exposed communication, 4.0 % not told apart."
+        "each rank); lost of its step: 16 % exposed communication, 4.0 % not attributed."
     )
     assert part.todo[0].startswith("hide more of the communication")
 

@@ -1,0 +1,477 @@
+"""Ranks configurations by what is asked, those that surely meet the SLO first; recommends one for each piece of work.
+
+A recommendation also says what would change it: the next best, another bound, or a surer measurement.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Literal
+
+from paceline.analysis.configuration import Configuration, labels, shared_choices
+from paceline.analysis.cost import THOUSAND, thousand
+from paceline.analysis.figures import Reading
+from paceline.analysis.recommend.evidence import Evidence, LeftOut, MeasuredLoad
+from paceline.analysis.recommend.question import ERRORS, Question, SloLimit, bounds_of
+from paceline.core.errors import InputError
+from paceline.core.grouping import group_by
+
+COST_HOUR, COST_THOUSAND = "USD per hour", "USD per 1,000"
+WHOLE = 1e-9  # a rate is a whole number of replicas' if it is so but for floating point
+
+
+class OptionStanding(IntEnum):
+    """Whether a point meets the SLO; less is better."""
+
+    SURE = 0
+    UNCERTAIN = 1  # its interval reaches beyond a bound
+    BROKEN = 2
+
+
+@dataclass(frozen=True)
+class Miss:
+    """A bound that is broken, may be broken, or cannot be judged."""
+
+    metric: str
+    limit: float
+    reading: Reading | None  # None where it was not measured
+    standing: OptionStanding
+    lighter: float | None = None  # a lighter load that broke it although this one did not
+    why: str = ""
+
+    @property
+    def excess(self) -> float:
+        """By which factor it lies above the bound."""
+        if self.reading is None:
+            return math.inf
+        return self.reading.value / self.limit if self.limit > 0 else math.inf
+
+
+@dataclass(frozen=True)
+class Option:
+    """The best that one configuration has to offer, or the nearest that it came."""
+
+    configuration: Configuration
+    label: str
+    point: MeasuredLoad
+    standing: OptionStanding
+    misses: tuple[Miss, ...]
+    score: Reading | None  # by what it is ranked
+    replicas: int | None
+    most_replicas: int | None  # if its throughput is at the low end of its interval
+    per_hour: Reading | None  # USD, of all replicas
+    per_thousand: Reading | None
+    is_heaviest: bool  # no heavier load was tried
+
+    @property
+    def qualifies(self) -> bool:
+        """Whether it may be recommended at all."""
+        return self.standing is not OptionStanding.BROKEN and self.score is not None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """All configurations: those that may be recommended, best first, and those that may not, nearest first."""
+
+    options: tuple[Option, ...]
+    rejected: tuple[Option, ...]
+
+    @property
+    def best(self) -> Option | None:
+        return self.options[0] if self.options else None
+
+
+def rank(points: Sequence[MeasuredLoad], question: Question, names: Mapping[str, str] | None = None) -> Ranking:
+    """The best point of each configuration, in order."""
+    names = names or name_configurations(points)
+    good, bad = [], []
+    for key, group in grouped(points).items():
+        options = [option_of(point, group, question, names[key]) for point in group]
+        allowed = [option for option in options if option.qualifies]
+        if question.strict:
+            allowed = [option for option in allowed if option.standing is OptionStanding.SURE]
+        if allowed:
+            good.append(min(allowed, key=lambda option: (order(option, question)[:2], option.point.load or 0.0)))
+        else:
+            bad.append(min(options, key=_nearness))
+    good.sort(key=lambda option: order(option, question))
+    return Ranking(options=tuple(good), rejected=tuple(sorted(bad, key=_nearness)))
+
+
+def grouped(points: Iterable[MeasuredLoad]) -> dict[str, list[MeasuredLoad]]:
+    """The points of each configuration, by its key."""
+    return group_by(points, lambda point: point.configuration.key)
+
+
+def name_configurations(points: Iterable[MeasuredLoad]) -> dict[str, str]:
+    """A name for each configuration, by its key."""
+    configurations = {point.configuration.key: point.configuration for point in points}
+    return dict(zip(configurations, labels(list(configurations.values())), strict=True))
+
+
+def order(option: Option, question: Question) -> tuple[int, float, str]:
+    """What sorts options, best first."""
+    assert option.score is not None
+    sign = -1.0 if question.by == "goodput" else 1.0
+    return (int(option.standing), sign * option.score.value, option.label)
+
+
+def score(point: MeasuredLoad, question: Question) -> Reading | None:
+    """What a point is ranked by; None where it is not known."""
+    if question.by == "goodput":
+        return point.throughput
+    if question.by == "energy":
+        return point.energy.reading if point.energy else None
+    if question.by == "latency":
+        return point.readings.get(question.percentile)
+    return per_hour(point, question) if question.rate is not None else per_thousand(point, question)
+
+
+def per_hour(point: MeasuredLoad, question: Question) -> Reading | None:
+    """What an hour costs: of one replica, or of as many as the rate needs."""
+    if point.price is None:
+        return None
+    if question.rate is None:
+        return Reading(point.price.usd, point.price.usd, point.price.usd)
+    throughput = point.throughput  # whose high end has the low cost
+    counts = [replicas(question.rate, rate) for rate in (throughput.value, throughput.high, throughput.low)]
+    value, low, high = (None if count is None else count * point.price.usd for count in counts)
+    return None if value is None else Reading(value, low, high)
+
+
+def per_thousand(point: MeasuredLoad, question: Question) -> Reading | None:
+    """What a thousand cost; where a rate is to be served, idle replicas are paid for as well."""
+    if point.price is None:
+        return None
+    if question.rate is None:
+        return thousand(point.throughput, point.price)
+    hourly = per_hour(point, question)
+    return hourly.times(THOUSAND / (question.rate * 3600.0)) if hourly else None
+
+
+def replicas(rate: float, throughput: float | None) -> int | None:
+    """How many are needed, each with its part of the rate."""
+    if throughput is None or throughput <= 0:
+        return None
+    return max(1, math.ceil(rate / throughput - WHOLE))
+
+
+def judge(
+    point: MeasuredLoad, group: Sequence[MeasuredLoad], question: Question
+) -> tuple[OptionStanding, tuple[Miss, ...]]:
+    """Whether a point meets every bound; a lighter load of the same configuration that broke one makes it unsure."""
+    candidates = [_against(bound, point, group) for bound in question.bounds] + [_afforded(point, question)]
+    misses = tuple(miss for miss in candidates if miss is not None)
+    return max((miss.standing for miss in misses), default=OptionStanding.SURE), misses
+
+
+def holds_from(point: MeasuredLoad, metric: str) -> float:
+    """The smallest bound that a point meets."""
+    reading = point.readings.get(metric)
+    return reading.value if reading is not None else math.inf
+
+
+def surely_from(point: MeasuredLoad, group: Sequence[MeasuredLoad], bound: SloLimit) -> float:
+    """The smallest bound that a point meets with its uncertainty, and that no lighter load broke."""
+    reading = point.readings.get(bound.metric)
+    if reading is None:
+        return math.inf
+    if not bound.is_explicit:
+        return reading.value
+    high = reading.high if reading.high is not None else math.inf
+    return max([high, *(holds_from(other, bound.metric) for other in _lighter(point, group, bound.metric))])
+
+
+def _against(bound: SloLimit, point: MeasuredLoad, group: Sequence[MeasuredLoad]) -> Miss | None:
+    reading = point.readings.get(bound.metric)
+    if reading is None:
+        if not bound.is_explicit:
+            return None
+        too_few = f"{point.requests:,} requests are too few for it" if point.requests else "it was not measured"
+        return Miss(bound.metric, bound.limit, None, OptionStanding.BROKEN, why=too_few)
+    if reading.value > bound.limit:
+        return Miss(bound.metric, bound.limit, reading, OptionStanding.BROKEN)
+    if surely_from(point, group, bound) <= bound.limit:
+        return None
+    broke = [one.load for one in _lighter(point, group, bound.metric) if holds_from(one, bound.metric) > bound.limit]
+    lighter = min((load for load in broke if load is not None), default=None)
+    return Miss(bound.metric, bound.limit, reading, OptionStanding.UNCERTAIN, lighter)
+
+
+def _lighter(point: MeasuredLoad, group: Sequence[MeasuredLoad], metric: str) -> list[MeasuredLoad]:
+    """Lighter loads of the same configuration; a search has weighed its own trials already."""
+    if point.load is None or point.is_capacity:
+        return []
+    return [
+        other
+        for other in group
+        if other.load is not None and other.load < point.load and metric in other.readings and not other.is_capacity
+    ]
+
+
+def _afforded(point: MeasuredLoad, question: Question) -> Miss | None:
+    budget = question.budget
+    if budget is None:
+        return None
+    name = COST_HOUR if budget.per == "hour" else COST_THOUSAND
+    cost = per_hour(point, question) if budget.per == "hour" else per_thousand(point, question)
+    if cost is None:
+        return Miss(name, budget.usd, None, OptionStanding.BROKEN, why=point.no_price)
+    if cost.value > budget.usd * (1 + WHOLE):
+        return Miss(name, budget.usd, cost, OptionStanding.BROKEN)
+    is_sure = cost.high is not None and cost.high <= budget.usd * (1 + WHOLE)
+    return None if is_sure else Miss(name, budget.usd, cost, OptionStanding.UNCERTAIN)
+
+
+def option_of(point: MeasuredLoad, group: Sequence[MeasuredLoad], question: Question, label: str) -> Option:
+    """A point with all that follows from what is asked."""
+    standing, misses = judge(point, group, question)
+    rate = question.rate
+    loads = [other.load for other in group if other.load is not None]
+    return Option(
+        configuration=point.configuration,
+        label=label,
+        point=point,
+        standing=standing,
+        misses=misses,
+        score=score(point, question),
+        replicas=replicas(rate, point.throughput.value) if rate is not None else None,
+        most_replicas=replicas(rate, point.throughput.low) if rate is not None else None,
+        per_hour=per_hour(point, question),
+        per_thousand=per_thousand(point, question),
+        is_heaviest=point.load is not None and point.load >= max(loads) and not any(p.is_capacity for p in group),
+    )
+
+
+def _nearness(option: Option) -> tuple[bool, float, str]:
+    excess = max((miss.excess for miss in option.misses), default=0.0)
+    return (option.score is None, excess, option.label)
+
+
+Relation = Literal["apart", "tied", "unknown"]
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A bound at which another configuration is recommended; an empty label means none."""
+
+    metric: str
+    limit: float
+    label: str
+    standing: OptionStanding
+    is_tied: bool = False  # what both are ranked by does not differ significantly
+
+
+@dataclass(frozen=True)
+class Rival:
+    """The next best, and what it lacks."""
+
+    option: Option
+    relation: Relation  # of what both are ranked by
+    price: float | None  # USD/h of one replica below which it would win
+    throughput: float | None  # above which it would win
+    score: float  # what it would have to reach
+
+
+@dataclass(frozen=True)
+class Changes:
+    """All that would change the choice."""
+
+    rival: Rival | None
+    tied: tuple[str, ...]  # all that do not differ significantly from the best
+    tighter: tuple[Flip, ...]
+    looser: tuple[Flip, ...]
+    unsure: Option | None  # what would win if it surely met the SLO
+
+
+def changes(points: Sequence[MeasuredLoad], ranking: Ranking, question: Question) -> Changes:
+    """What lies around the choice."""
+    names = name_configurations(points)
+    metrics = [bound.metric for bound in question.bounds if bound.is_explicit]
+    looser = [flip for metric in metrics if (flip := _looser(points, ranking, question, metric, names))]
+    best = ranking.best
+    if best is None:
+        return Changes(None, (), (), tuple(looser), None)
+    tighter = [flip for metric in metrics if (flip := _tighter(points, best, question, metric, names))]
+    equals = [one for one in ranking.options[1:] if one.standing is best.standing]
+    tied = [one.label for one in equals if relation(best, one) == "tied"]
+    # What is better at what is asked, but not sure to meet the SLO.
+    unsure = []
+    for key, group in grouped(points).items() if best.standing is OptionStanding.SURE else ():
+        for option in (option_of(point, group, question, names[key]) for point in group):
+            if option.standing is OptionStanding.UNCERTAIN and option.score is not None:
+                is_better = order(option, question)[1] < order(best, question)[1]
+                unsure += [option] if is_better and relation(best, option) != "tied" else []
+    return Changes(
+        rival=_rival(best, ranking.options[1], question) if len(ranking.options) > 1 else None,
+        tied=tuple(tied),
+        tighter=tuple(tighter),
+        looser=tuple(looser),
+        unsure=min(unsure, key=lambda one: order(one, question), default=None),
+    )
+
+
+def relation(one: Option, other: Option) -> Relation:
+    """Whether what two options are ranked by differs beyond its uncertainty."""
+    if one.score is None or other.score is None or (same := one.score.overlaps(other.score)) is None:
+        return "unknown"
+    return "tied" if same else "apart"
+
+
+def _rival(best: Option, other: Option, question: Question) -> Rival:
+    assert best.score is not None and other.score is not None
+    mine, theirs = best.score.value, other.score.value
+    price = throughput = None
+    if question.by == "goodput":
+        throughput = mine
+    elif question.by == "cost" and other.point.price is not None:
+        is_another = other.point.configuration.machine != best.point.configuration.machine
+        price = other.point.price.usd * mine / theirs if is_another else None  # one machine has one price
+        # The throughput at which the rival would cost less; None where no throughput would do.
+        if question.rate is None:
+            throughput = other.point.throughput.value * theirs / mine
+        else:
+            fewer = math.ceil(mine / other.point.price.usd - 1e-9) - 1  # replicas that cost less
+            throughput = question.rate / fewer if fewer >= 1 else None
+    return Rival(other, relation(best, other), price, throughput, mine)
+
+
+def _tighter(
+    points: Sequence[MeasuredLoad], best: Option, question: Question, metric: str, names: Mapping[str, str]
+) -> Flip | None:
+    """The bound below which the choice is another; a tighter one only takes points away."""
+    key = best.configuration.key
+    group = [point for point in points if point.configuration.key == key]
+    choice, now = best, question
+    for _ in range(2 * len(group)):
+        bound = next(bound for bound in now.bounds if bound.metric == metric)
+        sure = surely_from(choice.point, group, bound)
+        edge = sure if sure <= bound.limit else holds_from(choice.point, metric)
+        if edge <= 0 or not math.isfinite(edge):
+            return None
+        now = now.with_limit(metric, math.nextafter(edge, -math.inf))
+        next_choice = rank(points, now, names).best
+        if next_choice is None:
+            return Flip(metric, edge, "", OptionStanding.BROKEN)
+        if next_choice.configuration.key != key:
+            return Flip(metric, edge, next_choice.label, next_choice.standing)
+        choice = next_choice
+    return None
+
+
+def _looser(
+    points: Sequence[MeasuredLoad], ranking: Ranking, question: Question, metric: str, names: Mapping[str, str]
+) -> Flip | None:
+    """The smallest bound beyond the present one at which the choice is another."""
+    bound = next(bound for bound in question.bounds if bound.metric == metric)
+    free = question.with_limit(metric, math.inf)
+    sign = -1.0 if question.by == "goodput" else 1.0
+    events: list[tuple[float, tuple[int, float, str], str, Reading]] = []
+    for key, group in grouped(points).items():
+        for point in group:
+            reading = score(point, question)
+            if reading is None or metric not in point.readings:
+                continue
+            elsewhere, _ = judge(point, group, free)
+            surely = max(surely_from(point, group, bound), bound.limit)
+            perhaps = max(holds_from(point, metric), bound.limit)
+            for edge, standing in ((perhaps, OptionStanding.UNCERTAIN), (surely, OptionStanding.SURE)):
+                reached = max(standing, elsewhere)
+                is_allowed = reached <= (OptionStanding.SURE if question.strict else OptionStanding.UNCERTAIN)
+                if bound.limit < edge < math.inf and is_allowed:
+                    events.append((edge, (int(reached), sign * reading.value, names[key]), key, reading))
+    best = ranking.best
+    leader = order(best, question) if best else (math.inf, math.inf, "")
+    for edge, position, key, reading in sorted(events, key=lambda event: event[:3]):
+        if position < leader:
+            leader = position
+            if best is None or key != best.configuration.key:
+                is_tied = best is not None and best.score is not None and best.score.overlaps(reading) is True
+                return Flip(metric, edge, names[key], OptionStanding(position[0]), is_tied)
+    return None
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The answer for one piece of work."""
+
+    work: str
+    is_served: bool
+    question: Question
+    unit: str  # of the throughput
+    shared: str  # what all configurations have in common
+    points: tuple[MeasuredLoad, ...]
+    ranking: Ranking
+    left_out: tuple[LeftOut, ...]
+    changes: Changes
+
+    @property
+    def best(self) -> Option | None:
+        return self.ranking.best
+
+    @property
+    def sure(self) -> tuple[Option, ...]:
+        """Those that meet the SLO beyond their uncertainty."""
+        return tuple(option for option in self.ranking.options if option.standing is OptionStanding.SURE)
+
+    @property
+    def uncertain(self) -> tuple[Option, ...]:
+        """Those that perhaps do."""
+        return tuple(option for option in self.ranking.options if option.standing is OptionStanding.UNCERTAIN)
+
+    @property
+    def work_unit(self) -> str:
+        """What is counted: requests, images."""
+        return self.unit.removesuffix("/s") or "samples"
+
+
+def with_users(evidence: Sequence[Evidence], question: Question) -> list[Evidence]:
+    """What an SLO may be about: if there is one, work that users wait for."""
+    if not any(bound.is_explicit for bound in question.bounds):
+        return list(evidence)
+    served = [one for one in evidence if one.has_users]
+    if evidence and not served:
+        message = "an SLO is about the requests of users, and these cases train: leave out --slo"
+        raise InputError("slo-for-training", message, key="--slo")
+    return served
+
+
+def recommend(evidence: Evidence, question: Question) -> Recommendation:
+    """The best configuration, why, and what would change that."""
+    question = _with_slo(question, evidence)
+    ranking = rank(evidence.points, question)
+    configurations = list({point.configuration.key: point.configuration for point in evidence.points}.values())
+    # What was left out has names that distinguish it from the others.
+    every = {one.key: one for one in (*configurations, *(left_out.configuration for left_out in evidence.left_out))}
+    names = dict(zip(every, labels(list(every.values())), strict=True))
+    return Recommendation(
+        work=evidence.work,
+        is_served=evidence.is_served,
+        question=question,
+        unit=evidence.points[0].unit if evidence.points else "",
+        shared=shared_choices(configurations),
+        points=tuple(evidence.points),
+        ranking=ranking,
+        left_out=tuple(replace(one, label=names[one.configuration.key]) for one in evidence.left_out),
+        changes=changes(evidence.points, ranking, question),
+    )
+
+
+def _with_slo(question: Question, evidence: Evidence) -> Question:
+    """The question with an SLO: that of the served cases themselves, if they share one and no other is asked for."""
+    if not evidence.is_served:
+        # Steps of a model have no requests that could fail.
+        return replace(question, bounds=tuple(bound for bound in question.bounds if bound.metric != ERRORS))
+    if not evidence.points or any(bound.metric != ERRORS for bound in question.bounds):
+        return question
+    slos = {tuple(sorted((k, v) for k, v in one.items() if k != ERRORS)) for one in evidence.slos}
+    if len(slos) != 1 or not next(iter(slos)):
+        differ = len(slos) > 1
+        message = f"its cases have {'different SLOs' if differ else 'no SLO'}: say what must hold, like --slo p99=50ms"
+        code = "different-slos" if differ else "missing-slo"
+        raise InputError(code, message, where=f"'{evidence.work}'", key="--slo")
+    errors = {bound.metric: bound.limit for bound in question.bounds if bound.is_explicit}
+    return replace(question, bounds=bounds_of(dict(next(iter(slos))) | errors), origin="as in the run's own SLO")
