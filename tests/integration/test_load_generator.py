@@ -40,7 +40,7 @@ def test_an_open_loop_sends_what_was_drawn_and_counts_latency_from_intended_time
     with running() as endpoint:
         trace = drive(endpoint, kinds, load, seed=11, workers=2)
     plan = LoadPlan.of(load, kinds, 11)
-    assert np.allclose(trace.intended, plan.schedule.intended, atol=1e-6)
+    assert np.allclose(trace.intended, plan.intended, atol=1e-6)
     assert np.array_equal(trace.kind, plan.kinds)
     assert set(trace.worker) == {0, 1}
     assert np.array_equal(trace.samples, np.where(trace.kind == 1, 4, 1))

@@ -268,7 +268,7 @@ def _searched(session: ServingSession) -> Result:
     if part < quality.LEAST_DELIVERED:  # only a warning: the rate comes from other loads
         message = (
             f"only {100 * part:.1f} % of the last load went in time, so that its latencies are not the server's alone: "
-            f"{quality.why_late(trace)}"
+            f"{quality.cause(trace)[0]}"
         )
         remedy = "let nothing else run on the load generator's cores, and measure again"
         result.warnings.append(RecordWarning(kind="client-limited", message=message, remedy=remedy))
@@ -329,7 +329,7 @@ def _search(session: ServingSession, slo: Slo, points: dict[float, list[Measurem
         settled = trace.after(extra)
         verdict = slo.judge(settled)
         points[round(rate, 3)] = trace_metrics.traffic(settled, slo, at={"rate": round(rate, 3)})
-        limited = "" if quality.delivered(trace) >= quality.LEAST_DELIVERED else quality.why_late(trace)
+        limited = "" if quality.delivered(trace) >= quality.LEAST_DELIVERED else quality.cause(trace)[0]
         missed = min(1.0, verdict.used * (1.0 - slo.share)) * len(settled)
         answered = int(trace.ok.sum()) / trace_metrics.seconds_of(trace)
         return RateTrial(rate, len(settled), missed, answered, verdict.holds, verdict.reason, limited)
