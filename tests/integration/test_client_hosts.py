@@ -51,7 +51,7 @@ def agents() -> dict[str, psutil.Process]:
 
 def test_hosts_send_the_schedule_of_one_and_what_they_saw_is_one_trace(pair: ClientHosts) -> None:
     bodies: list[int] = []
-    with running(Behaviour(tells=True)) as endpoint:
+    with running(Behaviour(reports_stages=True)) as endpoint:
         pair.require_reach(endpoint)
         alone = drive(endpoint, KINDS, POISSON, seed=11, workers=2)
         trace, again = (

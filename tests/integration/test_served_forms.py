@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.benchmarks.serving.answers import Answers
 from paceline.benchmarks.serving.parameters import ServeParameters
-from paceline.benchmarks.serving.requests import Requests, encode, prepare_requests
+from paceline.benchmarks.serving.requests import Answers, Requests, encode, prepare_requests
 from paceline.load.generator import drive
 from paceline.load.parameters import LoadParameters
 from paceline.load.request import Endpoint, Wire

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import resource
@@ -14,9 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.errors import InputError, MissingDependency
+from paceline.core.errors import InputError
 from paceline.load import processes
 from paceline.load.arrivals import Schedule, shares
+from paceline.load.grpc_client import require_grpc
 from paceline.load.network import link_of
 from paceline.load.parameters import LoadParameters
 from paceline.load.request import Endpoint, Prepared, grpc_metadata, http_bytes
@@ -218,12 +218,6 @@ def drive(
         return trace
     before, after = _client_work(requests, trace.kind)
     return replace(trace, stages={CLIENT_PRE: before, **trace.stages, CLIENT_POST: after})
-
-
-def require_grpc() -> None:
-    """Refuse where gRPC is not installed."""
-    if importlib.util.find_spec("grpc") is None:
-        raise MissingDependency("grpcio", "install it with: pip install 'paceline[serving]'")
 
 
 def _client_work(requests: Sequence[Prepared], kinds: NDArray[np.int32]) -> tuple[Times, Times]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
+import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,6 +43,12 @@ _CONNECTION_LOST = (
 )
 
 
+def require_grpc() -> None:
+    """Refuse where gRPC is not installed."""
+    if importlib.util.find_spec("grpc") is None:
+        raise MissingDependency("grpcio", "install it with: pip install 'paceline[serving]'")
+
+
 class GrpcClient:
     """Sends calls over a few channels in rotation; each carries any number at a time."""
 
@@ -58,11 +64,9 @@ class GrpcClient:
         tls: bool,
         timeout: float,
     ) -> None:
-        try:
-            self._grpc: Any = importlib.import_module("grpc")
-            aio: Any = importlib.import_module("grpc.aio")
-        except ImportError:
-            raise MissingDependency("grpcio", "install it with: pip install 'paceline[serving]'") from None
+        require_grpc()
+        self._grpc: Any = importlib.import_module("grpc")
+        aio: Any = importlib.import_module("grpc.aio")
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0), *unlimited]

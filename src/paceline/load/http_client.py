@@ -126,7 +126,7 @@ class _Connection(asyncio.Protocol):
         self.since = 0  # when its request began to wait: to be answered, and before that for the connection itself
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses of it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses of it
         self._ready = select.poll()
         handle = transport.get_extra_info("socket")
         self._ready.register(handle.fileno(), select.POLLIN)

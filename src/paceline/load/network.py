@@ -104,7 +104,14 @@ def connected(link: Link) -> Iterator[Cable]:
     with ExitStack() as stack:
         home = os.open(_OWN, os.O_RDONLY)
         stack.callback(os.close, home)
-        namespace = _new_namespace(home)
+        if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NETWORK):
+            why = os.strerror(ctypes.get_errno())
+            message = f"network_by = tc needs a network namespace, which root alone can make ({why}); use client"
+            raise Unsupported(message)
+        try:
+            namespace = os.open(_OWN, os.O_RDONLY)
+        finally:
+            _enter(home)
         stack.callback(os.close, namespace)
         near, far = f"plc{os.getpid()}", f"pls{os.getpid()}"
         here, there = _free_addresses()
@@ -127,18 +134,6 @@ def shaped(link: Link, bandwidth: float | None) -> list[str]:
     arguments = ["netem", "limit", str(_QUEUE), "delay", f"{(link.delay + link.jitter) * 1e6:.0f}us"]
     arguments += [f"{link.jitter * 1e6:.0f}us"] if link.jitter else []
     return arguments + (["rate", f"{8 * bandwidth:.0f}bit"] if bandwidth else [])
-
-
-def _new_namespace(home: int) -> int:
-    """A descriptor of it; this thread is back at home."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(_NEW_NETWORK):
-        why = os.strerror(ctypes.get_errno())
-        raise Unsupported(f"network_by = tc needs a network namespace, which root alone can make ({why}); use client")
-    try:
-        return os.open(_OWN, os.O_RDONLY)
-    finally:
-        _enter(home)
 
 
 def _enter(namespace: int) -> None:

@@ -38,7 +38,7 @@ TIMING = b"x-paceline: d=1000,q=2000,b=3000,i=4000,p=5000,n=2\r\n"
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What it does besides answering; times in seconds, those that say when count from the first request."""
+    """What it does in addition to answering; times in seconds, those that say when count from the first request."""
 
     delay: float = 0.0  # before every answer
     stall_at: float = 0.0  # when it stops doing anything
@@ -49,7 +49,7 @@ class Behaviour:
     garbage_every: int = 0  # every n-th answer is not HTTP
     close_every: int = 0  # every n-th answer closes the connection, without announcing it
     pieces: int = 0  # answer with a stream of so many events, `delay` apart
-    tells: bool = False  # whether it reports its stages
+    reports_stages: bool = False  # as Paceline's own server does
     chats: bool = False  # whether it answers as a language model does
     grpc: bool = False  # whether it takes calls of gRPC, and then does none of the above
 
@@ -69,13 +69,13 @@ class NullProtocol(asyncio.BufferedProtocol):
         self._behaviour = behaviour
         self._begun = b""  # a head of which the end has not come yet
         self._missing = 0  # bytes of a body
-        timing = TIMING if behaviour.tells else b""
+        timing = TIMING if behaviour.reports_stages else b""
         self._head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + timing
         body = CHAT if behaviour.chats else BODY
         self._answer = self._head + b"content-length: %d\r\n\r\n" % len(body) + body
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses of it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses of it
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self.room

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.benchmarks.serving.answers import Answers
-from paceline.benchmarks.serving.requests import RequestMaker
+from paceline.benchmarks.serving.requests import Answers, RequestMaker
 from paceline.core.errors import MissingDependency, SilentCorruption
 from paceline.load.kserve import ProtocolError, encode_response
 from paceline.load.parameters import RequestParameters

@@ -212,7 +212,7 @@ def _check_clients(parameters: ServeParameters, server: type[Server], address: s
     if hosts and set(hosts) != {LOCAL} and not is_for_others(address):
         message = (
             f"the server would listen at {address}, where clients.hosts do not reach it: set server.host to the one "
-            "address of this machine that they reach (embedded and url alone can be asked from other hosts)"
+            "address of this machine that they reach (only embedded and url can be reached from other hosts)"
         )
         raise InputError("unreachable-address", message, key="server.host", value=address)
     if load is None or load.network_by != "tc":
