@@ -53,13 +53,10 @@ class Link(Parameters):
 
     def way_up(self, sizes: Times, random: np.random.Generator) -> Times:
         """How long each request of so many bytes is on its way."""
-        return self._delays(len(sizes), random) + (sizes / self.up if self.up else 0.0)
+        return self.way_down(len(sizes), random) + (sizes / self.up if self.up else 0.0)
 
     def way_down(self, number: int, random: np.random.Generator) -> Times:
         """How long the first byte of each answer is on its way; the others follow at the bandwidth."""
-        return self._delays(number, random)
-
-    def _delays(self, number: int, random: np.random.Generator) -> Times:
         return self.delay + random.exponential(1.0, number) * self.jitter
 
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from paceline.load.grpc_client import GrpcClient
 from paceline.load.http_client import HttpClient
-from paceline.load.server_timing import is_error, piece_times, read_stages
+from paceline.load.server_timing import carries_text, is_error, read_stages
 from paceline.load.timerfd import open_timer, set_timer
 from paceline.load.trace import BROKEN, FAILED, OK, TIMED_OUT, UNSENT, Log, Times, clock
 
@@ -190,12 +190,7 @@ class _Run:
         self._task = task
         finished = self._count if task.loop == "open" else self._next_of_user
         self._log = Log(task.kinds.tolist(), task.keep, finished)
-        where: dict[str, Any] = {"host": task.host, "port": task.port, "tls": task.tls, "timeout": task.timeout}
-        self._client: GrpcClient | HttpClient
-        if task.transport == "grpc":
-            self._client = GrpcClient(self._log, task.payloads, task.metadata, path=task.path, **where)
-        else:
-            self._client = HttpClient(self._log, task.payloads, limit=task.limit, streaming=task.streaming, **where)
+        self._client = GrpcClient(self._log, task) if task.transport == "grpc" else HttpClient(self._log, task)
         self._loop = asyncio.get_running_loop()
         self._all_ended = self._loop.create_future()
         self._left = 0  # requests of an open loop, users of a closed one
@@ -308,7 +303,7 @@ class _Run:
         stages, batch = read_stages(log.timing[:number])
         optional: dict[str, NDArray[np.generic]] = {} if batch is None else {"batch": batch}
         if task.streaming:
-            pieces = [piece_times(events or ()) for events in log.events[:number]]
+            pieces = [[time for time, event in events or () if carries_text(event)] for events in log.events[:number]]
             counts = np.array([len(times) for times in pieces], np.int64)
             flat = (np.array([time for times in pieces for time in times], np.int64) - start) / 1e9
             optional["token_counts"] = counts
