@@ -20,7 +20,6 @@ from paceline.load import arrivals
 from paceline.load.arrivals import Schedule, read_arrivals
 from paceline.load.network import Link, Preset
 from paceline.load.request import Form
-from paceline.load.trace import Times
 
 _CALL = re.compile(r"^\s*(uniform|normal|lognormal)\s*\(\s*([0-9.]+)\s*,\s*([0-9.]+)\s*\)\s*$")
 _EXAMPLES = "write 4, uniform(1, 8), normal(128, 32), lognormal(128, 0.5) or {1: 0.7, 4: 0.3}"
@@ -252,31 +251,31 @@ class LoadParameters(Parameters):
 
     def schedule(self, random: np.random.Generator) -> Schedule:
         """When requests are meant to go, where that is known beforehand: not in a closed loop."""
-        return self.recorded() if self.arrival == "trace" else Schedule(self._times(random))
-
-    def _times(self, random: np.random.Generator) -> Times:
-        """The validator has checked that everything is given that an arrival needs."""
-        rate, count, end = self.rate or 0.0, self.requests, self.seconds
+        rate, count, end = self.rate or 0.0, self.requests, self.seconds  # the validator has checked what is needed
         match self.arrival:
+            case "trace":
+                return self.recorded()
             case "constant":
-                return arrivals.constant(rate, duration=end, count=count)
+                times = arrivals.constant(rate, duration=end, count=count)
             case "poisson" | "server":
-                return arrivals.poisson(rate, random, duration=end, count=count)
+                times = arrivals.poisson(rate, random, duration=end, count=count)
             case "gamma":
-                return arrivals.gamma(rate, self.burstiness or 1.0, random, duration=end, count=count)
+                times = arrivals.gamma(rate, self.burstiness or 1.0, random, duration=end, count=count)
             case "ramp":
-                return arrivals.ramp(rate, self.to_rate or rate, end, random)
+                times = arrivals.ramp(rate, self.to_rate or rate, end, random)
             case "spike":
                 spike_at, length = self.spike_at or 0.0, self.spike_length or 0.0
-                return arrivals.spike(rate, self.spike_rate or rate, spike_at, length, end, random)
+                times = arrivals.spike(rate, self.spike_rate or rate, spike_at, length, end, random)
             case "diurnal":
-                return arrivals.diurnal(rate, self.amplitude or 0.0, self.period or end, end, random)
+                times = arrivals.diurnal(rate, self.amplitude or 0.0, self.period or end, end, random)
             case "on-off":
-                return arrivals.on_off(rate, self.pause_rate or 0.0, self.busy or end, self.pause or end, end, random)
+                times = arrivals.on_off(rate, self.pause_rate or 0.0, self.busy or end, self.pause or end, end, random)
             case "offline":
-                return np.zeros(count or 0)
-        message = f"arrival = {self.arrival} is a closed loop: when its requests go depends on the answers"
-        raise InputError("closed-loop", message, key="load.arrival", value=self.arrival)
+                times = np.zeros(count or 0)
+            case _:
+                message = f"arrival = {self.arrival} is a closed loop: when its requests go depends on the answers"
+                raise InputError("closed-loop", message, key="load.arrival", value=self.arrival)
+        return Schedule(times)
 
     def recorded(self) -> Schedule:
         """The arrivals of a trace's file; InputError if it cannot be used."""

@@ -109,10 +109,9 @@ class _Search:
 
     def bracket(self, first: float, ceiling: float) -> tuple[float, float]:
         """Double or halve until one rate holds and one does not."""
-        trial = self._look(first)
-        return self._rise(trial, ceiling) if trial.holds and not trial.limited else self._fall(trial)
-
-    def _rise(self, held: RateTrial, ceiling: float) -> tuple[float, float]:
+        held = self._look(first)
+        if held.limited or not held.holds:
+            return self._fall(held)
         while held.rate < ceiling:
             if not self.go_on():
                 raise _Ended("unsteady", held.rate, f"the time was over at {held.rate:.4g}/s, where it still holds")
