@@ -51,7 +51,7 @@ def agents() -> dict[str, psutil.Process]:
 
 def test_hosts_send_the_schedule_of_one_and_what_they_saw_is_one_trace(pair: ClientHosts) -> None:
     bodies: list[int] = []
-    with running(Behaviour(tells=True)) as endpoint:
+    with running(Behaviour(reports_stages=True)) as endpoint:
         pair.require_reach(endpoint)
         alone = drive(endpoint, KINDS, POISSON, seed=11, workers=2)
         trace, again = (
@@ -62,7 +62,7 @@ def test_hosts_send_the_schedule_of_one_and_what_they_saw_is_one_trace(pair: Cli
         )
     plan = LoadPlan.of(POISSON, KINDS, 11)
     for found in (trace, again):
-        assert np.allclose(found.intended, plan.schedule.intended, atol=1e-6)
+        assert np.allclose(found.intended, plan.intended, atol=1e-6)
         assert np.array_equal(found.kind, plan.kinds)
         assert np.array_equal(found.kind, alone.kind)
         assert found.ok.all()
@@ -109,7 +109,7 @@ def test_a_host_that_dies_is_named_and_the_others_keep_what_they_saw(pair: Clien
     kill_soon = once_after(1.0, lambda: agents()["two"].kill())
     with running() as endpoint:
         trace = drive(endpoint, KINDS, load, hosts=pair, go_on=kill_soon)
-    assert len(trace) == len(LoadPlan.of(load, KINDS, 1234).schedule)
+    assert len(trace) == len(LoadPlan.of(load, KINDS, 1234).intended)
     assert list(pair.lost) == ["two"]
     assert trace.of_host(0).ok.any()
     assert set(trace.of_host(1).status.tolist()) <= {BROKEN, UNSENT}

@@ -132,7 +132,7 @@ def test_more_than_may_wait_is_declined_and_counted(start: Start) -> None:
     server = start(engine="null", max_batch=8, max_delay="2s", max_queue=3)
     load = LoadParameters(arrival="constant", rate=100, requests=20)
     where = server.endpoint("kserve-grpc")
-    trace = drive(where, [encode({"x": X[:1]}, "kserve-grpc", where.model)], load)
+    trace = drive(where, [encode({"x": X[:1]}, where)], load)
     counted = server.statistics()["requests"]
     assert int(trace.shed.sum()) == counted["shed"] > 0
     assert int(trace.ok.sum()) == counted["ok"] > 0

@@ -40,7 +40,7 @@ def test_an_open_loop_sends_what_was_drawn_and_counts_latency_from_intended_time
     with running() as endpoint:
         trace = drive(endpoint, kinds, load, seed=11, workers=2)
     plan = LoadPlan.of(load, kinds, 11)
-    assert np.allclose(trace.intended, plan.schedule.intended, atol=1e-6)
+    assert np.allclose(trace.intended, plan.intended, atol=1e-6)
     assert np.array_equal(trace.kind, plan.kinds)
     assert set(trace.worker) == {0, 1}
     assert np.array_equal(trace.samples, np.where(trace.kind == 1, 4, 1))
@@ -131,7 +131,7 @@ def test_a_stream_tells_when_each_piece_came() -> None:
 
 def test_stages_and_the_first_answers_come_back() -> None:
     answers: list[tuple[int, bytes]] = []
-    with running(Behaviour(tells=True)) as endpoint:
+    with running(Behaviour(reports_stages=True)) as endpoint:
         trace = drive(endpoint, ONE * 2, STEADY, keep=3, on_answer=lambda kind, body: answers.append((kind, body)))
     assert trace.stages["queue"].tolist() == pytest.approx([2e-6] * len(trace))
     assert set(trace.stages) == {"decode", "queue", "batch", "inference", "post"}
@@ -154,7 +154,7 @@ def test_an_emulated_network_delays_requests_and_answers_but_is_not_the_clients_
 def test_what_a_users_machine_does_is_in_the_latency_but_not_in_the_lateness() -> None:
     """Of requests that need 50 ms before they can leave and 30 ms after their answer came."""
     work = [Prepared(b"a", before=0.05, after=0.03), Prepared(b"b")]
-    with running(Behaviour(tells=True)) as endpoint:
+    with running(Behaviour(reports_stages=True)) as endpoint:
         trace = drive(endpoint, work, LoadParameters(arrival="constant", rate=50, requests=30))
         closed = drive(endpoint, work[:1], LoadParameters(arrival="closed", users=1, requests=5))
     for one in (trace, closed):

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.benchmarks.serving.answers import Answers
 from paceline.benchmarks.serving.parameters import ServeParameters
-from paceline.benchmarks.serving.requests import Requests, encode, prepare_requests
+from paceline.benchmarks.serving.requests import Answers, Requests, encode, prepare_requests
 from paceline.load.generator import drive
 from paceline.load.parameters import LoadParameters
 from paceline.load.request import Endpoint, Wire
@@ -32,7 +31,7 @@ def served(folder: Path, model: str, wire: Wire, **requests: object) -> Iterator
     parameters = ServeParameters.read({**asked, "requests": {"distinct": 4, **requests}})
     form = parameters.requests.read_by_server
     need = Need(model, "tiny", seed=parameters.seed, wire=wire, form=form)
-    own = Embedded(parameters.server.settings(), need, folder, lambda _: None)
+    own = Embedded(parameters.server.whole(), need, folder, lambda _: None)
     try:
         own.prepare()
         own.start()
@@ -60,8 +59,9 @@ def test_the_server_answers_what_preparing_and_computing_by_hand_gives(
         assert made.answers.checked >= 4
         assert trace.stages["pre"].min() > 0 and trace.stages["post"].min() > 0
         assert "made into tensors by the server" in made.source
-        wrong = encode({form: byte_strings([b"\xff\xfe\xfd"])}, "kserve-binary", endpoint.model)
-        refused = drive(server.endpoint("kserve-binary"), [wrong], LoadParameters(arrival="single-stream", requests=3))
+        binary = server.endpoint("kserve-binary")
+        wrong = encode({form: byte_strings([b"\xff\xfe\xfd"])}, binary)
+        refused = drive(binary, [wrong], LoadParameters(arrival="single-stream", requests=3))
         assert set(refused.status) == {400}
         counted = server.statistics()["requests"]
         assert (counted["ok"], counted["refused"], counted["failed"]) == (30, 3, 0)

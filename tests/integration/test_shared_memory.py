@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.benchmarks.serving.answers import decode
+from paceline.benchmarks.serving.requests import decode
 from paceline.core.errors import CaseError, Unsupported
 from paceline.core.record import Outcome
 from paceline.load import shared_memory

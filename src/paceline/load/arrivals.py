@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -145,61 +145,53 @@ def read_arrivals(path: Path) -> Schedule:
     if not rows:
         raise _invalid("no-arrivals", f"the file of arrivals '{path}' holds no arrivals", str(path))
 
-    def column(*names: str) -> list[Any] | None:
-        name = next((key for key in rows[0] if key.strip().casefold() in names), None)
-        return None if name is None else [row.get(name) for row in rows]
+    def column(names: Sequence[str]) -> str | None:
+        return next((name for name in rows[0] if str(name).strip().casefold() in names), None)
 
-    timestamps, gaps, kinds = column(*TIMESTAMPS), column(*GAPS), column("kind")
-    if timestamps is not None:
-        intended = _seconds(timestamps, path)
-    elif gaps is not None:
-        seconds = _seconds(gaps, path)
-        if seconds.min() < 0:
-            row = int(np.argmin(seconds))
-            message = f"arrival {row + 1} of '{path}' has the gap {seconds[row]:g}; gaps are not negative"
-            raise _invalid("negative-gap", message, float(seconds[row]))
-        intended = np.cumsum(seconds)
-    else:
+    timestamp, gap, kind_column = column(TIMESTAMPS), column(GAPS), column(("kind",))
+    time_column = timestamp or gap
+    if time_column is None:
         names = ", ".join((*TIMESTAMPS, *GAPS))
         message = f"the file of arrivals '{path}' has the columns {', '.join(rows[0])}; name one of them {names}"
         raise _invalid("missing-column", message, str(path))
+    times, kinds = [], []
+    for number, row in enumerate(rows, 1):
+        arrival = f"arrival {number} of '{path}'"
+        seconds = _seconds(row.get(time_column), arrival)
+        if timestamp is None and seconds < 0:
+            raise _invalid("negative-gap", f"{arrival} has the gap {seconds:g}; gaps are not negative", seconds)
+        times.append(seconds)
+        if kind_column is not None:
+            try:
+                kind = int(row[kind_column])
+            except (LookupError, TypeError, ValueError):
+                kind = -1
+            if not 0 <= kind < 2**31:
+                value = row.get(kind_column)
+                raise _invalid("not-a-kind", f"{arrival} has the kind {value!r}; kinds are numbers from 0", value)
+            kinds.append(kind)
+    intended = np.array(times) if timestamp is not None else np.cumsum(times)
     order = np.argsort(intended, kind="stable")
-    return Schedule(intended[order] - intended[order[0]], None if kinds is None else _kinds(kinds, path)[order])
+    in_order = None if kind_column is None else np.array(kinds, np.int32)[order]
+    return Schedule(intended[order] - intended[order[0]], in_order)
 
 
 def _invalid(code: str, message: str, value: object) -> InputError:
     return InputError(code, message, key="load.file", value=value)
 
 
-def _seconds(values: list[Any], path: Path) -> Times:
-    times = []
-    for number, value in enumerate(values, 1):
+def _seconds(value: Any, arrival: str) -> float:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
         try:
-            seconds = float(value)
-        except (TypeError, ValueError):
-            try:
-                seconds = datetime.fromisoformat(str(value)).timestamp()
-            except ValueError:
-                example = "write seconds, or a time like 2026-01-31 12:00:00.5"
-                raise _invalid("not-a-time", f"arrival {number} of '{path}' is {value!r}; {example}", value) from None
-        if not np.isfinite(seconds):
-            raise _invalid("not-finite", f"arrival {number} of '{path}' is {value!r}, which is not finite", value)
-        times.append(seconds)
-    return np.array(times)
-
-
-def _kinds(values: list[Any], path: Path) -> NDArray[np.int32]:
-    kinds = []
-    for number, value in enumerate(values, 1):
-        try:
-            kind = int(value)
-        except (TypeError, ValueError):
-            kind = -1
-        if not 0 <= kind < 2**31:
-            message = f"arrival {number} of '{path}' has the kind {value!r}; kinds are numbers from 0"
-            raise _invalid("not-a-kind", message, value)
-        kinds.append(kind)
-    return np.array(kinds, np.int32)
+            seconds = datetime.fromisoformat(str(value)).timestamp()
+        except ValueError:
+            example = "write seconds, or a time like 2026-01-31 12:00:00.5"
+            raise _invalid("not-a-time", f"{arrival} is {value!r}; {example}", value) from None
+    if not np.isfinite(seconds):
+        raise _invalid("not-finite", f"{arrival} is {value!r}, which is not finite", value)
+    return seconds
 
 
 def _json_rows(lines: list[str], path: Path) -> list[dict[str, Any]]:

@@ -19,7 +19,8 @@ import numpy as np
 from paceline.core.files import data_directory, write_atomic
 from paceline.core.quantity import show_size
 from paceline.load import null_server, quality
-from paceline.load.generator import drive, require_grpc
+from paceline.load.generator import drive
+from paceline.load.grpc_client import require_grpc
 from paceline.load.parameters import LoadParameters
 from paceline.load.request import Endpoint, Prepared
 
@@ -33,7 +34,7 @@ _USERS = 16
 _UNDER_WAY = 256 * 2**20  # bytes of large requests at a time
 _STARVED = 0.1  # of its time that the null server waited for its core: something else runs there
 _DISTURBED = 5e-3  # s late at the slowest rate: something else had the core, and the result is not stored
-_LATE = 0.05  # s at the 99th percentile: later, and the rate was not kept
+_LATE = 0.05  # s at the 99th percentile: later, and the rate was not reached
 _BUSY_BEFORE = 5  # times its own time that a large request may be late: the worker was sending another one
 _AGAIN = 2  # times, after a disturbance: a ceiling of nothing would bound a whole search
 _FAR = 4.0  # times the load: a disturbed worker can do at least what it did, which is enough for so little

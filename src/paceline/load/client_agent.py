@@ -39,15 +39,16 @@ class ClientAgent:
 
     def serve(self) -> None:
         """Until the orders end."""
-        handlers = {
-            "hello": self._hello,
-            "clock": lambda _order: {"clock": time.monotonic_ns()},
-            "calibrate": self._calibrate,
-            "reach": self._reach,
-            "payloads": self._keep_payloads,
-            "send": self._send,
-        }
-        self._orders.obey(handlers)
+        self._orders.obey(
+            {
+                "hello": self._hello,
+                "clock": lambda _order: {"clock": time.monotonic_ns()},
+                "calibrate": self._calibrate,
+                "reach": self._reach,
+                "payloads": self._keep_payloads,
+                "send": self._send,
+            }
+        )
 
     def _hello(self, order: Words) -> Words:
         """Describe this host; on the machine of the server its cores are left alone."""

@@ -59,8 +59,8 @@ class ClientHost:
 
     name: str
     agent: RemoteAgent
-    cores: int = 1
-    boot: str = ""  # the same for hosts that are one machine
+    cores: int
+    boot: str  # the same for hosts that are one machine
     ceiling: GeneratorCeiling | None = None
     offset: Offset = field(default_factory=Offset)
     workers: int = 0  # of the last load
@@ -70,30 +70,23 @@ class ClientHost:
 class ClientHosts:
     """Hosts that a user named, as one load generator."""
 
-    def __init__(self, names: Sequence[str], shell: RemoteShell, placement: CpuPlacement) -> None:
-        self._agents = Agents(shell, AGENT)
-        self.hosts: list[ClientHost] = []
+    def __init__(self, agents: Agents, hosts: Sequence[ClientHost]) -> None:
+        self._agents = agents
+        self.hosts = hosts
         self.lost: dict[str, str] = {}  # why, by name
-        try:
-            self.hosts += [ClientHost(name, self._agents.enter(name)) for name in names]
-            machine = {"boot": boot(), "load_cores": list(placement.load), "server_cores": list(placement.server)}
-            answers = self._agents.greet([host.agent for host in self.hosts], machine)
-            for host in self.hosts:
-                host.cores = answers[host.agent]["cores"]
-                host.boot = answers[host.agent]["boot"]
-        except BaseException:
-            self._agents.close()
-            raise
 
     @classmethod
     @contextmanager
     def reached(cls, names: Sequence[str], shell: RemoteShell, placement: CpuPlacement) -> Iterator[ClientHosts]:
         """The hosts, all of them fit to send; nothing that was started there outlives this."""
-        clients = cls(names, shell, placement)
+        agents = Agents(shell, AGENT)
+        machine = {"boot": boot(), "load_cores": list(placement.load), "server_cores": list(placement.server)}
         try:
-            yield clients
+            entered = [agents.enter(name) for name in names]
+            answers = agents.greet(entered, machine)
+            yield cls(agents, [ClientHost(a.name, a, answers[a]["cores"], answers[a]["boot"]) for a in entered])
         finally:
-            clients._agents.close()
+            agents.close()
 
     def calibrate(self, kind: RequestKind) -> None:
         """Measure each host's ceiling of such requests; hosts that are one machine are measured one after the other."""
@@ -139,14 +132,18 @@ class ClientHosts:
         go_on: Callable[[], bool] = lambda: True,
     ) -> WorkerResults:
         """Do all tasks at the same time, so many on each host; a host that is lost ends the load on all of them."""
-        shares = {
-            host.agent: _Share(number, host, numbers)
-            for number, (host, numbers) in enumerate(zip(self.hosts, dealt(len(tasks), workers), strict=True))
-        }
-        for share in shares.values():
-            share.host.workers = len(share.numbers)
-        shares = {agent: share for agent, share in shares.items() if share.numbers}
-        self._send_payloads(shares, tasks[0])
+        shares: dict[RemoteAgent, _Share] = {}
+        for number, (host, numbers) in enumerate(zip(self.hosts, dealt(len(tasks), workers), strict=True)):
+            host.workers = len(numbers)
+            if numbers:
+                shares[host.agent] = _Share(number, host, numbers)
+        # Payloads are sent once: they are large, and the same in every load.
+        data = _text({"payloads": tasks[0].payloads, "metadata": tasks[0].metadata})
+        digest = hashlib.sha256(data.encode()).hexdigest()
+        without = {agent: share.host for agent, share in shares.items() if share.host.payloads != digest}
+        self._agents.ask(list(without), {"do": "payloads", "data": data}, READY_SECONDS)
+        for host in without.values():
+            host.payloads = digest
         for agent, share in shares.items():
             trips = []
             for _ in range(ROUNDS):
@@ -175,15 +172,6 @@ class ClientHosts:
         """What each host did for a load, and how exactly its clock is known."""
         return {host.name: _facts(host, trace.of_host(number)) for number, host in enumerate(self.hosts)}
 
-    def _send_payloads(self, shares: Mapping[RemoteAgent, _Share], task: WorkerTask) -> None:
-        """Once: they are large, and the same in every load."""
-        data = _text({"payloads": task.payloads, "metadata": task.metadata})
-        digest = hashlib.sha256(data.encode()).hexdigest()
-        new = {agent: share for agent, share in shares.items() if share.host.payloads != digest}
-        self._agents.ask(list(new), {"do": "payloads", "data": data}, READY_SECONDS)
-        for share in new.values():
-            share.host.payloads = digest
-
     def _watch(
         self, shares: Mapping[RemoteAgent, _Share], start: float, longest: float, go_on: Callable[[], bool]
     ) -> None:
@@ -200,7 +188,8 @@ class ClientHosts:
                     shares[agent].results = unpacked(base64.b64decode(message["results"]))
                 else:
                     why = agent.how_it_ended() if message is None else str(message.get("refused", message))
-                    self._lose(shares[agent], now - start, why)
+                    shares[agent].died = now - start
+                    self.lost[agent.name] = why
             if not is_ending and (self.lost or not go_on()):
                 is_ending, end = True, min(end, now + processes.END_SECONDS + LATE_SECONDS)
                 for agent in waiting:
@@ -208,12 +197,9 @@ class ClientHosts:
             if now > end:
                 for agent in waiting:
                     agent.ended = True
-                    self._lose(shares[agent], now - start, "it does not answer any more")
+                    shares[agent].died = now - start
+                    self.lost[agent.name] = "it does not answer any more"
                 break
-
-    def _lose(self, share: _Share, died: float, why: str) -> None:
-        share.died = died
-        self.lost[share.host.name] = why
 
     def require_all(self, trace: Trace) -> None:
         """Refuse a load of which a lost host had a part."""

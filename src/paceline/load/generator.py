@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import resource
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.errors import InputError, MissingDependency
+from paceline.core.errors import InputError
 from paceline.load import processes
 from paceline.load.arrivals import Schedule, shares
+from paceline.load.grpc_client import require_grpc
 from paceline.load.network import link_of
-from paceline.load.parameters import LoadParameters, Loop
+from paceline.load.parameters import LoadParameters
 from paceline.load.request import Endpoint, Prepared, grpc_metadata, http_bytes
 from paceline.load.trace import CLIENT_POST, CLIENT_PRE, Times, Trace
-from paceline.load.worker import WorkerTask
+from paceline.load.worker import LoadShare, WorkerTask
 
 if TYPE_CHECKING:
     from paceline.load.clients import ClientHosts
@@ -38,76 +38,61 @@ _USABLE_PORTS = 0.9
 MOST_COPIED = 4 * 2**30  # bytes of requests that workers have altogether, where their number is not given
 
 
-@dataclass(frozen=True)
-class LoadPlan:
+class LoadPlan(LoadShare):
     """One load, drawn from one seed."""
 
-    loop: Loop
-    schedule: Schedule  # empty in a closed loop
-    kinds: NDArray[np.int32]
-    users: int = 1
-    requests: int | None = None
-    duration: float | None = None
-    think_time: float = 0.0
-    down_bandwidth: float | None = None
-    up: Times | None = None
-    down: Times | None = None
-
     @classmethod
-    def of(
-        cls,
-        load: LoadParameters | Schedule,
-        requests: Sequence[Prepared],
-        seed: int,
-        weights: Sequence[float] | None = None,
-    ) -> LoadPlan:
+    def of(cls, load: LoadParameters | Schedule, requests: Sequence[Prepared], seed: int) -> LoadPlan:
         """Draw arrivals, kinds and delays; each from a stream of its own, so that none changes the others."""
         streams = np.random.SeedSequence(seed).spawn(3)
         for_arrivals, for_kinds, for_network = (np.random.default_rng(stream) for stream in streams)
-        if isinstance(load, Schedule):
-            return cls("open", load, _kinds(load, requests, weights, for_kinds)).with_work(requests)
-        if load.loop == "open":
-            schedule = load.schedule(for_arrivals)
-            plan = cls("open", schedule, _kinds(schedule, requests, weights, for_kinds))
+
+        def draw_kinds(number: int) -> NDArray[np.int32]:
+            return for_kinds.integers(0, len(requests), number).astype(np.int32)
+
+        if isinstance(load, Schedule) or load.loop == "open":
+            schedule = load if isinstance(load, Schedule) else load.schedule(for_arrivals)
+            if not len(schedule):
+                message = "the load sends not a single request: raise its rate or its duration"
+                raise InputError("no-requests", message, key="load.rate")
+            require_known(schedule, len(requests))
+            kinds = draw_kinds(len(schedule)) if schedule.kind is None else schedule.kind
+            plan = cls("open", schedule.intended, kinds)
         else:
             plan = cls(
                 load.loop,
-                Schedule(np.empty(0)),
-                _drawn(load.requests or _ENDLESS, len(requests), weights, for_kinds),
+                kinds=draw_kinds(load.requests or _ENDLESS),
                 users=load.concurrency,
                 requests=load.requests,
                 duration=load.seconds,
                 think_time=load.think_time or 0.0,
             )
-        if load.network and load.network_by != "tc":
+        if not isinstance(load, Schedule) and load.network and load.network_by != "tc":
             link = link_of(load.network)
             sizes = np.array([len(request.body) for request in requests], np.float64)[plan.kinds]
             up, down = link.way_up(sizes, for_network), link.way_down(len(sizes), for_network)
             plan = replace(plan, up=up, down=down, down_bandwidth=link.down)
-        return plan.with_work(requests)
-
-    def with_work(self, requests: Sequence[Prepared]) -> LoadPlan:
-        """Add what users' machines do before they send and after they have their answer."""
-        before, after = _client_work(requests, self.kinds)
-        if not before.any() and not after.any():
-            return self
-        return replace(
-            self,
-            up=before if self.up is None else self.up + before,
-            down=after if self.down is None else self.down + after,
-        )
+        before, after = _client_work(requests, plan.kinds)
+        if before.any() or after.any():
+            plan = replace(
+                plan,
+                up=before if plan.up is None else plan.up + before,
+                down=after if plan.down is None else plan.down + after,
+            )
+        return plan
 
     def workers(self, cores: int, cost: float = 1.0) -> int:
         """How many processes: as many as such requests of this rate or these users need, one per core at most."""
-        need = self.schedule.peak_rate / RATE_PER_WORKER if self.loop == "open" else self.users / USERS_PER_WORKER
-        most = cores if self.loop == "open" else min(cores, self.users)
+        most, need = cores, Schedule(self.intended).peak_rate / RATE_PER_WORKER
+        if self.loop != "open":
+            most, need = min(cores, self.users), self.users / USERS_PER_WORKER
         return max(1, min(most, math.ceil(need * cost)))
 
     def longest(self, timeout: float) -> float:
         """After how many seconds from the start everything must have ended."""
         network = 0.0 if self.up is None or self.down is None else float(self.up.max() + self.down.max())
         if self.loop == "open":
-            return float(self.schedule.intended[-1]) + network + timeout + GRACE_SECONDS
+            return float(self.intended[-1]) + network + timeout + GRACE_SECONDS
         if self.requests is None:
             return (self.duration or 0.0) + network + timeout + GRACE_SECONDS
         turns = math.ceil(self.requests / self.users)
@@ -119,22 +104,19 @@ class LoadPlan:
             number = min(number, self.users, self.requests or self.users)
         users = shares(self.users, number)
         requests = None if self.requests is None else shares(self.requests, number)
-        return [
-            replace(
-                task,
-                loop=self.loop,
+        tasks = []
+        for worker, rows in enumerate(shares(len(self.kinds), number)):
+            share = replace(
+                self,
                 kinds=self.kinds[rows],
-                intended=self.schedule.intended[rows] if self.loop == "open" else self.schedule.intended,
+                intended=self.intended[rows] if self.loop == "open" else self.intended,
                 users=len(users[worker]),
                 requests=None if requests is None else len(requests[worker]),
-                duration=self.duration,
-                think_time=self.think_time,
                 up=None if self.up is None else self.up[rows],
                 down=None if self.down is None else self.down[rows],
-                down_bandwidth=self.down_bandwidth,
             )
-            for worker, rows in enumerate(shares(len(self.kinds), number))
-        ]
+            tasks.append(replace(task, **vars(share)))
+        return tasks
 
 
 def cost_of(requests: Sequence[Prepared], *, is_grpc: bool = False) -> float:
@@ -163,35 +145,12 @@ def require_known(schedule: Schedule, kinds: int) -> None:
         raise InputError("unknown-kind", message, key="requests.distinct", value=kinds, suggestion=str(largest + 1))
 
 
-def _kinds(
-    schedule: Schedule, requests: Sequence[Prepared], weights: Sequence[float] | None, random: np.random.Generator
-) -> NDArray[np.int32]:
-    if not len(schedule):
-        message = "the load sends not a single request: raise its rate or its duration"
-        raise InputError("no-requests", message, key="load.rate")
-    if schedule.kind is None:
-        return _drawn(len(schedule), len(requests), weights, random)
-    require_known(schedule, len(requests))
-    return schedule.kind
-
-
-def _drawn(number: int, kinds: int, weights: Sequence[float] | None, random: np.random.Generator) -> NDArray[np.int32]:
-    if weights is None:
-        return random.integers(0, kinds, number).astype(np.int32)
-    share = np.asarray(weights, np.float64)
-    if len(share) != kinds or not np.all(np.isfinite(share)) or share.min() < 0 or share.sum() <= 0:
-        message = f"weights = {list(weights)} must be {kinds} numbers, none negative and not all zero"
-        raise InputError("invalid-weights", message, value=list(weights))
-    return random.choice(kinds, number, p=share / share.sum()).astype(np.int32)
-
-
 def drive(
     endpoint: Endpoint,
     requests: Sequence[Prepared],
     load: LoadParameters | Schedule,
     *,
     seed: int = 1234,
-    weights: Sequence[float] | None = None,
     workers: int | None = None,
     cpus: Sequence[int] | None = None,
     hosts: ClientHosts | None = None,
@@ -207,7 +166,6 @@ def drive(
 
     In an open loop `intended` are the times of the schedule; in a closed loop they are when a user was ready to send.
 
-    - weights: how often each of `requests` is drawn; unset is evenly
     - workers: how many processes, on each of the hosts; unset is as many as the rate needs, one per core at most
     - cpus: cores to pin them to, in rotation; hosts have their own
     - hosts: send instead of this machine; together they send the same schedule as one machine would
@@ -224,7 +182,7 @@ def drive(
     if is_grpc:
         require_grpc()
     cost = cost_of(requests, is_grpc=is_grpc)
-    plan = LoadPlan.of(load, requests, seed, weights)
+    plan = LoadPlan.of(load, requests, seed)
     most = max(1, MOST_COPIED // max(1, sum(len(one.body) for one in requests)))  # each worker has all requests
     shared = workers_of_hosts(hosts.cores, plan.workers(sum(hosts.cores), cost), workers) if hosts is not None else []
     number = sum(shared) or workers or plan.workers(min(most, len(cpus or os.sched_getaffinity(0))), cost)
@@ -260,12 +218,6 @@ def drive(
         return trace
     before, after = _client_work(requests, trace.kind)
     return replace(trace, stages={CLIENT_PRE: before, **trace.stages, CLIENT_POST: after})
-
-
-def require_grpc() -> None:
-    """Refuse where gRPC is not installed."""
-    if importlib.util.find_spec("grpc") is None:
-        raise MissingDependency("grpcio", "install it with: pip install 'paceline[serving]'")
 
 
 def _client_work(requests: Sequence[Prepared], kinds: NDArray[np.int32]) -> tuple[Times, Times]:

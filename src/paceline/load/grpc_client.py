@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-from collections.abc import Sequence
-from typing import Any
+import importlib.util
+from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import MissingDependency
 from paceline.load.server_timing import HEADER
 from paceline.load.trace import BROKEN, OK, REFUSED, SHED, TIMED_OUT, UNREADABLE, Log, clock
+
+if TYPE_CHECKING:
+    from paceline.load.worker import WorkerTask
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 CHANNELS = 4  # one TCP connection would be a queue of its own for large messages
@@ -43,42 +45,33 @@ _CONNECTION_LOST = (
 )
 
 
+def require_grpc() -> None:
+    """Refuse where gRPC is not installed."""
+    if importlib.util.find_spec("grpc") is None:
+        raise MissingDependency("grpcio", "install it with: pip install 'paceline[serving]'")
+
+
 class GrpcClient:
     """Sends calls over a few channels in rotation; each carries any number at a time."""
 
-    def __init__(
-        self,
-        log: Log,
-        payloads: Sequence[bytes],
-        metadata: Sequence[tuple[tuple[str, str], ...]],
-        *,
-        host: str,
-        port: int,
-        path: str,
-        tls: bool,
-        timeout: float,
-    ) -> None:
-        try:
-            self._grpc: Any = importlib.import_module("grpc")
-            aio: Any = importlib.import_module("grpc.aio")
-        except ImportError:
-            raise MissingDependency("grpcio", "install it with: pip install 'paceline[serving]'") from None
-        target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    def __init__(self, log: Log, task: WorkerTask) -> None:
+        require_grpc()
+        self._grpc: Any = importlib.import_module("grpc")
+        aio: Any = importlib.import_module("grpc.aio")
+        target = f"[{task.host}]:{task.port}" if ":" in task.host else f"{task.host}:{task.port}"
         unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0), *unlimited]
         self.log = log
-        self._payloads = payloads
-        self._metadata = metadata
-        self._timeout = timeout
+        self.task = task
         self._loop = asyncio.get_running_loop()
         self._calls: set[asyncio.Task[None]] = set()
         self._channels = [
             aio.secure_channel(target, self._grpc.ssl_channel_credentials(), options)
-            if tls
+            if task.tls
             else aio.insecure_channel(target, options)
             for _ in range(CHANNELS)
         ]
-        self._infer = [channel.unary_unary(path or INFER) for channel in self._channels]
+        self._infer = [channel.unary_unary(task.path or INFER) for channel in self._channels]
 
     def send(self, row: int) -> None:
         """Start this call now; returns at once."""
@@ -95,11 +88,11 @@ class GrpcClient:
             await channel.close()
 
     async def _call(self, row: int) -> None:
-        log = self.log
+        log, task = self.log, self.task
         kind = log.kind(row)
         log.sent[row] = clock()
         call = self._infer[row % CHANNELS](
-            self._payloads[kind], timeout=self._timeout, metadata=self._metadata[kind] or None
+            task.payloads[kind], timeout=task.timeout, metadata=task.metadata[kind] or None
         )
         try:
             answer = await call

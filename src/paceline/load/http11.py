@@ -78,6 +78,11 @@ class Unreadable(Exception):
     """An answer that is not HTTP/1.1."""
 
 
+def _header(head: bytes, name: bytes) -> bytes | None:
+    at = head.find(name)
+    return None if at < 0 else head[at + len(name) : head.index(b"\r\n", at + len(name))].strip()
+
+
 class AnswerReader:
     """Is fed with what a socket receives, in pieces of any size."""
 
@@ -148,19 +153,14 @@ class AnswerReader:
             raise Unreadable("no status")
         self.status = int(code)
         lowered = head.lower()
-        at = lowered.find(b"\r\nx-paceline:")
-        if at >= 0:
+        if (at := lowered.find(b"\r\nx-paceline:")) >= 0:
             self.timing = head[at + 13 : head.index(b"\r\n", at + 13)]
-        at = lowered.find(b"\r\nconnection:")
-        connection = lowered[at + 13 : lowered.index(b"\r\n", at + 13)] if at >= 0 else b""
+        connection = _header(lowered, b"\r\nconnection:") or b""
         self.keeps_alive = b"close" not in connection and (head[7:8] != b"0" or b"keep-alive" in connection)
-        at = lowered.find(b"\r\ntransfer-encoding:")
-        if at >= 0 and b"chunked" in lowered[at + 20 : lowered.index(b"\r\n", at + 20)]:
+        length = _header(lowered, b"\r\ncontent-length:")
+        if b"chunked" in (_header(lowered, b"\r\ntransfer-encoding:") or b""):
             self._state = _CHUNK_SIZE
-            return
-        at = lowered.find(b"\r\ncontent-length:")
-        if at >= 0:
-            length = lowered[at + 17 : lowered.index(b"\r\n", at + 17)].strip()
+        elif length is not None:
             if not length.isdigit():
                 raise Unreadable("a length that is not a number")
             self._left = int(length)

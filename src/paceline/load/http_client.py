@@ -7,11 +7,13 @@ import errno
 import select
 import socket
 import ssl
-from collections.abc import Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from paceline.load.http11 import AnswerReader, Unreadable
 from paceline.load.trace import BROKEN, OK, OUT_OF_SOCKETS, REFUSED, TIMED_OUT, UNREADABLE, Log, clock
+
+if TYPE_CHECKING:
+    from paceline.load.worker import WorkerTask
 
 _NO_SOCKETS = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM}
 _FRESH = 10_000_000  # ns; within this the event loop may not know yet that a connection was closed
@@ -20,33 +22,17 @@ _FRESH = 10_000_000  # ns; within this the event loop may not know yet that a co
 class HttpClient:
     """Sends requests, each over a connection that is free at that moment or over a new one."""
 
-    def __init__(
-        self,
-        log: Log,
-        payloads: Sequence[bytes],
-        *,
-        host: str,
-        port: int,
-        tls: bool,
-        limit: int,
-        timeout: float,
-        streaming: bool,
-    ) -> None:
+    def __init__(self, log: Log, task: WorkerTask) -> None:
         self.log = log
-        self.streaming = streaming
+        self.task = task
         self.idle: list[_Connection] = []  # the one used last is used next: the others may be closed by the server
         self.busy: set[_Connection] = set()
         self.connections = 0
-        self._payloads = payloads
-        self._host = host
-        self._port = port
-        self._address = _reachable_address(host, port)
-        self._tls = ssl.create_default_context() if tls else None
-        self._limit = limit
-        self._timeout = timeout
+        self._address = _reachable_address(task.host, task.port)
+        self._tls = ssl.create_default_context() if task.tls else None
         self._opening: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
-        self._sweep_every = min(0.1, timeout / 10)
+        self._sweep_every = min(0.1, task.timeout / 10)
         self._sweeping = self._loop.call_later(self._sweep_every, self._sweep)
 
     def send(self, row: int) -> None:
@@ -59,9 +45,9 @@ class HttpClient:
             connection = idle.pop()
             if connection.is_usable(now):
                 kind = log.kind(row)
-                connection.ask(row, kind, self._payloads[kind], now)
+                connection.ask(row, kind, self.task.payloads[kind], now)
                 return
-        if self.connections >= self._limit:
+        if self.connections >= self.task.limit:
             self._fail(row, OUT_OF_SOCKETS)
             return
         self.connections += 1
@@ -80,13 +66,13 @@ class HttpClient:
 
     async def _open(self, row: int) -> None:
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self.task.timeout):
                 _, connection = await self._loop.create_connection(
                     lambda: _Connection(self),
                     self._address,
-                    self._port,
+                    self.task.port,
                     ssl=self._tls,
-                    server_hostname=self._host if self._tls else None,
+                    server_hostname=self.task.host if self._tls else None,
                 )
         except TimeoutError:
             status = TIMED_OUT
@@ -94,7 +80,7 @@ class HttpClient:
             status = OUT_OF_SOCKETS if error.errno in _NO_SOCKETS else REFUSED
         else:
             kind = self.log.kind(row)
-            connection.ask(row, kind, self._payloads[kind], clock())
+            connection.ask(row, kind, self.task.payloads[kind], clock())
             return
         self.connections -= 1
         self._fail(row, status)
@@ -105,7 +91,7 @@ class HttpClient:
 
     def _sweep(self) -> None:
         """One look at all requests under way now and then costs less than a timer for each."""
-        latest = clock() - int(self._timeout * 1e9)
+        latest = clock() - int(self.task.timeout * 1e9)
         for connection in [one for one in self.busy if one.since <= latest]:
             connection.give_up(TIMED_OUT)
         self._sweeping = self._loop.call_later(self._sweep_every, self._sweep)
@@ -126,7 +112,7 @@ class _Connection(asyncio.Protocol):
         self.since = 0  # when its request began to wait: to be answered, and before that for the connection itself
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses of it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses of it
         self._ready = select.poll()
         handle = transport.get_extra_info("socket")
         self._ready.register(handle.fileno(), select.POLLIN)
@@ -147,7 +133,7 @@ class _Connection(asyncio.Protocol):
             log.sent[row] = now
             self._end(BROKEN)
             return
-        self._reader.expect(wants_body=bool(log.to_keep) and log.wants_body(kind), wants_events=client.streaming)
+        self._reader.expect(wants_body=bool(log.to_keep) and log.wants_body(kind), wants_events=client.task.streaming)
         self._row = row
         self.since = log.dispatched[row]
         client.busy.add(self)

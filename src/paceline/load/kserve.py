@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -163,7 +164,14 @@ def _encode(head: dict[str, Any], key: str, tensors: list[tuple[str, Array, bool
             listed.append(f'{begin}"parameters":{{"binary_data_size":{len(content)}}}}}')
             raw.append(content)
         else:
-            listed.append(f'{begin}"data":{_dump(_values(name, array))}}}')
+            values: list[Any] = array.ravel().tolist()
+            if array.dtype.hasobject:
+                try:
+                    values = [value.decode() for value in values]
+                except UnicodeDecodeError:
+                    message = f"'{name}' holds bytes that are not text, which JSON cannot carry; send binary"
+                    raise ProtocolError(message) from None
+            listed.append(f'{begin}"data":{_dump(values)}}}')
     # Written by hand: a third of the time that a call of json.dumps() takes, and this is done for every answer.
     parts = [*(f'"{name}":{_dump(value)}' for name, value in head.items()), f'"{key}":[{",".join(listed)}]']
     text = f"{{{','.join(parts)}}}".encode()
@@ -173,16 +181,6 @@ def _encode(head: dict[str, Any], key: str, tensors: list[tuple[str, Array, bool
 @lru_cache(maxsize=512)
 def _begin(name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> str:
     return f'{{"name":{_dump(name)},"shape":{_dump(shape)},"datatype":"{datatype_of(dtype)}",'
-
-
-def _values(name: str, array: Array) -> list[Any]:
-    values: list[Any] = array.ravel().tolist()
-    if not array.dtype.hasobject:
-        return values
-    try:
-        return [value.decode() for value in values]
-    except UnicodeDecodeError:
-        raise ProtocolError(f"'{name}' holds bytes that are not text, which JSON cannot carry; send binary") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,12 +267,20 @@ def _read_head(text: bytes, key: str) -> _Head:
         if any(tensor.name == other.name for other in tensors):
             raise ProtocolError(f"{tensor.where}: duplicate name '{tensor.name}'")
         tensors.append(tensor)
-    outputs = head.get("outputs") if key == "inputs" else None
+    outputs: dict[str, bool] = {}  # those that a request asks for
+    requested = head.get("outputs") if key == "inputs" else None
+    for index, entry in enumerate(_expect(requested, list, "outputs") if requested else ()):
+        where = f"outputs[{index}]"
+        if not isinstance(entry, dict):
+            raise ProtocolError(f"{where} is a JSON {_json_type(entry)}; a requested output is an object")
+        options = _expect(entry.get("parameters"), dict, f"{where}.parameters", default={})
+        name = _expect(entry.get("name"), str, f"{where}.name")
+        outputs[name] = _expect(options.get("binary_data"), bool, f"{where}.parameters.binary_data", default=binary)
     return _Head(
         tensors=tuple(tensors),
         id=_expect(head.get("id", ""), str, "id"),
         model=_expect(head.get("model_name", ""), str, "model_name"),
-        outputs=_requested_outputs(outputs, binary) if outputs else None,
+        outputs=outputs or None,
         binary=binary,
         raw_bytes=sum(tensor.size for tensor in tensors if tensor.region is None),
     )
@@ -288,20 +294,15 @@ def _read_tensor(entry: Any, where: str) -> _Tensor:
         raise ProtocolError(f"{where} is a JSON {_json_type(entry)}; a tensor is an object")
     name = _expect(entry.get("name"), str, f"{where}.name")
     datatype = _expect(entry.get("datatype"), str, f"{where}.datatype")
-    dtype = BYTE_STRINGS if datatype == BYTES else DATATYPES.get(datatype)
-    if dtype is None:
-        supported = ", ".join((*DATATYPES, BYTES))
-        raise ProtocolError(f"{where}.datatype: '{datatype}' is not supported; it must be one of {supported}")
     shape = tuple(_expect(entry.get("shape"), list, f"{where}.shape"))
-    if not all(type(length) is int and 0 <= length < 2**63 for length in shape) or len(shape) > _MOST_AXES:
-        raise ProtocolError(f"{where}.shape: {list(shape)!r:.200} is not a list of lengths, at most {_MOST_AXES}")
-    count = math.prod(shape)
-    if count * dtype.itemsize >= 2**63:
+    dtype = read_type(datatype, shape, where)
+    length = math.prod(shape) * dtype.itemsize
+    if length >= 2**63:
         raise ProtocolError(f"{where}.shape: {list(shape)!r:.200} is larger than any memory")
     parameters = _expect(entry.get("parameters"), dict, f"{where}.parameters", default={})
     if "shared_memory_region" in parameters:
-        region, offset = _read_region(parameters, entry, where, count * dtype.itemsize)
-        return _Tensor(where, name, dtype, shape, count * dtype.itemsize, None, region, offset)
+        region, offset = _read_region(parameters, entry, where, length)
+        return _Tensor(where, name, dtype, shape, length, None, region, offset)
     size = parameters.get("binary_data_size")
     if size is None:
         if "data" not in entry:
@@ -309,12 +310,22 @@ def _read_tensor(entry: Any, where: str) -> _Tensor:
         return _Tensor(where, name, dtype, shape, 0, _expect(entry["data"], list, f"{where}.data"))
     if "data" in entry:
         raise ProtocolError(f"{where}: it has both 'data' and the parameter 'binary_data_size'; give one of them")
-    if type(size) is not int or size < 0 or (datatype != BYTES and size != count * dtype.itemsize):
+    if type(size) is not int or size < 0 or (datatype != BYTES and size != length):
         raise ProtocolError(
-            f"{where}: binary_data_size is {size!r:.40}, but {datatype} of shape {list(shape)} has "
-            f"{count * dtype.itemsize} bytes"
+            f"{where}: binary_data_size is {size!r:.40}, but {datatype} of shape {list(shape)} has {length} bytes"
         )
     return _Tensor(where, name, dtype, shape, size, None)
+
+
+def read_type(datatype: str, shape: Sequence[Any], where: str) -> np.dtype[np.generic]:
+    """The type of a tensor; ProtocolError if it is not supported, or the shape is not a valid one."""
+    dtype = BYTE_STRINGS if datatype == BYTES else DATATYPES.get(datatype)
+    if dtype is None:
+        supported = ", ".join((*DATATYPES, BYTES))
+        raise ProtocolError(f"{where}.datatype: '{datatype}' is not supported; it must be one of {supported}")
+    if not all(type(length) is int and 0 <= length < 2**63 for length in shape) or len(shape) > _MOST_AXES:
+        raise ProtocolError(f"{where}.shape: {list(shape)!r:.200} is not a list of lengths, at most {_MOST_AXES}")
+    return dtype
 
 
 def _read_region(parameters: Mapping[str, Any], entry: Mapping[str, Any], where: str, size: int) -> tuple[str, int]:
@@ -330,18 +341,6 @@ def _read_region(parameters: Mapping[str, Any], entry: Mapping[str, Any], where:
     if type(offset) is not int or offset < 0:
         raise ProtocolError(f"{where}: shared_memory_offset is {offset!r:.40}; it must be a number of bytes")
     return region, offset
-
-
-def _requested_outputs(entries: Any, binary: bool) -> dict[str, bool]:
-    outputs: dict[str, bool] = {}
-    for index, entry in enumerate(_expect(entries, list, "outputs")):
-        where = f"outputs[{index}]"
-        if not isinstance(entry, dict):
-            raise ProtocolError(f"{where} is a JSON {_json_type(entry)}; a requested output is an object")
-        parameters = _expect(entry.get("parameters"), dict, f"{where}.parameters", default={})
-        name = _expect(entry.get("name"), str, f"{where}.name")
-        outputs[name] = _expect(parameters.get("binary_data"), bool, f"{where}.parameters.binary_data", default=binary)
-    return outputs
 
 
 def _from_list(tensor: _Tensor) -> Array:
@@ -363,7 +362,11 @@ def _from_list(tensor: _Tensor) -> Array:
         )
     if array.size and array.dtype.kind not in _KINDS[tensor.dtype.kind]:
         # Integers beyond 2**63 together with smaller ones look like floating-point numbers or objects to numpy.
-        array = _integers(tensor) if tensor.dtype.kind in "iu" else array
+        if tensor.dtype.kind in "iu":
+            array = np.array(tensor.data, dtype=object)
+            if all(type(value) is int for value in array.flat):
+                with suppress(OverflowError):
+                    array = array.astype(np.int64 if min(array.flat) < 0 else np.uint64)
         if array.dtype.kind not in _KINDS[tensor.dtype.kind]:
             raise ProtocolError(f"{where}: there are values that are not {datatype_of(tensor.dtype)}")
     if tensor.dtype.kind in "iu" and array.size:
@@ -372,13 +375,3 @@ def _from_list(tensor: _Tensor) -> Array:
             raise ProtocolError(f"{where}: there are values outside {datatype_of(tensor.dtype)}")
     with np.errstate(over="ignore"):
         return array.astype(tensor.dtype, copy=False).reshape(tensor.shape)
-
-
-def _integers(tensor: _Tensor) -> Array:
-    objects = np.array(tensor.data, dtype=object)
-    if all(type(value) is int for value in objects.flat):
-        try:
-            return objects.astype(np.int64 if min(objects.flat) < 0 else np.uint64)
-        except OverflowError:
-            pass
-    return objects

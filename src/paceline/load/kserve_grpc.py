@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from paceline.load.kserve import ProtocolError, Request, read_binary
-from paceline.load.tensors import BYTE_STRINGS, BYTES, DATATYPES, Array, TensorSpec, datatype_of, pack
+from paceline.load.kserve import ProtocolError, Request, read_binary, read_type
+from paceline.load.tensors import BYTES, Array, TensorSpec, datatype_of, pack
 
 SERVICE = "inference.GRPCInferenceService"
 METHOD = f"/{SERVICE}/ModelInfer"
@@ -20,7 +20,6 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 # Field numbers of ModelInferRequest and ModelInferResponse, and of the tensors in them.
 _MODEL, _ID, _TENSORS, _OUTPUTS, _RAW_INPUTS, _RAW_OUTPUTS = 1, 3, 5, 6, 7, 6
 _NAME, _DATATYPE, _SHAPE, _CONTENTS = 1, 2, 3, 5
-_MOST_AXES = 32
 
 
 def encode_request(model: str, inputs: Mapping[str, Array]) -> bytes:
@@ -119,14 +118,9 @@ def _arrays(heads: Sequence[_TensorHead], raw: Sequence[memoryview], word: str) 
         raise ProtocolError(f"{len(heads)} {word}s with {len(raw)} raw contents; the numbers must be equal")
     arrays: dict[str, Array] = {}
     for (name, datatype, shape), content in zip(heads, raw, strict=True):
-        dtype = BYTE_STRINGS if datatype == BYTES else DATATYPES.get(datatype)
-        if dtype is None:
-            supported = ", ".join((*DATATYPES, BYTES))
-            raise ProtocolError(f"{word} '{name}' has the unknown datatype '{datatype}'; use one of {supported}")
+        dtype = read_type(datatype, shape, f"{word} '{name}'")
         if name in arrays:
             raise ProtocolError(f"duplicate {word} '{name}'")
-        if len(shape) > _MOST_AXES or any(not 0 <= size < 2**63 for size in shape):
-            raise ProtocolError(f"{word} '{name}': {shape!r:.200} is not a list of lengths, at most {_MOST_AXES}")
         if datatype != BYTES and math.prod(shape) * dtype.itemsize != len(content):
             raise ProtocolError(f"{word} '{name}' of {shape} {datatype} does not fit into its {len(content)} bytes")
         arrays[name] = read_binary(content, 0, len(content), dtype, shape, f"{word} '{name}'")

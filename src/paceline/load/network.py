@@ -53,13 +53,10 @@ class Link(Parameters):
 
     def way_up(self, sizes: Times, random: np.random.Generator) -> Times:
         """How long each request of so many bytes is on its way."""
-        return self._delays(len(sizes), random) + (sizes / self.up if self.up else 0.0)
+        return self.way_down(len(sizes), random) + (sizes / self.up if self.up else 0.0)
 
     def way_down(self, number: int, random: np.random.Generator) -> Times:
         """How long the first byte of each answer is on its way; the others follow at the bandwidth."""
-        return self._delays(number, random)
-
-    def _delays(self, number: int, random: np.random.Generator) -> Times:
         return self.delay + random.exponential(1.0, number) * self.jitter
 
 
@@ -104,7 +101,14 @@ def connected(link: Link) -> Iterator[Cable]:
     with ExitStack() as stack:
         home = os.open(_OWN, os.O_RDONLY)
         stack.callback(os.close, home)
-        namespace = _new_namespace(home)
+        if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NETWORK):
+            why = os.strerror(ctypes.get_errno())
+            message = f"network_by = tc needs a network namespace, which root alone can make ({why}); use client"
+            raise Unsupported(message)
+        try:
+            namespace = os.open(_OWN, os.O_RDONLY)
+        finally:
+            _enter(home)
         stack.callback(os.close, namespace)
         near, far = f"plc{os.getpid()}", f"pls{os.getpid()}"
         here, there = _free_addresses()
@@ -127,18 +131,6 @@ def shaped(link: Link, bandwidth: float | None) -> list[str]:
     arguments = ["netem", "limit", str(_QUEUE), "delay", f"{(link.delay + link.jitter) * 1e6:.0f}us"]
     arguments += [f"{link.jitter * 1e6:.0f}us"] if link.jitter else []
     return arguments + (["rate", f"{8 * bandwidth:.0f}bit"] if bandwidth else [])
-
-
-def _new_namespace(home: int) -> int:
-    """A descriptor of it; this thread is back at home."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(_NEW_NETWORK):
-        why = os.strerror(ctypes.get_errno())
-        raise Unsupported(f"network_by = tc needs a network namespace, which root alone can make ({why}); use client")
-    try:
-        return os.open(_OWN, os.O_RDONLY)
-    finally:
-        _enter(home)
 
 
 def _enter(namespace: int) -> None:

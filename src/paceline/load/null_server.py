@@ -1,14 +1,14 @@
 """A server that does nothing and answers at once: what the load generator is measured against.
 
-python -m paceline.load.null_server prints its port and serves until its input ends. It can also misbehave on purpose,
-now and then or at a given time, to see whether the load generator reports that correctly.
+python -m paceline.load.null_server OPTIONS, which are JSON, prints its port and serves until its input ends. It can
+also misbehave on purpose, now and then or at a given time, to see whether the load generator reports that correctly.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import importlib
+import json
 import os
 import signal
 import subprocess
@@ -16,13 +16,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, cast
 
 from paceline.load.grpc_client import INFER
 from paceline.load.http11 import END_OF_HEAD, parse_request
-from paceline.load.request import Endpoint
+from paceline.load.request import Endpoint, Wire
 from paceline.load.worker import call_after, new_event_loop
 
 PATH = "/v2/models/null/infer"
@@ -38,7 +38,7 @@ TIMING = b"x-paceline: d=1000,q=2000,b=3000,i=4000,p=5000,n=2\r\n"
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What it does besides answering; times in seconds, those that say when count from the first request."""
+    """What it does in addition to answering; times in seconds, those that say when count from the first request."""
 
     delay: float = 0.0  # before every answer
     stall_at: float = 0.0  # when it stops doing anything
@@ -49,7 +49,7 @@ class Behaviour:
     garbage_every: int = 0  # every n-th answer is not HTTP
     close_every: int = 0  # every n-th answer closes the connection, without announcing it
     pieces: int = 0  # answer with a stream of so many events, `delay` apart
-    tells: bool = False  # whether it reports its stages
+    reports_stages: bool = False  # as Paceline's own server does
     chats: bool = False  # whether it answers as a language model does
     grpc: bool = False  # whether it takes calls of gRPC, and then does none of the above
 
@@ -69,13 +69,13 @@ class NullProtocol(asyncio.BufferedProtocol):
         self._behaviour = behaviour
         self._begun = b""  # a head of which the end has not come yet
         self._missing = 0  # bytes of a body
-        timing = TIMING if behaviour.tells else b""
+        timing = TIMING if behaviour.reports_stages else b""
         self._head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + timing
         body = CHAT if behaviour.chats else BODY
         self._answer = self._head + b"content-length: %d\r\n\r\n" % len(body) + body
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses of it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses of it
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self.room
@@ -158,22 +158,16 @@ def started(
 ) -> Iterator[tuple[Endpoint, int]]:
     """The same, with the id of its process."""
     behaviour = behaviour or Behaviour()
-    command = [sys.executable, "-P", "-m", "paceline.load.null_server", "--host", host]
-    for name, value in asdict(behaviour).items():
-        command += [f"--{name.replace('_', '-')}", str(float(value))]
-    if cpu is not None:
-        command += ["--cpu", str(cpu)]
+    options = json.dumps({"host": host, "cpu": cpu, "behaviour": asdict(behaviour)})
+    command = [sys.executable, "-P", "-m", "paceline.load.null_server", options]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             port = process.stdout.readline().strip()
             if not port.isdecimal():
                 raise OSError(f"the null server did not start (exit code {process.wait()})")
-            path = INFER if behaviour.grpc else PATH
-            yield (
-                Endpoint("kserve-grpc" if behaviour.grpc else "kserve-json", host, int(port), path, "null"),
-                process.pid,
-            )
+            wire: Wire = "kserve-grpc" if behaviour.grpc else "kserve-json"
+            yield Endpoint(wire, host, int(port), INFER if behaviour.grpc else PATH, "null"), process.pid
         finally:
             process.kill()
 
@@ -182,7 +176,17 @@ async def _serve(behaviour: Behaviour, host: str) -> None:
     loop = asyncio.get_running_loop()
     server: Any  # a reference is needed, or it would end
     if behaviour.grpc:
-        server, port = await _serve_grpc(host)
+        grpc, aio = (importlib.import_module(name) for name in ("grpc", "grpc.aio"))
+
+        async def answer(_message: bytes, _context: object) -> bytes:
+            return b""  # which is a valid message
+
+        server = aio.server(options=(("grpc.max_receive_message_length", -1),))
+        service, _, method = INFER.strip("/").partition("/")
+        handlers = {method: grpc.unary_unary_rpc_method_handler(answer)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        port = int(server.add_insecure_port(f"[{host}]:0" if ":" in host else f"{host}:0"))
+        await server.start()
     else:
         server = await loop.create_server(lambda: NullProtocol(behaviour), host, 0, backlog=4096)
         port = server.sockets[0].getsockname()[1]
@@ -194,37 +198,13 @@ async def _serve(behaviour: Behaviour, host: str) -> None:
         await ended
 
 
-async def _serve_grpc(host: str) -> tuple[Any, int]:
-    """A server that answers calls of gRPC with an empty message, which is a valid one; and its port."""
-    grpc, aio = (importlib.import_module(name) for name in ("grpc", "grpc.aio"))
-
-    async def nothing(_message: bytes, _context: object) -> bytes:
-        return b""
-
-    server = aio.server(options=(("grpc.max_receive_message_length", -1),))
-    service, _, method = INFER.strip("/").partition("/")
-    handlers = {method: grpc.unary_unary_rpc_method_handler(nothing)}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-    port = int(server.add_insecure_port(f"[{host}]:0" if ":" in host else f"{host}:0"))
-    await server.start()
-    return server, port
-
-
 def main() -> None:
-    """Serve as the arguments say."""
-    parser = argparse.ArgumentParser(description="Answers at once, for measuring a load generator.")
-    for field in fields(Behaviour):
-        parser.add_argument(f"--{field.name.replace('_', '-')}", type=float, default=0.0)
-    parser.add_argument("--cpu", type=int, help="the core to stay on")
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at")
-    options = vars(parser.parse_args())
-    cpu, host = options.pop("cpu"), options.pop("host")
-    if cpu is not None:
-        os.sched_setaffinity(0, {cpu})
-    defaults = asdict(Behaviour())
-    behaviour = Behaviour(**{name: type(defaults[name])(value) for name, value in options.items()})
+    """Serve as the argument says."""
+    options = json.loads(sys.argv[1])
+    if options["cpu"] is not None:
+        os.sched_setaffinity(0, {options["cpu"]})
     with suppress(KeyboardInterrupt):
-        new_event_loop().run_until_complete(_serve(behaviour, host))
+        new_event_loop().run_until_complete(_serve(Behaviour(**options["behaviour"]), options["host"]))
 
 
 if __name__ == "__main__":

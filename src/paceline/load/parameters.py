@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -20,25 +20,25 @@ from paceline.load import arrivals
 from paceline.load.arrivals import Schedule, read_arrivals
 from paceline.load.network import Link, Preset
 from paceline.load.request import Form
-from paceline.load.trace import Times
 
 _CALL = re.compile(r"^\s*(uniform|normal|lognormal)\s*\(\s*([0-9.]+)\s*,\s*([0-9.]+)\s*\)\s*$")
 _EXAMPLES = "write 4, uniform(1, 8), normal(128, 32), lognormal(128, 0.5) or {1: 0.7, 4: 0.3}"
 LARGEST = 10_000_000
 
 
+@dataclass(frozen=True, repr=False)
 class Distribution:
     """A rule for whole numbers; prints as it is written."""
 
+    text: str
+    kind: str = field(compare=False)
+    numbers: tuple[float, ...] = field(compare=False)
+    weights: tuple[float, ...] = field(default=(), compare=False)
     is_closed = True  # whatever it is written as, it is read as numbers
 
-    def __init__(self, text: str, kind: str, numbers: tuple[float, ...], weights: tuple[float, ...] = ()) -> None:
-        if max(numbers) > LARGEST or min(numbers) < 0:
-            raise ValueError(f"{text}: numbers are from 0 to {LARGEST:,}")
-        self._text = text
-        self._kind = kind
-        self._numbers = numbers
-        self._weights = weights
+    def __post_init__(self) -> None:
+        if max(self.numbers) > LARGEST or min(self.numbers) < 0:
+            raise ValueError(f"{self.text}: numbers are from 0 to {LARGEST:,}")
 
     @classmethod
     def constant(cls, value: int) -> Distribution:
@@ -50,24 +50,19 @@ class Distribution:
         """What a user wrote."""
         if isinstance(given, Distribution):
             return given
-        if isinstance(given, int) and not isinstance(given, bool):
-            return cls.constant(given)
         if isinstance(given, dict):
             return cls._of_weights(given)
-        if isinstance(given, str):
-            return cls._of_text(given)
-        raise ValueError(f"{given!r} is not a distribution; {_EXAMPLES}")
-
-    @classmethod
-    def _of_text(cls, text: str) -> Distribution:
-        if text.strip().isdecimal():
+        if isinstance(given, int) and not isinstance(given, bool):
+            return cls.constant(given)
+        text = given.strip() if isinstance(given, str) else ""
+        if text.isdecimal():
             return cls.constant(int(text))
-        if text.strip().startswith("{"):
-            pairs = [part.partition(":") for part in text.strip().strip("{}").split(",")]
+        if text.startswith("{"):
+            pairs = [part.partition(":") for part in text.strip("{}").split(",")]
             return cls._of_weights({key.strip(): value.strip() for key, _, value in pairs})
         match = _CALL.match(text)
         if not match:
-            raise ValueError(f"'{text}' is not a distribution; {_EXAMPLES}")
+            raise ValueError(f"{given!r} is not a distribution; {_EXAMPLES}")
         kind, first, second = match.group(1), float(match.group(2)), float(match.group(3))
         if kind == "uniform" and first > second:
             raise ValueError(f"'{text}': the first number is the smallest")
@@ -91,36 +86,30 @@ class Distribution:
     @property
     def lowest(self) -> int:
         """The smallest number that it gives; a normal one gives nothing below 1."""
-        return 1 if self._kind in ("normal", "lognormal") else int(min(self._numbers))
+        return 1 if self.kind in ("normal", "lognormal") else int(min(self.numbers))
 
     @property
     def highest(self) -> int | None:
         """The largest number that it gives, where there is one."""
-        return None if self._kind in ("normal", "lognormal") else int(max(self._numbers))
+        return None if self.kind in ("normal", "lognormal") else int(max(self.numbers))
 
     def draw(self, count: int, random: np.random.Generator) -> NDArray[np.int64]:
         """So many numbers."""
-        first, second = (*self._numbers, 0.0)[:2]
-        if self._kind == "choice":
-            drawn = random.choice(np.array(self._numbers), size=count, p=np.array(self._weights))
-        elif self._kind == "uniform":
+        first, second = (*self.numbers, 0.0)[:2]
+        if self.kind == "choice":
+            drawn = random.choice(np.array(self.numbers), size=count, p=np.array(self.weights))
+        elif self.kind == "uniform":
             drawn = random.integers(int(first), int(second) + 1, size=count).astype(np.float64)
-        elif self._kind == "normal":
+        elif self.kind == "normal":
             drawn = random.normal(first, second, size=count)
         else:
             drawn = random.lognormal(np.log(first), second, size=count)
         return np.asarray(np.clip(np.rint(drawn), self.lowest, LARGEST), dtype=np.int64)
 
     def __str__(self) -> str:
-        return self._text
+        return self.text
 
     __repr__ = __str__
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Distribution) and str(self) == str(other)
-
-    def __hash__(self) -> int:
-        return hash(self._text)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> core_schema.CoreSchema:
@@ -262,31 +251,31 @@ class LoadParameters(Parameters):
 
     def schedule(self, random: np.random.Generator) -> Schedule:
         """When requests are meant to go, where that is known beforehand: not in a closed loop."""
-        return self.recorded() if self.arrival == "trace" else Schedule(self._times(random))
-
-    def _times(self, random: np.random.Generator) -> Times:
-        """The validator has checked that everything is given that an arrival needs."""
-        rate, count, end = self.rate or 0.0, self.requests, self.seconds
+        rate, count, end = self.rate or 0.0, self.requests, self.seconds  # the validator has checked what is needed
         match self.arrival:
+            case "trace":
+                return self.recorded()
             case "constant":
-                return arrivals.constant(rate, duration=end, count=count)
+                times = arrivals.constant(rate, duration=end, count=count)
             case "poisson" | "server":
-                return arrivals.poisson(rate, random, duration=end, count=count)
+                times = arrivals.poisson(rate, random, duration=end, count=count)
             case "gamma":
-                return arrivals.gamma(rate, self.burstiness or 1.0, random, duration=end, count=count)
+                times = arrivals.gamma(rate, self.burstiness or 1.0, random, duration=end, count=count)
             case "ramp":
-                return arrivals.ramp(rate, self.to_rate or rate, end, random)
+                times = arrivals.ramp(rate, self.to_rate or rate, end, random)
             case "spike":
                 spike_at, length = self.spike_at or 0.0, self.spike_length or 0.0
-                return arrivals.spike(rate, self.spike_rate or rate, spike_at, length, end, random)
+                times = arrivals.spike(rate, self.spike_rate or rate, spike_at, length, end, random)
             case "diurnal":
-                return arrivals.diurnal(rate, self.amplitude or 0.0, self.period or end, end, random)
+                times = arrivals.diurnal(rate, self.amplitude or 0.0, self.period or end, end, random)
             case "on-off":
-                return arrivals.on_off(rate, self.pause_rate or 0.0, self.busy or end, self.pause or end, end, random)
+                times = arrivals.on_off(rate, self.pause_rate or 0.0, self.busy or end, self.pause or end, end, random)
             case "offline":
-                return np.zeros(count or 0)
-        message = f"arrival = {self.arrival} is a closed loop: when its requests go depends on the answers"
-        raise InputError("closed-loop", message, key="load.arrival", value=self.arrival)
+                times = np.zeros(count or 0)
+            case _:
+                message = f"arrival = {self.arrival} is a closed loop: when its requests go depends on the answers"
+                raise InputError("closed-loop", message, key="load.arrival", value=self.arrival)
+        return Schedule(times)
 
     def recorded(self) -> Schedule:
         """The arrivals of a trace's file; InputError if it cannot be used."""

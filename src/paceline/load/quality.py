@@ -49,40 +49,51 @@ def busy(trace: Trace) -> float:
     return trace.cpu_seconds / (workers * seconds) if seconds > 0 else 0.0
 
 
-def why_late(trace: Trace) -> str:
-    """Why requests went late."""
-    return _cause(trace)[0]
-
-
 def require_delivered(trace: Trace, loop: Loop = "open", least: float = LEAST_DELIVERED) -> None:
     """Refuse a trace whose load is not the intended one; a closed loop has none."""
     if loop != "open" or (part := delivered(trace)) >= least:
         return
-    why, remedy = _cause(trace)
+    why, remedy = cause(trace)
     raise LoadNotDelivered(f"only {100 * part:.1f} % of the {len(trace)} requests were sent in time: {why}; {remedy}")
 
 
 def warnings(trace: Trace, loop: Loop = "open", ceiling: GeneratorCeiling | None = None) -> list[RecordWarning]:
     """What makes these latencies less trustworthy."""
-    if loop == "open":
-        return [*_lost(trace), *_late(trace, ceiling), *_near_the_ceiling(trace, ceiling)]
-    if (used := busy(trace)) < SATURATED:
-        return _lost(trace)
-    message = f"the load generator used {100 * used:.0f} % of its cores' time: it may be the slower part"
-    remedy = "use more workers on free cores, or fewer users"
-    return [*_lost(trace), RecordWarning(kind="saturated", message=message, remedy=remedy)]
+    warnings = []
+    for status, kind, words, remedy in (
+        (OUT_OF_SOCKETS, "sockets", "found no free socket", "raise ulimit -n or the range of local ports"),
+        (REFUSED, "refused", "were refused a connection", "look into the server's log; it may have ended or be full"),
+        (UNSENT, "unsent", "were never sent", "look for what ended the load generator's workers"),
+    ):
+        if number := int(np.count_nonzero(trace.status == status)):
+            message = f"{number} of {len(trace)} requests {words}"
+            warnings.append(RecordWarning(kind=kind, message=message, remedy=remedy))
+    if loop != "open":
+        if (used := busy(trace)) >= SATURATED:
+            message = f"the load generator used {100 * used:.0f} % of its cores' time: it may be the slower part"
+            remedy = "use more workers on free cores, or fewer users"
+            warnings.append(RecordWarning(kind="saturated", message=message, remedy=remedy))
+        return warnings
+    warnings += _late(trace, ceiling)
+    seconds = float(trace.intended[-1]) if len(trace) else 0.0
+    if ceiling is not None and seconds > 0:
+        rate = len(trace) / seconds / len(np.unique(trace.worker))
+        if rate > SAFE_PART * ceiling.rate:
+            most = f"{ceiling.rate:.0f}/s is the most that one was measured to send"
+            message = f"{rate:.0f} requests/s for each worker; {most}"
+            remedy = "use more workers on free cores"
+            warnings.append(RecordWarning(kind="near-ceiling", message=message, remedy=remedy))
+    return warnings
 
 
 def _late(trace: Trace, ceiling: GeneratorCeiling | None) -> list[RecordWarning]:
     late, latency = own_lateness(trace), trace.latency
     late, latency = late[np.isfinite(late)], latency[np.isfinite(latency)]
-    if not len(late):
-        return []
-    for percent, (absolute, part) in _LATE.items():
+    for percent, (absolute, part) in _LATE.items() if len(late) else ():
         lateness = float(np.percentile(late, percent))
         bound = max(absolute, part * float(np.percentile(latency, percent)) if len(latency) else 0.0)
         if lateness > bound:
-            why, remedy = _cause(trace)
+            why, remedy = cause(trace)
             usual = ""
             if ceiling and ceiling.probes:
                 probe = ceiling.probes[0]
@@ -93,30 +104,7 @@ def _late(trace: Trace, ceiling: GeneratorCeiling | None) -> list[RecordWarning]
     return []
 
 
-def _near_the_ceiling(trace: Trace, ceiling: GeneratorCeiling | None) -> list[RecordWarning]:
-    seconds = float(trace.intended[-1]) if len(trace) else 0.0
-    if ceiling is None or seconds <= 0:
-        return []
-    rate = len(trace) / seconds / len(np.unique(trace.worker))
-    if rate <= SAFE_PART * ceiling.rate:
-        return []
-    message = f"{rate:.0f} requests/s for each worker; {ceiling.rate:.0f}/s is the most that one was measured to send"
-    return [RecordWarning(kind="near-ceiling", message=message, remedy="use more workers on free cores")]
-
-
-def _lost(trace: Trace) -> list[RecordWarning]:
-    lost = []
-    for status, kind, words, remedy in (
-        (OUT_OF_SOCKETS, "sockets", "found no free socket", "raise ulimit -n or the range of local ports"),
-        (REFUSED, "refused", "were refused a connection", "look into the server's log; it may have ended or be full"),
-        (UNSENT, "unsent", "were never sent", "look for what ended the load generator's workers"),
-    ):
-        if number := int(np.count_nonzero(trace.status == status)):
-            lost.append(RecordWarning(kind=kind, message=f"{number} of {len(trace)} requests {words}", remedy=remedy))
-    return lost
-
-
-def _cause(trace: Trace) -> tuple[str, str]:
+def cause(trace: Trace) -> tuple[str, str]:
     """Why requests went late, and what to do about it."""
     if number := int(np.count_nonzero(trace.status == OUT_OF_SOCKETS)):
         return f"{number} found no free socket", "raise ulimit -n or the range of local ports, or lower the rate"

@@ -57,13 +57,11 @@ def read_stages(headers: Sequence[bytes | None]) -> tuple[dict[str, Times], NDAr
     return stages, batch
 
 
-def piece_times(events: Sequence[tuple[int, bytes]]) -> list[int]:
-    """When those events came that carry a piece of the answer: neither the mark of its end nor roles and counts."""
-    return [time for time, event in events if carries_text(event)]
-
-
 def carries_text(event: bytes) -> bool:
-    """Whether an event of a language model's stream holds some of its text; what is not JSON is taken for text."""
+    """Whether an event of a language model's stream holds some of its text; what is not JSON is taken for text.
+
+    Neither the mark of the end nor roles and counts are a piece of the answer.
+    """
     if not event or event == b"[DONE]":
         return False
     try:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from paceline.core.die_with_parent import die_with_parent
 from paceline.load.grpc_client import GrpcClient
 from paceline.load.http_client import HttpClient
-from paceline.load.server_timing import is_error, piece_times, read_stages
+from paceline.load.server_timing import carries_text, is_error, read_stages
 from paceline.load.timerfd import open_timer, set_timer
 from paceline.load.trace import BROKEN, FAILED, OK, TIMED_OUT, UNSENT, Log, Times, clock
 
@@ -112,8 +112,24 @@ async def _pace_by_spinning(due: Sequence[int], act: Callable[[int], None]) -> N
 
 
 @dataclass(frozen=True)
-class WorkerTask:
-    """The share of one worker; made by a parent that it trusts."""
+class LoadShare:
+    """What is sent and when: a whole load, or the share of one worker."""
+
+    loop: Literal["open", "closed", "burst"] = "open"
+    intended: Times = field(default_factory=lambda: np.empty(0))  # seconds from the start; empty in a closed loop
+    kinds: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))  # they repeat in a closed loop
+    users: int = 1
+    requests: int | None = None  # in a closed loop or a burst
+    duration: float | None = None  # of a closed loop
+    think_time: float = 0.0
+    up: Times | None = None  # seconds that an emulated network holds each request back
+    down: Times | None = None  # and its answer
+    down_bandwidth: float | None = None  # bytes per second
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerTask(LoadShare):
+    """The share of one worker, and where to send it; made by a parent that it trusts."""
 
     parent: int  # process id; this worker ends with it
     transport: Literal["http", "grpc"]
@@ -123,16 +139,6 @@ class WorkerTask:
     tls: bool
     payloads: list[bytes]
     metadata: list[tuple[tuple[str, str], ...]]  # gRPC's headers; those of HTTP are in the payloads
-    kinds: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))  # they repeat in a closed loop
-    loop: Literal["open", "closed", "burst"] = "open"
-    intended: Times = field(default_factory=lambda: np.empty(0))  # seconds from the start; empty in a closed loop
-    users: int = 1
-    requests: int | None = None  # in a closed loop or a burst
-    duration: float | None = None  # of a closed loop
-    think_time: float = 0.0
-    up: Times | None = None  # seconds that an emulated network holds each request back
-    down: Times | None = None  # and its answer
-    down_bandwidth: float | None = None  # bytes per second
     limit: int = 1000  # of connections
     timeout: float = 30.0
     streaming: bool = False
@@ -180,7 +186,7 @@ class _Run:
         self._task = task
         finished = self._count if task.loop == "open" else self._next_of_user
         self._log = Log(task.kinds.tolist(), task.keep, finished)
-        self._client = _client(task, self._log)
+        self._client = GrpcClient(self._log, task) if task.transport == "grpc" else HttpClient(self._log, task)
         self._loop = asyncio.get_running_loop()
         self._all_ended = self._loop.create_future()
         self._left = 0  # requests of an open loop, users of a closed one
@@ -192,10 +198,13 @@ class _Run:
         self._start = start
         self._loop.set_exception_handler(self._fault)
         self._loop.add_signal_handler(signal.SIGTERM, self._end)
-        if self._task.loop == "open":
+        task = self._task
+        if task.loop == "open":
             await self._open_loop()
         else:
-            await self._closed_loop()
+            self._left = task.users
+            self._last_start = start + int((task.duration or 0.0) * 1e9)
+            await self._paced([start] * task.users, lambda _user: self._ask(is_first=True))
         await self._client.close()
 
     def _fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -235,12 +244,6 @@ class _Run:
         self._left -= 1
         if not self._left:
             self._end()
-
-    async def _closed_loop(self) -> None:
-        task = self._task
-        self._left = task.users
-        self._last_start = self._start + int((task.duration or 0.0) * 1e9)
-        await self._paced([self._start] * task.users, lambda _user: self._ask(is_first=True))
 
     def _ask(self, *, is_first: bool = False) -> None:
         """A user is ready for the next request, or is done; with a duration each sends once, however short it is."""
@@ -296,7 +299,7 @@ class _Run:
         stages, batch = read_stages(log.timing[:number])
         optional: dict[str, NDArray[np.generic]] = {} if batch is None else {"batch": batch}
         if task.streaming:
-            pieces = [piece_times(events or ()) for events in log.events[:number]]
+            pieces = [[time for time, event in events or () if carries_text(event)] for events in log.events[:number]]
             counts = np.array([len(times) for times in pieces], np.int64)
             flat = (np.array([time for times in pieces for time in times], np.int64) - start) / 1e9
             optional["token_counts"] = counts
@@ -324,20 +327,12 @@ def answer_columns(answers: Sequence[tuple[int, bytes]]) -> dict[str, NDArray[np
     }
 
 
-def _client(task: WorkerTask, log: Log) -> GrpcClient | HttpClient:
-    where: dict[str, Any] = {"host": task.host, "port": task.port, "tls": task.tls, "timeout": task.timeout}
-    if task.transport == "grpc":
-        return GrpcClient(log, task.payloads, task.metadata, path=task.path, **where)
-    return HttpClient(log, task.payloads, limit=task.limit, streaming=task.streaming, **where)
-
-
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """uvloop's where it is installed: it needs about half the time per request."""
     try:
-        package = importlib.import_module("uvloop")
+        loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
     except ImportError:
-        package = asyncio
-    loop: asyncio.AbstractEventLoop = package.new_event_loop()
+        loop = asyncio.new_event_loop()
     return loop
 
 

@@ -35,6 +35,8 @@ def test_a_column_of_numbers_needs_no_header(tmp_path: Path) -> None:
     path.write_text("5\n6\n8\n")
     assert read_arrivals(path).intended.tolist() == [0, 1, 3]
     assert read_arrivals(path).kind is None
+    path.write_text("5,a\n6,b\n8,c\n")  # of several columns without a header the first is the time
+    assert read_arrivals(path).intended.tolist() == [0, 1, 3]
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,12 @@ TASK = WorkerTask(parent=1, transport="http", host="h", port=1, path="/", tls=Fa
 
 def test_a_seed_settles_times_and_kinds_and_workers_change_neither() -> None:
     plan, again = LoadPlan.of(POISSON, KINDS, 3), LoadPlan.of(POISSON, KINDS, 3)
-    assert np.array_equal(plan.schedule.intended, again.schedule.intended)
+    assert np.array_equal(plan.intended, again.intended)
     assert np.array_equal(plan.kinds, again.kinds)
     tasks = plan.divided(TASK, 3)
     together = np.concatenate([task.intended for task in tasks])
     kinds = np.concatenate([task.kinds for task in tasks])[np.argsort(together)]
-    assert np.array_equal(np.sort(together), plan.schedule.intended)
+    assert np.array_equal(np.sort(together), plan.intended)
     assert np.array_equal(kinds, plan.kinds)
     assert len(np.unique(together)) == len(together)
 
@@ -34,7 +34,7 @@ def test_a_seed_settles_times_and_kinds_and_workers_change_neither() -> None:
 def test_a_network_changes_neither_times_nor_kinds() -> None:
     plain = LoadPlan.of(POISSON, KINDS, 3)
     over = LoadPlan.of(LoadParameters(arrival="poisson", rate=100, duration=5, network="4g"), KINDS, 3)
-    assert np.array_equal(plain.schedule.intended, over.schedule.intended)
+    assert np.array_equal(plain.intended, over.intended)
     assert np.array_equal(plain.kinds, over.kinds)
     assert over.up is not None and over.up.min() > 0 and plain.up is None
 
@@ -48,17 +48,6 @@ def test_what_users_machines_do_holds_their_own_requests_back() -> None:
     load = LoadParameters(arrival="poisson", rate=100, duration=5, network="4g")
     bare, over = LoadPlan.of(load, KINDS, 3), LoadPlan.of(load, [replace(one, before=0.5) for one in KINDS], 3)
     assert bare.up is not None and over.up is not None and np.allclose(over.up, bare.up + 0.5)
-
-
-def test_weights_are_kept() -> None:
-    kinds = LoadPlan.of(LoadParameters(arrival="constant", rate=1000, duration=4), KINDS, 3, [3, 1, 0]).kinds
-    assert np.bincount(kinds, minlength=3) / len(kinds) == pytest.approx([0.75, 0.25, 0], abs=0.03)
-
-
-@pytest.mark.parametrize("weights", [[1, 2], [0, 0, 0], [1, -1, 1], [1, float("nan"), 1]])
-def test_weights_that_are_none_are_refused(weights: list[float]) -> None:
-    with refused("invalid-weights"):
-        LoadPlan.of(POISSON, KINDS, 3, weights)
 
 
 def test_a_kind_that_does_not_exist_is_refused() -> None:

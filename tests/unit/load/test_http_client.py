@@ -9,6 +9,7 @@ import pytest
 from paceline.load import http_client
 from paceline.load.http_client import HttpClient
 from paceline.load.trace import TIMED_OUT, Log
+from paceline.load.worker import WorkerTask
 
 TIMEOUT = 10.0
 
@@ -25,7 +26,8 @@ def test_the_wait_for_a_connection_is_part_of_the_wait_for_an_answer(monkeypatch
         finished = asyncio.Event()
         log = Log([0], 0, lambda _row: finished.set())
         log.add(1)
-        client = HttpClient(log, [b"x"], host=host, port=port, tls=False, limit=1, timeout=TIMEOUT, streaming=False)
+        where = {"transport": "http", "host": host, "port": port, "path": "/", "tls": False}
+        client = HttpClient(log, WorkerTask(**where, parent=1, payloads=[b"x"], metadata=[], limit=1, timeout=TIMEOUT))
         client.send(0)
         now += 0.9 * TIMEOUT  # the connection is opened no sooner than in the next turn of the event loop
         while not client.busy:

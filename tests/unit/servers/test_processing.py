@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.benchmarks.serving.answers import Answers
-from paceline.benchmarks.serving.requests import RequestMaker
+from paceline.benchmarks.serving.requests import Answers, RequestMaker
 from paceline.core.errors import MissingDependency, SilentCorruption
 from paceline.load.kserve import ProtocolError, encode_response
 from paceline.load.parameters import RequestParameters
-from paceline.load.request import Form
+from paceline.load.request import Endpoint, Form
 from paceline.load.tensors import TensorSpec
 from paceline.servers.base import Artifact
 from paceline.servers.processing import INDICES, VALUES, Processing, likeliest
@@ -146,7 +145,9 @@ def test_who_prepares_changes_what_is_sent_but_not_what_is_computed(form: Form, 
 
     def made(processing: str, seed: int = 3):  # type: ignore[no-untyped-def]
         wanted = RequestParameters.model_validate({"form": form, "processing": processing, "distinct": 3, "samples": 2})
-        return RequestMaker(wanted, artifact, "kserve-binary", "m", seed, 8, allow_import=False).raw_requests()
+        return RequestMaker(
+            wanted, artifact, Endpoint("kserve-binary", "h", 1, "/", "m"), seed, 8, allow_import=False
+        ).raw_requests()
 
     server, client = made("server"), made("client")
     for one, other in zip(server.tensors, client.tensors, strict=True):
@@ -169,7 +170,9 @@ def test_pictures_of_the_users_own(tmp_path: Path) -> None:
 
     def tensors(folder: Path) -> list[float]:
         wanted = RequestParameters(form="image", dataset=folder, distinct=3)
-        made = RequestMaker(wanted, artifact, "kserve-grpc", "m", 1, 8, allow_import=False).raw_requests()
+        made = RequestMaker(
+            wanted, artifact, Endpoint("kserve-grpc", "h", 1, "/", "m"), 1, 8, allow_import=False
+        ).raw_requests()
         return [float(one["images"].mean()) for one in made.tensors]
 
     white, black, again = tensors(tmp_path)

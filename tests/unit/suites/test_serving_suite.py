@@ -25,7 +25,7 @@ def parameters(case: Case) -> ServeParameters:
 
 def test_two_models_with_two_engines_each_under_three_rates(cases: list[Case]) -> None:
     loads = [parameters(case) for case in cases if case.parameters["load"] is not None]
-    seen = {(one.model, one.server.settings().engine, one.load.rate) for one in loads if one.load is not None}  # type: ignore[attr-defined]
+    seen = {(one.model, one.server.whole().engine, one.load.rate) for one in loads if one.load is not None}  # type: ignore[attr-defined]
     assert len(seen) == len(loads) == 12
     assert len({model for model, _, _ in seen}) == 2
     assert {engine for _, engine, _ in seen} == {"torch", "onnxruntime"}
@@ -33,7 +33,7 @@ def test_two_models_with_two_engines_each_under_three_rates(cases: list[Case]) -
 
 def test_batching_is_compared_under_one_promise(cases: list[Case]) -> None:
     searches = [parameters(case) for case in cases if case.parameters["load"] is None]
-    assert [one.server.settings().max_batch for one in searches] == [1, 16]  # type: ignore[attr-defined]
+    assert [one.server.whole().max_batch for one in searches] == [1, 16]  # type: ignore[attr-defined]
     assert len({str(one.slo) for one in searches}) == 1
 
 

@@ -25,9 +25,9 @@ from paceline.load.trace import Trace
 from paceline.models.user import MODEL_NAME
 from paceline.remote.hosts import SSH, RemoteShell
 from paceline.servers import registry
-from paceline.servers.base import ServerSettings
+from paceline.servers.base import Need, ServerSettings
 
-_SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
+SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}  # of the requests, by percentile
 
 
 class Slo(Parameters):
@@ -63,8 +63,8 @@ class Slo(Parameters):
     @property
     def bounds(self) -> list[SloBound]:
         """The bounds on the whole latency, the lowest percentile first."""
-        given = [(name, getattr(self, name)) for name in _SHARES]
-        return [SloBound(name, _SHARES[name], limit) for name, limit in given if limit is not None]
+        limits = {label: getattr(self, label.replace(".", "_")) for label in SHARES}
+        return [SloBound(label, SHARES[label], limit) for label, limit in limits.items() if limit is not None]
 
     @property
     def is_about_tokens(self) -> bool:
@@ -74,7 +74,7 @@ class Slo(Parameters):
     @property
     def share(self) -> float:
         """The part of the requests that the strictest percentile is about."""
-        return self.bounds[-1].share if self.bounds else _SHARES["p99"]
+        return self.bounds[-1].share if self.bounds else SHARES["p99"]
 
     def good(self, trace: Trace) -> NDArray[np.bool_]:
         """Which requests met the SLO; of several percentiles the highest bound counts."""
@@ -94,24 +94,24 @@ class Slo(Parameters):
 
     def judge(self, trace: Trace) -> SloVerdict:
         """Whether the SLO was met; a request without an answer counts as infinitely late."""
-        count = len(trace)
-        failed = count - int(trace.ok.sum())
+        count, failed = len(trace), int(np.count_nonzero(~trace.ok))
         latency = np.where(trace.ok, trace.latency, np.inf)
-        used, reasons = [_used(failed, 1.0 - self.errors, count)], []
-        if failed > _allowed(1.0 - self.errors, count):
-            reasons.append(f"{failed} of {count} requests failed or were shed")
+        # How many missed each bound, the part of the requests that has to meet it, and what to say of it.
+        bounds = [(failed, 1.0 - self.errors, f"{failed} of {count} requests failed or were shed")]
         for bound in self.bounds:
-            late = int(np.count_nonzero(latency > bound.limit))
-            used.append(_used(late, bound.share, count))
-            if late > _allowed(bound.share, count):
-                value = float(np.quantile(latency, bound.share, method="inverted_cdf"))  # as it is reported
-                shown = show_duration(value) if math.isfinite(value) else "without end"
-                reasons.append(f"{bound.label} is {shown}, above {show_duration(bound.limit)}")
+            value = float(np.quantile(latency, bound.share, method="inverted_cdf"))  # as it is reported
+            shown = show_duration(value) if math.isfinite(value) else "without end"
+            reason = f"{bound.label} is {shown}, above {show_duration(bound.limit)}"
+            bounds.append((int(np.count_nonzero(latency > bound.limit)), bound.share, reason))
         if self.is_about_tokens:
-            missed = count - int(self.good(trace).sum())
-            used.append(_used(missed, self.share, count))
-            if missed > _allowed(self.share, count):
-                reasons.append(f"{missed} of {count} requests missed the bounds on tokens")
+            late = int(np.count_nonzero(~self.good(trace)))
+            bounds.append((late, self.share, f"{late} of {count} requests missed the bounds on tokens"))
+        # A tenth of ten is one, whatever floating point says.
+        reasons = [reason for missed, share, reason in bounds if missed > (1.0 - share) * count + 1e-9 * count]
+        used = [
+            missed / ((1.0 - share) * count) if share < 1.0 else math.inf if missed else 0.0
+            for missed, share, _ in bounds
+        ]
         return SloVerdict(not reasons, reasons[0] if reasons else "", max(used))
 
 
@@ -119,13 +119,9 @@ class Slo(Parameters):
 class SloBound:
     """So many of the requests within a time."""
 
-    name: str
+    label: str
     share: float
     limit: float
-
-    @property
-    def label(self) -> str:
-        return self.name.replace("_", ".")
 
 
 @dataclass(frozen=True)
@@ -137,16 +133,6 @@ class SloVerdict:
     used: float  # how much of what may miss did, by the bound that is nearest to its limit or furthest beyond; 1 is all
 
 
-def _allowed(share: float, count: int) -> float:
-    """How many requests may miss a bound; a tenth of ten is one, whatever floating point says."""
-    return (1.0 - share) * count + 1e-9 * count
-
-
-def _used(missed: int, share: float, count: int) -> float:
-    """The part that missed of those that may; endless where none may."""
-    return missed / ((1.0 - share) * count) if share < 1.0 else math.inf if missed else 0.0
-
-
 class ServerChoice(Parameters):
     """Which server, and the settings that it takes."""
 
@@ -156,9 +142,9 @@ class ServerChoice(Parameters):
     """Which server; see `paceline list servers`"""
 
     @model_validator(mode="after")
-    def _known(self) -> Self:
+    def _is_valid(self) -> Self:
         try:
-            settings = self.settings()
+            settings = self.whole()
         except InputError as error:
             raise ValueError(str(error)) from None
         given = self.__pydantic_extra__ or {}
@@ -167,11 +153,7 @@ class ServerChoice(Parameters):
         return self
 
     def whole(self) -> ServerSettings:
-        """With the settings of the server that it names."""
-        return self.settings()
-
-    def settings(self) -> ServerSettings:
-        """The settings as the server itself defines them."""
+        """All settings, as the server itself defines them."""
         server = registry().get(self.kind)
         with located(f"server '{self.kind}'"):
             return server.Settings.read(self.model_dump())
@@ -285,6 +267,11 @@ class ServeParameters(Parameters):
     def chosen_wire(self) -> Wire:
         """How requests travel."""
         return self.wire or registry().get(self.server.kind).wires[0]
+
+    def need(self, device: str, *, allow_import: bool) -> Need:
+        """What the server has to serve."""
+        model = (self.model, self.scale, self.precision)
+        return Need(*model, device, self.seed, allow_import, self.chosen_wire, self.requests.read_by_server)
 
     def label(self) -> str:
         """What distinguishes this case from others, in a few words."""

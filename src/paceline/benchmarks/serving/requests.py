@@ -1,29 +1,29 @@
-"""Prepares the requests of a load: tensors, pictures, texts."""
+"""The requests of a load (tensors, pictures, texts), and whether their answers are what the model itself gives."""
 
 from __future__ import annotations
 
 import io
 import json
-import time
-from collections.abc import Callable, Iterator, Sequence
+import timeit
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from paceline.benchmarks.serving.answers import Answers
 from paceline.benchmarks.serving.parameters import ServeParameters
-from paceline.core.errors import InputError
+from paceline.core.errors import InputError, SilentCorruption
 from paceline.load import kserve, kserve_grpc
 from paceline.load.kserve import ProtocolError
 from paceline.load.parameters import Distribution, RequestParameters
 from paceline.load.request import Endpoint, Prepared, Wire
 from paceline.load.shared_memory import shared_requests
-from paceline.load.tensors import Tensors, TensorSpec, byte_strings
+from paceline.load.tensors import Array, Tensors, TensorSpec, byte_strings
 from paceline.servers.base import Artifact, Server
-from paceline.servers.processing import Processing
+from paceline.servers.processing import INDICES, VALUES, Processing, likeliest
 
 PROMPT = Distribution.constant(32)
 OUTPUT = Distribution.constant(16)
@@ -35,14 +35,21 @@ _COMMON = (
     "did down only way find use may water long little very after words called just where most know"
 )
 WORDS = np.array(_COMMON.split(" "))
+SIZE = (500, 375)  # pixels of a synthetic picture: what photographs in collections have on average
+_COARSE = (25, 19)  # of the areas of colour in it; without them JPEG would make it far larger than a photograph
+_GRAIN = 6.0
+_QUALITY = 90
+_TIMES = 3  # that a client's work is timed, for the median
+_PICTURES = (".jpg", ".jpeg", ".png")
+CHECKED = 4  # of the different requests: the first that are answered
+MOST_SAMPLES = 8  # of a request, the first: the model on the CPU would take long for more
+MANY_CHOICES = 16  # of which half differ by no rounding
 
 Sample = TypeVar("Sample")
 
 
-def language_requests(
-    parameters: RequestParameters, wire: Wire, *, model: str, seed: int
-) -> tuple[list[Prepared], str]:
-    """Different prompts, and where they are from."""
+def language_requests(parameters: RequestParameters, endpoint: Endpoint, seed: int) -> Requests:
+    """Different prompts."""
     random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(2,)))
     lengths = (parameters.output_tokens or OUTPUT).draw(parameters.distinct, random)
     if parameters.dataset is not None:
@@ -50,17 +57,23 @@ def language_requests(
         prompts = [texts[number % len(texts)] for number in range(parameters.distinct)]
         source = f"the user's file {parameters.dataset.name}"
     else:
-        prompts = _prompts(parameters, random)
+        sizes = (parameters.prompt_tokens or PROMPT).draw(parameters.distinct, random)
+        prefix = random.choice(WORDS, size=int(sizes.max()))
+        prompts = []
+        for size in sizes:
+            same = round(parameters.shared_prefix * int(size))
+            # What is not shared begins differently in each prompt, or a cache of prefixes would answer it.
+            prompts.append(" ".join([*prefix[:same], *random.choice(WORDS, size=int(size) - same)]))
         source = "random common words, about one token each; lengths are near, not exact"
     prepared = []
     for prompt, length in zip(prompts, lengths, strict=True):
-        body = {"model": model, "max_tokens": int(length), "stream": parameters.stream, "temperature": 0.0}
-        if wire == "openai-completions":
+        body = {"model": endpoint.model, "max_tokens": int(length), "stream": parameters.stream, "temperature": 0.0}
+        if endpoint.wire == "openai-completions":
             body["prompt"] = prompt
         else:
             body["messages"] = [{"role": "user", "content": prompt}]
         prepared.append(Prepared(json.dumps(body).encode(), {"content-type": "application/json"}))
-    return prepared, source
+    return Requests(prepared, source, is_streaming=parameters.stream)
 
 
 def _bad_dataset(code: str, path: Path | None, reason: str) -> InputError:
@@ -92,23 +105,126 @@ def read_prompts(path: Path) -> list[str]:
     return prompts
 
 
-def _prompts(parameters: RequestParameters, random: np.random.Generator) -> list[str]:
-    lengths = (parameters.prompt_tokens or PROMPT).draw(parameters.distinct, random)
-    shared = random.choice(WORDS, size=int(lengths.max()))
-    prompts = []
-    for length in lengths:
-        same = round(parameters.shared_prefix * int(length))
-        # What is not shared begins differently in each prompt, or a cache of prefixes would answer it.
-        prompts.append(" ".join([*shared[:same], *random.choice(WORDS, size=int(length) - same)]))
-    return prompts
+class Answers:
+    """Collects answers of a load and compares them with what the eager model gives on the CPU."""
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        requests: Sequence[Tensors],  # as the model takes them
+        wire: Wire,
+        processing: Processing | None = None,  # what the server makes of the model's outputs
+        *,
+        allow_import: bool,
+    ) -> None:
+        self._artifact = artifact
+        self._wire = wire
+        self._processing = processing
+        self._requests = list(requests)
+        self._allow_import = allow_import
+        self._expected: dict[int, list[NDArray[np.float64]]] = {}  # by the kind of request
+        self._model: Callable[[Tensors], list[NDArray[np.float64]]] | None = None
+        self.checked = 0
+        self.deviation = 0.0  # the largest, relative to the largest value of an output
+
+    def __call__(self, kind: int, body: bytes) -> None:
+        """Check one answer; SilentCorruption if it is not the right one."""
+        from paceline.servers.export import TOLERANCES
+
+        allowed = TOLERANCES[self._artifact.precision]
+        if kind not in self._expected:
+            if len(self._expected) >= CHECKED:
+                return
+            if self._model is None:
+                self._model = self._load()
+            self._expected[kind] = self._model(_first_samples(self._requests[kind]))
+            if len(self._expected) >= CHECKED:
+                self._model = None  # its memory is not needed any more
+        answered = decode(body, self._wire)
+        samples = len(next(iter(self._requests[kind].values())))
+        for name, one in answered.items():  # all samples must have come, although only the first are compared
+            if samples > MOST_SAMPLES and one.shape[:1] != (samples,):
+                raise SilentCorruption(
+                    f"request {kind}: output '{name}' has the shape {one.shape} for {samples} samples"
+                )
+        for index, (name, actual, expected) in enumerate(self._pairs(kind, _first_samples(answered))):
+            if actual.shape != expected.shape:
+                raise SilentCorruption(
+                    f"request {kind}: output '{name}' has the shape {actual.shape}, the model gives {expected.shape}"
+                )
+            if self._processing is None and self._artifact.outputs[index].dtype.kind in "iu":
+                _check_choices(kind, name, actual, expected)
+                continue
+            largest = float(np.max(np.abs(expected), initial=0.0)) or 1.0
+            off = float(np.max(np.abs(np.subtract(actual, expected, dtype=np.float64)), initial=0.0)) / largest
+            self.deviation = max(self.deviation, off)
+            if not off <= allowed:
+                raise SilentCorruption(
+                    f"request {kind}: output {index} ('{name}') differs from the model's own by {off:.2g} of its "
+                    f"largest value; at most {allowed:g} is rounding"
+                )
+        self.checked += 1
+
+    def _pairs(self, kind: int, answered: dict[str, Array]) -> list[tuple[str, Array, NDArray[np.float64]]]:
+        """The actual and the expected outputs, by name."""
+        expected = self._expected[kind]
+        if self._processing is not None:
+            return _likeliest_pairs(kind, answered, expected[0])
+        if len(answered) != len(expected):
+            raise SilentCorruption(
+                f"request {kind}: the answer has {len(answered)} outputs, the model gives {len(expected)}"
+            )
+        # In the model's own order; a server that names the outputs differently keeps that order.
+        names = [spec.name for spec in self._artifact.outputs]
+        names = names if set(names) == answered.keys() else list(answered)
+        return [(name, answered[name], one) for name, one in zip(names, expected, strict=True)]
+
+    def _load(self) -> Callable[[Tensors], list[NDArray[np.float64]]]:
+        import torch
+
+        from paceline.servers._exported_module import flat
+        from paceline.servers.export import load_module
+
+        artifact = self._artifact
+        module = load_module(replace(artifact, precision="fp32"), allow_import=self._allow_import)
+
+        def answer(request: Tensors) -> list[NDArray[np.float64]]:
+            with torch.inference_mode():
+                outputs = module(*(torch.from_numpy(request[spec.name]) for spec in artifact.inputs))
+                return [one.double().numpy() for one in flat(outputs)]
+
+        return answer
 
 
-SIZE = (500, 375)  # pixels of a synthetic picture: what photographs in collections have on average
-_COARSE = (25, 19)  # of the areas of colour in it; without them JPEG would make it far larger than a photograph
-_GRAIN = 6.0
-_QUALITY = 90
-_TIMES = 3  # that a client's work is timed, for the median
-_PICTURES = (".jpg", ".jpeg", ".png")
+def _first_samples(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: array[:MOST_SAMPLES] for name, array in arrays.items()}
+
+
+def _check_choices(kind: int, name: str, actual: Array, expected: NDArray[np.float64]) -> None:
+    """Where two are as good but for rounding, either may be chosen; most must be the model's, if there are many."""
+    share = float(np.mean(actual == expected)) if expected.size else 1.0
+    if expected.size >= MANY_CHOICES and share < 0.5:
+        raise SilentCorruption(
+            f"request {kind}: {100 * share:.0f} % of the {expected.size} choices in output '{name}' are the model's "
+            "own; rounding changes some, never most"
+        )
+
+
+def _likeliest_pairs(
+    kind: int, answered: dict[str, Array], scores: NDArray[np.float64]
+) -> list[tuple[str, Array, NDArray[np.float64]]]:
+    """The returned values, and those of the model at the returned indices, must be the model's largest.
+
+    Indices themselves are not compared: where two values are equal but for rounding, either may come first.
+    """
+    if answered.keys() != {VALUES, INDICES}:
+        raise SilentCorruption(f"request {kind}: the answer has {', '.join(answered)}, not {VALUES} and {INDICES}")
+    best, _ = likeliest(scores)
+    index = answered[INDICES]
+    if index.shape != best.shape or index.dtype.kind != "i" or index.min() < 0 or index.max() >= scores.shape[-1]:
+        raise SilentCorruption(f"request {kind}: output '{INDICES}' has indices that the model does not have")
+    values = np.take_along_axis(scores, index.astype(np.int64), axis=-1)
+    return [(VALUES, answered[VALUES], best.astype(np.float64)), (INDICES, values, best.astype(np.float64))]
 
 
 @dataclass(frozen=True)
@@ -129,19 +245,13 @@ class RequestMaker:
 
     parameters: RequestParameters
     artifact: Artifact
-    wire: Wire
-    model: str  # as the server names it
+    endpoint: Endpoint
     seed: int
     most_samples: int | None
     allow_import: bool
 
     def tensor_requests(self) -> Requests:
         """Requests that carry tensors, each with its own samples."""
-        batches, source = self.tensor_batches()
-        return Requests([encode(batch, self.wire, self.model) for batch in batches], source, batches)
-
-    def tensor_batches(self) -> tuple[list[Tensors], str]:
-        """What each of the requests carries, and where that comes from."""
         dataset, artifact = self.parameters.dataset, self.artifact
         if dataset is not None:
             samples, source = read_samples(dataset, artifact.inputs), f"the user's file {dataset.name}"
@@ -149,9 +259,21 @@ class RequestMaker:
             from paceline.servers.export import sample_inputs
 
             samples = sample_inputs(artifact, self.parameters.distinct, seed=self.seed, allow_import=self.allow_import)
-            _require_fit(samples[0], artifact)
             source = "synthetic, encoded before the load begins"
-        return [_stacked(chosen) for chosen in self._chosen(samples)], source
+            # Somebody else's server may serve another model than the case names.
+            specs = {spec.name: spec for spec in artifact.inputs}
+            shapes = {name: array.shape for name, array in samples[0].items()}
+            if shapes.keys() != specs.keys() or not all(_fits(shape, specs[name]) for name, shape in shapes.items()):
+                message = (
+                    f"the server takes {', '.join(f'{spec.name} {list(spec.shape)}' for spec in artifact.inputs)}, "
+                    f"which requests made for the model '{artifact.model}' are not; "
+                    "name the model that is served, or your own requests (requests.dataset)"
+                )
+                raise InputError("another-model-is-served", message, key="model", value=artifact.model)
+        batches = [{name: np.stack([one[name] for one in rows]) for name in rows[0]} for rows in self._drawn(samples)]
+        if self.endpoint.wire == "kserve-shm":
+            return Requests(shared_requests(batches, self.endpoint), f"{source}, in shared memory", batches)
+        return Requests([encode(batch, self.endpoint) for batch in batches], source, batches)
 
     def raw_requests(self) -> Requests:
         """Requests made of pictures or texts; what clients have to do for them is done and timed beforehand."""
@@ -160,44 +282,55 @@ class RequestMaker:
         processing = Processing.of(parameters.form, self.artifact, allow_import=self.allow_import)
         samples, source = raw_samples(parameters, processing, self.seed)
         prepared, tensors = [], []
-        for chosen in self._chosen(samples):
+        for rows in self._drawn(samples):
             try:
-                tensors.append(processing.before(chosen))
+                tensors.append(processing.before(rows))
             except ProtocolError as error:
                 raise _bad_dataset("unreadable-sample", parameters.dataset, str(error)) from None
             if parameters.processing == "server":
-                prepared.append(encode({processing.takes.name: byte_strings(chosen)}, self.wire, self.model))
+                prepared.append(encode({processing.takes.name: byte_strings(rows)}, self.endpoint))
             else:
-                prepared.append(_by_client(processing, chosen, encode(tensors[-1], self.wire, self.model)))
+                prepared.append(_by_client(processing, rows, encode(tensors[-1], self.endpoint)))
         source = f"{source}, made into tensors by the {parameters.processing}"
         return Requests(prepared, source, tensors, processing if parameters.processing == "server" else None)
 
-    def _chosen(self, samples: Sequence[Sample]) -> Iterator[list[Sample]]:
+    def _drawn(self, samples: Sequence[Sample]) -> Iterator[list[Sample]]:
         """The samples of each request, as many as are drawn for it."""
         random = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(1,)))
         sizes = self.parameters.samples.draw(self.parameters.distinct, random)
-        largest = int(sizes.max())
-        if self.most_samples is not None and largest > self.most_samples:
-            message = f"requests of {largest} samples do not fit into max_batch = {self.most_samples}: raise it"
-            raise InputError("too-many-samples", message, key="requests.samples", value=largest)
+        check_batch(int(sizes.max()), self.most_samples)
         for first, size in enumerate(sizes):
             yield [samples[(first + offset) % len(samples)] for offset in range(int(size))]
 
 
-def _stacked(samples: list[Tensors]) -> Tensors:
-    return {name: np.stack([one[name] for one in samples]) for name in samples[0]}
+def check_batch(largest: int | None, most: int | None) -> None:
+    """Refuse requests of more samples than the server takes at once."""
+    if largest is not None and most is not None and largest > most:
+        message = f"requests of {largest} samples do not fit into max_batch = {most}: raise it"
+        raise InputError("too-many-samples", message, key="requests.samples", value=largest)
 
 
-def encode(tensors: Tensors, wire: Wire, model: str) -> Prepared:
+def encode(tensors: Tensors, endpoint: Endpoint) -> Prepared:
     """A request as it goes over the wire."""
     count = len(next(iter(tensors.values())))
-    if wire == "kserve-grpc":
-        return Prepared(kserve_grpc.encode_request(model, tensors), samples=count)
-    message = kserve.encode_request(tensors, binary=wire == "kserve-binary")
+    if endpoint.wire == "kserve-grpc":
+        return Prepared(kserve_grpc.encode_request(endpoint.model, tensors), samples=count)
+    message = kserve.encode_request(tensors, binary=endpoint.wire == "kserve-binary")
     headers = {"content-type": message.content_type}
     if message.json_length is not None:
         headers[kserve.JSON_LENGTH] = str(message.json_length)
     return Prepared(message.body, headers, count)
+
+
+def decode(body: bytes, wire: Wire) -> dict[str, Array]:
+    """The outputs in an answer."""
+    if wire == "kserve-grpc":
+        return kserve_grpc.decode_response(body)
+    if wire == "kserve-json":
+        return kserve.decode_response(body).outputs
+    # The header that says where the JSON ends is not stored; the JSON itself shows it too.
+    _, length = json.JSONDecoder().raw_decode(body.decode("latin-1"))
+    return kserve.decode_response(body, length if length < len(body) else None).outputs
 
 
 def read_samples(path: Path, inputs: Sequence[TensorSpec]) -> list[Tensors]:
@@ -229,34 +362,16 @@ def _fits(shape: tuple[int, ...], spec: TensorSpec) -> bool:
     return len(shape) == len(spec.shape) and all(w in (-1, s) for s, w in zip(shape, spec.shape, strict=True))
 
 
-def _require_fit(sample: Tensors, artifact: Artifact) -> None:
-    """Somebody else's server may serve another model than the case names."""
-    specs = {spec.name: spec for spec in artifact.inputs}
-    if sample.keys() == specs.keys() and all(_fits(one.shape, specs[name]) for name, one in sample.items()):
-        return
-    taken = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in artifact.inputs)
-    message = (
-        f"the server takes {taken}, which requests made for the model '{artifact.model}' are not; "
-        "name the model that is served, or your own requests (requests.dataset)"
-    )
-    raise InputError("another-model-is-served", message, key="model", value=artifact.model)
-
-
 def _by_client(processing: Processing, samples: list[bytes], prepared: Prepared) -> Prepared:
     """The request with the time that its user's machine needs before it can send it, and after its answer came."""
     scores = np.random.default_rng(0).standard_normal((len(samples), *np.abs(processing.output.shape)))
     outputs = {processing.output.name: scores.astype(processing.output.dtype)}
-    before = _seconds(lambda: processing.before(samples))
-    return replace(prepared, before=before, after=_seconds(lambda: processing.after(outputs)))
 
+    def seconds(call: Callable[[], object]) -> float:
+        return median(timeit.repeat(call, number=1, repeat=_TIMES))
 
-def _seconds(call: Callable[[], object]) -> float:
-    taken = []
-    for _ in range(_TIMES):
-        begun = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - begun)
-    return median(taken)
+    before = seconds(lambda: processing.before(samples))
+    return replace(prepared, before=before, after=seconds(lambda: processing.after(outputs)))
 
 
 def raw_samples(parameters: RequestParameters, processing: Processing, seed: int) -> tuple[list[bytes], str]:
@@ -269,7 +384,11 @@ def raw_samples(parameters: RequestParameters, processing: Processing, seed: int
         return [text.encode() for text in read_prompts(parameters.dataset)], source
     if processing.form == "text":
         (length,) = processing.shape
-        return [_sentence(random, length) for _ in range(parameters.distinct)], "sentences of random common words"
+        texts = []
+        for _ in range(parameters.distinct):
+            count = int(random.integers(max(1, length // 2), length + 1))  # at most one word for each token
+            texts.append(" ".join(random.choice(WORDS, size=count)).encode())
+        return texts, "sentences of random common words"
     pictures = [_picture(random) for _ in range(parameters.distinct)]
     size = sum(map(len, pictures)) / len(pictures)
     return pictures, f"synthetic JPEG pictures of {SIZE[0]} x {SIZE[1]}, {size / 1000:.0f} kB on average"
@@ -288,12 +407,6 @@ def read_pictures(folder: Path) -> list[bytes]:
     return pictures
 
 
-def _sentence(random: np.random.Generator, length: int) -> bytes:
-    """At most as many words as the model takes tokens."""
-    words = random.choice(WORDS, size=int(random.integers(max(1, length // 2), length + 1)))
-    return " ".join(words).encode()
-
-
 def _picture(random: np.random.Generator) -> bytes:
     from PIL import Image
 
@@ -309,10 +422,9 @@ def prepare_requests(
     parameters: ServeParameters, server: Server, endpoint: Endpoint, *, allow_import: bool
 ) -> Requests:
     """The requests of a case."""
-    sent, wire, seed = parameters.effective_requests, endpoint.wire, parameters.seed
-    if wire in ("openai-chat", "openai-completions"):
-        prepared, source = language_requests(sent, wire, model=endpoint.model, seed=seed)
-        return Requests(prepared, source, is_streaming=sent.stream)
+    sent, seed = parameters.effective_requests, parameters.seed
+    if endpoint.wire in ("openai-chat", "openai-completions"):
+        return language_requests(sent, endpoint, seed)
     artifact = server.artifact
     if artifact is None:  # a server that does not say what it takes: the inputs are those of the model that is named
         from paceline.servers.export import export
@@ -326,14 +438,10 @@ def prepare_requests(
             allow_import=allow_import,
         )
     most = server.most_samples(server.settings)
-    maker = RequestMaker(sent, artifact, wire, endpoint.model, seed, most, allow_import)
-    if wire == "kserve-shm":
-        batches, source = maker.tensor_batches()
-        requests = Requests(shared_requests(batches, endpoint), f"{source}, in shared memory", batches)
-    else:
-        requests = maker.tensor_requests() if sent.form == "tensors" else maker.raw_requests()
+    maker = RequestMaker(sent, artifact, endpoint, seed, most, allow_import)
+    requests = maker.tensor_requests() if sent.form == "tensors" else maker.raw_requests()
     is_null = getattr(server.settings, "engine", None) == "null"  # it computes nothing, on purpose
     if not parameters.check_answers or not server.is_checkable or is_null:
         return requests
-    answers = Answers(artifact, requests.tensors, wire, requests.processing, allow_import=allow_import)
+    answers = Answers(artifact, requests.tensors, endpoint.wire, requests.processing, allow_import=allow_import)
     return replace(requests, answers=answers)

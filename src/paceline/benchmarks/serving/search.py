@@ -89,34 +89,31 @@ def find_capacity(
     No trial lasts longer than `longest` seconds. When `go_on` says no, the result is from the trials until then.
     """
     search = _Search(probe, share, limit, longest, go_on)
-    result = search.result
     try:
         low, high = search.bracket(min(max(first, LOWEST_RATE), ceiling), ceiling)
         low, high = search.narrow(low, high)
         search.refine(low, high, tolerance, ceiling)
     except _Ended as end:
-        result.verdict, result.rate, result.reason = end.args
-    return result
+        search.result.verdict, search.result.rate, search.result.reason = end.args
+    return search.result
 
 
+@dataclass
 class _Search:
-    def __init__(self, probe: Probe, share: float, limit: float, longest: float, go_on: Callable[[], bool]) -> None:
-        self.result = SearchResult("found")
-        self._probe = probe
-        self._allowed = 1.0 - share
-        self._enough = requests_for(share)
-        self._limit = limit
-        self._longest = longest
-        self._go_on = go_on
+    probe: Probe
+    share: float
+    limit: float
+    longest: float
+    go_on: Callable[[], bool]
+    result: SearchResult = field(default_factory=lambda: SearchResult("found"))
 
     def bracket(self, first: float, ceiling: float) -> tuple[float, float]:
         """Double or halve until one rate holds and one does not."""
-        trial = self._look(first)
-        return self._rise(trial, ceiling) if trial.holds and not trial.limited else self._fall(trial)
-
-    def _rise(self, held: RateTrial, ceiling: float) -> tuple[float, float]:
+        held = self._look(first)
+        if held.limited or not held.holds:
+            return self._fall(held)
         while held.rate < ceiling:
-            if not self._go_on():
+            if not self.go_on():
                 raise _Ended("unsteady", held.rate, f"the time was over at {held.rate:.4g}/s, where it still holds")
             trial = self._look(min(held.rate * GROWTH, ceiling))
             if trial.limited:
@@ -128,7 +125,7 @@ class _Search:
 
     def _fall(self, missed: RateTrial) -> tuple[float, float]:
         while missed.rate > LOWEST_RATE:
-            if not self._go_on():
+            if not self.go_on():
                 why = missed.limited or missed.reason
                 raise _Ended("never", None, f"at {missed.rate:.4g}/s, the lowest rate before the time was over: {why}")
             high = self._most_answered(missed)
@@ -143,7 +140,7 @@ class _Search:
 
     def narrow(self, low: float, high: float) -> tuple[float, float]:
         """Bisect until the ends are close."""
-        while high / low > CLOSE and self._go_on():
+        while high / low > CLOSE and self.go_on():
             middle = math.sqrt(low * high)
             trial = self._look(middle)
             if trial.limited:
@@ -158,11 +155,11 @@ class _Search:
         """Try rates around the limit until its interval is narrow enough."""
         rate, half, side = math.sqrt(low * high), math.inf, 1.0
         around = 0
-        while around < MOST_AROUND and self._go_on():
+        while around < MOST_AROUND and self.go_on():
             # What several trials left open needs longer ones.
             self._try(min(rate * (1.0 + side * ASIDE), ceiling), 2.0 ** (around // LONGER_AFTER))
             around, side = around + 1, -side
-            fitted = crossing(self.result.trials, self._allowed, rate)
+            fitted = crossing(self.result.trials, 1.0 - self.share, rate)
             if fitted is None:  # nothing near enough: go where the last trials point
                 last = [trial.holds for trial in self.result.trials[-2:]]
                 rate *= 1.0 + ASIDE if all(last) else 1.0 if any(last) else 1.0 / (1.0 + ASIDE)
@@ -185,23 +182,23 @@ class _Search:
     def _look(self, rate: float) -> RateTrial:
         """A first look at a rate, and longer ones where that is not sure."""
         enough = self._enough_at(rate)
-        glance = max(GLANCE, rate * SPANS * self._limit) / enough
+        glance = max(GLANCE, rate * SPANS * self.limit) / enough
         for part in (glance, QUICK, 1.0) if glance < QUICK / 2 else (QUICK, 1.0):
             trial = self._try(rate, part)
             is_settled = self._is_sure(trial) and not trial.limited
-            if is_settled or part * enough >= rate * self._longest or not self._go_on():
+            if is_settled or part * enough >= rate * self.longest or not self.go_on():
                 break
         return trial
 
     def _try(self, rate: float, part: float) -> RateTrial:
-        requests = min(part * self._enough_at(rate), max(GLANCE, rate * self._longest))
-        trial = self._probe(rate, math.ceil(requests))
+        requests = min(part * self._enough_at(rate), max(GLANCE, rate * self.longest))
+        trial = self.probe(rate, math.ceil(requests))
         self.result.trials.append(trial)
         return trial
 
     def _enough_at(self, rate: float) -> float:
         """Requests that a sure trial takes."""
-        return max(self._enough, rate * SPANS * self._limit)
+        return max(requests_for(self.share), rate * SPANS * self.limit)
 
     def _is_sure(self, trial: RateTrial) -> bool:
         """Whether the part that missed is clearly on one side of what is allowed (Wilson's interval)."""
@@ -209,7 +206,7 @@ class _Search:
         n, p = trial.requests, trial.missed / trial.requests
         middle = (p + z * z / (2 * n)) / (1 + z * z / n)
         half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-        return middle - half > self._allowed if not trial.holds else middle + half < self._allowed
+        return middle + half < 1.0 - self.share if trial.holds else middle - half > 1.0 - self.share
 
     def _most_answered(self, trial: RateTrial) -> float:
         """No rate above what an overloaded server answers can hold."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from paceline.benchmarks.serving import trace_metrics
 from paceline.benchmarks.serving.parameters import ServeParameters, Slo
+from paceline.benchmarks.serving.requests import check_batch
 from paceline.benchmarks.serving.search import RateTrial, SearchResult, find_capacity, requests_for
 from paceline.benchmarks.serving.session import ServingSession, Use, describe_status, opened, watched
 from paceline.core.benchmark import Benchmark, Context
@@ -24,13 +25,14 @@ from paceline.core.subject import TAILS, Description, ServedLoad
 from paceline.load import quality
 from paceline.load.clients import is_for_others, is_of_this_machine_alone
 from paceline.load.generator import require_known
-from paceline.load.parameters import LoadParameters
+from paceline.load.parameters import LoadParameters, Loop
 from paceline.load.trace import Trace
+from paceline.machine import conditions
 from paceline.machine.profile import price_of
 from paceline.models.user import check_model
 from paceline.remote.hosts import LOCAL
 from paceline.servers import registry
-from paceline.servers.base import Need, Server, ServerFailed
+from paceline.servers.base import Server, ServerFailed
 
 LENGTHS = ("duration", "requests")  # of a load: how long it is
 AMOUNTS = (*LENGTHS, "rate", "to_rate", "users")  # how much of it, as opposed to of which kind
@@ -41,7 +43,7 @@ LONGEST_CONFIRMATION = 30.0  # seconds
 LEAST_CONFIRMATION = 5.0
 ENERGY_SECONDS = 2.0  # counters are read in steps; over less time they say nothing
 _PRICE = re.compile(r"^[\d.e+-]+ USD per hour \((.*)\)$")
-_QUIETER = "give the search more time (search_budget), or let nothing else run on the machine"
+HELD, MISSED = "held", "missed: "  # what the facts of a record say of its SLO; a reason follows the second
 
 
 class Serve(Benchmark[ServeParameters]):
@@ -51,7 +53,7 @@ class Serve(Benchmark[ServeParameters]):
     summary = "a model behind a server under load: latency percentiles, goodput under an slo, stages, batches, cost"
     category = "serving"
     Parameters = ServeParameters
-    metrics = trace_metrics.METRICS
+    metrics = tuple(trace_metrics.METRICS)
     primary = "capacity"
 
     @classmethod
@@ -74,16 +76,10 @@ class Serve(Benchmark[ServeParameters]):
         is_local = case.origin == "local"
         if server.is_checkable:
             check_model(parameters.model, is_local=is_local)
-        need = Need(parameters.model, parameters.scale, parameters.precision, case.target, parameters.seed, is_local)
-        settings = parameters.server.settings()
-        server.check(settings, need)
-        _check_form(parameters, server)
-        _check_shared(parameters, server.listens_at(settings))
-        _check_slo(parameters)
-        largest, most = parameters.effective_requests.samples.highest, server.most_samples(settings)
-        if largest is not None and most is not None and largest > most:
-            message = f"requests of {largest} samples do not fit into max_batch = {most}: raise it"
-            raise InputError("too-many-samples", message, key="requests.samples", value=largest)
+        settings = parameters.server.whole()
+        server.check(settings, parameters.need(case.target, allow_import=is_local))
+        _check_wire(parameters, server, server.listens_at(settings))
+        check_batch(parameters.effective_requests.samples.highest, server.most_samples(settings))
         _check_files(parameters, is_local)
         _check_clients(parameters, server, server.listens_at(settings), is_local)
 
@@ -95,7 +91,7 @@ class Serve(Benchmark[ServeParameters]):
     @classmethod
     def describe(cls, record: Record, parameters: ServeParameters, environment: Environment) -> Description:
         description = super().describe(record, parameters, environment)
-        load = _load(record, parameters)
+        load = _served_load(record, parameters)
         # Where the rate of requests was chosen, throughput only repeats the choice: the tail is what came of it.
         leaders = ["capacity", *(f"latency_{tail}" for tail in TAILS if load.loop == "open")]
         primary = next((name for name in leaders if record.measurement(name) is not None), "")
@@ -127,7 +123,7 @@ class Serve(Benchmark[ServeParameters]):
         return result
 
 
-def _load(record: Record, parameters: ServeParameters) -> ServedLoad:
+def _served_load(record: Record, parameters: ServeParameters) -> ServedLoad:
     """How the server was loaded, and by which SLO it was judged."""
     load, slo = parameters.load, parameters.slo
     verdict = record.facts.get("slo")
@@ -150,8 +146,8 @@ def _load(record: Record, parameters: ServeParameters) -> ServedLoad:
         is_shared_memory=parameters.wire == "kserve-shm",
         slo={bound.label: bound.limit for bound in slo.bounds} if slo is not None else {},
         slo_errors=slo.errors if slo is not None else None,
-        slo_met=verdict == "held" if isinstance(verdict, str) else None,
-        slo_missed_because=verdict.removeprefix("missed: ") if isinstance(verdict, str) and verdict != "held" else "",
+        slo_met=verdict == HELD if isinstance(verdict, str) else None,
+        slo_missed_because=verdict.removeprefix(MISSED) if isinstance(verdict, str) and verdict != HELD else "",
         kind=kind,
         traffic=traffic,
         requests=parameters.requests.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
@@ -159,38 +155,31 @@ def _load(record: Record, parameters: ServeParameters) -> ServedLoad:
     )
 
 
-def _check_form(parameters: ServeParameters, server: type[Server]) -> None:
-    form, wire = parameters.requests.read_by_server, parameters.chosen_wire
-    if parameters.requests.form != "tensors" and not wire.startswith("kserve"):
-        message = f"requests.form = {parameters.requests.form} is not for {wire}, which takes prompts: leave it out"
-        raise InputError("key-does-not-apply", message, key="requests.form", value=parameters.requests.form)
-    if form is not None and form not in server.reads:
-        message = f"server '{server.name}' takes tensors, not {form}: set requests.processing to client"
+def _check_wire(parameters: ServeParameters, server: type[Server], address: str) -> None:
+    """Refuse requests, loads and objectives that do not go with the wire."""
+    requests, load, wire = parameters.requests, parameters.load, parameters.chosen_wire
+    if requests.form != "tensors" and not wire.startswith("kserve"):
+        message = f"requests.form = {requests.form} is not for {wire}, which takes prompts: leave it out"
+        raise InputError("key-does-not-apply", message, key="requests.form", value=requests.form)
+    if requests.read_by_server is not None and requests.form not in server.reads:
+        message = f"server '{server.name}' takes tensors, not {requests.form}: set requests.processing to client"
         raise InputError("form-not-taken", message, key="requests.processing", value="server", suggestion="client")
-    if form == "image" and wire == "kserve-json":
+    if requests.read_by_server == "image" and wire == "kserve-json":
         message = "pictures do not travel as JSON: set wire to kserve-binary or kserve-grpc"
         raise InputError("needs-binary-wire", message, key="wire", value=wire, suggestion="kserve-binary")
-
-
-def _check_shared(parameters: ServeParameters, address: str) -> None:
-    """What lies in shared memory does not travel: no other host, no network, and nothing but tensors."""
-    if parameters.chosen_wire != "kserve-shm":
-        return
-    load = parameters.load
-    wrong = {
-        f"requests.form = {parameters.requests.form}": parameters.requests.form != "tensors",
+    # What lies in shared memory does not travel: no other host, no network, and nothing but tensors.
+    conflicts = {
+        f"requests.form = {requests.form}": requests.form != "tensors",
         "clients.hosts": bool(parameters.clients.hosts),
         "load.network": load is not None and load.network is not None,
         f"server.host = {address}": not is_of_this_machine_alone(address),
     }
-    for name in (name for name, is_there in wrong.items() if is_there):
-        message = f"{name} does not go with wire kserve-shm, whose tensors do not travel: use kserve-binary"
-        key = name.partition(" ")[0]
-        raise InputError("conflicting-keys", message, key=key, suggestion="wire: kserve-binary")
-
-
-def _check_slo(parameters: ServeParameters) -> None:
-    is_streamed = parameters.requests.stream and parameters.chosen_wire.startswith("openai")
+    for setting, is_conflict in conflicts.items():
+        if wire == "kserve-shm" and is_conflict:
+            message = f"{setting} does not go with wire kserve-shm, whose tensors do not travel: use kserve-binary"
+            key = setting.partition(" ")[0]
+            raise InputError("conflicting-keys", message, key=key, suggestion="wire: kserve-binary")
+    is_streamed = requests.stream and wire.startswith("openai")
     if parameters.slo is not None and parameters.slo.is_about_tokens and not is_streamed:
         message = (
             "slo.first_token and slo.between_tokens need answers that come token by token: set wire to openai-chat or "
@@ -200,18 +189,19 @@ def _check_slo(parameters: ServeParameters) -> None:
 
 
 def _check_files(parameters: ServeParameters, is_local: bool) -> None:
-    named = {"requests.dataset": parameters.requests.dataset}
-    named["load.file"] = parameters.load.file if parameters.load is not None else None
-    for name, path in named.items():
-        if path is not None and not is_local:
+    requests, load = parameters.requests, parameters.load
+    paths = {"requests.dataset": requests.dataset, "load.file": load.file if load is not None else None}
+    for name, path in paths.items():
+        if path is None:
+            continue
+        if not is_local:
             message = f"{name}: files are not taken from the network; leave it out"
             raise InputError("not-from-network", message, key=name, value=str(path))
-        is_folder = name == "requests.dataset" and parameters.requests.form == "image"
-        if path is not None and not (path.is_dir() if is_folder else path.is_file()):
-            kind = "folder" if is_folder else "file"
+        kind = "folder" if name == "requests.dataset" and requests.form == "image" else "file"
+        if not (path.is_dir() if kind == "folder" else path.is_file()):
             raise InputError(f"missing-{kind}", f"{name} = {path}: there is no such {kind}", key=name, value=str(path))
-    if parameters.load is not None and parameters.load.arrival == "trace":
-        require_known(parameters.load.recorded(), parameters.requests.distinct)
+    if load is not None and load.arrival == "trace":
+        require_known(load.recorded(), requests.distinct)
 
 
 def _check_clients(parameters: ServeParameters, server: type[Server], address: str, is_local: bool) -> None:
@@ -222,7 +212,7 @@ def _check_clients(parameters: ServeParameters, server: type[Server], address: s
     if hosts and set(hosts) != {LOCAL} and not is_for_others(address):
         message = (
             f"the server would listen at {address}, where clients.hosts do not reach it: set server.host to the one "
-            "address of this machine that they reach (embedded and url alone can be asked from other hosts)"
+            "address of this machine that they reach (only embedded and url can be reached from other hosts)"
         )
         raise InputError("unreachable-address", message, key="server.host", value=address)
     if load is None or load.network_by != "tc":
@@ -240,20 +230,9 @@ def _fixed(session: ServingSession, load: LoadParameters) -> Result:
     with watched(session.server.processes, session.context.target) as use:
         trace = session.send(load, "measuring", is_measured=True)
     quality.require_delivered(trace, load.loop)
-    _refuse_nothing(trace)
-    slo = session.parameters.slo
-    result = Result(measurements=[*trace_metrics.traffic(trace, slo), *trace_metrics.details(trace)])
-    result.warnings = [*quality.warnings(trace, load.loop, session.ceiling), *_failures(trace)]
+    result = _result(session, trace, load.loop)
     if load.loop != "open":  # where the rate is a finding, not a choice
         result.warnings += trace_metrics.imprecise(result.measurements)
-    result.facts["loop"] = load.loop
-    if session.clients is not None:
-        result.facts["clients"] = session.clients.facts(trace)
-    if load.loop == "closed":
-        result.facts["closed_loop"] = "each user waits for its answer: a stall of the server hides requests"
-    if slo is not None:
-        verdict = slo.judge(trace)
-        result.facts["slo"] = "held" if verdict.holds else f"missed: {verdict.reason}"
     _add_use(result, session.parameters, use, trace)
     return result
 
@@ -273,28 +252,63 @@ def _searched(session: ServingSession) -> Result:
     load = LoadParameters(arrival="poisson", rate=safe, requests=count)
     with watched(session.server.processes, session.context.target) as use:
         trace = session.send(load, f"measuring at {safe:.4g}/s", is_measured=True)
-    _refuse_nothing(trace)
-    verdict = slo.judge(trace)
+    result = _result(session, trace, "open")
     summary = summarize([search.rate])
     summary = summary.model_copy(update={"mean_interval": search.interval, "count": len(search.trials)})
     statistic: Statistic = "mean" if search.interval else "single"
-    capacity = Measurement(metric=trace_metrics.CAPACITY, statistic=statistic, summary=summary)
-    result = Result(measurements=[capacity, *trace_metrics.traffic(trace, slo), *trace_metrics.details(trace)])
-    result.measurements += [one for _, tried in sorted(points.items()) for one in tried]
-    result.warnings = [*quality.warnings(trace, "open", session.ceiling), *_failures(trace), *_search_warnings(search)]
-    result.warnings += _undelivered(trace)
-    if not verdict.holds:
-        message = f"a last load at {safe:.4g}/s did not meet the SLO: {verdict.reason}"
-        result.warnings.append(RecordWarning(kind="unconfirmed", message=message, remedy=_QUIETER))
-    result.facts |= {
-        "slo": "held" if verdict.holds else f"missed: {verdict.reason}",
+    result.measurements.insert(0, Measurement(metric=trace_metrics.CAPACITY, statistic=statistic, summary=summary))
+    result.measurements += [one for _, trial in sorted(points.items()) for one in trial]
+    quieter = "give the search more time (search_budget), or let nothing else run on the machine"
+    if search.verdict == "client":
+        remedy = "send from more cores or machines: the server can do more"
+        result.warnings.append(RecordWarning(kind="client-limited", message=search.reason, remedy=remedy))
+    elif search.verdict == "unsteady":
+        result.warnings.append(RecordWarning(kind="imprecise", message=search.reason, remedy=quieter))
+    part = quality.delivered(trace)
+    if part < quality.LEAST_DELIVERED:  # only a warning: the rate comes from other loads
+        message = (
+            f"only {100 * part:.1f} % of the last load went in time, so that its latencies are not the server's alone: "
+            f"{quality.cause(trace)[0]}"
+        )
+        remedy = "let nothing else run on the load generator's cores, and measure again"
+        result.warnings.append(RecordWarning(kind="client-limited", message=message, remedy=remedy))
+    verdict = str(result.facts["slo"])
+    if verdict != HELD:
+        message = f"a last load at {safe:.4g}/s did not meet the SLO: {verdict.removeprefix(MISSED)}"
+        result.warnings.append(RecordWarning(kind="unconfirmed", message=message, remedy=quieter))
+    result.facts = {
+        "slo": verdict,
         "confirmed_at": f"{safe:.4g} requests/s with {len(trace)} requests",
         "search": f"{len(search.trials)} trials, {sum(trial.requests for trial in search.trials)} requests",
-        "loop": "open",
-    }
+    } | result.facts
+    _add_use(result, parameters, use, trace)
+    return result
+
+
+def _result(session: ServingSession, trace: Trace, loop: Loop) -> Result:
+    """What a load came to; CaseError if nothing was answered, because there is no latency then."""
+    statuses, counts = np.unique(trace.status[~trace.ok & ~trace.shed], return_counts=True)
+    if not trace.ok.any():
+        statuses, counts = np.unique(trace.status, return_counts=True)
+        most = int(statuses[np.argmax(counts)])
+        raise CaseError(f"none of {len(trace)} requests was answered well; mostly: {describe_status(most)}")
+    slo = session.parameters.slo
+    result = Result(measurements=[*trace_metrics.traffic(trace, slo), *trace_metrics.details(trace)])
+    result.warnings = quality.warnings(trace, loop, session.ceiling)
+    if counts.size:
+        worst = sorted(zip(counts.tolist(), statuses.tolist(), strict=True), reverse=True)[:3]
+        reasons = "; ".join(f"{count} times {describe_status(status)}" for count, status in worst)
+        message = f"{counts.sum()} of {len(trace)} requests failed: {reasons}"
+        remedy = "read the server's log; latencies are of the answered requests, percentiles count all of them"
+        result.warnings.append(RecordWarning(kind="errors", message=message, remedy=remedy))
+    result.facts["loop"] = loop
     if session.clients is not None:
         result.facts["clients"] = session.clients.facts(trace)
-    _add_use(result, parameters, use, trace)
+    if loop == "closed":
+        result.facts["closed_loop"] = "each user waits for its answer: a stall of the server hides requests"
+    if slo is not None:
+        verdict = slo.judge(trace)
+        result.facts["slo"] = HELD if verdict.holds else f"{MISSED}{verdict.reason}"
     return result
 
 
@@ -315,7 +329,7 @@ def _search(session: ServingSession, slo: Slo, points: dict[float, list[Measurem
         settled = trace.after(extra)
         verdict = slo.judge(settled)
         points[round(rate, 3)] = trace_metrics.traffic(settled, slo, at={"rate": round(rate, 3)})
-        limited = "" if quality.delivered(trace) >= quality.LEAST_DELIVERED else quality.why_late(trace)
+        limited = "" if quality.delivered(trace) >= quality.LEAST_DELIVERED else quality.cause(trace)[0]
         missed = min(1.0, verdict.used * (1.0 - slo.share)) * len(settled)
         answered = int(trace.ok.sum()) / trace_metrics.seconds_of(trace)
         return RateTrial(rate, len(settled), missed, answered, verdict.holds, verdict.reason, limited)
@@ -333,50 +347,16 @@ def _search(session: ServingSession, slo: Slo, points: dict[float, list[Measurem
     )
 
 
-def _search_warnings(search: SearchResult) -> list[RecordWarning]:
-    if search.verdict == "client":
-        remedy = "send from more cores or machines: the server can do more"
-        return [RecordWarning(kind="client-limited", message=search.reason, remedy=remedy)]
-    if search.verdict == "unsteady":
-        return [RecordWarning(kind="imprecise", message=search.reason, remedy=_QUIETER)]
-    return []
-
-
-def _undelivered(trace: Trace) -> list[RecordWarning]:
-    """The rate was found by other loads: that the last one was not sent as it should takes nothing from it."""
-    part = quality.delivered(trace)
-    if part >= quality.LEAST_DELIVERED:
-        return []
-    remedy = "let nothing else run on the load generator's cores, and measure again"
-    message = f"only {100 * part:.1f} % of the last load went in time, so that its latencies are not the server's alone"
-    return [RecordWarning(kind="client-limited", message=f"{message}: {quality.why_late(trace)}", remedy=remedy)]
-
-
-def _refuse_nothing(trace: Trace) -> None:
-    """A load of which nothing was answered has no latency; that is a failure with a reason."""
-    if trace.ok.any():
-        return
-    statuses, counts = np.unique(trace.status, return_counts=True)
-    most = int(statuses[np.argmax(counts)])
-    raise CaseError(f"none of {len(trace)} requests was answered well; mostly: {describe_status(most)}")
-
-
-def _failures(trace: Trace) -> list[RecordWarning]:
-    bad = ~trace.ok & ~trace.shed
-    if not bad.any():
-        return []
-    statuses, counts = np.unique(trace.status[bad], return_counts=True)
-    worst = sorted(zip(counts.tolist(), statuses.tolist(), strict=True), reverse=True)[:3]
-    reasons = "; ".join(f"{count} times {describe_status(status)}" for count, status in worst)
-    message = f"{int(bad.sum())} of {len(trace)} requests failed: {reasons}"
-    remedy = "read the server's log; latencies are of the answered requests, percentiles count all of them"
-    return [RecordWarning(kind="errors", message=message, remedy=remedy)]
-
-
 def _add_use(result: Result, parameters: ServeParameters, use: Use, trace: Trace) -> None:
     """What the load took of the machine, and energy, CO2 and cost of a request; each only where it is available."""
     answered, seconds = int(trace.ok.sum()), trace_metrics.seconds_of(trace)
-    result.measurements += use.measurements(seconds)
+    if use.cpu_seconds is not None:
+        # Over the load itself: what was watched before its first request and after its last answer was idle.
+        result.measurements.append(Measurement.of_value(trace_metrics.CPU, 100.0 * use.cpu_seconds / seconds))
+        result.measurements.append(Measurement.of_value(trace_metrics.HOST_MEMORY, float(use.memory)))
+    if use.gpu_shares:
+        result.measurements.append(Measurement.of_samples(trace_metrics.GPU, use.gpu_shares, statistic="mean"))
+        result.measurements.append(Measurement.of_value(trace_metrics.DEVICE_MEMORY, float(use.gpu_memory)))
     if use.joules is not None and seconds >= ENERGY_SECONDS:
         joules = use.joules / answered
         result.measurements.append(Measurement.of_value(trace_metrics.ENERGY, joules))
@@ -392,5 +372,7 @@ def _add_use(result: Result, parameters: ServeParameters, use: Use, trace: Trace
         dollars = price / 3600.0 * seconds / answered * 1000.0
         result.measurements.append(Measurement.of_value(trace_metrics.COST, dollars))
         result.facts |= {"price": f"{price:g} USD per hour ({basis})", "price_basis": basis}
-    result.warnings += use.warnings()
-    result.facts["conditions"] = use.conditions()
+    if use.cpu_seconds is not None:  # otherwise the server is not ours, and may be what keeps this machine busy
+        result.warnings += conditions.warnings(use.before, use.after)
+    observed = {"before": use.before, "after": use.after}
+    result.facts["conditions"] = {name: one.model_dump(mode="json") for name, one in observed.items()}

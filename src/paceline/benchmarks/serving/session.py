@@ -20,7 +20,7 @@ from paceline.benchmarks.serving.parameters import ServeParameters
 from paceline.benchmarks.serving.requests import Requests, prepare_requests
 from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import CaseError, InputError
-from paceline.core.record import Measurement, RecordWarning
+from paceline.core.record import Measurement
 from paceline.devices import kind_of
 from paceline.load.calibrate import GeneratorCeiling, RequestKind, calibrate
 from paceline.load.clients import ClientHosts
@@ -33,7 +33,7 @@ from paceline.load.trace import Trace
 from paceline.machine import conditions
 from paceline.machine.conditions import Conditions
 from paceline.servers import registry
-from paceline.servers.base import Need, Server, ServerFailed
+from paceline.servers.base import Server, ServerFailed
 
 SAMPLE_SECONDS = 0.25
 
@@ -42,6 +42,8 @@ SAMPLE_SECONDS = 0.25
 class Use:
     """The resources in use during a load, complete when the watch ends."""
 
+    before: Conditions  # of the whole machine
+    after: Conditions
     seconds: float = 0.0
     cpu_seconds: float | None = None  # None for a server whose processes are not ours to observe
     memory: int = 0
@@ -49,37 +51,11 @@ class Use:
     gpu_memory: int = 0
     joules: float | None = None
     source: str = ""
-    before: Conditions | None = None  # of the whole machine
-    after: Conditions | None = None
-
-    def measurements(self, load_seconds: float) -> list[Measurement]:
-        """The figures that are available."""
-        measurements = []
-        if self.cpu_seconds is not None:
-            # Over the load itself: what was watched before its first request and after its last answer was idle.
-            measurements.append(Measurement.of_value(trace_metrics.CPU, 100.0 * self.cpu_seconds / load_seconds))
-            measurements.append(Measurement.of_value(trace_metrics.HOST_MEMORY, float(self.memory)))
-        if self.gpu_shares:
-            measurements.append(Measurement.of_samples(trace_metrics.GPU, self.gpu_shares, statistic="mean"))
-            measurements.append(Measurement.of_value(trace_metrics.DEVICE_MEMORY, float(self.gpu_memory)))
-        return measurements
-
-    def warnings(self) -> list[RecordWarning]:
-        """What else went on; where the server is not ours, it may be what keeps this machine busy: no warning then."""
-        if self.cpu_seconds is None or self.before is None or self.after is None:
-            return []
-        return conditions.warnings(self.before, self.after)
-
-    def conditions(self) -> dict[str, Any]:
-        """The machine before and after, for the record."""
-        observed = {"before": self.before, "after": self.after}
-        return {name: one.model_dump(mode="json") for name, one in observed.items() if one is not None}
 
 
 @contextmanager
 def watched(processes: Callable[[], list[int]], target: str) -> Iterator[Use]:
     """Observe the server's processes and its device until the end of the block; processes come and go."""
-    use = Use()
     kind = kind_of(target)
     meter = kind.meter(target)
     spent: dict[int, tuple[float, float]] = {}  # process: first and last processor time
@@ -109,9 +85,10 @@ def watched(processes: Callable[[], list[int]], target: str) -> Iterator[Use]:
         while not end.wait(SAMPLE_SECONDS):
             sample()
 
-    before = meter.read() if meter is not None else 0.0
+    energy = meter.read() if meter is not None else 0.0
     thread = threading.Thread(target=sample_until_end, daemon=True)
-    use.before = conditions.observe(target)
+    before = conditions.observe(target)
+    use = Use(before, after=before)
     began = time.monotonic()
     sample()
     thread.start()
@@ -126,7 +103,7 @@ def watched(processes: Callable[[], list[int]], target: str) -> Iterator[Use]:
             use.cpu_seconds = sum(last - first for first, last in spent.values())
         use.after = conditions.observe(target)
         if meter is not None:
-            joules = meter.read() - before
+            joules = meter.read() - energy
             use.joules, use.source = None if meter.late else joules, meter.source
 
 
@@ -196,16 +173,7 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
     placement = CpuPlacement.of_machine(parameters.workers)
     load = parameters.load
     kind = registry().get(parameters.server.kind)
-    need = Need(
-        model=parameters.model,
-        scale=parameters.scale,
-        precision=parameters.precision,
-        device=context.target,
-        seed=parameters.seed,
-        allow_import=context.case.origin == "local",
-        wire=parameters.chosen_wire,
-        form=parameters.requests.read_by_server,
-    )
+    need = parameters.need(context.target, allow_import=context.case.origin == "local")
 
     def say(phase: str) -> None:
         context.report(Progress(phase=phase))
@@ -218,7 +186,7 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
             clients = stack.enter_context(ClientHosts.reached(hosts, shell, placement))
             if not clients.is_on_this_machine:
                 placement = CpuPlacement.without_load()
-        settings = parameters.server.settings()
+        settings = parameters.server.whole()
         if load is not None and load.network is not None and load.network_by == "tc":  # emulated by the kernel
             cable = stack.enter_context(connected(link_of(load.network)))
             settings = settings.model_copy(update={"host": cable.address})
@@ -236,8 +204,10 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
             say("calibrating the load generator")
             sent = RequestKind.of(endpoint, requests.prepared)
             if clients is None:
-                cores = placement.load[0], placement.server[0]
-                ceiling = calibrate(cores, sent, needed=_needed(parameters))
+                needed = math.inf  # requests per second: a search and users who wait send as fast as they can
+                if load is not None and load.loop == "open":  # another draw has about the same peak
+                    needed = load.schedule(np.random.default_rng(parameters.seed)).peak_rate
+                ceiling = calibrate((placement.load[0], placement.server[0]), sent, needed=needed)
             else:
                 clients.calibrate(sent)
                 ceiling = clients.weakest
@@ -251,14 +221,6 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
             raise
         finally:
             server.stop()
-
-
-def _needed(parameters: ServeParameters) -> float:
-    """Requests per second of the load; endless for a search and for users who wait: they send as fast as they can."""
-    load = parameters.load
-    if load is None or load.loop != "open":
-        return math.inf
-    return load.schedule(np.random.default_rng(parameters.seed)).peak_rate  # about that of the load itself
 
 
 def _warm_up(session: ServingSession, ready: float) -> None:

@@ -4,43 +4,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.benchmarks.serving.parameters import Slo
+from paceline.benchmarks.serving.parameters import SHARES, Slo
 from paceline.core.metric import Better, Metric
 from paceline.core.record import At, Measurement, RecordWarning, Statistic
 from paceline.core.stats import CONFIDENCE, Interval, effective_count, summarize
 from paceline.load.trace import CLIENT_POST, CLIENT_PRE, OUT_OF_SOCKETS, UNSENT, Times, Trace
 
-
-def lower(name: str, unit: str, description: str) -> Metric:
-    return Metric(name=name, unit=unit, better=Better.LOWER, description=description)
+METRICS: list[Metric] = []  # in the order in which reports show them
 
 
-def higher(name: str, unit: str, description: str) -> Metric:
-    return Metric(name=name, unit=unit, better=Better.HIGHER, description=description)
+def _metric(name: str, unit: str, description: str, better: Better = Better.NEITHER) -> Metric:
+    METRICS.append(Metric(name=name, unit=unit, better=better, description=description))
+    return METRICS[-1]
 
 
+lower = partial(_metric, better=Better.LOWER)
+higher = partial(_metric, better=Better.HIGHER)
+
+CAPACITY = higher("capacity", "requests/s", "the largest rate of Poisson arrivals at which the slo holds")
+THROUGHPUT = higher("throughput", "requests/s", "requests answered well over time")
+GOODPUT = higher("goodput", "requests/s", "requests answered within the slo, over time")
 LATENCY = lower(
     "latency", "s", "from the intended time of a request to its whole answer, of every request that was answered well"
 )
-SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
-PERCENTILES = {
-    name: lower(
-        f"latency_{name}",
-        "s",
-        f"{100 * share:g} % of the requests were answered within this time; one without an answer counts "
-        "as late without end",
-    )
-    for name, share in SHARES.items()
-}
-CAPACITY = higher("capacity", "requests/s", "the largest rate of Poisson arrivals at which the slo holds")
-THROUGHPUT = higher("throughput", "requests/s", "requests answered well over time")
+_ANSWERED = "of the requests were answered within this time; one without an answer counts as late without end"
+PERCENTILES = {name: lower(f"latency_{name}", "s", f"{100 * share:g} % {_ANSWERED}") for name, share in SHARES.items()}
 SAMPLE_THROUGHPUT = higher("sample_throughput", "samples/s", "samples answered well over time")
-GOODPUT = higher("goodput", "requests/s", "requests answered within the slo, over time")
-OFFERED = Metric(name="offered_rate", unit="requests/s", description="requests that were to be sent, over time")
+OFFERED = _metric("offered_rate", "requests/s", "requests that were to be sent, over time")
 ERRORS = lower("error_rate", "%", "requests that failed, without those that the server shed")
 SHED = lower("shed_rate", "%", "requests that the server declined because of load")
 DELIVERED = higher("delivered", "%", "requests that went out at all; the load generator's own honesty")
@@ -50,19 +45,17 @@ LATENESS = lower(
     "how long after its intended time a request went; the load generator's own error, within the latency",
 )
 STAGE = lower(
-    "stage_time", "s", "parts of the latency: sending late, transmission, and what the server tells of itself"
+    "stage_time", "s", "parts of the latency: sending late, transmission, and what the server reports of itself"
 )
-BATCHES = Metric(
-    name="batch_share", unit="%", description="part of the batches that were computed with so many samples"
-)
-BATCH = Metric(name="batch_size", unit="samples", description="samples of a batch as it was computed, on average")
+BATCHES = _metric("batch_share", "%", "part of the batches that were computed with so many samples")
+BATCH = _metric("batch_size", "samples", "samples of a batch as it was computed, on average")
 COLD_START = lower(
     "cold_start",
     "s",
     "from the process to ready, from ready to the first answer, and from then until answers are steady",
 )
-CPU = Metric(name="cpu_utilisation", unit="%", description="processor time of the server over time; 100 % is one core")
-GPU = Metric(name="gpu_utilisation", unit="%", description="part of the time in which the GPU was busy")
+CPU = _metric("cpu_utilisation", "%", "processor time of the server over time; 100 % is one core")
+GPU = _metric("gpu_utilisation", "%", "part of the time in which the GPU was busy")
 HOST_MEMORY = lower("server_memory", "B", "most resident memory of the server's processes")
 DEVICE_MEMORY = lower("server_device_memory", "B", "most memory in use on the GPU")
 ENERGY = lower("energy_per_request", "J", "energy of the device, from its own counter, per request answered well")
@@ -75,35 +68,6 @@ COST = lower("cost_per_thousand", "USD", "price of the machine for as long as a 
 FIRST_TOKEN = lower("time_to_first_token", "s", "from the intended time of a request to the first piece of its stream")
 BETWEEN_TOKENS = lower("inter_token_latency", "s", "between one piece of a stream and the next")
 TOKEN_THROUGHPUT = higher("token_throughput", "tokens/s", "pieces of all streams over time")
-
-METRICS = (
-    CAPACITY,
-    THROUGHPUT,
-    GOODPUT,
-    LATENCY,
-    *PERCENTILES.values(),
-    SAMPLE_THROUGHPUT,
-    OFFERED,
-    ERRORS,
-    SHED,
-    DELIVERED,
-    LATENESS,
-    STAGE,
-    BATCHES,
-    BATCH,
-    COLD_START,
-    CPU,
-    GPU,
-    HOST_MEMORY,
-    DEVICE_MEMORY,
-    ENERGY,
-    CARBON,
-    COST,
-    FIRST_TOKEN,
-    BETWEEN_TOKENS,
-    TOKEN_THROUGHPUT,
-)
-
 
 FEWEST_BEYOND = 5  # requests beyond a percentile for it to be reported
 WIDE = 0.05  # part of the throughput that its interval may be
@@ -209,10 +173,7 @@ def _stages(trace: Trace) -> list[Measurement]:
 
 def _batches(trace: Trace) -> list[Measurement]:
     """Of the batches, not of the requests in them: one of eight requests counts once."""
-    if trace.batch is None:
-        return []
-    reported = trace.ok & (trace.batch > 0)
-    if not reported.any():
+    if trace.batch is None or not (reported := trace.ok & (trace.batch > 0)).any():
         return []
     sizes, weights = trace.batch[reported], trace.samples[reported] / trace.batch[reported]
     total = float(weights.sum())

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from paceline.benchmarks.serving.answers import CHECKED, MOST_SAMPLES, Answers, _check_choices
+from paceline.benchmarks.serving.requests import CHECKED, MOST_SAMPLES, Answers, _check_choices
 from paceline.core.errors import SilentCorruption
 from paceline.load.tensors import Array
 from paceline.servers.export import export, load_module, sample_inputs

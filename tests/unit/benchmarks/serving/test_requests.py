@@ -17,10 +17,16 @@ from paceline.benchmarks.serving.requests import RequestMaker, encode, language_
 from paceline.load import kserve, kserve_grpc
 from paceline.load.kserve import ProtocolError
 from paceline.load.parameters import Distribution, RequestParameters
+from paceline.load.request import Endpoint, Wire
 from paceline.load.tensors import TensorSpec
 from paceline.servers import registry as servers
 from paceline.servers.base import Artifact
 from support.refused import refused
+
+
+def endpoint(wire: Wire) -> Endpoint:
+    return Endpoint(wire, "127.0.0.1", 1, "/", "m")
+
 
 INPUTS = (TensorSpec("x", "FP32", (2,)), TensorSpec("ids", "INT64", (3,)))
 
@@ -104,7 +110,7 @@ def artifact() -> Artifact:
 def test_the_users_own_samples_are_sent_in_turn(tmp_path: Path) -> None:
     file = save(tmp_path / "mine.npz", x=np.arange(6.0).reshape(3, 2), ids=np.ones((3, 3), int))
     wanted = RequestParameters(dataset=file, distinct=4, samples=Distribution.constant(2))
-    made = RequestMaker(wanted, artifact(), "kserve-json", "m", 1, 8, allow_import=False).tensor_requests()
+    made = RequestMaker(wanted, artifact(), endpoint("kserve-json"), 1, 8, allow_import=False).tensor_requests()
     assert [one["x"][:, 0].tolist() for one in made.tensors] == [[0, 2], [2, 4], [4, 0], [0, 2]]
     assert {one.samples for one in made.prepared} == {2}
     assert made.tensors[0]["x"].dtype == np.float32
@@ -116,7 +122,7 @@ def test_a_request_larger_than_a_batch_is_refused_before_it_is_sent(tmp_path: Pa
     file = save(tmp_path / "mine.npz", x=np.zeros((3, 2)), ids=np.ones((3, 3), int))
     wanted = RequestParameters(dataset=file, samples=Distribution.constant(9))
     with refused("too-many-samples", key="requests.samples", value=9):
-        RequestMaker(wanted, artifact(), "kserve-json", "m", 1, 8, allow_import=False).tensor_requests()
+        RequestMaker(wanted, artifact(), endpoint("kserve-json"), 1, 8, allow_import=False).tensor_requests()
 
 
 @pytest.mark.parametrize(
@@ -143,7 +149,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_binary_requests_say_where_their_json_ends() -> None:
-    made = encode({"x": np.ones((1, 2), np.float32)}, "kserve-binary", "m")
+    made = encode({"x": np.ones((1, 2), np.float32)}, endpoint("kserve-binary"))
     length = int(made.headers[kserve.JSON_LENGTH])
     assert kserve.decode_request(made.body, length).inputs["x"].tolist() == [[1.0, 1.0]]
 
@@ -210,7 +216,7 @@ def test_a_message_that_breaks_off_is_told(cut: int) -> None:
 
 
 def bodies(**wanted: Any) -> list[dict[str, Any]]:
-    prepared, _ = language_requests(RequestParameters(**wanted), "openai-chat", model="m", seed=3)
+    prepared = language_requests(RequestParameters(**wanted), endpoint("openai-chat"), 3).prepared
     return [json.loads(one.body) for one in prepared]
 
 
@@ -231,7 +237,7 @@ def test_prompts_share_only_the_prefix_that_was_asked_for() -> None:
 
 
 def test_completions_take_the_prompt_itself() -> None:
-    prepared, _ = language_requests(RequestParameters(stream=False), "openai-completions", model="m", seed=3)
+    prepared = language_requests(RequestParameters(stream=False), endpoint("openai-completions"), 3).prepared
     body = json.loads(prepared[0].body)
     assert isinstance(body["prompt"], str) and "messages" not in body and body["stream"] is False
 
