@@ -86,7 +86,7 @@ class MicroSession:
         *,
         at: At | None = None,
         work: float | None = None,
-        rate_unit: str = "",
+        rate_unit: str = "B/s",
         graph: bool = False,
         each: bool = False,
     ) -> TimedPoint:
@@ -100,8 +100,8 @@ class MicroSession:
         block = _repeated(call, calls)
         how = ""
         if graph and self.device.kind.supports_graphs:
-            seconds = min(_seconds_per_call(block, calls, self.device) for _ in range(2))
-            if seconds < GRAPH_BELOW:
+            seconds = min(_seconds(block, self.device) for _ in range(2))
+            if seconds / calls < GRAPH_BELOW:
                 calls, block = self._graph(call, min(GRAPH_CALLS, calls))
                 how = f", replayed as a {self.device.kind.graph_name}"
         if calls > 1:
@@ -120,7 +120,7 @@ class MicroSession:
         at: At | None = None,
         calls: int = 1,
         work: float | None = None,
-        rate_unit: str = "",
+        rate_unit: str = "B/s",
     ) -> TimedPoint:
         """Like `time`, for a step that returns the durations it saw itself (native code, another program).
 
@@ -197,16 +197,12 @@ class MicroSession:
         self.points.append(point)
         return point
 
-    @property
-    def _sample_seconds(self) -> float:
-        return DEVICE_SAMPLE if self.device.kind.is_accelerator else HOST_SAMPLE
-
     def _calls_per_sample(self, call: Call) -> int:
         """How many calls make a sample that is long enough; the first rank decides for all."""
 
         def is_sample() -> bool:
-            took = _seconds_per_call(_repeated(call, calls), calls, self.device) * calls
-            return self.ranks.agree(took >= self._sample_seconds)
+            took = _seconds(_repeated(call, calls), self.device)
+            return self.ranks.agree(took >= _sample_seconds(self.device))
 
         call()  # what is lazy is paid for here
         calls = 1
@@ -222,8 +218,8 @@ class MicroSession:
         two replays would count: then it takes more.
         """
         replay = self.device.capture(_repeated(call, calls))
-        took = min(_seconds_per_call(replay, 1, self.device) for _ in range(2))
-        more = min(GRAPH_CALLS, math.ceil(calls * self._sample_seconds / took))
+        took = min(_seconds(replay, self.device) for _ in range(2))
+        more = min(GRAPH_CALLS, math.ceil(calls * _sample_seconds(self.device) / took))
         return (more, self.device.capture(_repeated(call, more))) if more > calls else (calls, replay)
 
 
@@ -248,12 +244,16 @@ def _repeated(call: Call, times: int) -> Call:
     return block
 
 
-def _seconds_per_call(block: Call, calls: int, device: Device) -> float:
+def _seconds(block: Call, device: Device) -> float:
     device.synchronize()
     begun = device.clock()
     block()
     device.synchronize()
-    return (device.clock() - begun) / calls
+    return device.clock() - begun
+
+
+def _sample_seconds(device: Device) -> float:
+    return DEVICE_SAMPLE if device.kind.is_accelerator else HOST_SAMPLE
 
 
 def _merged_warnings(points: Sequence[TimedPoint]) -> list[RecordWarning]:

@@ -241,7 +241,7 @@ class Exchange(ABC):
         """Time the calls, the result checked before and after."""
         self.check(session.ranks)
         self.payload.prepare()
-        point = session.time(self.call, TIME, at={"size": self.payload.size}, work=work, rate_unit="B/s")
+        point = session.time(self.call, TIME, at={"size": self.payload.size}, work=work)
         if self.payload.keeps_input:
             self.verify(session.ranks)
         else:  # the timed calls worked on changed data

@@ -119,7 +119,7 @@ def _measure_pair(
     at: At = {"from": first, "to": second}
     there = Copy(parameters.size, source, target, parameters.seed)
     size = there.size
-    one_way = session.time(there.call, TIME, at=at, work=size, rate_unit="B/s")
+    one_way = session.time(there.call, TIME, at=at, work=size)
     there.check()
     small = Copy(SMALL, source, target, parameters.seed)
     latency = session.time(small.call, LATENCY, at=at, each=True)
@@ -127,7 +127,7 @@ def _measure_pair(
     measurements = [one_way.rate(BANDWIDTH, size), one_way.time, latency.time]
     if first < second:  # the other order is the same work
         back = Copy(parameters.size, target, source, parameters.seed + 1)
-        both = session.time(both_ways(there, back), BOTH_WAYS_TIME, at=at, work=2 * size, rate_unit="B/s")
+        both = session.time(both_ways(there, back), BOTH_WAYS_TIME, at=at, work=2 * size)
         there.check()
         back.check()
         measurements += [both.rate(BOTH_WAYS_BANDWIDTH, 2 * size), both.time]

@@ -328,7 +328,7 @@ class Disk(Benchmark[DiskParameters]):
             with MicroSession(parameters, context, CpuDevice()) as session:
                 amount = work * job.jobs
                 how = f"fio's own clock, windows of {show_size(amount)}"
-                point = session.time_reported(run_windows, WINDOW_TIME, how, work=amount, rate_unit="B/s")
+                point = session.time_reported(run_windows, WINDOW_TIME, how, work=amount)
         before = len(point.warm.samples)
         measured = windows[before : before + len(point.timed.samples)]
         result = session.result(_measurements(point, measured), _facts(target, job, work))
