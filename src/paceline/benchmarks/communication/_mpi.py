@@ -21,7 +21,6 @@ from paceline.core.record import RecordWarning
 
 MARK = "PACELINE-MPI "  # mpirun and MPI libraries write to the same stream
 WORKER = "paceline.benchmarks.communication._mpi_worker"
-VERSION_SECONDS = 30.0
 _RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK")
 _LAUNCHED = ("MASTER_", "TORCHELASTIC_", "PMI_", "PMIX_", "MPI_LOCAL")
 
@@ -144,7 +143,7 @@ def run(context: Context, hosts: str | None) -> MpiSweep:
     # Open MPI asks root twice; whoever runs Paceline as root, as in a container, has answered.
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
     with _outside_of_launchers():
-        version = run_tool([mpirun, "--version"], timeout=VERSION_SECONDS).output
+        version = run_tool([mpirun, "--version"], timeout=30.0).output
         start = [*command(mpirun, version, context.world_size, hosts), context.case.model_dump_json()]
         try:
             written = follow_tool(start, hear, environment=root)

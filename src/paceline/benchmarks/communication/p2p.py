@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 SMALL = 8  # bytes: what remains of such a copy's time is its latency
 ELEMENT_BYTES = 8
 
-
 MINIMUM = rate_metric(
     "minimum_bandwidth", "of the slowest pair, one way: what bounds everything that takes all GPUs", Merge.FIRST
 )
@@ -74,9 +73,9 @@ class P2p(TorchBenchmark[P2pParameters]):
     def measure(self, parameters: P2pParameters, context: Context) -> Result:
         kind, gpus = kind_of(context.target), counts()
         if gpus and not kind.is_accelerator:
-            other = f"{next(iter(gpus))}:0"
+            gpu = f"{next(iter(gpus))}:0"
             raise Unsupported(
-                f"copies between GPUs are not measured on a CPU: use --target {other}, which takes all GPUs"
+                f"copies between GPUs are not measured on a CPU: use --target {gpu}, which takes all GPUs"
             )
         count = gpus.get(kind.name, 0)
         if count < 2:
@@ -105,11 +104,8 @@ class P2p(TorchBenchmark[P2pParameters]):
 def over_pairs(measurements: list[Measurement]) -> list[Measurement]:
     """The slowest pair, the average pair and the fastest, of the copies one way."""
     rates = [measurement.value for measurement in measurements if measurement.metric.name == BANDWIDTH.name]
-    return [
-        Measurement.of_value(MINIMUM, min(rates)),
-        Measurement.of_value(AVERAGE, sum(rates) / len(rates)),
-        Measurement.of_value(MAXIMUM, max(rates)),
-    ]
+    values = {MINIMUM: min(rates), AVERAGE: sum(rates) / len(rates), MAXIMUM: max(rates)}
+    return [Measurement.of_value(metric, value) for metric, value in values.items()]
 
 
 def _measure_pair(
