@@ -13,11 +13,11 @@ from paceline.benchmarks.compute._function_lists import (
     Function,
     FunctionListBenchmark,
     FunctionListParameters,
-    FunctionTask,
     Names,
+    Prepare,
 )
 from paceline.benchmarks.compute.gemm import GemmParameters, Product
-from paceline.core.record import Record
+from paceline.core.record import At, Record
 from paceline.core.subject import Alias, key_word
 from paceline.devices import Device
 from paceline.models.user import MODEL_NAME
@@ -99,12 +99,12 @@ class BlasFunctions(FunctionListBenchmark[BlasFunctionsParameters]):
             transpose_b=_is_transposed(b),
         )
 
-    def tasks(
-        self, parameters: BlasFunctionsParameters, device: Device, function: GemmFunction, count: int
-    ) -> Iterator[FunctionTask]:
+    def calls(
+        self, parameters: BlasFunctionsParameters, device: Device, function: GemmFunction
+    ) -> Iterator[tuple[At, Prepare]]:
         shape = function.model_dump(exclude={"name"})
         product = GemmParameters(precision=parameters.precision, seed=parameters.seed, **shape)
-        yield FunctionTask({"function": function.label}, count, function.work, partial(Product, product, device))
+        yield {"function": function.label}, partial(Product, product, device)
 
 
 def _is_transposed(matrix: Tensor) -> bool:
