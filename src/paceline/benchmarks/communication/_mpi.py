@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from paceline.benchmarks._micro.metrics import TIME
 from paceline.benchmarks._micro.session import show_at
-from paceline.benchmarks._micro.tools import ToolError, find_tool, follow_tool, garbled, last_words, run_tool
+from paceline.benchmarks._micro.tools import ToolError, find_tool, garbled, last_words, run_tool
 from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import InputError, MissingDependency, OutOfMemory, SilentCorruption, Unsupported
 from paceline.core.record import RecordWarning
@@ -50,19 +50,12 @@ class PointLine(Line):
     samples: list[Annotated[float, Field(gt=0)]] = Field(min_length=1)  # seconds
 
 
-class Corruption(Line):
-    """A rank received something wrong; nothing follows."""
-
-    kind: Literal["corruption"] = "corruption"
-    message: str
-
-
 class Failed(Line):
-    """A rank could not go on; all of them end."""
+    """A rank could not go on, or received something wrong; all of them end, and nothing follows."""
 
     kind: Literal["failed"] = "failed"
     rank: int
-    why: Literal["unsupported", "memory", "error"]
+    why: Literal["corruption", "unsupported", "memory", "error"]
     message: str
 
 
@@ -84,7 +77,7 @@ class MpiSweep(BaseModel):
     warnings: list[RecordWarning]
 
 
-AnyLine = Begin | PointLine | Corruption | Failed | End
+AnyLine = Begin | PointLine | Failed | End
 _LINE: TypeAdapter[AnyLine] = TypeAdapter(Annotated[AnyLine, Field(discriminator="kind")])
 
 
@@ -99,7 +92,7 @@ def read(output: str, ranks: int) -> MpiSweep:
     except ValidationError as error:
         raise garbled(source, error, output) from None
     for line in lines:
-        if isinstance(line, Corruption):
+        if isinstance(line, Failed) and line.why == "corruption":
             raise SilentCorruption(line.message)
     begin, *points, end = lines if len(lines) > 1 else (*lines, None)
     if not isinstance(begin, Begin):
@@ -146,7 +139,7 @@ def run(context: Context, hosts: str | None) -> MpiSweep:
         version = run_tool([mpirun, "--version"], timeout=30.0).output
         start = [*command(mpirun, version, context.world_size, hosts), context.case.model_dump_json()]
         try:
-            written = follow_tool(start, hear, environment=root)
+            written = run_tool(start, hear=hear, environment=root)
         except ToolError as error:
             raise _explained(error) from None
     return read(written.output, context.world_size)

@@ -18,7 +18,7 @@ import numpy as np
 
 from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.communication._exchange import OPERATIONS, ROOT, Exchange, Payload
-from paceline.benchmarks.communication._mpi import Begin, Corruption, End, Failed, Line, PointLine
+from paceline.benchmarks.communication._mpi import Begin, End, Failed, Line, PointLine
 from paceline.benchmarks.communication.collective import CollectiveParameters, sizes_of
 from paceline.benchmarks.ranks import Ranks, own_process, siblings_among
 from paceline.core.benchmark import Context
@@ -163,7 +163,7 @@ def _measure(case: Case, communicator: Any, library: str, exchange_type: type[Mp
                 samples = exchange_type(payload, in_place, communicator).time(session).timed.samples
                 _say(ranks, PointLine(size=size, samples=max(ranks.gather(samples), key=np.mean)))
     except SilentCorruption as error:
-        _say(ranks, Corruption(message=str(error)))
+        _say(ranks, Failed(rank=ranks.rank, why="corruption", message=str(error)))
         return
     result = session.result([])
     _say(ranks, End(points=len(sizes), facts=result.facts, warnings=result.warnings))
