@@ -1,7 +1,7 @@
 """Times calls, one point of a sweep after another, and gathers facts and warnings about them.
 
 A call may be shorter than the clock can tell or than Python can issue. Several calls then make one sample: their
-number is found by doubling until a sample is long enough, and the sample is divided by it. On a GPU, calls that are
+number is doubled until a sample is long enough, and the sample is divided by it. On a GPU, calls that are
 too short for Python to keep the device busy are recorded into a CUDA graph, so that the device's speed is measured
 and not the host's.
 """
@@ -93,7 +93,7 @@ class MicroSession:
         """Time a call.
 
         `metric` is a time; `work` and `rate_unit` let the live view show a rate. `graph` allows a CUDA graph for calls
-        that are short on a GPU: they must not ask the host anything. `each` waits for every single call (a latency as
+        that are short on a GPU: they must not need the host. `each` waits for every single call (a latency as
         one caller sees it) instead of keeping the device busy.
         """
         calls = 1 if each else self._calls_per_sample(call)
@@ -104,8 +104,6 @@ class MicroSession:
             if seconds / calls < GRAPH_BELOW:
                 calls, block = self._graph(call, min(GRAPH_CALLS, calls))
                 how = f", replayed as a {self.device.kind.graph_name}"
-        if calls > 1:
-            how = f", {calls} calls per sample{how}"
         in_flight = 1 if each else IN_FLIGHT
         return self._point(
             block, lambda: self.device.timeline(in_flight), metric, at or {}, calls, how, work, rate_unit, each
@@ -127,9 +125,8 @@ class MicroSession:
         Each duration is that of `calls` calls; the metric is the time of one.
         """
         timeline = ReportedTimeline(how)
-        several = f", {calls} calls per sample" if calls > 1 else ""
         return self._point(
-            lambda: timeline.tell(step()), lambda: timeline, metric, at or {}, calls, several, work, rate_unit
+            lambda: timeline.tell(step()), lambda: timeline, metric, at or {}, calls, "", work, rate_unit
         )
 
     def result(self, measurements: list[Measurement], facts: dict[str, Any] | None = None) -> Result:
@@ -191,7 +188,7 @@ class MicroSession:
             timed=replace(timed, samples=[sample / calls for sample in timed.samples]),
             warm=warm,
             calls=calls,
-            timing=timeline.description + how,
+            timing=timeline.description + (f", {calls} calls per sample" if calls > 1 else "") + how,
             warnings=tuple(loop.warnings(warm, timed, self.parameters)),
         )
         self.points.append(point)

@@ -1,4 +1,4 @@
-"""External programs that some benchmarks drive: found, run to their end, and their output reported when they fail."""
+"""External programs that some benchmarks run: where they are, how they ended, what they wrote."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def run_tool(
     command: Sequence[str],
     *,
     timeout: float | None = None,
-    hear: Callable[[str], None] | None = None,
+    on_line: Callable[[str], None] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> ToolOutput:
     """Run a program to its end; a failure carries the last lines it wrote.
 
-    `hear` is called with every line as it is written, and then only the case's own deadline ends the program. It stays
-    in this process's group, so that whatever ends the case ends it too.
+    `on_line` is called with every line as it is written, and then only the case's own deadline ends the program. The
+    program stays in this process's group, so that whatever ends the case ends it too.
     """
     name = Path(command[0]).name
     lines: list[str] = []
@@ -74,12 +74,12 @@ def run_tool(
         with running:
             assert running.stdout is not None
             try:
-                if hear is None:
+                if on_line is None:
                     lines.append(running.communicate(timeout=timeout)[0])
                 else:
                     for line in running.stdout:
                         lines.append(line)
-                        hear(line)
+                        on_line(line)
             except BaseException as error:
                 running.kill()
                 if isinstance(error, subprocess.TimeoutExpired):
@@ -91,7 +91,7 @@ def run_tool(
     if code < 0:
         number = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         again = "--resume RUN --retry-failed measures it again"
-        raise ToolError(f"{name} was ended by {number}, by somebody or for want of memory ({again})", written)
+        raise ToolError(f"{name} was ended by {number}, by another process or for lack of memory ({again})", written)
     if code > 0:
         raise ToolError(f"{name} ended with exit code {code}", written)
     return written

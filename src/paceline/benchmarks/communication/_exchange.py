@@ -54,7 +54,7 @@ class Operation:
 
     name: OperationName
     formula: Literal["1", "(n - 1) / n", "2 (n - 1) / n"]  # bus bandwidth over algorithm bandwidth, of n ranks
-    places: dict[Library, tuple[bool, ...]]  # the values of in_place that a library has, the usual one first
+    in_place_values: dict[Library, tuple[bool, ...]]  # that a library has, the default first
     sums: bool = False  # whether what arrives is a sum over ranks
     changes_input: bool = False  # whether done in place it must begin with other data the next time
 
@@ -64,7 +64,7 @@ class Operation:
 
     def in_place(self, requested: bool | None, library: Library) -> bool:
         """Whether to work in one buffer; a way that the library does not have is unsupported."""
-        available = self.places[library]
+        available = self.in_place_values[library]
         if requested is None:
             return available[0]
         if requested not in available:

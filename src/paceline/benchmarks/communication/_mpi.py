@@ -127,7 +127,7 @@ def run(context: Context, hosts: str | None) -> MpiSweep:
         check_hosts(hosts)
     context.report(Progress(phase="measuring under mpirun"))
 
-    def hear(text: str) -> None:
+    def report_point(text: str) -> None:
         line = _read_line(text)
         if isinstance(line, PointLine):  # reported at once, so that it is recorded whatever happens later
             label = show_at({"size": line.size})
@@ -139,7 +139,7 @@ def run(context: Context, hosts: str | None) -> MpiSweep:
         version = run_tool([mpirun, "--version"], timeout=30.0).output
         start = [*command(mpirun, version, context.world_size, hosts), context.case.model_dump_json()]
         try:
-            written = run_tool(start, hear=hear, environment=root)
+            written = run_tool(start, on_line=report_point, environment=root)
         except ToolError as error:
             raise _explained(error) from None
     return read(written.output, context.world_size)
@@ -161,7 +161,7 @@ def _explained(error: ToolError) -> Exception:
     if failed is None:
         # Without mpirun's frames around it, the advice for its own users, and tracebacks of Python.
         words = [line for line in error.written.errors.splitlines() if line.strip(" -") and "help" not in line]
-        verdict = [line for line in words if "noticed that process" in line]  # of a rank that somebody or a fault ended
+        verdict = [line for line in words if "noticed that process" in line]  # of a rank that a signal or a fault ended
         plain = verdict or [line for line in words if not line.startswith(("  ", "Traceback"))]
         summary = last_words("\n".join(plain))
         return ToolError(f"{error.message}: {summary}")

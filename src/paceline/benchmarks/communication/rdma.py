@@ -91,13 +91,13 @@ def _table(text: str) -> tuple[list[str], list[dict[str, float]]]:
     lines = iter(text.splitlines())
     header = next((_COLUMN.findall(line) for line in lines if line.lstrip().startswith("#bytes")), None)
     if header is None or header[:2] != ["#bytes", "#iterations"]:
-        raise garbled("perftest", "there is no table in it", text)
+        raise garbled("perftest", "it contains no table", text)
     rows: list[dict[str, float]] = []
     for line in lines:
         if line.strip().startswith("-" * 20):
             return header, rows
         words = line.split()
-        # Warnings about the clocks of the processor stand between the rows.
+        # Warnings about the clocks of the processor appear between the rows.
         if not words or not words[0].isdecimal():
             continue
         if len(words) < len(header):
@@ -226,7 +226,7 @@ class Rdma(Benchmark[RdmaParameters]):
 
 
 def choose_device(name: str | None) -> str:
-    """The device to use; without one the case is unsupported, and says where it was looked for."""
+    """The device to use; without one the case is unsupported."""
     devices = sorted(entry.name for entry in DEVICES.iterdir()) if DEVICES.is_dir() else []
     if not devices:
         raise Unsupported(
@@ -241,7 +241,7 @@ def choose_device(name: str | None) -> str:
 def _sweeps(
     command: list[str], parse: Callable[[str], list[Row]], parameters: RdmaParameters, context: Context
 ) -> dict[int, list[Row]]:
-    """The rows of every size, one of each sweep; the first sweep stands first."""
+    """The rows of every size, one of each sweep, in the order of the sweeps."""
     name = Path(command[0]).name
     by_size: dict[int, list[Row]] = {size: [] for size in parameters.sizes}
     fewest = 1 + (parameters.steps or FEWEST_SWEEPS)
@@ -292,7 +292,7 @@ def _bandwidth(rows: dict[int, list[Row]], session: MicroSession) -> list[Measur
 
 
 def _latency(rows: dict[int, list[Row]], session: MicroSession) -> list[Measurement]:
-    """The smallest message stands for the case: what a larger one takes longer is bandwidth."""
+    """The smallest message represents the case: what a larger one takes longer is bandwidth."""
     typical, slow = [], []
     for size, sweeps in rows.items():
         point = _point(session, size, [row.typical for row in sweeps], sweeps[0].iterations)

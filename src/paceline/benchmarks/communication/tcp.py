@@ -5,7 +5,7 @@ Bandwidth and round trips need a peer at the other end. On the other host run ei
     python -m paceline.benchmarks.communication._tcp_peer --bind ADDRESS
     iperf3 --server
 
-and name it here with `--peer host[:port]`. Without a peer this host is its own, on 127.0.0.1.
+and name it here with `--peer host[:port]`. Without a peer, a process on this host is the other end, on 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class TcpParameters(MicroParameters):
     hosts: Annotated[list[_AddressWithPort], OneOrMore, OTHER_HOSTS] = Field(default_factory=list)
     """Peers to connect to, as host:port; anything that listens there will do"""
     peer: Annotated[_Address | None, OTHER_HOSTS] = None
-    """Peer for round trips and bandwidth, as host or host:port; unset, and without hosts, this host is its own"""
+    """Peer for round trips and bandwidth, as host or host:port; unset, and without hosts, a process on this host"""
     engine: Literal["auto", "own", "iperf3"] = "auto"
     """Who sends in bulk; auto takes our own, or iperf3 where the peer is one"""
     attempts: int = Field(default=20, ge=1, le=10_000)

@@ -204,7 +204,7 @@ class Convolution:
                 allowed = formats.tolerance(self._precision, exact, magnitude, depth)
                 error = (result[where].double() - exact).abs()
                 worst = float(torch.where(error == 0, 0.0, error / allowed).max())
-                if not worst <= 1.0:  # not a number is no agreement
+                if not worst <= 1.0:  # also where it is not a number
                     raise SilentCorruption(
                         f"the {self._way} convolution {function.label} in {self._precision} is wrong in group "
                         f"{group}: {worst:.3g} times as far from the fp64 result as the format allows"

@@ -235,7 +235,7 @@ class Product:
         allowed = formats.tolerance(self._rounding, exact, a.abs() @ b.abs(), k)
         share = torch.where(error == 0, 0.0, error / allowed)
         worst = float(share.max())
-        if not worst <= 1.0:  # not a number is no agreement
+        if not worst <= 1.0:  # also where it is not a number
             where = [int(i) for i in (~(share <= 1.0)).nonzero()[0]]
             raise SilentCorruption(
                 f"the product in {self._parameters.precision} is wrong at {where} of the checked rows: "

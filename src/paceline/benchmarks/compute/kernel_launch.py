@@ -168,6 +168,6 @@ def _library() -> ctypes.CDLL:
         "explain": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int]),
     }
     for name, (result, arguments) in signatures.items():
-        function: Callable[..., Any] = getattr(code, name)
-        function.restype, function.argtypes = result, arguments  # type: ignore[attr-defined]
+        function = getattr(code, name)
+        function.restype, function.argtypes = result, arguments
     return code

@@ -299,7 +299,7 @@ class MegatronGpt(Benchmark[MegatronParameters]):
             context.report(Progress(phase=f"starting {SCRIPT}"))
             listener = _Listener(parameters, context)
             try:
-                written = run_tool(command, hear=listener.hear, environment=launch_environment(context.case.target))
+                written = run_tool(command, on_line=listener.hear, environment=launch_environment(context.case.target))
             except ToolError as error:
                 raise explained(error, python, len(listener.seconds), listener.iterations) from None
         batch = parameters.batch_over(processes)

@@ -151,7 +151,7 @@ class HostMemory:
             # Python's own choice would be shared memory, which has other rules for huge pages.
             self._map = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
-            message = f"{show_size(size)} of memory cannot be had ({error.strerror}): use smaller sizes"
+            message = f"{show_size(size)} of memory cannot be allocated ({error.strerror}): use smaller sizes"
             raise OutOfMemory(message, "host") from None
         if huge_pages is not None:
             with suppress(OSError):  # a kernel without huge pages refuses both advices
@@ -233,7 +233,7 @@ class Level:
 def levels(caches: Sequence[Cache], cores: int, *, threads_per_core: float = 1.0) -> list[Level]:
     """The caches for data that `cores` cores reach together, and what lies behind them; empty where none is known.
 
-    A cache is said to be shared by so many logical CPUs, of which a core may have several.
+    A cache is reported as shared by so many logical CPUs, of which a core may have several.
     """
     hierarchy: list[Level] = []
     below = 0.0

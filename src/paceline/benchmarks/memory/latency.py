@@ -25,7 +25,7 @@ from paceline.measure import native
 
 SMALLEST = 8 * 1024
 LARGEST = 1024**3
-BEYOND_CACHE = 4  # a cache that is no strict queue keeps up to its part of the chain from lap to lap
+BEYOND_CACHE = 4  # a cache that is not a strict queue keeps up to its part of the chain from lap to lap
 FREE_PART = 4  # of the free memory, one in so many bytes may be taken
 LOADS_PER_TURN = 16  # as in the C source
 SAMPLE_SECONDS = 1e-3

@@ -229,7 +229,7 @@ class ArrayPlacement:
 
 
 def place_arrays(parameters: StreamParameters, device: Device) -> ArrayPlacement:
-    """The engine that was asked for, on the device."""
+    """The requested engine on the device."""
     if device.kind.is_accelerator:
         if parameters.engine == "native":
             raise Unsupported("engine = native is for CPUs: use engine = torch on a GPU, or --target cpu")
@@ -248,7 +248,7 @@ def place_arrays(parameters: StreamParameters, device: Device) -> ArrayPlacement
             library = load_native()
             facts |= {"engine": "native", "memory": "each thread is pinned, and first to touch its part of the arrays"}
             return ArrayPlacement(lambda elements: NativeArrays(library, elements, cpus), size, cache, facts)
-        why = "it was asked for"
+        why = "it was requested"
     except Unsupported as error:
         if parameters.engine == "native" or importlib.util.find_spec("torch") is None:
             raise

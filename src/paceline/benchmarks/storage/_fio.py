@@ -153,7 +153,7 @@ def parse(text: str, count: int) -> list[FioWindow]:
     """What fio reports of `count` windows; anything else is a ToolError."""
     start = re.search(r"^\{", text, re.MULTILINE)  # fio writes notes before its JSON
     if start is None:
-        raise garbled("fio", "there is no JSON in it", text)
+        raise garbled("fio", "it contains no JSON", text)
     try:
         document, _ = json.JSONDecoder().raw_decode(text, start.start())
         windows = _Output.model_validate(document).jobs
