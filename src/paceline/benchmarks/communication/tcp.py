@@ -280,19 +280,18 @@ def _bandwidth(
     moved: list[int] = []
     enough = TRANSFER_SECONDS[engine]
     with ExitStack() as stack:
+        send_each = None
         if engine == "own":
             send_each = stack.enter_context(swallowing(peer, streams, parameters.connect_timeout))
             enough = max(enough, ROUND_TRIPS * min(send_each(0) for _ in range(3)))
 
-            def send(amount: int) -> float:
+        def send(amount: int) -> float:
+            if send_each is not None:
                 moved.append(amount * streams)
                 return send_each(amount)
-        else:
-
-            def send(amount: int) -> float:
-                sent = _iperf3.send(peer.host, peer.port, amount * streams, streams)
-                moved.append(sent.bytes)
-                return sent.seconds if sent.bytes else 0.0
+            sent = _iperf3.send(peer.host, peer.port, amount * streams, streams)
+            moved.append(sent.bytes)
+            return sent.seconds if sent.bytes else 0.0
 
         amount = _amount(send, enough)
         moved.clear()

@@ -184,9 +184,8 @@ def _names_on_cpu(record: Record) -> dict[str, float]:
         if rate is not None:
             values[f"{kernel.name}_throughput"] = rate.summary.maximum / _superbench.MEGA  # there, of the fastest pass
         if seconds is not None:
-            values[f"{kernel.name}_time_avg"] = seconds.summary.mean
-            values[f"{kernel.name}_time_min"] = seconds.summary.minimum
-            values[f"{kernel.name}_time_max"] = seconds.summary.maximum
+            times = {"avg": seconds.summary.mean, "min": seconds.summary.minimum, "max": seconds.summary.maximum}
+            values |= {f"{kernel.name}_time_{key}": value for key, value in times.items()}
     return values
 
 
@@ -194,10 +193,8 @@ def _names_on_gpu(record: Record) -> dict[str, float]:
     index = record.case.target.partition(":")[2] or "0"
     sizes = record.facts.get("array_sizes")
     buffer = f"_buffer_{sizes[-1]}" if isinstance(sizes, list) and sizes else ""
-    middle = f"double_gpu_{key_word(index)}{buffer}"
-    keys = {
-        f"STREAM_{kernel.name.upper()}_{middle}_bw": (kernel.bandwidth.name, _superbench.GIGA) for kernel in KERNELS
-    }
+    end = f"double_gpu_{key_word(index)}{buffer}_bw"
+    keys = {f"STREAM_{kernel.name.upper()}_{end}": (kernel.bandwidth.name, _superbench.GIGA) for kernel in KERNELS}
     return _superbench.means(record, keys)
 
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from paceline.benchmarks._micro.tools import ToolError, run_tool
 
 
-@pytest.mark.parametrize(
-    "run", [lambda words: run_tool(words, timeout=60), lambda words: run_tool(words, on_line=print)]
-)
+@pytest.mark.parametrize("run", [partial(run_tool, timeout=60), partial(run_tool, on_line=print)])
 def test_a_program_that_a_signal_ended_says_which(run) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ToolError, match=r"sh was ended by SIGKILL.*--retry-failed"):
         run(["sh", "-c", "kill -9 $$"])
 
 
-@pytest.mark.parametrize(
-    "run", [lambda words: run_tool(words, timeout=60), lambda words: run_tool(words, on_line=print)]
-)
+@pytest.mark.parametrize("run", [partial(run_tool, timeout=60), partial(run_tool, on_line=print)])
 def test_a_failure_carries_what_was_said(run) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ToolError, match="sh ended with exit code 3: why") as caught:
         run(["sh", "-c", "echo out; echo why >&2; exit 3"])
