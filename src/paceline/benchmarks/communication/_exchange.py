@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Literal
@@ -151,11 +151,8 @@ class Payload:
         """Fresh data to send; where data is to arrive there is nothing that could pass for it."""
         self.received[:] = math.nan
         if self.operation.name != "broadcast" or self.rank == ROOT:
-            table = self._lift(_table(self._seed, self.rank, self._period))
-            rows = len(self.sent) // self._period
-            whole = rows * self._period
-            self.sent[:whole].reshape(rows, self._period)[:] = table
-            self.sent[whole:] = table[: len(self.sent) - whole]
+            for _, part, numbers in _repetitions(self.sent, self._lift(_table(self._seed, self.rank, self._period))):
+                part[:] = numbers
 
     def complaint(self) -> str | None:
         """The first element that is not what it must be, in words; None when all are right."""
@@ -164,29 +161,24 @@ class Payload:
             total = sum(tables, np.zeros(self._period))
             expected = self._lift(np.roll(total, -(piece.source_start % self._period)))
             arrived = self.received[piece.start : piece.start + piece.length]
-            index = _first_difference(arrived, expected)
-            if index is not None:
-                return (
-                    f"rank {self.rank} received a wrong element in {self.operation.name} of {show_size(self.size)}: "
-                    f"element {piece.start + index} is {float(arrived[index]):g}, "
-                    f"expected {float(expected[index % self._period]):g}"
-                )
+            for start, part, numbers in _repetitions(arrived, expected):
+                wrong = part != numbers
+                if bool(wrong.any()):
+                    index = start + int(wrong.reshape(-1).nonzero()[0][0])
+                    return (
+                        f"rank {self.rank} received a wrong element in {self.operation.name} of "
+                        f"{show_size(self.size)}: element {piece.start + index} is {float(arrived[index]):g}, "
+                        f"expected {float(expected[index % self._period]):g}"
+                    )
         return None
 
 
-def _first_difference(array: Any, expected: Any) -> int | None:
-    """The index of the first element that differs from the endlessly repeated expected ones."""
-    period = len(expected)
-    rows = len(array) // period
-    whole = rows * period
-    for start, part, right in (
-        (0, array[:whole].reshape(rows, period), expected),
-        (whole, array[whole:], expected[: len(array) - whole]),
-    ):
-        wrong = part != right
-        if bool(wrong.any()):
-            return start + int(wrong.reshape(-1).nonzero()[0][0])
-    return None
+def _repetitions(array: Any, table: Any) -> Iterator[tuple[int, Any, Any]]:
+    """An array that repeats a table: as rows of whole tables, then the rest. Their index, a view, and their numbers."""
+    rows = len(array) // len(table)
+    whole = rows * len(table)
+    yield 0, array[:whole].reshape(rows, len(table)), table
+    yield whole, array[whole:], table[: len(array) - whole]
 
 
 @lru_cache(maxsize=256)
