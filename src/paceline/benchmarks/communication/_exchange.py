@@ -24,6 +24,7 @@ from paceline.benchmarks._micro.session import MicroSession, TimedPoint
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.errors import SilentCorruption, Unsupported
 from paceline.core.quantity import show_size
+from paceline.core.subject import BYTES
 from paceline.devices import Device
 
 OperationName = Literal["all-reduce", "all-gather", "broadcast", "reduce", "reduce-scatter", "all-to-all"]
@@ -32,7 +33,6 @@ Table = npt.NDArray[np.float64]
 
 ROOT = 0  # of broadcast and reduce
 EXACT = {"fp32": 1 << 24, "fp16": 1 << 11, "bf16": 1 << 8}  # integers up to here have no gaps
-ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 LONGEST_PERIOD = 8191
 # How torch says that a backend lacks an operation, or has it in fewer formats.
 _LACKING = ("not support", "not implemented", "Invalid scalar type")
@@ -135,8 +135,8 @@ class Payload:
         self._seed = seed
         self._lift = lift
         self._period = _period(precision, ranks if operation.sums else 1)
-        self.count = operation.count(size, ELEMENT_BYTES[precision], ranks)
-        self.size = self.count * ELEMENT_BYTES[precision]
+        self.count = operation.count(size, BYTES[precision], ranks)
+        self.size = self.count * BYTES[precision]
         self.keeps_input = not (in_place and operation.changes_input)
         share = self.count // ranks
         gathers, scatters = operation.name == "all-gather", operation.name == "reduce-scatter"

@@ -93,7 +93,6 @@ F = TypeVar("F", bound=Function)
 P = TypeVar("P", bound=FunctionListParameters)
 Counted = dict[F, int]  # how often each function is called
 Recognise = Callable[[str, Sequence[Any]], F | None]  # an operator's name and arguments; None where it is another
-Prepare = Callable[[], "Product | Convolution"]  # brings the operands of a call into memory
 
 
 class FunctionListBenchmark(Benchmark[P]):
@@ -147,8 +146,10 @@ class FunctionListBenchmark(Benchmark[P]):
         """The function that an operator of torch is called for, if it is of this kind."""
 
     @abstractmethod
-    def calls(self, parameters: P, device: Device, function: Any) -> Iterator[tuple[At, Prepare]]:
-        """The points that one function makes, and what is timed at each."""
+    def calls(
+        self, parameters: P, device: Device, function: Any
+    ) -> Iterator[tuple[At, Callable[[], Product | Convolution]]]:
+        """The points that one function makes, each with what brings the operands of its call into memory."""
 
     @classmethod
     @abstractmethod

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks.compute._function_lists import (
-    Function,
-    FunctionListBenchmark,
-    FunctionListParameters,
-    Names,
-    Prepare,
-)
+from paceline.benchmarks.compute._function_lists import Function, FunctionListBenchmark, FunctionListParameters, Names
 from paceline.benchmarks.compute.gemm import GemmParameters, Product
 from paceline.core.record import At, Record
 from paceline.core.subject import Alias, key_word
@@ -101,7 +95,7 @@ class BlasFunctions(FunctionListBenchmark[BlasFunctionsParameters]):
 
     def calls(
         self, parameters: BlasFunctionsParameters, device: Device, function: GemmFunction
-    ) -> Iterator[tuple[At, Prepare]]:
+    ) -> Iterator[tuple[At, Callable[[], Product]]]:
         shape = function.model_dump(exclude={"name"})
         product = GemmParameters(precision=parameters.precision, seed=parameters.seed, **shape)
         yield {"function": function.label}, partial(Product, product, device)

@@ -10,13 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks.compute._function_lists import (
-    Function,
-    FunctionListBenchmark,
-    FunctionListParameters,
-    Names,
-    Prepare,
-)
+from paceline.benchmarks.compute._function_lists import Function, FunctionListBenchmark, FunctionListParameters, Names
 from paceline.benchmarks.compute.gemm import wipe
 from paceline.core.errors import SilentCorruption
 from paceline.core.record import At, Record
@@ -146,7 +140,7 @@ class DnnFunctions(FunctionListBenchmark[DnnFunctionsParameters]):
 
     def calls(
         self, parameters: DnnFunctionsParameters, device: Device, function: ConvolutionFunction
-    ) -> Iterator[tuple[At, Prepare]]:
+    ) -> Iterator[tuple[At, Callable[[], Convolution]]]:
         for way in get_args(Pass):
             prepare = partial(Convolution, function, way, parameters.precision, parameters.seed, device)
             yield {"function": function.label, "pass": way}, prepare
